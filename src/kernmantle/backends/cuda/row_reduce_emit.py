@@ -64,21 +64,21 @@ _ON_TENSOR_CORES = (*_SCORES, "wide")
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _RESULTS = ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight")
 """What the kernels of a softmax call the arrays that they write, and read again for gradients."""
-_NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
+_APPROXIMATE = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
 
 class ApproximateEmitter(ExpressionEmitter):
     """Statements that may use the special function unit's own accuracy."""
 
     def _operation(self, node: Node) -> Typed:
-        if node.op in _NEAR:
+        if node.op in _APPROXIMATE:
             (text, kind) = self._emitted[id(node.args[0])]
-            return f"km::{_NEAR[node.op]}({cast((text, kind), 'value')})", "value"
+            return f"km::{_APPROXIMATE[node.op]}({cast((text, kind), 'value')})", "value"
         return super()._operation(node)
 
 
 def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
-    return (ApproximateEmitter if plan.near else ExpressionEmitter)(names, True, approximate=plan.near)
+    return (ApproximateEmitter if plan.approximate else ExpressionEmitter)(names, True, approximate=plan.approximate)
 
 
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
@@ -88,8 +88,8 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how == GRADIENTS else [])]
     folded = fold(outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
     left = set(variables(folded.outputs))
-    kept = [port for port in scalars if port.name in left]
-    needed = set(variables([*folded.values])) | {port.name for port in kept}
+    loaded = [port for port in scalars if port.name in left]
+    needed = set(variables([*folded.values])) | {port.name for port in loaded}
     names = dict(numbers_of(plan.matrix.nest))
     loads: list[str] = []
     for port in scalars:
@@ -99,43 +99,45 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
             loads.append(f"const C e{argument} = km::load_at<C, {STORAGE[port.dtype]}, {argument}>(g, p, 0, 0);")
     writer = ExpressionEmitter(names, True)
     values = writer.expressions(folded.values)
-    members = [*folded.names, *(port.name for port in kept)]
-    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in kept]
-    lines = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
+    members = [*folded.names, *(port.name for port in loaded)]
+    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in loaded]
+    code = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
     fill = ["const Numbers& number = g.number;", *loads, *writer.code, "Fixed f;"]
     fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
-    lines = [f"    {line}" for line in lines] + function("Fixed fixed(const Args& g, const km::Place& p)", fill)
-    return lines, folded, {name: (f"fixed.{name}", "value") for name in members}
+    code = [f"    {text}" for text in code] + function("Fixed fixed(const Args& g, const km::Place& p)", fill)
+    return code, folded, {name: (f"fixed.{name}", "value") for name in members}
 
 
 def entry_of(plan: CudaRowPlan) -> list[str]:
     """Return the functors that make an entry of the matrix."""
-    lines, folded, names = _fixed(plan)
+    code, folded, names = _fixed(plan)
     names |= numbers_of(plan.matrix.nest)
     uniform = set(names)
     for kind, role in _ENDS.items():
         names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
     finished: list[str] = []
-    for index, (reduction, held) in enumerate(registers_of(plan.matrix)):
-        finish = ExpressionEmitter(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{index}_")
+    for index, (reduction, registers) in enumerate(registers_of(plan.matrix)):
+        finish = ExpressionEmitter(
+            numbers_of(plan.matrix.nest) | state_of(reduction, registers, "s"), True, f"u{index}_"
+        )
         (names[f"s{index}"],) = finish.expressions([reduction.finish])
         finished += finish.code
     output, *others = folded.outputs
-    lines += _making(plan, "entry", output, names, finished)
+    code += _making(plan, "entry", output, names, finished)
     scales = plan.form == "thin" or (plan.form in _SCORES and plan.differences)
     found = scale(plan.rows.matrix, output, uniform) if scales else None
-    lines.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
+    code.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
     if others:
-        lines += _slope(plan, others[0], uniform, names, finished)
+        code += _slope(plan, others[0], uniform, names, finished)
     if plan.form == "select":
-        lines += _ordered(plan, output, uniform, names)
+        code += _ordered(plan, output, uniform, names)
     if found is None:
-        return lines
+        return code
     (factor, _) = names[found.factor.name]
     root = "f" if found.degree == 1 or plan.form in _SCORES else "km::sqrt(f)"
     fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
-    lines += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
-    return lines + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
+    code += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
+    return code + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
 
 
 def _ordered(plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str, Typed]) -> list[str]:
@@ -154,13 +156,13 @@ def _slope(
 ) -> list[str]:
     """Return the derivative of an entry by its sum, and whether it is the same for all of them."""
     constant = set(variables([output])) <= uniform
-    lines = [f"    static constexpr bool CONSTANT_SLOPE = {literal(constant, 'bool')};"]
+    code = [f"    static constexpr bool CONSTANT_SLOPE = {literal(constant, 'bool')};"]
     if not constant:
-        return lines + _making(plan, "slope", output, names, finished)
+        return code + _making(plan, "slope", output, names, finished)
     writer = _writer(plan, names)
     (value,) = writer.expressions([output])
     head = "C constant_slope(const Fixed& fixed, const Numbers& number)"
-    return lines + function(head, [*writer.code, f"return {cast(value, 'value')};"])
+    return code + function(head, [*writer.code, f"return {cast(value, 'value')};"])
 
 
 def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
@@ -174,18 +176,18 @@ def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed],
 def _first(plan: CudaRowPlan) -> list[str]:
     """Return the first step of sums, which need not add to zero."""
     nest, sums = plan.rows.matrix, all(reduction.name == "sum" for reduction in plan.rows.matrix.reductions)
-    lines = [f"    static constexpr bool STARTS = {literal(sums, 'bool')};"]
+    code = [f"    static constexpr bool STARTS = {literal(sums, 'bool')};"]
     if plan.form not in ("thin", "wide") or not sums:
-        return lines
+        return code
     names = environment_of(plan.matrix, "abc") | {"index": ("km::i64(0)", "index")}
     writer = ExpressionEmitter(names, True, approximate=nest.compute == "f32" and not nest.reproducible)
     values = writer.expressions(nest.map)
     fill = [f"s.r{i} = {cast(value, 'value')};" for i, value in enumerate(values)]
     head = "void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number)"
-    return lines + function(head, [*writer.code, *fill])
+    return code + function(head, [*writer.code, *fill])
 
 
-def _kept(plan: CudaRowPlan) -> list[str]:
+def _reducers(plan: CudaRowPlan) -> list[str]:
     """Return the functors that reduce entries."""
     rows = plan.rows
     flags = [
@@ -231,19 +233,19 @@ def outs_of(plan: CudaRowPlan) -> list[str]:
     """Return where the kernel finds what is not an operand of the map."""
     rows, ports = plan.rows, plan.rows.ports
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
-    lines = [f"    static constexpr int {counts};"]
-    lines += [f"    template <int I> struct {name}End;" for name in _ENDS]
+    code = [f"    static constexpr int {counts};"]
+    code += [f"    template <int I> struct {name}End;" for name in _ENDS]
     if rows.v is not None:
-        lines += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
-        lines.append("    };")
+        code += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
+        code.append("    };")
     for name, port in zip(_RESULTS, rows.outs[: len(_RESULTS) if plan.form == "softmax" else 1], strict=False):
-        lines += [f"    struct {name} {{", *_port(port, ports.index(port)), "    };"]
-    lines.append("};")
+        code += [f"    struct {name} {{", *_port(port, ports.index(port)), "    };"]
+    code.append("};")
     for name, role in _ENDS.items():
         for i, port in enumerate(ends(rows, role)):
             head = f"template <> struct Apply::{name}End<{i}> {{  // {port.name}"
-            lines += [head, *_port(port, ports.index(port)), "};"]
-    return lines
+            code += [head, *_port(port, ports.index(port)), "};"]
+    return code
 
 
 def _port(port: Port, argument: int) -> list[str]:
@@ -260,7 +262,7 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     values = ", ".join([*arguments.values("Body::C"), *(table_values(power.degree) if power else [])])
     score = plan.form in _HANDED
     _, handed, passed = _HANDED.get(plan.form, ("", (), ""))
-    given = [
+    packing = [
         f"    const Apply::Args g = {{{'{' * score}{{",
         f"        {{{arguments.pointers}}}, {{{arguments.sizes}}},",
         f"        {{{arguments.strides}}},",
@@ -277,20 +279,20 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     taken = f"    {', '.join(parameters)}"
 
     def kernel(bounds: str, name: str, call: str, more: str = "", first: Sequence[str] = ()) -> list[str]:
-        return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *given, *first, f"    km::{call};", "}"]
+        return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *packing, *first, f"    km::{call};", "}"]
 
-    lines = kernel(f"{plan.threads}, {plan.resident}", ENTRY, f"{_call(plan)}(g)", first=gate)
+    code = kernel(f"{plan.threads}, {plan.resident}", ENTRY, f"{_call(plan)}(g)", first=gate)
     if plan.grouped or plan.form == "scan":
         name = "scanned" if plan.form == "scan" else "groups"
-        lines += ["", *kernel(str(SELECTORS), SELECT, f"select_{name}<Apply, Tile>(g)")]
+        code += ["", *kernel(str(SELECTORS), SELECT, f"select_{name}<Apply, Tile>(g)")]
     elif plan.form != "select":
         last = [f"    if ({test}) return;"] if plan.form in _HANDED else gate
         more, call = ", km::i64 blocks, km::i64 tiles, km::i64 columns", "join_runs<Apply, Tile::BM>"
-        lines += ["", *kernel(str(JOINERS), JOIN, f"{call}(g, blocks, tiles, columns)", more, last)]
+        code += ["", *kernel(str(JOINERS), JOIN, f"{call}(g, blocks, tiles, columns)", more, last)]
     for name, threads, call in _OTHERS.get(plan.form, ()):
         bounds = f"{threads}, {RESIDENT[plan.tile.depth]}" if name == SELECT else str(threads)
-        lines += ["", *kernel(bounds, name, f"{call}(g)")]
-    return lines
+        code += ["", *kernel(bounds, name, f"{call}(g)")]
+    return code
 
 
 def _template(plan: CudaRowPlan) -> list[str]:
@@ -334,7 +336,7 @@ def _call(plan: CudaRowPlan) -> str:
 def emit_rows(plan: CudaRowPlan) -> str:
     """Return the source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
     gate = [f'#include "{"select" if plan.rows.selects else "score"}_gate.cuh"'] * plan.gated
-    lines = [
+    code = [
         f"// {plan}",
         f'#include "apply_{"groups" if plan.grouped else plan.form}.cuh"',
         *gate,
@@ -344,21 +346,21 @@ def emit_rows(plan: CudaRowPlan) -> str:
         "struct Apply : Body {",
     ]
     args = f"km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>>"
-    lines.append(f"    typedef {_HANDED[plan.form][0].format(args) if plan.form in _HANDED else args} Args;")
+    code.append(f"    typedef {_HANDED[plan.form][0].format(args) if plan.form in _HANDED else args} Args;")
     if plan.form in _ON_TENSOR_CORES:
-        lines += ["    struct Kept;", "    typedef Kept State;"]
+        code += ["    struct Kept;", "    typedef Kept State;"]
     if plan.form in _SCORES:
-        lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
-        lines.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")
-        lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
-    lines += [
+        code.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
+        code.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")
+        code.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
+    code += [
         *_first(plan),
         *entry_of(plan),
-        *_kept(plan),
+        *_reducers(plan),
         *outs_of(plan),
         "",
         *_template(plan),
         "",
         *_kernels(plan),
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*code, ""])

@@ -66,7 +66,7 @@ _CHUNK = 16
 _DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
 _RESERVED = 1 << 10
-_NEAR_BYTES = 36 << 20
+_CACHE_BYTES = 36 << 20
 _MOST_COLUMNS, _MOST_RESULTS = 64, 32
 
 
@@ -100,7 +100,7 @@ class CudaRowPlan:
         return self.matrix.threads
 
     @property
-    def near(self) -> bool:
+    def approximate(self) -> bool:
         """Whether functions of entries may have the special function unit's own accuracy."""
         return self.rows.matrix.compute == "f32" and self.rows.matrix.precision != "ieee"
 
@@ -122,7 +122,7 @@ class CudaRowPlan:
         return memory(self.tile, sizes, len(ends(self.rows, "n")), self.group if self.rows.v is not None else 0)
 
     @property
-    def kept_bytes(self) -> int:
+    def state_bytes(self) -> int:
         """Bytes of what is kept for one place of the result."""
         size = BYTES[self.rows.matrix.compute]
         if self.rows.selects:
@@ -136,42 +136,42 @@ class CudaRowPlan:
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
         """Return the blocks to launch for these sizes and that many columns of the result."""
-        room = WORK_BYTES // (SLOTS * width * self.tile.m * self.kept_bytes)
-        return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, room))
+        most = WORK_BYTES // (SLOTS * width * self.tile.m * self.state_bytes)
+        return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, most))
 
     def band(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
         """Rows of one launch: as many as stay near while all columns pass them, or all where that does not matter."""
         blocks, row_blocks = self.blocks(sizes, limits, width), -(-sizes["m"] // self.tile.m)
-        near = _NEAR_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
-        parts = -(-blocks // max(1, near))
+        cached = _CACHE_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
+        parts = -(-blocks // max(1, cached))
         is_small = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
-        if self.form == "thin" or is_small or parts == 1 or near >= row_blocks:
+        if self.form == "thin" or is_small or parts == 1 or cached >= row_blocks:
             return sizes["m"]
         return max(1, blocks // parts) * self.tile.m
 
     def work_bytes(self, blocks: int, width: int) -> int:
         """Return the bytes of work space."""
-        return blocks * SLOTS * width * self.tile.m * self.kept_bytes
+        return blocks * SLOTS * width * self.tile.m * self.state_bytes
 
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
-        near = ", entries to 1e-6" * self.near
+        note = ", entries to 1e-6" * self.approximate
         if self.form == "select" and self.fallback is not None:
-            near += ", nearest by one product of f16 halves, exact by differences"
-            near += f", {self.fallback.form} where these do not suit the points"
+            note += ", nearest by one product of f16 halves, exact by differences"
+            note += f", {self.fallback.form} where these do not suit the points"
         elif self.form == "wide":
-            near += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
+            note += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
         elif self.grouped:
-            near += ", from the minima of groups"
+            note += ", from the minima of groups"
         elif self.form == "softmax":
             stored = self.rows.matrix.operands[0].dtype
             own = "3 products of f16 halves" if is_split(self.rows) else f"products of {stored}"
-            near = f", one pass, {own}" + ", causal" * self.rows.causal
+            note = f", one pass, {own}" + ", causal" * self.rows.causal
         elif self.fallback is not None:
-            near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
-            near += ", times v by 3 more" * (self.form in MANY_COLUMNS)
-            near += f", {self.fallback.form} where these do not suit the points"
-        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
+            note += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
+            note += ", times v by 3 more" * (self.form in MANY_COLUMNS)
+            note += f", {self.fallback.form} where these do not suit the points"
+        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{note}"
 
 
 def _group(rows: RowNest, width: int, most: int) -> int:
@@ -183,8 +183,10 @@ def _group(rows: RowNest, width: int, most: int) -> int:
 
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
-    held = staged(nest)
-    return not _is_tabled(nest) and len(held["rows"]) == len(held["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
+    operands = staged(nest)
+    return (
+        not _is_tabled(nest) and len(operands["rows"]) == len(operands["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
+    )
 
 
 def _is_tabled(nest: Nest) -> bool:
@@ -244,11 +246,11 @@ def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
     return suits and not by_products(rows, sizes, limits)
 
 
-def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
+def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
     """Choose how to run a row nest; ``facts`` are of its ports."""
     if scans(rows, sizes):
-        return _scanned(rows, sizes, limits, facts)
-    direct = _plan_directly(rows, sizes, limits, facts)
+        return _scanned(rows, sizes, limits, layout)
+    direct = _plan_directly(rows, sizes, limits, layout)
     column_ends, group = len(ends(rows, "n")), _group(rows, sizes["l"], GROUP)
     wide = wide_tile(rows, sizes, limits, column_ends)
     many = columns_tile(rows, sizes, limits)
@@ -257,7 +259,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
     else:
         tile = wide or (many[0] if many is not None else score_tile(rows, sizes, limits))
     if tile is None:
-        return (_grouped(rows, direct, sizes, limits, facts) if rows.selects else None) or direct
+        return (_grouped(rows, direct, sizes, limits, layout) if rows.selects else None) or direct
     if rows.selects:
         shared = select_shared(tile)
     elif tile is wide:
@@ -268,59 +270,61 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
         shared = score_shared(tile, column_ends, group if rows.v is not None else 0)
     if shared > limits.shared_per_block:
         return direct
-    own = Layout(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    own = Layout(layout.strides[: len(rows.matrix.ports)], layout.alignment[: len(rows.matrix.ports)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     fallback = replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
 
 
-def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan | None:
+def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan | None:
     """Choose how to run softmax-weighted sums in one pass, or their gradients; None where two passes are right."""
     counts = len(ends(rows, "m")), len(ends(rows, "n"))
     tile = softmax_tile(rows, sizes, limits, *counts)
     if tile is None:
         return None
-    own = Layout(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    own = Layout(layout.strides[: len(rows.matrix.ports)], layout.alignment[: len(rows.matrix.ports)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     shared = softmax_shared(rows, tile, *counts)
     return CudaRowPlan(matrix, rows, "softmax", tile.unroll, _integers(rows, sizes), shared, 1)
 
 
-def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
+def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
     """Return the plan that takes entries as they are written."""
     nest = rows.matrix
-    own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
     suits = supports_warp_specialized(nest, sizes, limits) and not (rows.selects or _is_tabled(nest))
-    ring = suits and len(rows.reduction.kinds) == 1
+    pipelined = suits and len(rows.reduction.kinds) == 1
     group = _group(rows, sizes["l"], _CHUNK)
-    tile = _tiled(nest) if not ring else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
+    tile = (
+        _tiled(nest) if not pipelined else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
+    )
     matrix = planned(nest, sizes, limits, own, tile)
     size = BYTES[nest.compute]
     keys = tile.threads * tile.columns * size if rows.selects else 0
     pitch = group + 4 * (8 <= group < _CHUNK)
     weights = tile.n * pitch * size if rows.v is not None else 0
-    held = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
-    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16
-    shared += (1 + (ring and group < _CHUNK)) * weights + held
+    states = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
+    form, shared = "ring" if pipelined else "tile", -(-max(matrix.shared, keys) // 16) * 16
+    shared += (1 + (pipelined and group < _CHUNK)) * weights + states
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
 
 
 def _grouped(
-    rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout
+    rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout
 ) -> CudaRowPlan | None:
     """Return the plan that finds the smallest entries by the minima of groups, where it is faster."""
     nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
-    held = staged(nest)
-    plain = len(held["rows"]) == len(held["columns"]) == 1 and nest.compute == "f32" and direct.form == "tile"
+    operands = staged(nest)
+    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and nest.compute == "f32" and direct.form == "tile"
     large = sizes["n"] >= LEAST_COLUMNS and sizes["m"] * sizes["n"] >= LEAST_ENTRIES and sizes["n"] < 1 << 31
     if not (single and plain and large and sizes["l"] <= MOST):
         return None
     if not supports_warp_specialized(nest, sizes, limits) or _is_tabled(nest):
         return replace(direct, grouped=True)
-    own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
     resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + _RESERVED)))
@@ -340,22 +344,22 @@ def scan_bytes(plan: CudaRowPlan, blocks: int, width: int) -> int:
 def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
     """Return whether a few rows select among so many columns that reading these is all the work."""
     nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
-    held = staged(nest)
-    plain = len(held["rows"]) == len(held["columns"]) == 1 and nest.compute == "f32" and cell_words(nest) == 1
+    operands = staged(nest)
+    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and nest.compute == "f32" and cell_words(nest) == 1
     many = SCAN_COLUMNS <= sizes["n"] < 1 << 31 and sizes["m"] < SCAN_ROWS
     return rows.selects and single and plain and many and sizes["l"] <= MOST
 
 
-def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
+def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
     nest = rows.matrix
-    own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     matrix = planned(nest, sizes, limits, own, replace(ROW_SCAN, rows=min(2, sizes["m"])))
     return CudaRowPlan(matrix, rows, "scan", 1, _integers(rows, sizes), 0, ROW_SCAN.resident)
 
 
-def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
+def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
     tile, group = _thin(rows, sizes)
-    matrix = planned(rows.matrix, sizes, limits, facts, tile)
+    matrix = planned(rows.matrix, sizes, limits, layout, tile)
     matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
     staged_row = tile.depth + len(ends(rows, "n")) + (group if rows.v is not None else 0)
     shared = tile.columns * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16

@@ -31,7 +31,7 @@ KM_DEVICE i64 kron_tiles(const Args& g) {
     return g.size[KRON_A] * g.size[KRON_B] * ((g.size[KRON_C] + ITEMS - 1) / ITEMS) * ((g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT);
 }
 template <int ITEMS, int RIGHT, class Args>
-KM_DEVICE KronPlace kron_place(const Args& g, i64 t) {
+KM_DEVICE KronPlace kron_coord(const Args& g, i64 t) {
     KronPlace p;
     const i64 across = (g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT, down = (g.size[KRON_C] + ITEMS - 1) / ITEMS;
     p.right = t % across * RIGHT;
@@ -88,13 +88,13 @@ KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
     constexpr int VEC = B::VEC_IN, BATCH = 4;
     const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
     for (int n = threadIdx.x; n < Entry::COUNT; n += B::THREADS * BATCH) {
-        Pack<T, VEC> held[BATCH];
+        Pack<T, VEC> staged[BATCH];
         bool inside[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const Entry e(n + i * B::THREADS);
             inside[i] = n + i * B::THREADS < Entry::COUNT && e.is_inside(g, p);
-            if (inside[i]) held[i] = load_pack<T, VEC>(from + e.template offset<(VEC > 1)>(g.x_stride));
+            if (inside[i]) staged[i] = load_pack<T, VEC>(from + e.template offset<(VEC > 1)>(g.x_stride));
         }
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
@@ -103,7 +103,7 @@ KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
             C* at = to + B::place((e.item * B::RUN + B::spread_in(e.run)) * B::RIGHT + e.right);
             Pack<C, VEC> wide;
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) wide.v[v] = inside[i] ? convert<C>(held[i].v[v]) : C(0);
+            for (int v = 0; v < VEC; ++v) wide.v[v] = inside[i] ? convert<C>(staged[i].v[v]) : C(0);
             *(Pack<C, VEC>*)at = wide;
         }
     }
@@ -111,10 +111,10 @@ KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
 
 // alpha times values plus beta times y, stored.
 template <class B, int VEC, class C, class Args>
-KM_DEVICE void kron_store(const Args& g, i64 to, i64 beside, const C (&value)[VEC]) {
+KM_DEVICE void kron_store(const Args& g, i64 to, i64 y_offset, const C (&value)[VEC]) {
     typedef typename B::T T;
     Pack<T, VEC> added, pack;
-    if (B::ADDED) added = *(const Pack<T, VEC>*)((const T*)g.y + beside);
+    if (B::ADDED) added = *(const Pack<T, VEC>*)((const T*)g.y + y_offset);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
         C total = C(g.alpha) * value[v];
@@ -128,14 +128,14 @@ template <class B, class C, class Args>
 KM_DEVICE void kron_write(const C* from, const Args& g, const KronPlace& p) {
     typedef KronEntry<B, B::RUN_OUT, B::VEC_OUT> Entry;
     constexpr int VEC = B::VEC_OUT;
-    const i64 to = kron_offset(g.out_stride, p), beside = B::ADDED ? kron_offset(g.y_stride, p) : 0;
+    const i64 to = kron_offset(g.out_stride, p), y_offset = B::ADDED ? kron_offset(g.y_stride, p) : 0;
 #pragma unroll 2
     for (int n = threadIdx.x; n < Entry::COUNT; n += B::THREADS) {
         const Entry e(n);
         if (!e.is_inside(g, p)) continue;
         const C* at = from + B::place((e.item * B::RUN + B::spread_out(e.run)) * B::RIGHT + e.right);
         const Pack<C, VEC> wide = *(const Pack<C, VEC>*)at;
-        kron_store<B, VEC>(g, to + e.template offset<(VEC > 1)>(g.out_stride), B::ADDED ? beside + e.template offset<(VEC > 1)>(g.y_stride) : 0, wide.v);
+        kron_store<B, VEC>(g, to + e.template offset<(VEC > 1)>(g.out_stride), B::ADDED ? y_offset + e.template offset<(VEC > 1)>(g.y_stride) : 0, wide.v);
     }
 }
 

@@ -33,7 +33,7 @@ template <class B>
 struct KronBack {
     typedef typename B::T T;
     static constexpr int THREADS = 256, A = B::A, W = B::W, LINES = 4096 / W, ITEMS = LINES / A, PITCH = W + 8;
-    static constexpr int PAIR = B::PAIR, INNER_LINES = PAIR ? PAIR : 1, SECOND_EXTENT = PAIR ? PAIR : W;
+    static constexpr int PAIR = B::PAIR, INNER_FIBERS = PAIR ? PAIR : 1, SECOND_EXTENT = PAIR ? PAIR : W;
     static constexpr bool BOTH = B::LAST || PAIR;
     // From entry to entry of the axis A in a tile; lines of one entry follow each other where there is a pair.
     static constexpr int STEP = PAIR ? PAIR * PITCH + 8 : PITCH, TILE = LINES * PITCH + (PAIR ? A * 8 : 0);
@@ -53,7 +53,7 @@ struct KronBack {
     static_assert(PAIR == 0 || (PAIR == A && A == 16 && W == 16 && !B::LAST), "a pair is of 16 and 16");
 
     // Where a line, and the lines of one entry of all others than the axis A, begin in a tile.
-    static __device__ __forceinline__ int line_at(int line) { return line * PITCH + (PAIR ? line / INNER_LINES * 8 : 0); }
+    static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (PAIR ? fiber / INNER_FIBERS * 8 : 0); }
     static __device__ __forceinline__ int item_at(int item) { return PAIR ? item * PITCH : item * A * PITCH; }
 
     // Entries of the axis, and of the second of a pair, that v has, else x; the length of its lines.
@@ -63,12 +63,12 @@ struct KronBack {
     static __device__ __forceinline__ i64 width(const Args& g) { return B::LAST ? second(OF_V) : g.width; }
     // Where a column of a line of a tile is in v, else in x and in what leaves; -1 where there is none.
     template <bool OF_V, class Args>
-    static __device__ __forceinline__ i64 offset_of(const Args& g, i64 item0, i64 column, int line) {
-        constexpr int HEIGHT = extent(OF_V) * (PAIR ? second(OF_V) : 1), ROOM = A * INNER_LINES;
-        i64 row = item0 * HEIGHT + line;
+    static __device__ __forceinline__ i64 offset_of(const Args& g, i64 item0, i64 column, int fiber) {
+        constexpr int HEIGHT = extent(OF_V) * (PAIR ? second(OF_V) : 1), CAPACITY = A * INNER_FIBERS;
+        i64 row = item0 * HEIGHT + fiber;
         bool inside = row < g.items * HEIGHT;
-        if (HEIGHT < ROOM || B::USED * ROOM < LINES) {
-            const int item = PAIR ? 0 : line / A, entry = PAIR ? line / INNER_LINES : line % A, other = PAIR ? line % INNER_LINES : 0;
+        if (HEIGHT < CAPACITY || B::USED * CAPACITY < LINES) {
+            const int item = PAIR ? 0 : fiber / A, entry = PAIR ? fiber / INNER_FIBERS : fiber % A, other = PAIR ? fiber % INNER_FIBERS : 0;
             inside = item < B::USED && item0 + item < g.items && entry < extent(OF_V) && (!PAIR || other < second(OF_V));
             row = (item0 + item) * HEIGHT + (PAIR ? entry * second(OF_V) + other : entry);
         }
@@ -86,15 +86,15 @@ struct KronBack {
         float slope;
     };
 
-    template <bool GIVEN>
+    template <bool STORED>
     static __device__ __forceinline__ void take(unsigned& high, unsigned& low, float x) {
         if (!EXACT) split_tf32(high, low, x);
-        else if (GIVEN) high = __float_as_uint(x);
+        else if (STORED) high = __float_as_uint(x);
         else high = ptx::round_to_tf32(x);
     }
 
     // The sum over STEPS of 8 terms: `left(step, a)` gives four entries, `right(step, nb, b)` two.
-    template <int NB_, int STEPS, bool GIVEN_A, bool GIVEN_B, class Left, class Right>
+    template <int NB_, int STEPS, bool STORED_A, bool STORED_B, class Left, class Right>
     static __device__ __forceinline__ void multiply(float (&out)[NB_][4], Left left, Right right) {
         float small[NB_][4] = {};
 #pragma unroll
@@ -108,14 +108,14 @@ struct KronBack {
             unsigned high[4], low[4];
             left(step, a);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) take<GIVEN_A>(high[i], low[i], a[i]);
+            for (int i = 0; i < 4; ++i) take<STORED_A>(high[i], low[i], a[i]);
 #pragma unroll
             for (int n = 0; n < NB_; ++n) {
                 float b[2];
                 unsigned other[2], rest[2];
                 right(step, n, b);
 #pragma unroll
-                for (int i = 0; i < 2; ++i) take<GIVEN_B>(other[i], rest[i], b[i]);
+                for (int i = 0; i < 2; ++i) take<STORED_B>(other[i], rest[i], b[i]);
                 mma_split_tf32<!EXACT>(out[n], small[n], high, low, other, rest);
             }
         }
@@ -154,31 +154,31 @@ struct KronBack {
     }
 
     // What this thread has of both tiles, x and v, with zeros outside of them.
-    static __device__ __forceinline__ void fetch(const Arguments& g, Pack<T, VEC> (&held)[2][LOADS], i64 item0, i64 column0) {
+    static __device__ __forceinline__ void fetch(const Arguments& g, Pack<T, VEC> (&staged)[2][LOADS], i64 item0, i64 column0) {
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
             const int at = (n * THREADS + threadIdx.x) * VEC;
             const i64 of_x = offset_of<false>(g, item0, column0 + at % W, at / W), of_v = offset_of<true>(g, item0, column0 + at % W, at / W);
-            held[0][n] = held[1][n] = Pack<T, VEC>{};
-            if (of_x >= 0) held[0][n] = load_pack<T, VEC>(g.x + of_x);
-            if (of_v >= 0) held[1][n] = load_pack<T, VEC>(g.v + of_v);
+            staged[0][n] = staged[1][n] = Pack<T, VEC>{};
+            if (of_x >= 0) staged[0][n] = load_pack<T, VEC>(g.x + of_x);
+            if (of_v >= 0) staged[1][n] = load_pack<T, VEC>(g.v + of_v);
         }
     }
 
     static __device__ __forceinline__ void read(const Arguments& g, float* x, float* v, i64 item0, i64 column0) {
         constexpr int EACH = VEC < 4 ? VEC : 4;
-        Pack<T, VEC> held[2][LOADS];
-        fetch(g, held, item0, column0);
+        Pack<T, VEC> staged[2][LOADS];
+        fetch(g, staged, item0, column0);
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * VEC, to = line_at(at / W) + at % W;
+            const int at = (n * THREADS + threadIdx.x) * VEC, to = fiber_at(at / W) + at % W;
 #pragma unroll
             for (int i = 0; i < VEC; i += EACH) {
                 Pack<float, EACH> one, other;
 #pragma unroll
                 for (int j = 0; j < EACH; ++j) {
-                    one.v[j] = convert<float>(held[0][n].v[i + j]);
-                    other.v[j] = convert<float>(held[1][n].v[i + j]);
+                    one.v[j] = convert<float>(staged[0][n].v[i + j]);
+                    other.v[j] = convert<float>(staged[1][n].v[i + j]);
                 }
                 *(Pack<float, EACH>*)(x + to + i) = one;
                 *(Pack<float, EACH>*)(v + to + i) = other;
@@ -193,9 +193,9 @@ struct KronBack {
     }
 
     // 16 lines from `row` on times a table (k, columns from `column` on): both parts of the trailing factor's way.
-    template <bool GIVEN>
+    template <bool STORED>
     static __device__ __forceinline__ void times_last(float (&out)[NB][4], const float* tile, const float* table, int row, int column, int g, int t) {
-        multiply<NB, W / 8, GIVEN, false>(
+        multiply<NB, W / 8, STORED, false>(
             out,
             [&](int step, float (&a)[4]) {
                 pair(a[0], a[2], tile + (row + g) * PITCH + step * 8 + 2 * t);
@@ -219,13 +219,13 @@ struct KronBack {
     }
 
     // The same to memory: line `line` of the tile, and the eighth behind it.
-    static __device__ __forceinline__ void give_out(const Arguments& g, const float (&value)[NB][4], i64 item0, int line, i64 column, bool whole) {
+    static __device__ __forceinline__ void give_out(const Arguments& g, const float (&value)[NB][4], i64 item0, int fiber, i64 column, bool whole) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (half == 1 && !whole) continue;
 #pragma unroll
             for (int i = 0; i < NB * 2; i += STORE_WIDTH) {
-                const i64 to = offset_of<false>(g, item0, column + i / 2 * 8 + i % 2, line + half * 8);
+                const i64 to = offset_of<false>(g, item0, column + i / 2 * 8 + i % 2, fiber + half * 8);
                 if (to < 0) continue;
                 Pack<T, STORE_WIDTH> pack;
 #pragma unroll
@@ -236,23 +236,23 @@ struct KronBack {
     }
 
     // Outer products of the entries of an axis, `step` apart, summed over the other lines and columns: those of `item(n)`.
-    template <class Sum, bool GIVEN_A, bool GIVEN_B, class Item>
+    template <class Sum, bool STORED_A, bool STORED_B, class Item>
     static __device__ __forceinline__ void sum_axis(float (&sum)[Sum::NB][4], const float* v, const float* x, int step, Item item, int warp, int g, int t) {
         const int wd = warp % Sum::DOWN, wa = warp / Sum::DOWN % Sum::ACROSS, wk = warp / (Sum::DOWN * Sum::ACROSS);
         float out[Sum::NB][4];
-        const auto place = [&](int turn) {
-            const int k = wk + turn * Sum::ALONG;
+        const auto address = [&](int chunk) {
+            const int k = wk + chunk * Sum::ALONG;
             return item(k / (W / 8)) + k % (W / 8) * 8 + 2 * t;
         };
-        multiply<Sum::NB, Sum::STEPS, GIVEN_A, GIVEN_B>(
+        multiply<Sum::NB, Sum::STEPS, STORED_A, STORED_B>(
             out,
-            [&](int turn, float (&a)[4]) {
-                const float* at = v + place(turn) + (wd * 16 + g) * step;
+            [&](int chunk, float (&a)[4]) {
+                const float* at = v + address(chunk) + (wd * 16 + g) * step;
                 pair(a[0], a[2], at);
                 a[1] = a[3] = 0.0f;
                 if (Sum::ROWS >= 16) pair(a[1], a[3], at + 8 * step);
             },
-            [&](int turn, int n, float (&b)[2]) { pair(b[0], b[1], x + place(turn) + ((wa * Sum::NB + n) * 8 + g) * step); });
+            [&](int chunk, int n, float (&b)[2]) { pair(b[0], b[1], x + address(chunk) + ((wa * Sum::NB + n) * 8 + g) * step); });
         add(sum, out);
     }
     // G1 += S^T X over lines.
@@ -285,13 +285,13 @@ struct KronBack {
     }
 
     // A table (EXTENT, EXTENT), its rows from 16 down on, times the entries of an axis, `step` apart.
-    template <int EXTENT, bool GIVEN>
+    template <int EXTENT, bool STORED>
     static __device__ __forceinline__ void times_axis(float (&out)[NB][4], const float* table, const float* from, int step, int down, int g, int t) {
         constexpr int PITCH_TABLE = EXTENT + 4;
-        multiply<NB, EXTENT / 8, false, GIVEN>(
+        multiply<NB, EXTENT / 8, false, STORED>(
             out,
-            [&](int turn, float (&a)[4]) {
-                const float* at = table + (down * 16 + g) * PITCH_TABLE + turn * 8 + t;
+            [&](int chunk, float (&a)[4]) {
+                const float* at = table + (down * 16 + g) * PITCH_TABLE + chunk * 8 + t;
                 a[0] = at[0];
                 a[2] = at[4];
                 a[1] = a[3] = 0.0f;
@@ -300,8 +300,8 @@ struct KronBack {
                     a[3] = at[8 * PITCH_TABLE + 4];
                 }
             },
-            [&](int turn, int n, float (&b)[2]) {
-                const float* at = from + (turn * 8 + t) * step + n * 8 + g;
+            [&](int chunk, int n, float (&b)[2]) {
+                const float* at = from + (chunk * 8 + t) * step + n * 8 + g;
                 b[0] = at[0];
                 b[1] = at[4 * step];
             });
@@ -313,15 +313,15 @@ struct KronBack {
     static __device__ void write(const Arguments& g, float* to, const float (&sum)[Sum::NB][4], float* shared, int warp, int lane) {
         constexpr int Q = NUMBER ? B::Q1 : B::Q0, P = NUMBER ? B::P1 : B::P0, INNER_Q = NUMBER ? B::INNER_Q1 : B::INNER_Q0;
         constexpr int INNER_P = NUMBER ? B::INNER_P1 : B::INNER_P0, OUTER_Q = INNER_Q ? Q / (INNER_Q ? INNER_Q : 1) : 0;
-        constexpr int OUTER_P = INNER_P ? P / (INNER_P ? INNER_P : 1) : 0, E = Sum::ROWS, ROOM = E < 16 ? 16 : E;
+        constexpr int OUTER_P = INNER_P ? P / (INNER_P ? INNER_P : 1) : 0, E = Sum::ROWS, CAPACITY = E < 16 ? 16 : E;
         const int wd = warp % Sum::DOWN, wa = warp / Sum::DOWN % Sum::ACROSS, wk = warp / (Sum::DOWN * Sum::ACROSS);
-        float* own = shared + (wk * ROOM + wd * 16 + lane / 4) * E + wa * Sum::NB * 8 + lane % 4 * 2;
+        float* own = shared + (wk * CAPACITY + wd * 16 + lane / 4) * E + wa * Sum::NB * 8 + lane % 4 * 2;
         __syncthreads();
         store_fragments<E>(own, sum);
         __syncthreads();
         for (int n = threadIdx.x; n < Q * P; n += THREADS) {
             const int at = n / P * E + n % P;
-            const float total = sum_over_warps<Sum::ALONG, ROOM * E>(shared + at);
+            const float total = sum_over_warps<Sum::ALONG, CAPACITY * E>(shared + at);
             if (INNER_Q == 0) to[n] = total;
             else shared[at] = total;
         }
@@ -364,35 +364,35 @@ struct KronBack {
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<SECOND_EXTENT, true>(out, forth, x + line_at(row), PITCH, 0, gr, t);
+                    if (PAIR) times_axis<SECOND_EXTENT, true>(out, forth, x + fiber_at(row), PITCH, 0, gr, t);
                     else times_last<true>(out, x, forth, row, column, gr, t);
-                    keep(between + line_at(row) + column, out, PITCH, gr, t, true);
+                    keep(between + fiber_at(row) + column, out, PITCH, gr, t, true);
                 }
                 __syncthreads();
             }
             sum_axis<Sum0, true, !BOTH>(sum0, v, BOTH ? between : x, STEP, item_at, warp, gr, t);
-            float held[UNITS_A][NB][4];
+            float staged[UNITS_A][NB][4];
 #pragma unroll
             for (int u = 0; u < UNITS_A; ++u) {
                 const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                times_axis<A, true>(held[u], first, v + item_at(item) + column, STEP, down, gr, t);
-                if (!BOTH) give_out(g, held[u], item0, item * A + down * 16 + gr, column0 + column + 2 * t, A >= 16);
+                times_axis<A, true>(staged[u], first, v + item_at(item) + column, STEP, down, gr, t);
+                if (!BOTH) give_out(g, staged[u], item0, item * A + down * 16 + gr, column0 + column + 2 * t, A >= 16);
             }
             __syncthreads();
             if (BOTH) {
 #pragma unroll
                 for (int u = 0; u < UNITS_A; ++u) {
                     const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                    keep(between + item_at(item) + down * 16 * STEP + column, held[u], STEP, gr, t, A >= 16);
+                    keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, gr, t, A >= 16);
                 }
                 __syncthreads();
-                if (PAIR) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return line_at(item * PAIR); }, warp, gr, t);
+                if (PAIR) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * PAIR); }, warp, gr, t);
                 else sum_last(sum1, between, x, warp, gr, t);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<SECOND_EXTENT, false>(out, back, between + line_at(row), PITCH, 0, gr, t);
+                    if (PAIR) times_axis<SECOND_EXTENT, false>(out, back, between + fiber_at(row), PITCH, 0, gr, t);
                     else times_last<false>(out, between, back, row, column, gr, t);
                     give_out(g, out, item0, row + gr, column0 + column + 2 * t, true);
                 }

@@ -29,11 +29,11 @@ struct KronDouble {
 };
 
 template <class B, class F, int TILES>
-struct KronLines<B, F, TILES, double> {
+struct KronFragments<B, F, TILES, double> {
     double v[TILES][F::DEEP][8];
 
     // Rows of a multiple of 16 entries; `at` says where one begins.
-    template <bool TURNED, class At>
+    template <bool SWIZZLED, class At>
     KM_DEVICE void read_rows(const double* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -67,7 +67,7 @@ struct KronLines<B, F, TILES, double> {
 
 // As for float32, with two neighbours at a time: n says which eight of 16 they are among.
 template <class B, class F, int TILES, class Give>
-KM_DEVICE void kron_multiply(const KronLines<B, F, TILES, double>& x, const unsigned* factor, double back, int lane, const Give& give) {
+KM_DEVICE void kron_multiply(const KronFragments<B, F, TILES, double>& x, const unsigned* factor, double back, int lane, const Give& give) {
 #pragma unroll B::UNROLL
     for (int w = 0; w < F::WIDE; ++w) {
         double sum[TILES][2][4] = {};

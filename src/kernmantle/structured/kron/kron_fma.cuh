@@ -17,13 +17,13 @@ KM_DEVICE void kron_apply(C (&v)[N], const Factor& factor) {
         C sum[GROUP][ROWS];
 #pragma unroll
         for (int p = 0; p < COLUMNS; ++p) {
-            C line[PITCH];
-            factor.template line<PITCH>(line, p * PITCH);
+            C fiber[PITCH];
+            factor.template fiber<PITCH>(fiber, p * PITCH);
 #pragma unroll
             for (int i = 0; i < GROUP; ++i) {
                 const C own = v[((s + i) / RIGHT * EXTENT + p) * RIGHT + (s + i) % RIGHT];
 #pragma unroll
-                for (int q = 0; q < ROWS; ++q) sum[i][q] = p == 0 ? own * line[q] : fma(own, line[q], sum[i][q]);
+                for (int q = 0; q < ROWS; ++q) sum[i][q] = p == 0 ? own * fiber[q] : fma(own, fiber[q], sum[i][q]);
             }
         }
 #pragma unroll
@@ -39,7 +39,7 @@ template <class C>
 struct SharedFactor {
     const C* from;
     template <int PITCH>
-    KM_DEVICE void line(C (&to)[PITCH], int at) const {
+    KM_DEVICE void fiber(C (&to)[PITCH], int at) const {
         constexpr int VEC = 16 / sizeof(C);
 #pragma unroll
         for (int i = 0; i < PITCH; i += VEC) {
@@ -60,7 +60,7 @@ struct KronShare {
     KM_DEVICE explicit KronShare(int n) : down(n / (RIGHT / ALONG) * ACROSS), right(n % (RIGHT / ALONG) * ALONG) {}
     KM_DEVICE int first() const { return down * EXTENT * RIGHT + right; }
     // From the first value to line `line`, each of ALONG neighbours. B::place of first() + step() is the sum of both.
-    static __device__ __forceinline__ constexpr int step(int line) { return line * RIGHT; }
+    static __device__ __forceinline__ constexpr int step(int fiber) { return fiber * RIGHT; }
 };
 
 template <class B, class Share, class C>
@@ -77,8 +77,8 @@ KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& 
     } else {
 #pragma unroll
         for (int i = 0; i < Share::VALUES; i += Share::ALONG) {
-            const int line = i / Share::ALONG;
-            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::place(Share::step(line)));
+            const int fiber = i / Share::ALONG;
+            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::place(Share::step(fiber)));
 #pragma unroll
             for (int w = 0; w < Share::ALONG; ++w) v[i + w] = pack.v[w];
         }
@@ -100,11 +100,11 @@ KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share&
     } else {
 #pragma unroll
         for (int i = 0; i < Share::VALUES; i += Share::ALONG) {
-            const int line = i / Share::ALONG;
+            const int fiber = i / Share::ALONG;
             Pack<C, Share::ALONG> pack;
 #pragma unroll
             for (int w = 0; w < Share::ALONG; ++w) pack.v[w] = v[i + w];
-            *(Pack<C, Share::ALONG>*)(s + B::place(Share::step(line))) = pack;
+            *(Pack<C, Share::ALONG>*)(s + B::place(Share::step(fiber))) = pack;
         }
     }
 }
@@ -113,29 +113,29 @@ template <class B, class Share, class C, class Args>
 KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const KronPlace& p, const Share& share) {
     typedef typename B::T T;
     const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
-    Pack<T, Share::ALONG> held[Share::VALUES / Share::ALONG];
+    Pack<T, Share::ALONG> staged[Share::VALUES / Share::ALONG];
 #pragma unroll
-    for (int line = 0; line < Share::VALUES / Share::ALONG; ++line) {
-        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(line));
-        if (e.is_inside(g, p)) held[line] = load_pack<T, Share::ALONG>(from + e.template offset<(B::VEC_IN > 1)>(g.x_stride));
-        else held[line] = Pack<T, Share::ALONG>{};
+    for (int fiber = 0; fiber < Share::VALUES / Share::ALONG; ++fiber) {
+        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(fiber));
+        if (e.is_inside(g, p)) staged[fiber] = load_pack<T, Share::ALONG>(from + e.template offset<(B::VEC_IN > 1)>(g.x_stride));
+        else staged[fiber] = Pack<T, Share::ALONG>{};
     }
 #pragma unroll
-    for (int i = 0; i < Share::VALUES; ++i) v[i] = convert<C>(held[i / Share::ALONG].v[i % Share::ALONG]);
+    for (int i = 0; i < Share::VALUES; ++i) v[i] = convert<C>(staged[i / Share::ALONG].v[i % Share::ALONG]);
 }
 
 template <class B, class Share, class C, class Args>
 KM_DEVICE void kron_store_global(const Args& g, const KronPlace& p, const C (&v)[Share::VALUES], const Share& share) {
     constexpr bool UNIT = B::VEC_OUT > 1;
-    const i64 to = kron_offset(g.out_stride, p), beside = B::ADDED ? kron_offset(g.y_stride, p) : 0;
+    const i64 to = kron_offset(g.out_stride, p), y_offset = B::ADDED ? kron_offset(g.y_stride, p) : 0;
 #pragma unroll
-    for (int line = 0; line < Share::VALUES / Share::ALONG; ++line) {
-        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(line));
+    for (int fiber = 0; fiber < Share::VALUES / Share::ALONG; ++fiber) {
+        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(fiber));
         C own[Share::ALONG];
 #pragma unroll
-        for (int w = 0; w < Share::ALONG; ++w) own[w] = v[line * Share::ALONG + w];
+        for (int w = 0; w < Share::ALONG; ++w) own[w] = v[fiber * Share::ALONG + w];
         if (e.is_inside(g, p))
-            kron_store<B, Share::ALONG>(g, to + e.template offset<UNIT>(g.out_stride), B::ADDED ? beside + e.template offset<UNIT>(g.y_stride) : 0, own);
+            kron_store<B, Share::ALONG>(g, to + e.template offset<UNIT>(g.out_stride), B::ADDED ? y_offset + e.template offset<UNIT>(g.y_stride) : 0, own);
     }
 }
 
@@ -171,7 +171,7 @@ KM_DEVICE void kron_fma(const Args& g) {
     i64 last = -1;
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const KronPlace p = kron_place<B::ITEMS, B::RIGHT>(g, t);
+        const KronPlace p = kron_coord<B::ITEMS, B::RIGHT>(g, t);
         const i64 entry = B::VARIES ? (p.a * g.size[KRON_B] + p.b) * g.size[KRON_C] + p.c : 0;
         if (entry != last) {
             __syncthreads();

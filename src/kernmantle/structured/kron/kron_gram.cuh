@@ -15,10 +15,10 @@ namespace km {
 
 // Tiles of one operand (count, EXTENT, right): ROOM of its axis by DEEP positions, VEC neighbours a copy. ALONG: positions
 // follow each other in memory, else (right = 1) the axis does.
-template <class T, bool ALONG, int EXTENT, int ROOM, int DEEP, int VEC, int THREADS>
+template <class T, bool ALONG, int EXTENT, int CAPACITY, int DEEP, int VEC, int THREADS>
 struct GramTile {
-    static constexpr int PITCH = ALONG ? DEEP + 16 / (int)sizeof(T) : ROOM + 32 / (int)sizeof(T), SIZE = PITCH * (ALONG ? ROOM : DEEP);
-    static constexpr int ACROSS = (ALONG ? DEEP : ROOM) / VEC, COUNT = ROOM * DEEP / VEC;
+    static constexpr int PITCH = ALONG ? DEEP + 16 / (int)sizeof(T) : CAPACITY + 32 / (int)sizeof(T), SIZE = PITCH * (ALONG ? CAPACITY : DEEP);
+    static constexpr int ACROSS = (ALONG ? DEEP : CAPACITY) / VEC, COUNT = CAPACITY * DEEP / VEC;
     static_assert(THREADS % ACROSS == 0, "a thread copies from one column");
 
     // Starts the copies of positions from `begin` on and of entries from `first` on; l and r are of this thread's column.
@@ -28,9 +28,9 @@ struct GramTile {
         for (int n = threadIdx.x / ACROSS; n < COUNT / ACROSS; n += THREADS / ACROSS) {
             const int entry = first + (ALONG ? n : along);
             const i64 position = begin + (ALONG ? along : n);
-            const bool given = entry < EXTENT && position < positions;
+            const bool valid = entry < EXTENT && position < positions;
             const T* own = from + (ALONG ? (l * EXTENT + entry) * right + r : position * EXTENT + entry);
-            ptx::cp_async<VEC * (int)sizeof(T)>(shared_address(to + n * PITCH + along), given ? own : from, given ? VEC * (int)sizeof(T) : 0);
+            ptx::cp_async<VEC * (int)sizeof(T)>(shared_address(to + n * PITCH + along), valid ? own : from, valid ? VEC * (int)sizeof(T) : 0);
         }
     }
     static __device__ __forceinline__ float at(const T* tile, int entry, int position) {
@@ -43,15 +43,15 @@ template <class B>
 struct KronGram {
     typedef typename B::T T;
     static constexpr int THREADS = 32 * B::WARPS_Q * B::WARPS_P * B::WARPS_K, NB = B::TILES_P, DEEP = B::DEEP;
-    static constexpr int ROOM_Q = 16 * B::WARPS_Q, ROOM_P = 8 * NB * B::WARPS_P;
-    static constexpr int DOWN = (B::Q + ROOM_Q - 1) / ROOM_Q, ACROSS = (B::P + ROOM_P - 1) / ROOM_P;
-    typedef GramTile<T, B::ALONG, B::Q, ROOM_Q, DEEP, B::VEC_V, THREADS> Left;
+    static constexpr int CAPACITY_Q = 16 * B::WARPS_Q, CAPACITY_P = 8 * NB * B::WARPS_P;
+    static constexpr int DOWN = (B::Q + CAPACITY_Q - 1) / CAPACITY_Q, ACROSS = (B::P + CAPACITY_P - 1) / CAPACITY_P;
+    typedef GramTile<T, B::ALONG, B::Q, CAPACITY_Q, DEEP, B::VEC_V, THREADS> Left;
     typedef CopyPipeline<B::STAGES> Pipeline;
-    typedef GramTile<T, B::ALONG, B::P, ROOM_P, DEEP, B::VEC_U, THREADS> Right;
+    typedef GramTile<T, B::ALONG, B::P, CAPACITY_P, DEEP, B::VEC_U, THREADS> Right;
     static constexpr bool EXACT = sizeof(T) == 2;
     static constexpr int STAGE = Left::SIZE + Right::SIZE;
     // Bytes of shared memory: the stages, or in their place the sums of all warps.
-    static constexpr int STAGES_BYTES = B::STAGES * STAGE * (int)sizeof(T), SUMS_BYTES = B::WARPS_K * ROOM_Q * ROOM_P * 4;
+    static constexpr int STAGES_BYTES = B::STAGES * STAGE * (int)sizeof(T), SUMS_BYTES = B::WARPS_K * CAPACITY_Q * CAPACITY_P * 4;
     static constexpr int SHARED_BYTES = STAGES_BYTES > SUMS_BYTES ? STAGES_BYTES : SUMS_BYTES;
 
     static __device__ __forceinline__ void take(unsigned& high, unsigned& low, float x) {
@@ -88,11 +88,11 @@ struct KronGram {
 
     // The sums of all warps to shared memory as (WARPS_K, ROOM_Q, ROOM_P), then those of one entry to the result.
     static __device__ void write(float* to, const float (&sum)[NB][4], float* shared, int wq, int wp, int wk, int lane, int q0, int p0) {
-        store_fragments<ROOM_P>(shared + (wk * ROOM_Q + wq * 16 + lane / 4) * ROOM_P + wp * NB * 8 + lane % 4 * 2, sum);
+        store_fragments<CAPACITY_P>(shared + (wk * CAPACITY_Q + wq * 16 + lane / 4) * CAPACITY_P + wp * NB * 8 + lane % 4 * 2, sum);
         __syncthreads();
-        for (int n = threadIdx.x; n < ROOM_Q * ROOM_P; n += THREADS) {
-            const int q = q0 + n / ROOM_P, p = p0 + n % ROOM_P;
-            const float total = sum_over_warps<B::WARPS_K, ROOM_Q * ROOM_P>(shared + n);
+        for (int n = threadIdx.x; n < CAPACITY_Q * CAPACITY_P; n += THREADS) {
+            const int q = q0 + n / CAPACITY_P, p = p0 + n % CAPACITY_P;
+            const float total = sum_over_warps<B::WARPS_K, CAPACITY_Q * CAPACITY_P>(shared + n);
             if (q < B::Q && p < B::P) to[q * B::P + p] = total;
         }
     }
@@ -103,7 +103,7 @@ struct KronGram {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const int wq = warp % B::WARPS_Q, wp = warp / B::WARPS_Q % B::WARPS_P, wk = warp / (B::WARPS_Q * B::WARPS_P);
         const int tile = blockIdx.x % (DOWN * ACROSS), share = blockIdx.x / (DOWN * ACROSS), shares = gridDim.x / (DOWN * ACROSS);
-        const int q0 = tile / ACROSS * ROOM_Q, p0 = tile % ACROSS * ROOM_P;
+        const int q0 = tile / ACROSS * CAPACITY_Q, p0 = tile % ACROSS * CAPACITY_P;
         const i64 positions = count * right, chunks = (positions + DEEP - 1) / DEEP;
         i64 ahead = share;
         const auto prefetch = [&](int slot) {

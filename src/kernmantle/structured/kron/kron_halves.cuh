@@ -46,7 +46,7 @@ struct KronHalves : KronBack<B> {
     static constexpr int SHARED_BYTES = 2 * PLANES * (Base::TILES * TILE + FIRST + SECOND);
     static_assert(A >= 16, "whole fragments");
 
-    static __device__ __forceinline__ int line_at(int line) { return line * PITCH + (PAIR ? line / (PAIR ? PAIR : 1) * 8 : 0); }
+    static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (PAIR ? fiber / (PAIR ? PAIR : 1) * 8 : 0); }
     static __device__ __forceinline__ int item_at(int item) { return PAIR ? item * PITCH : item * A * PITCH; }
 
     // The sum over STEPS of 16 terms of left (m, k) and right (k, n). A side begins at `a(step)`, its lines lie `pitch`
@@ -56,7 +56,7 @@ struct KronHalves : KronBack<B> {
         const int i = lane / 8, r = lane % 8;
         const int mine_a = ACROSS_A ? (r + i / 2 * 8) * pitch_a + i % 2 * 8 : (r + i % 2 * 8) * pitch_a + i / 2 * 8;
         const int mine_b = ACROSS_B ? (r + i % 2 * 8) * pitch_b + i / 2 * 8 : (r + i / 2 * 8) * pitch_b + i % 2 * 8;
-        const int beside = ACROSS_B ? 16 : 16 * pitch_b;
+        const int block_stride = ACROSS_B ? 16 : 16 * pitch_b;
         float small[NB_][4] = {};
 #pragma unroll
         for (int n = 0; n < NB_; ++n) {
@@ -71,8 +71,8 @@ struct KronHalves : KronBack<B> {
 #pragma unroll
             for (int n = 0; n < NB_ / 2; ++n) {
                 unsigned other[4], rest[4];
-                load_matrices<ACROSS_B>(other, b(step) + mine_b + n * beside);
-                if (SPLIT) load_matrices<ACROSS_B>(rest, b(step) + mine_b + n * beside + REST_B);
+                load_matrices<ACROSS_B>(other, b(step) + mine_b + n * block_stride);
+                if (SPLIT) load_matrices<ACROSS_B>(rest, b(step) + mine_b + n * block_stride + REST_B);
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     if (SPLIT) {
@@ -159,13 +159,13 @@ struct KronHalves : KronBack<B> {
     }
 
     // What one copy brought, times `scale`, to a tile.
-    static __device__ __forceinline__ void keep_copied(f16* tile, int to, const Pack<T, VEC>& held, float scale) {
+    static __device__ __forceinline__ void keep_copied(f16* tile, int to, const Pack<T, VEC>& staged, float scale) {
         constexpr int EACH = VEC > 1 ? 2 : 1;
         Pack<f16, VEC> high, low;
 #pragma unroll
         for (int i = 0; i < VEC; i += EACH) {
             unsigned both, rests;
-            halve(both, rests, convert<float>(held.v[i]) * scale, convert<float>(held.v[i + EACH - 1]) * scale);
+            halve(both, rests, convert<float>(staged.v[i]) * scale, convert<float>(staged.v[i + EACH - 1]) * scale);
 #pragma unroll
             for (int j = 0; j < EACH; ++j) {
                 high.v[i + j].bits = (unsigned short)(both >> 16 * j);
@@ -178,15 +178,15 @@ struct KronHalves : KronBack<B> {
 
     // Both tiles, split, and the bounds of their entries.
     static __device__ __forceinline__ void read(const Arguments& g, f16* x, f16* v, float* scratch, i64 item0, i64 column0, int& bound_x, int& bound_v) {
-        Pack<T, VEC> held[2][LOADS];
+        Pack<T, VEC> staged[2][LOADS];
         float most[2] = {0.0f, 0.0f};
-        Base::fetch(g, held, item0, column0);
+        Base::fetch(g, staged, item0, column0);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
 #pragma unroll
             for (int n = 0; n < LOADS; ++n) {
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) most[side] = fmaxf(most[side], fabsf(convert<float>(held[side][n].v[i])));
+                for (int i = 0; i < VEC; ++i) most[side] = fmaxf(most[side], fabsf(convert<float>(staged[side][n].v[i])));
             }
             most[side] = warp_max(most[side]);
             if (threadIdx.x % 32 == 0) scratch[side * 8 + threadIdx.x / 32] = most[side];
@@ -202,10 +202,10 @@ struct KronHalves : KronBack<B> {
         const float scales[2] = {power_of_two(TOP - bound_x), power_of_two(TOP - bound_v)};
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * VEC, to = line_at(at / W) + at % W;
+            const int at = (n * THREADS + threadIdx.x) * VEC, to = fiber_at(at / W) + at % W;
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
-                keep_copied(side ? v : x, to, held[side][n], scales[side]);
+                keep_copied(side ? v : x, to, staged[side][n], scales[side]);
             }
         }
         __syncthreads();
@@ -215,14 +215,14 @@ struct KronHalves : KronBack<B> {
     template <class Sum, class Item>
     static __device__ __forceinline__ void sum_axis(float (&sum)[Sum::NB][4], const f16* v, const f16* x, int step, Item item, float one, float other, int warp, int lane) {
         const int wd = warp % Sum::DOWN, wa = warp / Sum::DOWN % Sum::ACROSS, wk = warp / (Sum::DOWN * Sum::ACROSS);
-        const auto place = [&](int turn) {
-            const int k = wk + turn * Sum::ALONG;
+        const auto address = [&](int chunk) {
+            const int k = wk + chunk * Sum::ALONG;
             return item(k / (W / 16)) + k % (W / 16) * 16;
         };
         float out[Sum::NB][4];
         multiply<Sum::NB, Sum::STEPS / 2, false, false, TILE, TILE>(
-            out, [&](int turn) { return v + place(turn) + wd * 16 * step; }, step,
-            [&](int turn) { return x + place(turn) + wa * Sum::NB * 8 * step; }, step, lane);
+            out, [&](int chunk) { return v + address(chunk) + wd * 16 * step; }, step,
+            [&](int chunk) { return x + address(chunk) + wa * Sum::NB * 8 * step; }, step, lane);
         add(sum, out, one, other);
     }
     // Those of the columns, over lines.
@@ -230,8 +230,8 @@ struct KronHalves : KronBack<B> {
         const int wd = warp % Sum1::DOWN, wa = warp / Sum1::DOWN % Sum1::ACROSS, wk = warp / (Sum1::DOWN * Sum1::ACROSS);
         float out[Sum1::NB][4];
         multiply<Sum1::NB, Sum1::STEPS / 2, true, true, TILE, TILE>(
-            out, [&](int turn) { return s + (wk + turn * Sum1::ALONG) * 16 * PITCH + wd * 16; }, PITCH,
-            [&](int turn) { return x + (wk + turn * Sum1::ALONG) * 16 * PITCH + wa * Sum1::NB * 8; }, PITCH, lane);
+            out, [&](int chunk) { return s + (wk + chunk * Sum1::ALONG) * 16 * PITCH + wd * 16; }, PITCH,
+            [&](int chunk) { return x + (wk + chunk * Sum1::ALONG) * 16 * PITCH + wa * Sum1::NB * 8; }, PITCH, lane);
         add(sum, out, one, other);
     }
 
@@ -240,24 +240,24 @@ struct KronHalves : KronBack<B> {
     static __device__ __forceinline__ void times_axis(float (&out)[NB][4], const f16* factor, const f16* from, int step, int down, int lane) {
         constexpr int P = EXTENT + 8;
         multiply<NB, EXTENT / 16, BACK, true, EXTENT * P, TILE>(
-            out, [&](int turn) { return factor + (BACK ? turn * 16 * P + down * 16 : down * 16 * P + turn * 16); }, P,
-            [&](int turn) { return from + turn * 16 * step; }, step, lane);
+            out, [&](int chunk) { return factor + (BACK ? chunk * 16 * P + down * 16 : down * 16 * P + chunk * 16); }, P,
+            [&](int chunk) { return from + chunk * 16 * step; }, step, lane);
     }
     // The same along the columns of 16 lines, for the columns from `column` on.
     template <bool BACK>
-    static __device__ __forceinline__ void times_last(float (&out)[NB][4], const f16* factor, const f16* lines, int column, int lane) {
+    static __device__ __forceinline__ void times_last(float (&out)[NB][4], const f16* factor, const f16* fibers, int column, int lane) {
         multiply<NB, E / 16, false, BACK, TILE, E * PITCH_E>(
-            out, [&](int turn) { return lines + turn * 16; }, PITCH,
-            [&](int turn) { return factor + (BACK ? turn * 16 * PITCH_E + column : column * PITCH_E + turn * 16); }, PITCH_E, lane);
+            out, [&](int chunk) { return fibers + chunk * 16; }, PITCH,
+            [&](int chunk) { return factor + (BACK ? chunk * 16 * PITCH_E + column : column * PITCH_E + chunk * 16); }, PITCH_E, lane);
     }
 
-    static __device__ __forceinline__ void give_out(const Arguments& g, float (&value)[NB][4], float one, float other, i64 item0, int line, i64 column, int lane) {
+    static __device__ __forceinline__ void give_out(const Arguments& g, float (&value)[NB][4], float one, float other, i64 item0, int fiber, i64 column, int lane) {
 #pragma unroll
         for (int n = 0; n < NB; ++n) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) value[n][j] = value[n][j] * one * other;
         }
-        Base::give_out(g, value, item0, line + lane / 4, column + lane % 4 * 2, true);
+        Base::give_out(g, value, item0, fiber + lane / 4, column + lane % 4 * 2, true);
     }
 
     static __device__ void run(const Arguments& g) {
@@ -274,7 +274,7 @@ struct KronHalves : KronBack<B> {
         read_factor<A, 0, true>(g, first, scratch, bound0, sums0);
         if (BOTH) read_factor<E, 2, false>(g, second, scratch, bound1, sums1);
         // From sums of products to what is rounded of them; the powers that the factors' entries were divided by.
-        const float kept0 = power_of_two(bound0 - TOP - sums0), kept1 = power_of_two(bound1 - TOP - sums1);
+        const float state0 = power_of_two(bound0 - TOP - sums0), state1 = power_of_two(bound1 - TOP - sums1);
         const float power0 = power_of_two(bound0 - TOP), power1 = power_of_two(bound1 - TOP);
         float sum0[Sum0::NB][4] = {}, sum1[Sum1::NB][4] = {};
 #pragma unroll 1
@@ -290,36 +290,36 @@ struct KronHalves : KronBack<B> {
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<E, false>(out, second, x + line_at(row), PITCH, 0, lane);
-                    else times_last<false>(out, second, x + line_at(row), column, lane);
-                    keep(between + line_at(row) + column, out, PITCH, kept1, lane);
+                    if (PAIR) times_axis<E, false>(out, second, x + fiber_at(row), PITCH, 0, lane);
+                    else times_last<false>(out, second, x + fiber_at(row), column, lane);
+                    keep(between + fiber_at(row) + column, out, PITCH, state1, lane);
                 }
                 __syncthreads();
             }
             sum_axis<Sum0>(sum0, v, BOTH ? between : x, STEP, item_at, power_v, power_t, warp, lane);
-            float held[UNITS_A][NB][4];
+            float staged[UNITS_A][NB][4];
 #pragma unroll
             for (int u = 0; u < UNITS_A; ++u) {
                 const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                times_axis<A, true>(held[u], first, v + item_at(item) + column, STEP, down, lane);
-                if (!BOTH) give_out(g, held[u], power0, power_v, item0, item * A + down * 16, column0 + column, lane);
+                times_axis<A, true>(staged[u], first, v + item_at(item) + column, STEP, down, lane);
+                if (!BOTH) give_out(g, staged[u], power0, power_v, item0, item * A + down * 16, column0 + column, lane);
             }
             __syncthreads();
             if (BOTH) {
 #pragma unroll
                 for (int u = 0; u < UNITS_A; ++u) {
                     const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                    keep(between + item_at(item) + down * 16 * STEP + column, held[u], STEP, kept0, lane);
+                    keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, state0, lane);
                 }
                 __syncthreads();
-                if (PAIR) sum_axis<Sum1>(sum1, between, x, PITCH, [](int item) { return line_at(item * PAIR); }, power_s, power_x, warp, lane);
+                if (PAIR) sum_axis<Sum1>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * PAIR); }, power_s, power_x, warp, lane);
                 else sum_last(sum1, between, x, power_s, power_x, warp, lane);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<E, true>(out, second, between + line_at(row), PITCH, 0, lane);
-                    else times_last<true>(out, second, between + line_at(row), column, lane);
+                    if (PAIR) times_axis<E, true>(out, second, between + fiber_at(row), PITCH, 0, lane);
+                    else times_last<true>(out, second, between + fiber_at(row), column, lane);
                     give_out(g, out, power1, power_s, item0, row, column0 + column, lane);
                 }
                 __syncthreads();

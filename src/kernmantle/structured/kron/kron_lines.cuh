@@ -50,8 +50,8 @@ template <class H, int PRODUCTS>
 KM_DEVICE void kron_split(unsigned& high, unsigned& low, float a, float b) {
     high = KronHalf<H>::pack(a, b);
     if constexpr (PRODUCTS > 1) {
-        const float2 held = ptx::unpack_f16x2(high);
-        low = KronHalf<H>::pack(a - held.x, b - held.y);
+        const float2 staged = ptx::unpack_f16x2(high);
+        low = KronHalf<H>::pack(a - staged.x, b - staged.y);
     }
 }
 
@@ -80,7 +80,7 @@ struct KronFactor {
         return LAST ? 4 * t + 2 * (r % 2) + second : t + 8 * (r / 2) + 4 * second;
     }
     // Where register r of a lane is: both parts of one instruction's operand are 16 bytes.
-    static __device__ __forceinline__ int place(int lane, int r, int low) {
+    static __device__ __forceinline__ int offset(int lane, int r, int low) {
         if (PRODUCTS == 1) return lane * 4 + r;
         return LAST ? r / 2 * 128 + lane * 4 + 2 * low + r % 2 : low * 128 + lane * 4 + r;
     }
@@ -132,8 +132,8 @@ struct KronFactor {
                 if (i >= DEEP * WIDE * 128) break;
                 unsigned high, low;
                 kron_split<H, PRODUCTS>(high, low, v[j][0] * scale.by, v[j][1] * scale.by);
-                to[block * BLOCK + place(lane, r, 0)] = high;
-                if (PRODUCTS > 1) to[block * BLOCK + place(lane, r, 1)] = low;
+                to[block * BLOCK + offset(lane, r, 0)] = high;
+                if (PRODUCTS > 1) to[block * BLOCK + offset(lane, r, 1)] = low;
             }
         }
         if (threadIdx.x == 0) *back = scale.back;
@@ -142,7 +142,7 @@ struct KronFactor {
 
 // 16 TILES lines of 16 DEEP entries in the registers of a warp, as one operand of its instructions.
 template <class B, class F, int TILES, class C = typename B::C>
-struct KronLines {
+struct KronFragments {
     typedef typename B::H H;
     static constexpr int DEEP = F::DEEP, PRODUCTS = B::PRODUCTS;
     unsigned high[TILES][DEEP][4], low[PRODUCTS > 1 ? TILES : 1][PRODUCTS > 1 ? DEEP : 1][4];
@@ -155,9 +155,9 @@ struct KronLines {
 
     // Rows of a multiple of 16 entries; `at` says where one begins. TURNED: in rows 2, 3 of every 4 neighbouring halves
     // of 32 entries have changed places.
-    template <bool TURNED, class At>
+    template <bool SWIZZLED, class At>
     KM_DEVICE void read_rows(const float* from, const At& at, int lane) {
-        const int turn = TURNED && DEEP % 2 == 0 ? lane / 4 % 2 * 16 : 0;
+        const int chunk = SWIZZLED && DEEP % 2 == 0 ? lane / 4 % 2 * 16 : 0;
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll
@@ -166,7 +166,7 @@ struct KronLines {
                 float v[DEEP][4], top = 0.0f;
 #pragma unroll
                 for (int s = 0; s < DEEP; ++s) {
-                    const Pack<float, 4> pack = *(const Pack<float, 4>*)(own + 16 * s + (s % 2 ? -turn : turn));
+                    const Pack<float, 4> pack = *(const Pack<float, 4>*)(own + 16 * s + (s % 2 ? -chunk : chunk));
 #pragma unroll
                     for (int i = 0; i < 4; ++i) v[s][i] = pack.v[i], top = fmaxf(top, fabsf(pack.v[i]));
                 }
@@ -181,7 +181,7 @@ struct KronLines {
             }
         }
     }
-    template <bool TURNED, class At>
+    template <bool SWIZZLED, class At>
     KM_DEVICE void read_rows(const H* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -278,7 +278,7 @@ struct KronSums {
 
 // Products of 16 rows of the factor, which begin at `factor`, with all lines: the small ones first in one accumulator.
 template <class B, class F, int TILES, class Sums>
-KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
+KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronFragments<B, F, TILES, float>& x, const unsigned* factor, int lane) {
     uint4 f[F::DEEP][2];
 #pragma unroll
     for (int i = 0; i < 2 * F::DEEP; ++i) f[i / 2][i % 2] = *(const uint4*)(factor + i / 2 * F::WIDE * F::BLOCK + i % 2 * 128 + lane * 4);
@@ -301,7 +301,7 @@ KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronLines<B, F, 
 }
 // The same, with accumulators of their own for small products, if there are any.
 template <class B, class F, int TILES, class Sums>
-KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
+KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronFragments<B, F, TILES, float>& x, const unsigned* factor, int lane) {
     typedef typename B::H H;
     constexpr int PRODUCTS = B::PRODUCTS;
 #pragma unroll
@@ -340,7 +340,7 @@ KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronLines<B, F, 
 // entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on;
 // n is 0.
 template <class B, class F, int TILES, class Give>
-KM_DEVICE void kron_multiply(const KronLines<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {
+KM_DEVICE void kron_multiply(const KronFragments<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {
     typedef KronSums<F::DEEP, B::PRODUCTS> Sums;
 #pragma unroll B::UNROLL
     for (int w = 0; w < F::WIDE; ++w) {

@@ -73,9 +73,9 @@ struct KronOutput {
         step = LAST ? 8 * s[KRON_C] : 8 * Phase::BEHIND * run;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int line = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::LINES - 1);
-            at[i] = base + Phase::item(line) * s[KRON_C]
-                    + (LAST ? 0 : (Phase::run_out(line) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(line)) + LANE_WIDTH * (lane % 4);
+            const int fiber = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::LINES - 1);
+            at[i] = base + Phase::item(fiber) * s[KRON_C]
+                    + (LAST ? 0 : (Phase::run_out(fiber) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(fiber)) + LANE_WIDTH * (lane % 4);
         }
     }
     KM_DEVICE i64 place(int w, int tile, int h, int n) const {
@@ -98,11 +98,11 @@ struct KronMma {
     static constexpr int LANE_WIDTH = 16 / sizeof(C);
     static constexpr int PER = (ROWS ? First::F::COLUMNS : B::RIGHT) / ENTRIES;
     // Whether a stage is swizzled so that lanes that are served together read different banks; else its rows are padded for that.
-    static constexpr bool TURNED = sizeof(T) == 4 && B::PITCH % 16 == 0;
+    static constexpr bool SWIZZLED = sizeof(T) == 4 && B::PITCH % 16 == 0;
 
     // Index in a stage of an entry of one of its rows.
     static __device__ __forceinline__ int spot(int row, int along) {
-        if (!TURNED) return row * B::PITCH + along;
+        if (!SWIZZLED) return row * B::PITCH + along;
         return ROWS ? (row * B::PITCH + along) ^ row / 2 % 2 * 16 : row * B::PITCH + (along ^ row % 4 * 8);
     }
 
@@ -122,21 +122,21 @@ struct KronMma {
             if (DOWN * PER % 32 && n + lane >= DOWN * PER) break;
             const int row = EVEN ? n / PER + mine : (n + lane) / PER, along = EVEN ? at : (n + lane) % PER * ENTRIES;
             const T* own;
-            bool given = inside;
+            bool valid = inside;
             if (ROWS) {
-                const int line = unit * DOWN + row, item = First::item(line);
-                own = from + item * g.x_stride[KRON_C] + First::run(line) + along;
-                given = line < First::LINES && item < items;
+                const int fiber = unit * DOWN + row, item = First::item(fiber);
+                own = from + item * g.x_stride[KRON_C] + First::run(fiber) + along;
+                valid = fiber < First::LINES && item < items;
             } else {
                 own = EVEN ? from + mine * g.x_stride[KRON_RUN] + at + n / 32 * step : from + row * g.x_stride[KRON_RUN] + along;
-                given = inside && along < right;
+                valid = inside && along < right;
             }
-            constexpr bool ALIKE = EVEN && (!TURNED || 32 / PER % 4 == 0);
+            constexpr bool ALIKE = EVEN && (!SWIZZLED || 32 / PER % 4 == 0);
             if constexpr (B::COPY >= 4) {
                 const unsigned there = ALIKE ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + spot(row, along));
-                ptx::cp_async<B::COPY>(there, own, given ? B::COPY : 0);
+                ptx::cp_async<B::COPY>(there, own, valid ? B::COPY : 0);
             } else {
-                stage[spot(row, along)] = given ? *own : T{};
+                stage[spot(row, along)] = valid ? *own : T{};
             }
         }
     }
@@ -148,13 +148,13 @@ struct KronMma {
     }
 
     // Stores neighbouring results, of which `room` are inside the array.
-    static __device__ __forceinline__ void store(const Args& g, i64 to, i64 beside, int room, const C (&value)[LANE_WIDTH]) {
+    static __device__ __forceinline__ void store(const Args& g, i64 to, i64 y_offset, int rest, const C (&value)[LANE_WIDTH]) {
         typedef Pack<T, B::VEC_OUT> Out;
 #pragma unroll
         for (int v = 0; v < LANE_WIDTH; v += B::VEC_OUT) {
-            if (v >= room) break;
+            if (v >= rest) break;
             Out pack, added;
-            if (B::ADDED) added = *(const Out*)((const T*)g.y + beside + v);
+            if (B::ADDED) added = *(const Out*)((const T*)g.y + y_offset + v);
 #pragma unroll
             for (int i = 0; i < B::VEC_OUT; ++i)
                 pack.v[i] = Store<T>::from(B::ADDED ? fma((C)g.beta, convert<C>(added.v[i]), value[v + i]) : value[v + i]);
@@ -163,42 +163,42 @@ struct KronMma {
     }
 
     // Multiplies a unit of the last phase and stores the result.
-    template <class Phase, class Lines>
-    static __device__ __forceinline__ void store_global(const Args& g, const Scheduler& p, const Lines& x, const unsigned* factor, C back, int unit, int lane) {
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void store_global(const Args& g, const Scheduler& p, const Fragments& x, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST, ROUND = Phase::F::ROWS % 16 == 0;
-        const KronOutput<B, Phase> to(g, g.out_stride, p.at, unit, lane), beside(g, g.y_stride, B::ADDED ? p.offset(g.y_stride) : 0, unit, lane);
+        const KronOutput<B, Phase> to(g, g.out_stride, p.at, unit, lane), y_offset(g, g.y_stride, B::ADDED ? p.offset(g.y_stride) : 0, unit, lane);
         const int items = p.items(), right = p.right();
-        int room[Phase::TILES];
+        int rest[Phase::TILES];
 #pragma unroll
         for (int i = 0; i < Phase::TILES; ++i) {
-            const int line = unit * Phase::TILES + i;
-            room[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(line) - LANE_WIDTH * (lane % 4);
-            if (line >= Phase::LINES || Phase::item(line) >= items) room[i] = 0;
+            const int fiber = unit * Phase::TILES + i;
+            rest[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(fiber) - LANE_WIDTH * (lane % 4);
+            if (fiber >= Phase::LINES || Phase::item(fiber) >= items) rest[i] = 0;
         }
         kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
             int here;
             if (LAST) {
                 here = 16 * Phase::TILES * unit + 16 * tile + 8 * h + kron_row(lane) < items ? (ROUND ? LANE_WIDTH : Phase::EXTENT - 16 * w - 8 * n - LANE_WIDTH * (lane % 4)) : 0;
             } else {
-                here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? room[tile] - 8 * n : 0;
+                here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? rest[tile] - 8 * n : 0;
             }
-            if (here > 0) store(g, to.place(w, tile, h, n), B::ADDED ? beside.place(w, tile, h, n) : 0, here, value);
+            if (here > 0) store(g, to.place(w, tile, h, n), B::ADDED ? y_offset.place(w, tile, h, n) : 0, here, value);
         });
     }
 
     // Multiplies a unit of an earlier phase and stores the result in the tile of the next one.
-    template <class Phase, class Lines>
-    static __device__ __forceinline__ void store_smem(const Lines& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void store_smem(const Fragments& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST;
         constexpr int LINES = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
         C* to[LINES];
         // By how much columns have changed places: by the row of the lane or by that of the line.
-        const int turn = Phase::ROW_TURNED ? kron_row(lane) % 4 * 8 : 0;
+        const int swizzle = Phase::ROW_TURNED ? kron_row(lane) % 4 * 8 : 0;
 #pragma unroll
         for (int i = 0; i < LINES; ++i) {
-            const int line = EACH * (unit * LINES + i) + (LAST ? kron_row(lane) : 0);
-            const int along = LAST ? 0 : ((Phase::right(line) + LANE_WIDTH * (lane % 4)) ^ (Phase::turn(line) | turn)) + kron_row(lane) * Phase::PITCH;
-            to[i] = line < Phase::LINES ? tile + Phase::place(line) + along : nullptr;
+            const int fiber = EACH * (unit * LINES + i) + (LAST ? kron_row(lane) : 0);
+            const int along = LAST ? 0 : ((Phase::right(fiber) + LANE_WIDTH * (lane % 4)) ^ (Phase::turn(fiber) | swizzle)) + kron_row(lane) * Phase::PITCH;
+            to[i] = fiber < Phase::LINES ? tile + Phase::place(fiber) + along : nullptr;
         }
         kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, int n, const C (&value)[LANE_WIDTH]) {
             C* at = to[LAST ? 2 * own + h : own];
@@ -207,12 +207,12 @@ struct KronMma {
             Pack<C, LANE_WIDTH> pack;
 #pragma unroll
             for (int i = 0; i < LANE_WIDTH; ++i) pack.v[i] = value[i];
-            *(Pack<C, LANE_WIDTH>*)(at + (LAST ? (16 * w + LANE_WIDTH * (lane % 4)) ^ turn : (16 * w + 8 * h) * Phase::PITCH) + 8 * n) = pack;
+            *(Pack<C, LANE_WIDTH>*)(at + (LAST ? (16 * w + LANE_WIDTH * (lane % 4)) ^ swizzle : (16 * w + 8 * h) * Phase::PITCH) + 8 * n) = pack;
         });
     }
 
-    template <class Phase, class Lines>
-    static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Lines& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
         if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else store_smem<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
     }
@@ -223,11 +223,11 @@ struct KronMma {
         else wait_for_group(group);
 #pragma unroll 1
         for (int unit = warp; unit < Phase::UNITS; unit += B::GROUP) {
-            KronLines<B, typename Phase::F, Phase::TILES> x;
-            const int turn = Phase::ROW_TURNED ? lane % 4 * 8 : 0;
+            KronFragments<B, typename Phase::F, Phase::TILES> x;
+            const int swizzle = Phase::ROW_TURNED ? lane % 4 * 8 : 0;
             x.template read_columns<Phase::PITCH>(tile, [&](int own, int column) {
-                const int line = min(unit * Phase::TILES + own, Phase::LINES - 1);
-                return Phase::place(line) + ((Phase::right(line) + column) ^ (Phase::turn(line) | turn));
+                const int fiber = min(unit * Phase::TILES + own, Phase::LINES - 1);
+                return Phase::place(fiber) + ((Phase::right(fiber) + column) ^ (Phase::turn(fiber) | swizzle));
             }, lane);
             __syncwarp();
             epilogue<Phase>(g, p, x, tile, factors, backs, unit, lane);
@@ -278,10 +278,10 @@ struct KronMma {
             for (int unit = own; unit < First::UNITS; unit += B::GROUP) {
                 Pipeline::template wait<B::STAGES - 1>();
                 __syncwarp();
-                KronLines<B, typename First::F, First::TILES> x;
+                KronFragments<B, typename First::F, First::TILES> x;
                 const T* stage = stages + used.stage * B::STAGE;
-                if constexpr (ROWS) x.template read_rows<TURNED>(stage, [&](int row) { return (TURNED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
-                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (TURNED ? lane % 4 * 8 : 0); }, lane);
+                if constexpr (ROWS) x.template read_rows<SWIZZLED>(stage, [&](int row) { return (SWIZZLED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
+                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (SWIZZLED ? lane % 4 * 8 : 0); }, lane);
                 __syncwarp();
                 prefetch();
                 used.advance();
@@ -297,8 +297,8 @@ struct KronMma {
 // Bytes of shared memory: the factors, the stages of each warp, and the tiles between phases.
 template <class B>
 __device__ constexpr int kron_mma_shared_bytes() {
-    constexpr int RINGS = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::C);
-    return 4 * B::FACTOR_WORDS + RINGS + TILES;
+    constexpr int PIPELINED = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::C);
+    return 4 * B::FACTOR_WORDS + PIPELINED + TILES;
 }
 
 }  // namespace km

@@ -46,7 +46,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
     indices = {axis: stride for axis, stride in plan.strides.items() if axis != count}
     swizzles = {plan.swizzled_axis: 8} if plan.swizzled_axis is not None and phase.axis < plan.swizzled_axis else {}
     constants = {
-        "TILES": phase.tiles, "LINES": phase.lines, "UNITS": phase.units, "OFFSET": offset,
+        "TILES": phase.tiles, "LINES": phase.fibers, "UNITS": phase.units, "OFFSET": offset,
         "NUMBER": modes[phase.axis].factor or 0, "BEHIND": right_of, "EXTENT": modes[-1].rows,
         "PITCH": plan.strides[phase.axis],
     }  # fmt: skip

@@ -72,7 +72,7 @@ class MmaLayout:
 
 @dataclass(frozen=True)
 class MmaPhase:
-    """The factor of axis ``axis`` on ``lines`` groups of lines, ``tiles`` at a time by a warp.
+    """The factor of axis ``axis`` on ``fibers`` groups of fibers (lines along the axis), ``tiles`` at a time by a warp.
 
     A line is a row of the last axis, or 16 columns beside each other. ``digits`` say, from the inside, which axes
     number the lines: (axis, extent), where axis -1 are the items and the number of axes is what lies to the right.
@@ -85,14 +85,14 @@ class MmaPhase:
     tiles: int
 
     @property
-    def lines(self) -> int:
+    def fibers(self) -> int:
         """Rows, or groups of 16 columns."""
         return math.prod(extent for _, extent in self.digits)
 
     @property
     def units(self) -> int:
         """How often a warp takes lines."""
-        return -(-self.lines // (LANES * self.tiles if self.last else self.tiles))
+        return -(-self.fibers // (LANES * self.tiles if self.last else self.tiles))
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,10 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
             inner = _up(modes[-1].rows) if right == 1 else right
             after = [(index, modes[index].rows) for index in reversed(range(axis + 1, count - (right == 1)))]
             digits = [(count, inner // LANES), *after, *before]
-        lines = math.prod(extent for _, extent in digits)
+        fibers = math.prod(extent for _, extent in digits)
         last = axis == count - 1 and right == 1
         tiles = _fragments(mode, most)
-        while tiles > 1 and (lines // LANES if last else lines) % tiles:
+        while tiles > 1 and (fibers // LANES if last else fibers) % tiles:
             tiles //= 2
         if axis == count - 1 and right > 1:
             tiles = right // LANES

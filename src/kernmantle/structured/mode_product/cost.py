@@ -122,8 +122,8 @@ def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
     return work * (6.3e-12 if size == 4 else 1.3e-11) + 2.2e-8 * blocks * -(-rows // 8) * -(-vectors // 3)
 
 
-def _cache_lines(pattern: Pattern, batch: int, size: int) -> int:
-    """Return the lines of 64 bytes of x and of the result that each block reaches for."""
+def _cache_traffic(pattern: Pattern, batch: int, size: int) -> int:
+    """Return the cache lines of 64 bytes of x and of the result that the blocks read and write."""
     a, b, c, d = pattern
     group = min(d & -d, 64 // size)
     return batch * (a * d // group) * (-(-c * group * size // 64) + -(-b * group * size // 64))
@@ -146,7 +146,7 @@ def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, packed: 
     group = min(d & -d, 64 // size)
     packing = 0.0 if packed or batch <= _SMALL_BATCH else 2.1e-10 * weights / size / group
     multiplied = _on_cpu(a * d // group, batch, c, b * group, size)
-    return 5.5e-6 + multiplied + 1.5e-9 * _cache_lines(pattern, batch, size) + far + 8e-12 * weights + packing
+    return 5.5e-6 + multiplied + 1.5e-9 * _cache_traffic(pattern, batch, size) + far + 8e-12 * weights + packing
 
 
 def _half_on_cpu(pattern: Pattern, batch: int, last: bool) -> float:
@@ -222,7 +222,7 @@ def _sum_on_cpu(pattern: Pattern, batch: int, size: int) -> float:
     blocks = a * d // group
     pieces = 2.2e-8 * blocks * -(-b // 8) * (batch // 128)
     sums = 1.25 * _on_cpu(blocks, b, batch, c * group, size)
-    return 6e-6 + sums + pieces + 5e-9 * _cache_lines(pattern, batch, size) + 3e-11 * size * a * b * c * d
+    return 6e-6 + sums + pieces + 5e-9 * _cache_traffic(pattern, batch, size) + 3e-11 * size * a * b * c * d
 
 
 def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:

@@ -65,7 +65,7 @@ struct KronSparseOperands {
     __device__ __forceinline__ void copy_rows(i64 n0, int k0, int stage) const {
         constexpr int EACH = P::X_BYTES / SIZE, PIECES = (P::X_FIRST ? P::TILE_K * TILE_L : WARP_M) / EACH, STAGE_ROWS = P::X_FIRST ? WARP_M : P::TILE_K;
         constexpr int LANES = common(PIECES, P::PIPELINE_THREADS), ROWS_AT_ONCE = P::PIPELINE_THREADS / LANES;
-        const int row0 = member / LANES, place0 = member % LANES * EACH;
+        const int row0 = member / LANES, position0 = member % LANES * EACH;
         const i64 apart = P::X_FIRST ? g.xn : g.d * g.xf;
         const T* from = x + (P::X_FIRST ? n0 * g.xn + (i64)k0 * g.d : n0 + (i64)k0 * g.d * g.xf) + row0 * apart;
         unsigned char* const to = x_smem + stage * P::STAGE;
@@ -74,12 +74,12 @@ struct KronSparseOperands {
             if (STAGE_ROWS % ROWS_AT_ONCE != 0 && row0 + row >= STAGE_ROWS) break;
 #pragma unroll
             for (int piece = 0; piece < PIECES; piece += LANES) {
-                const int place = place0 + piece * EACH, along = P::X_FIRST && !P::FULL ? place / TILE_L * g.d + place % TILE_L : place;
-                unsigned char* const put = to + stage_offset<P>(row0 + row, place * SIZE);
+                const int position = position0 + piece * EACH, along = P::X_FIRST && !P::FULL ? position / TILE_L * g.d + position % TILE_L : position;
+                unsigned char* const put = to + stage_offset<P>(row0 + row, position * SIZE);
                 if (INSIDE) {
                     copy<P::X_BYTES>(put, from + along, P::X_BYTES);
                 } else {
-                    const int left = edge(n0, k0, row0 + row, place), valid = left <= 0 ? 0 : left < EACH ? left : EACH;
+                    const int left = edge(n0, k0, row0 + row, position), valid = left <= 0 ? 0 : left < EACH ? left : EACH;
                     copy<P::X_BYTES>(put, valid ? from + along : x, valid * SIZE);
                 }
             }
@@ -87,19 +87,19 @@ struct KronSparseOperands {
     }
 
     // How many numbers of a row of the stage, from an index on, are inside the array.
-    __device__ __forceinline__ int edge(i64 n0, int k0, int row, int place) const {
+    __device__ __forceinline__ int edge(i64 n0, int k0, int row, int position) const {
         const int rows = g.count - n0 < WARP_M ? (int)(g.count - n0) : WARP_M;
-        if (!P::X_FIRST) return k0 + row < g.c ? rows - place : 0;
-        if (P::FULL) return row < rows ? (g.c - k0) * TILE_L - place : 0;
-        return row < rows && k0 + place / TILE_L < g.c ? g.d - l0 - place % TILE_L : 0;
+        if (!P::X_FIRST) return k0 + row < g.c ? rows - position : 0;
+        if (P::FULL) return row < rows ? (g.c - k0) * TILE_L - position : 0;
+        return row < rows && k0 + position / TILE_L < g.c ? g.d - l0 - position % TILE_L : 0;
     }
 
     // A chunk of weights to a place of the held ones.
-    __device__ __forceinline__ void fetch_weights(int at, int place) {
+    __device__ __forceinline__ void fetch_weights(int at, int position) {
         const unsigned own = blockIdx.x % (gridDim.x / (unsigned)g.slots);
         const unsigned char* from = (const unsigned char*)g.packed + ((i64)own * chunks + at) * P::CHUNK;
 #pragma unroll 4
-        for (int to = 16 * threadIdx.x; to < P::CHUNK; to += 16 * P::THREADS) ptx::cp_async<16>(shared_address(weights_smem + place * P::CHUNK + to), from + to);
+        for (int to = 16 * threadIdx.x; to < P::CHUNK; to += 16 * P::THREADS) ptx::cp_async<16>(shared_address(weights_smem + position * P::CHUNK + to), from + to);
     }
 
     // Power of two that undoes the scale of each column (NaN: its weights are not finite), and the bias.

@@ -93,9 +93,9 @@ struct KronSparseFusedBlock {
 
     // Row of the tile that accumulators 0, 1 (half 0) or 2, 3 (half 1) of m belong to; its line in the middle.
     __device__ __forceinline__ int row_of(int m, int half) const {
-        return P::X_FIRST && P::Y_FIRST ? line_of(m, half) : 2 * MMA_M * (lane / 4) + 2 * m + half;
+        return P::X_FIRST && P::Y_FIRST ? tile_row(m, half) : 2 * MMA_M * (lane / 4) + 2 * m + half;
     }
-    __device__ __forceinline__ int line_of(int m, int half) const { return 16 * m + 8 * half + lane / 4; }
+    __device__ __forceinline__ int tile_row(int m, int half) const { return 16 * m + 8 * half + lane / 4; }
 
     // 16 positions of k of a block of the first factor.
     __device__ __forceinline__ void read_x(Numbers& v, const T* x, int step) const {
@@ -128,7 +128,7 @@ struct KronSparseFusedBlock {
         for (int m = 0; m < MMA_M; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const Pack<Bits, 4> pack = read_pack<Bits, 4>(middle + line_of(m, half) * pitch + 16 * (own * deep + step) + 4 * quad);
+                const Pack<Bits, 4> pack = read_pack<Bits, 4>(middle + tile_row(m, half) * pitch + 16 * (own * deep + step) + 4 * quad);
 #pragma unroll
                 for (int e = 0; e < 4; ++e) v[m][half][e] = pack.v[e];
             }
@@ -261,7 +261,7 @@ struct KronSparseFusedBlock {
                         for (int half = 0; half < 2; ++half) {
                             float value = sum[m][t][2 * half + e];
                             if (P::SPLIT) value = finite && inverse == inverse ? value * inverse : recompute_first(x, at, j, n0 + row_of(m, half));
-                            middle[line_of(m, half) * pitch + own * 16 * deep + block * g.rank + s] = Store<T>::from(value);
+                            middle[tile_row(m, half) * pitch + own * 16 * deep + block * g.rank + s] = Store<T>::from(value);
                         }
                 }
         }
@@ -304,7 +304,7 @@ struct KronSparseFusedBlock {
                             const i64 n = n0 + row_of(m, half);
                             if (n >= g.count) continue;
                             float value = sum[m][t][2 * half + e];
-                            if (P::SPLIT) value = finite && inverse == inverse ? value * inverse : recompute_second(own, j, l2, line_of(m, half));
+                            if (P::SPLIT) value = finite && inverse == inverse ? value * inverse : recompute_second(own, j, l2, tile_row(m, half));
                             const T result = Store<T>::from(activated<P::ACTIVATION>(value + offset));
                             if (P::Y_RUN)
                                 rows[row_of(m, half) * row_pitch + (j - j0) * g.inner + own] = result;
@@ -314,9 +314,9 @@ struct KronSparseFusedBlock {
                 }
         }
     }
-    __device__ __forceinline__ float recompute_second(int own, int j, int l2, int line) const {
+    __device__ __forceinline__ float recompute_second(int own, int j, int l2, int row) const {
         const T* w = (const T*)g.second + ((i64)i * g.b + j) * g.p * g.rank * g.inner * g.d + l2;
-        return recompute(middle + line * pitch + own * 16 * deep, 1, w, g.inner * g.d, g.p * g.rank);
+        return recompute(middle + row * pitch + own * 16 * deep, 1, w, g.inner * g.d, g.p * g.rank);
     }
 
     // Whole rows, or parts of them, to memory.

@@ -114,16 +114,16 @@ struct GroupedFragment {
     static constexpr int EACH = 4 / sizeof(T), COUNT = OWN * 4 * WARP_L / EACH;
     unsigned word[COUNT];
 
-    static __device__ __forceinline__ constexpr int place(int own, int r, int l) {
+    static __device__ __forceinline__ constexpr int offset(int own, int r, int l) {
         return Pointers::OVER ? (r * OWN + own) * WARP_L + l : (own * 4 + r) * WARP_L + l;
     }
     __device__ __forceinline__ unsigned bits(int own, int r, int l) const {
-        const int at = place(own, r, l);
+        const int at = offset(own, r, l);
         return EACH == 1 ? word[at] : word[at / 2] >> 16 * (at % 2) & 0xffffu;
     }
     // Halves of r and the next one.
     __device__ __forceinline__ unsigned word_of(int own, int r, int l) const {
-        const int a = place(own, r, l), b = place(own, r + 1, l);
+        const int a = offset(own, r, l), b = offset(own, r + 1, l);
         if (a % 2 == 0 && b == a + 1) return word[a / 2];
         return __byte_perm(word[a / 2], word[b / 2], (a % 2 ? 0x32 : 0x10) | (b % 2 ? 0x7600 : 0x5400));
     }
@@ -156,12 +156,12 @@ struct GroupedFragment {
                     if (own >= left || r >= depth_left) continue;
                     const T* const from = at + own * side.own + r * side.along;
                     if constexpr (READ == BESIDE) {
-                        read_words<WARP_L * sizeof(T)>(word + place(own, r, 0) / EACH, from);
+                        read_words<WARP_L * sizeof(T)>(word + offset(own, r, 0) / EACH, from);
                     } else {
 #pragma unroll
                         for (int l = 0; l < WARP_L; ++l) {
                             const unsigned found = *(const typename Word<sizeof(T)>::type*)(from + l);
-                            const int to = place(own, r, l);
+                            const int to = offset(own, r, l);
                             word[to / EACH] |= EACH == 1 ? found : found << 16 * (to % 2);
                         }
                     }
@@ -245,9 +245,9 @@ __device__ __noinline__ void grouped_recompute(const GroupedProduct& product, i6
 // host passes 2^32 / size, or 0 where a combined index may be too large for that.
 KM_DEVICE unsigned take_index(unsigned& at, unsigned size, i64 inverse) {
     if (size == 1) return 0;
-    const unsigned others = inverse ? __umulhi(at, (unsigned)inverse) : at / size, place = at - others * size;
+    const unsigned others = inverse ? __umulhi(at, (unsigned)inverse) : at / size, offset = at - others * size;
     at = others;
-    return place;
+    return offset;
 }
 
 // Computes the tiles of a block; `block` counts the blocks of this product.
@@ -266,9 +266,9 @@ __device__ __forceinline__ void grouped_product(const GroupedProduct& product, u
     for (int axis = 3; axis >= 0; --axis) {
         const unsigned size = (unsigned)product.sizes[axis];
         if (size == 1) continue;
-        const i64 place = take_index(tile, size, product.inverses[2 + axis]);
-        left_at += place * product.left.batch[axis], right_at += place * product.right.batch[axis];
-        out_at += place * product.out_batch[axis], bias_at += place * product.bias_batch[axis];
+        const i64 offset = take_index(tile, size, product.inverses[2 + axis]);
+        left_at += offset * product.left.batch[axis], right_at += offset * product.right.batch[axis];
+        out_at += offset * product.out_batch[axis], bias_at += offset * product.bias_batch[axis];
     }
     const bool inside = tile == 0;
     const int count = (int)product.r, steps = (count + 15) / 16, each = (steps + parts - 1) >> share;

@@ -83,9 +83,9 @@ __device__ __forceinline__ void kron_sparse_narrow(const KronSparse& g) {
     const i64 wide = P::FIRST ? (i64)g.a * (g.d / V) : g.count / V;
     const i64 ranges = (wide + blockDim.x - 1) / blockDim.x, slot = blockIdx.x % g.slots, rest = blockIdx.x / g.slots;
     if (P::FIRST) {
-        const i64 group = rest / ranges, place = rest % ranges * blockDim.x + threadIdx.x;
-        if (place >= wide) return;
-        const i64 i = place / (g.d / V), l = place % (g.d / V) * V;
+        const i64 group = rest / ranges, index = rest % ranges * blockDim.x + threadIdx.x;
+        if (index >= wide) return;
+        const i64 i = index / (g.d / V), l = index % (g.d / V) * V;
         own.load(g, group, i, l);
         const T* x = (const T*)g.x + group * g.xg + (i * P::COLUMNS * g.d + l);
         T* y = (T*)g.y + group * g.yg + (i * P::ROWS * g.d + l);

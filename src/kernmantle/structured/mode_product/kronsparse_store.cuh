@@ -136,7 +136,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
         constexpr int BYTES = P::TILE_L * SIZE, WORDS = BYTES / 16;
         static_assert(128 * BYTES <= P::STAGE, "two times 64 lines");
         const int quad = lane % 4;
-        auto place = [](int line, int bytes) { return line * BYTES + bytes ^ (BYTES == 64 ? line / 2 % 8 : line / 4 % 4) * 16; };
+        auto offset = [](int row, int bytes) { return row * BYTES + bytes ^ (BYTES == 64 ? row / 2 % 8 : row / 4 % 4) * 16; };
 #pragma unroll
         for (int m = 0; m < MMA_M; ++m)
 #pragma unroll
@@ -150,15 +150,15 @@ struct KronSparseWriter : KronSparseAdder<P> {
                         Pack<T, WARP_L> own_l;
 #pragma unroll
                         for (int l = 0; l < WARP_L; ++l) own_l.v[l] = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
-                        *(Own*)(own + place(8 * (lane / 4) + 2 * quad + u, part * WARP_L * SIZE)) = bit_cast<Own>(own_l);
+                        *(Own*)(own + offset(8 * (lane / 4) + 2 * quad + u, part * WARP_L * SIZE)) = bit_cast<Own>(own_l);
                     }
                     ptx::bar_sync<P::PIPELINE_THREADS>(1 + pipeline_index);
 #pragma unroll
                     for (int at = member; at < 64 * WORDS; at += P::PIPELINE_THREADS) {
-                        const int line = at / WORDS, word = at % WORDS, column = j0 + 8 * t + line % 8;
-                        const i64 n = n0 + 16 * m + 8 * half + line / 8;
+                        const int row = at / WORDS, word = at % WORDS, column = j0 + 8 * t + row % 8;
+                        const i64 n = n0 + 16 * m + 8 * half + row / 8;
                         if (n < g.count && column < g.b)
-                            write(y + n * g.yn + (i64)column * g.d + word * (16 / SIZE), *(const uint4*)(own + place(line, 16 * word)));
+                            write(y + n * g.yn + (i64)column * g.d + word * (16 / SIZE), *(const uint4*)(own + offset(row, 16 * word)));
                     }
                 }
     }

@@ -36,7 +36,7 @@ struct KronSparseTransposer {
     static constexpr int TILE = (UNITS * MATRIX + 15) / 8 * 8;
     static constexpr int VECTORS = TILE_K / VECTOR, BESIDE = TILE_L < 8 ? TILE_L : 8, GROUPS = (TILE_L + BESIDE - 1) / BESIDE;
     // Numbers of 4 bytes that a lane moves at once on the unpadded side.
-    static constexpr int PAIR = 4 / SIZE;
+    static constexpr int WORD_VALUES = 4 / SIZE;
     static_assert(TILE_K % VECTOR == 0, "tiles of whole vectors");
     static constexpr int SHARED_BYTES = P::WARPS * TILE * SIZE;
 
@@ -57,20 +57,20 @@ struct KronSparseTransposer {
             T* const from = base + plain + (i64)k0 * L;
             const int length = UNITS > 1 ? units * MATRIX : high() * L;
 #pragma unroll 8
-            for (int e = PAIR * lane - shift; e < length; e += 32 * PAIR) each(from + e, e + shift, e >= 0, e + 1 < length);
+            for (int e = WORD_VALUES * lane - shift; e < length; e += 32 * WORD_VALUES) each(from + e, e + shift, e >= 0, e + 1 < length);
         } else {
-            constexpr int WORDS = TILE_L / PAIR + (PAIR > 1);
+            constexpr int WORDS = TILE_L / WORD_VALUES + (WORD_VALUES > 1);
             const int count = high() * WORDS, wide = min(TILE_L, L - l0);
 #pragma unroll 8
             for (int at = lane; at < count; at += 32) {
                 const int k = at / WORDS;
                 T* const from = base + plain + (i64)(k0 + k) * L + l0;
-                const int e = at % WORDS * PAIR - shift_of(from);
+                const int e = at % WORDS * WORD_VALUES - shift_of(from);
                 if (e < wide) each(from + e, k * ROW + e, e >= 0, e + 1 < wide);
             }
         }
     }
-    static KM_DEVICE int shift_of(const T* from) { return PAIR == 1 ? 0 : (int)((size_t)from / SIZE % PAIR); }
+    static KM_DEVICE int shift_of(const T* from) { return WORD_VALUES == 1 ? 0 : (int)((size_t)from / SIZE % WORD_VALUES); }
 
     // Moves the padded side, vector by vector.
     template <class Each>
@@ -89,7 +89,7 @@ struct KronSparseTransposer {
 
     KM_DEVICE void pad() const {
         along((T*)g.x, [&](const T* from, int at, bool has_first, bool has_second) {
-            if (PAIR == 1) {
+            if (WORD_VALUES == 1) {
                 tile[at] = *from;
             } else if (has_first && has_second) {
                 const unsigned word = *(const unsigned*)from;
@@ -130,7 +130,7 @@ struct KronSparseTransposer {
         });
         __syncwarp();
         along((T*)g.y, [&](T* to, int at, bool has_first, bool has_second) {
-            if (PAIR == 1) {
+            if (WORD_VALUES == 1) {
                 *to = tile[at];
             } else if (has_first && has_second) {
                 *(unsigned*)to = WHOLE ? *(const unsigned*)(tile + at) : (unsigned)tile[at] | (unsigned)tile[at + 1] << 16;
@@ -150,9 +150,9 @@ struct KronSparseTransposer {
 #pragma unroll 1
         for (i64 t = (i64)blockIdx.x * P::WARPS + warp; t < tiles; t += (i64)gridDim.x * P::WARPS) {
             const i64 set = t / (down * wide), first = set * UNITS;
-            const int place = (int)(t - set * (down * wide));
-            k0 = place / wide * TILE_K;
-            l0 = place % wide * TILE_L;
+            const int index = (int)(t - set * (down * wide));
+            k0 = index / wide * TILE_K;
+            l0 = index % wide * TILE_L;
             units = (int)(matrices - first < UNITS ? matrices - first : UNITS);
             const i64 n = first / g.a, i = first - n * g.a;
             plain = n * (P::PADS ? g.xn : g.yn) + i * g.high * L;

@@ -32,7 +32,7 @@ struct KronSparseWeightGradTile : Traits {
     // Lines of a plane are 80 bytes apart, so that eight of them meet in no bank, those of another l 64 bytes further.
     static constexpr int PITCH = 40, L_STRIDE = EDGE * PITCH + (L > 1 ? 32 : 0), PLANE = L * L_STRIDE, PLANES = SPLIT ? 2 : 1;
     // A thread holds ROUNDS pairs of neighbours along the batch of each operand.
-    static constexpr int PAIRS = DEPTH / 2, ROUNDS = L * EDGE * PAIRS / THREADS;
+    static constexpr int WORDS = DEPTH / 2, ROUNDS = L * EDGE * WORDS / THREADS;
     // Both operands, then the largest magnitudes of both of all warps.
     static constexpr int SHARED_BYTES = 2 * (2 * PLANES * PLANE) + 2 * 4 * WARPS;
 };
@@ -54,9 +54,9 @@ struct KronSparseWeightGradOperand {
             l = at % P::L, feature = at / P::L;
             couple = threadIdx.x / (P::L * P::EDGE) * P::ROUNDS + round;  // neighbours, which are written together
         } else {
-            const int at = threadIdx.x / P::PAIRS + P::THREADS / P::PAIRS * round;
+            const int at = threadIdx.x / P::WORDS + P::THREADS / P::WORDS * round;
             l = at / P::EDGE, feature = at % P::EDGE;
-            couple = threadIdx.x % P::PAIRS;
+            couple = threadIdx.x % P::WORDS;
         }
     }
 

@@ -211,31 +211,31 @@ __device__ __forceinline__ double copysign<double>(double a, double b) { return 
 
 // sin and cos in float32: the argument less the nearest multiple of pi, or the nearest odd one of pi / 2, which is kept in three
 // pieces, and a polynomial on what is left; within 2 units in the last place. Large arguments need more digits of pi: a call.
-constexpr float TURNS_LIMIT = 1e5f;
+constexpr float CYCLES_LIMIT = 1e5f;
 namespace apart {
 __device__ __noinline__ float large_sine(float a) { return ::sinf(a); }
 __device__ __noinline__ float large_cosine(float a) { return ::cosf(a); }
 }  // namespace apart
-KM_DEVICE float less_turns(float a, float turns) {
-    return fmaf(turns, -1.24467443e-13f, fmaf(turns, -6.27832833e-07f, fmaf(turns, -3.14159203f, a)));
+KM_DEVICE float less_cycles(float a, float cycles) {
+    return fmaf(cycles, -1.24467443e-13f, fmaf(cycles, -6.27832833e-07f, fmaf(cycles, -3.14159203f, a)));
 }
-KM_DEVICE float sine_within_turn(float r) {
+KM_DEVICE float sine_within_cycle(float r) {
     const float s = r * r;
     const float p = fmaf(fmaf(fmaf(2.60576576e-06f, s, -1.98095964e-04f), s, 8.33306648e-03f), s, -0.166666597f);
     return fmaf(fmaf(p, s, 0.0f), r, r);
 }
 // Of arguments within the limit; one that is not makes `large` true, and the result is of no use.
 KM_DEVICE float sine_within(float a, bool& large) {
-    large |= fabsf(a) > TURNS_LIMIT;
-    const float turns = fmaf(a, 0.318309886f, 12582912.0f);  // 1.5 2^23: the last bit is 1
-    const float r = sine_within_turn(less_turns(a, turns - 12582912.0f));
-    return __uint_as_float(__float_as_uint(r) ^ (__float_as_uint(turns) << 31));
+    large |= fabsf(a) > CYCLES_LIMIT;
+    const float cycles = fmaf(a, 0.318309886f, 12582912.0f);  // 1.5 2^23: the last bit is 1
+    const float r = sine_within_cycle(less_cycles(a, cycles - 12582912.0f));
+    return __uint_as_float(__float_as_uint(r) ^ (__float_as_uint(cycles) << 31));
 }
 KM_DEVICE float cosine_within(float a, bool& large) {
-    large |= fabsf(a) > TURNS_LIMIT;
-    const unsigned turns = __float_as_uint(__fmaf_rd(a, 0.318309886f, 6291456.0f)) | 1;  // 1.5 2^22: the last bit is 1 / 2
-    const float r = sine_within_turn(less_turns(a, __uint_as_float(turns) - 6291456.0f));
-    return __uint_as_float(__float_as_uint(r) ^ (~turns << 30 & 0x80000000u));
+    large |= fabsf(a) > CYCLES_LIMIT;
+    const unsigned cycles = __float_as_uint(__fmaf_rd(a, 0.318309886f, 6291456.0f)) | 1;  // 1.5 2^22: the last bit is 1 / 2
+    const float r = sine_within_cycle(less_cycles(a, __uint_as_float(cycles) - 6291456.0f));
+    return __uint_as_float(__float_as_uint(r) ^ (~cycles << 30 & 0x80000000u));
 }
 KM_DEVICE float sine(float a) {
     bool large = false;
@@ -295,11 +295,11 @@ __device__ __noinline__ float pow(float a, float b) {
     const unsigned bits = __float_as_uint(a);
     if (bits - 0x01000000u >= 0x7e000000u || !(fabsf(b) <= 1.0f)) return km::pow(a, b);
     // bits of 2^23 + n and of 1.5 2^23 + n end in n, which stands for conversions
-    const float e = __uint_as_float(bits >> 23 | 0x4b000000u) - 8388735.0f, turned = fmaf(b, e, 12582912.0f);
+    const float e = __uint_as_float(bits >> 23 | 0x4b000000u) - 8388735.0f, shifted = fmaf(b, e, 12582912.0f);
     float r = ptx::lg2_approx_ftz(__uint_as_float((bits & 0x007fffffu) | 0x3f800000u));
-    r = fmaf(b, r, fmaf(b, e, 12582912.0f - turned));
+    r = fmaf(b, r, fmaf(b, e, 12582912.0f - shifted));
     r = ptx::ex2_approx_ftz(r);
-    return r * __uint_as_float((__float_as_uint(turned) << 23) + 0x3f800000u);
+    return r * __uint_as_float((__float_as_uint(shifted) << 23) + 0x3f800000u);
 }
 __device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
 }  // namespace apart
@@ -342,8 +342,8 @@ KM_DEVICE float power_table(float d, const float* scale, Q... slopes) {
 // 2^(p e) for the biased exponent e.
 KM_DEVICE float power_of_exponent(float p, int biased) {
     if (biased == 0) return p > 0.0f ? 0.0f : __int_as_float(0x7f800000);
-    const float e = (float)(biased - 127), whole = p * e, rest = fmaf(p, e, -whole), turn = rintf(whole);
-    return ldexpf(exp2f((whole - turn) + rest), (int)turn);
+    const float e = (float)(biased - 127), whole = p * e, rest = fmaf(p, e, -whole), integral = rintf(whole);
+    return ldexpf(exp2f((whole - integral) + rest), (int)integral);
 }
 // The four entries of an octave whose power is size; s0 to s3 are those of the middles in [1, 2).
 KM_DEVICE void fill_octave(float* scale, int biased, float size, float s0, float s1, float s2, float s3) {
@@ -355,7 +355,7 @@ KM_DEVICE void fill_octave(float* scale, int biased, float size, float s0, float
     }
 }
 // Differences of such numbers are finite, and 0 or normal: each is 0 or within 2^-102 to 2^126.
-KM_DEVICE bool is_tame(float a) {
+KM_DEVICE bool is_moderate(float a) {
     const unsigned size = __float_as_uint(a) & 0x7fffffffu;
     return (size == 0) | (size - 0x0c800000u < 0x7e800000u - 0x0c800000u);
 }

@@ -11,7 +11,7 @@
 namespace km {
 
 template <int N>
-struct Room {
+struct Extent {
     static constexpr int value = N > 0 ? N : 1;
 };
 
@@ -97,8 +97,8 @@ KM_DEVICE void write_result(const Args& g, const Place& p, i64 m, i64 c, const t
     if constexpr (Body::SELECTS) {
         *at = Store<T>::from(Body::LARGEST ? -kept.key : kept.key);
         const i64* t = g.stride[P::PORT + 1];
-        i64* place = (i64*)g.pointer[P::PORT + 1] + batch_offset(g, P::PORT + 1, p) + m * t[ROLE_M] + c * t[ROLE_L];
-        *place = kept.position;
+        i64* position = (i64*)g.pointer[P::PORT + 1] + batch_offset(g, P::PORT + 1, p) + m * t[ROLE_M] + c * t[ROLE_L];
+        *position = kept.position;
     } else {
         *at = Store<T>::from(Body::finish(kept));
     }
@@ -127,11 +127,11 @@ KM_DEVICE void join_runs(const typename Body::Args& g, i64 blocks, i64 tiles, i6
     const Share own(b, blocks, tiles, columns);
     const i64 row = own.first / columns, start = row * columns;
     if (own.first == start || (b - 1) * tiles / blocks > start) return;
-    const Place p = row_place<BM>(g, row);
+    const Place p = row_coord<BM>(g, row);
     i64 last = b;
     while (last + 1 < blocks && (last + 1) * tiles / blocks < start + columns) ++last;
-    const i64 lines = Body::SELECTS ? 1 : width;
-    for (i64 e = threadIdx.x; e < lines * BM; e += blockDim.x) {
+    const i64 results = Body::SELECTS ? 1 : width;
+    for (i64 e = threadIdx.x; e < results * BM; e += blockDim.x) {
         const i64 m = p.m + e % BM;
         if (m >= g.size[ROLE_M]) continue;
         Kept* mine = slot_of<Body, BM>(g.work, b - 1, Share(b - 1, blocks, tiles, columns).slot(row), width) + e;

@@ -80,7 +80,7 @@ struct Groups {
             for (int v = 0; v < 4; ++v) {
                 if (v >= count) continue;
                 float c[AtLeastOne<Body::LINES>::value];
-                read_lines<Body>(c, g, p, k + v);
+                read_vectors<Body>(c, g, p, k + v);
                 Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
             }
         };

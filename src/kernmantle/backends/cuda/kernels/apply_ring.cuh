@@ -31,30 +31,30 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
     static constexpr int BUFFERS = Body::GROUP == 16 ? 1 : 2;
 
     template <class Body>
-    static __device__ __forceinline__ typename Body::C* buffer(const unsigned char* raw, int turn) {
-        return (typename Body::C*)((unsigned char*)raw + ring_shared_bytes<Body, ApplyRing>() + turn * V<Body>::BYTES);
+    static __device__ __forceinline__ typename Body::C* buffer(const unsigned char* raw, int parity) {
+        return (typename Body::C*)((unsigned char*)raw + ring_shared_bytes<Body, ApplyRing>() + parity * V<Body>::BYTES);
     }
     template <class Body>
     static __device__ __forceinline__ void begin(const typename Body::Args& g, const Walk<true>& walk, const unsigned char* raw) {
-        const Place p = walk_place<ApplyRing>(g, walk);
+        const Place p = walk_coord<ApplyRing>(g, walk);
         if (Body::WEIGHTED && BUFFERS<Body> == 1) Layout::sync();
-        V<Body>::stage(buffer<Body>(raw, walk.turn() % BUFFERS<Body>), g, p, 0, threadIdx.x);
+        V<Body>::stage(buffer<Body>(raw, walk.parity() % BUFFERS<Body>), g, p, 0, threadIdx.x);
     }
     template <class Body>
     static __device__ __forceinline__ void end(
         const typename Body::Args& g, const Walk<true>& walk, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw) {
-        const Place p = walk_place<ApplyRing>(g, walk);
+        const Place p = walk_coord<ApplyRing>(g, walk);
         if (Body::WEIGHTED) {
             V<Body>::wait();
             Layout::sync();
         }
         const Reducer<Body, Layout> reducer(g, p, Layout{row, column}, state);
-        reducer.end(g.work, walk, buffer<Body>(raw, walk.turn() % BUFFERS<Body>), buffer<Body>(raw, BUFFERS<Body>));
+        reducer.end(g.work, walk, buffer<Body>(raw, walk.parity() % BUFFERS<Body>), buffer<Body>(raw, BUFFERS<Body>));
     }
 };
 template <class Body, class Tile>
 __device__ constexpr int apply_ring_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES + held_bytes<Body, Tile::BM>();
+    return ring_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES + state_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

@@ -21,7 +21,7 @@ __device__ constexpr int apply_scan_shared_bytes() {
 // The key of an entry, whose sums are done.
 template <class Body, class Args>
 KM_DEVICE u64 entry_key(const Args& g, const Place& p, i64 m, i64 n, const typename Body::Registers& s) {
-    float rows[Room<Body::ROW_ENDS>::value], columns[Room<Body::COLUMN_ENDS>::value], cells[Room<Body::CELL_ENDS>::value];
+    float rows[Extent<Body::ROW_ENDS>::value], columns[Extent<Body::COLUMN_ENDS>::value], cells[Extent<Body::CELL_ENDS>::value];
     each<0, Body::ROW_ENDS>([&](auto index) {
         rows[decltype(index)::value] = end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, m, g.size[ROLE_M], ROLE_M);
     });
@@ -74,7 +74,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
                 for (int v = 0; v < 4; ++v) {
                     if (!WHOLE_STEP && k + v >= depth) continue;
                     float c[AtLeastOne<Body::LINES>::value];
-                    read_lines<Body>(c, g, p, k + v);
+                    read_vectors<Body>(c, g, p, k + v);
 #pragma unroll
                     for (int i = 0; i < AHEAD; ++i)
 #pragma unroll

@@ -133,7 +133,7 @@ struct Score : ScoreRows<Body, Tile> {
     // The same in one stream, relative to the largest entry of the tiles before: right until a sum is 2^50 times as large, in
     // which case, as in the first tile, nothing of it counts.
     __device__ __forceinline__ bool stream_exponentials(const float* side, State (&part)[GROUP][2][CHAINS]) {
-        constexpr float LOG2_E = 1.44269504f, MOST = 1e38f, ROOM = 1.1258999e15f;
+        constexpr float LOG2_E = 1.44269504f, MOST = 1e38f, CAPACITY = 1.1258999e15f;
         const float2 tail = *(const float2*)(side + TAIL);
         const float c = unit * tail.x;
         typename Base::Smallest least;
@@ -158,7 +158,7 @@ struct Score : ScoreRows<Body, Tile> {
                 part[0][h][e].r0 = from[h];
                 part[0][h][e].r1 = sum[h][e];
             }
-        const bool exceeds = fmaxf(fmaxf(sum[0][0], sum[0][1]), fmaxf(sum[1][0], sum[1][1])) > ROOM;
+        const bool exceeds = fmaxf(fmaxf(sum[0][0], sum[0][1]), fmaxf(sum[1][0], sum[1][1])) > CAPACITY;
         return exceeds || loses_digits(tail.y, least);
     }
 

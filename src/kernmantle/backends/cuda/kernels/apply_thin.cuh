@@ -34,13 +34,13 @@ struct Thin {
     static constexpr int R = Tile::R, K = Tile::DEPTH, BM = Tile::BM, GROUP = Body::SELECTS ? 1 : Body::GROUP;
 
     // How large rows may be, in units of the exponent, for their rounding to be no more than that of their sums.
-    static constexpr float LIMIT = 8.0f / Room<K>::value;
+    static constexpr float LIMIT = 8.0f / Extent<K>::value;
 
     const Args& g;
     Place p;
     C scale;
     typename Body::Fixed fixed;
-    C x[Room<K>::value][R], ends[Room<Body::ROW_ENDS>::value][R], lines[Room<K>::value][Room<Body::LINES>::value];
+    C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::LINES>::value];
     Kept kept[GROUP][R];
     C worst[R];
 
@@ -67,7 +67,7 @@ struct Thin {
     }
 
     __device__ __forceinline__ void begin(i64 row_block, Kept* lists) {
-        p = row_place<BM>(g, row_block);
+        p = row_coord<BM>(g, row_block);
         fixed = Body::fixed(g, p);
         if constexpr (Body::SCALES) scale = Body::scale(fixed, g.number);
 #pragma unroll
@@ -86,9 +86,9 @@ struct Thin {
         }
         each<0, Body::LINES>([&](auto index) {
             typedef typename Body::template Line<decltype(index)::value> P;
-            const typename P::T* line = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+            const typename P::T* source = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
 #pragma unroll
-            for (int k = 0; k < K; ++k) lines[k][decltype(index)::value] = convert<C>(load_pack<typename P::T, 1>(line + k * g.stride[P::PORT][ROLE_K]).v[0]);
+            for (int k = 0; k < K; ++k) vectors[k][decltype(index)::value] = convert<C>(load_pack<typename P::T, 1>(source + k * g.stride[P::PORT][ROLE_K]).v[0]);
         });
     }
 
@@ -99,7 +99,7 @@ struct Thin {
         const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + n * g.stride[Y::PORT][ROLE_N];
         const i64 along = g.stride[Y::PORT][ROLE_N], down = g.stride[Y::PORT][ROLE_K];
         for (int e = threadIdx.x; e < Tile::STAGE * K; e += Tile::THREADS) {
-            const int i = e / Room<K>::value, k = e % Room<K>::value;
+            const int i = e / Extent<K>::value, k = e % Extent<K>::value;
             if (i < left) {
                 C value = convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]);
                 if (Body::SCALES && scale > C(0)) {
@@ -138,18 +138,18 @@ struct Thin {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             if constexpr (Body::STARTS)
-                Body::start(state[r], &x[0][r], &q[0], lines[0], g.number);
+                Body::start(state[r], &x[0][r], &q[0], vectors[0], g.number);
             else
                 Body::initial(state[r]);
         }
 #pragma unroll
         for (int k = Body::STARTS; k < K; ++k)
 #pragma unroll
-            for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], lines[k], &q[k], g.number, k, 0);
+            for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], vectors[k], &q[k], g.number, k, 0);
         C w[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            C mine[Room<Body::ROW_ENDS>::value];
+            C mine[Extent<Body::ROW_ENDS>::value];
 #pragma unroll
             for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][r];
             if constexpr (SCALED)

@@ -94,7 +94,7 @@ struct Weights {
 
 // Room for what is kept of a row block's rows while a block works on it, if v has no more columns than are staged at once.
 template <class Body, int BM>
-__device__ constexpr int held_bytes() {
+__device__ constexpr int state_bytes() {
     return Body::SELECTS ? 0 : Body::GROUP * BM * (int)sizeof(typename Body::Kept);
 }
 
@@ -118,7 +118,7 @@ struct Reducer {
     __device__ __forceinline__ Reducer(const Args& g_, const Place& p_, const Lay& lay_, const Registers (&state)[TM][TN])
         : g(g_), p(p_), lay(lay_), lane(threadIdx.x % 32) {
         const typename Body::Fixed fixed = Body::fixed(g, p);
-        C rows[Room<Body::ROW_ENDS>::value][TM], columns[Room<Body::COLUMN_ENDS>::value][TN];
+        C rows[Extent<Body::ROW_ENDS>::value][TM], columns[Extent<Body::COLUMN_ENDS>::value][TN];
         each<0, Body::ROW_ENDS>([&](auto index) {
             typedef typename Body::template RowEnd<decltype(index)::value> P;
 #pragma unroll
@@ -133,7 +133,7 @@ struct Reducer {
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                C r[Room<Body::ROW_ENDS>::value], c[Room<Body::COLUMN_ENDS>::value], e[Room<Body::CELL_ENDS>::value];
+                C r[Extent<Body::ROW_ENDS>::value], c[Extent<Body::COLUMN_ENDS>::value], e[Extent<Body::CELL_ENDS>::value];
 #pragma unroll
                 for (int o = 0; o < Body::ROW_ENDS; ++o) r[o] = rows[o][i];
 #pragma unroll
@@ -255,7 +255,7 @@ struct Reducer {
 
     // v: the first chunk of the tile's weights, which all threads of the tile have put there; held: room for what is kept
     // or, of selections, for keys.
-    __device__ __forceinline__ void end(void* work, const Walk<true>& walk, C* v, void* held) const {
+    __device__ __forceinline__ void end(void* work, const Walk<true>& walk, C* v, void* states) const {
         if constexpr (takes_groups<Body>(0)) {
             store_minima((float*)work, walk);
             return;
@@ -266,14 +266,14 @@ struct Reducer {
         const bool begins = t == share.first || t == row * columns;
         const bool ends = t + 1 == share.last || t + 1 == (row + 1) * columns, finishes = ends && share.whole(row);
         if constexpr (Body::SELECTS) {
-            select(slot, begins, finishes, (C*)held);
+            select(slot, begins, finishes, (C*)states);
         } else {
-            Kept* near = g.size[ROLE_L] <= Body::GROUP ? (Kept*)held : slot;
-            Kept* to = ends ? slot : near;
+            Kept* local_state = g.size[ROLE_L] <= Body::GROUP ? (Kept*)states : slot;
+            Kept* to = ends ? slot : local_state;
             if (p.n + Lay::BN <= g.size[ROLE_N])
-                reduce<false>(near, to, begins, finishes, v);
+                reduce<false>(local_state, to, begins, finishes, v);
             else
-                reduce<true>(near, to, begins, finishes, v);
+                reduce<true>(local_state, to, begins, finishes, v);
         }
     }
 };
@@ -317,13 +317,13 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
         typedef typename Body::C C;
         const Reducer<Body, Layout<Gram>> reducer(tile.g, tile.p, Layout<Gram>{tile.ty, tile.tx}, tile.state);
         unsigned char* v = raw + stage_bytes<Body>();
-        unsigned char* held = Body::SELECTS ? raw : v + Weights<Body, Base::BN, Base::THREADS>::BYTES;
-        reducer.end(tile.g.work, walk, (C*)v, held);
+        unsigned char* states = Body::SELECTS ? raw : v + Weights<Body, Base::BN, Base::THREADS>::BYTES;
+        reducer.end(tile.g.work, walk, (C*)v, states);
     }
 };
 template <class Body, class Tile>
 __device__ constexpr int apply_tile_shared_bytes() {
-    return Tile::template stage_bytes<Body>() + Weights<Body, Tile::BN, Tile::THREADS>::BYTES + held_bytes<Body, Tile::BM>();
+    return Tile::template stage_bytes<Body>() + Weights<Body, Tile::BN, Tile::THREADS>::BYTES + state_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

@@ -18,11 +18,11 @@ struct GramTile {
 
 // Whether a map has sines of which those of moderate arguments are taken in place.
 template <class Body>
-__device__ constexpr auto takes_turns(int) -> decltype(Body::TURNS) {
+__device__ constexpr auto has_sines(int) -> decltype(Body::TURNS) {
     return Body::TURNS;
 }
 template <class Body>
-__device__ constexpr bool takes_turns(...) {
+__device__ constexpr bool has_sines(...) {
     return false;
 }
 
@@ -47,7 +47,7 @@ struct Gram {
     static constexpr int TM = Tile::TM, TN = Tile::TN, BM = Tile::BM, BN = Tile::BN, DEPTH = Tile::DEPTH;
     static constexpr int GT = Tile::GROUP_THREADS;
     // Sines are long: more than two steps of them do not stay in the instruction cache.
-    static constexpr int UNROLL = takes_turns<Body>(0) && Tile::UNROLL > 2 ? 2 : Tile::UNROLL;
+    static constexpr int UNROLL = has_sines<Body>(0) && Tile::UNROLL > 2 ? 2 : Tile::UNROLL;
     static constexpr int PM = Pitch<C, BM>::value, PN = Pitch<C, BN>::value;
     static constexpr int STAGE = gram_stage_words<Body, Tile>();
     typedef Lay<C, TM, Tile::TY> RowLay;
@@ -100,7 +100,7 @@ struct Gram {
                         const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
                         const T* at = base + m * g.stride[P::PORT][ROLE_M] + n * g.stride[P::PORT][ROLE_N];
                         cell[decltype(index)::value][i][j] = inside ? convert<C>(load_pack<T, 1>(at).v[0]) : C(0);
-                        if (!VARYING && P::LOOK == 2) wild = wild || !is_tame(float(cell[decltype(index)::value][i][j]));
+                        if (!VARYING && P::LOOK == 2) wild = wild || !is_moderate(float(cell[decltype(index)::value][i][j]));
                     }
             }
         });
@@ -123,7 +123,7 @@ struct Gram {
 
     // A step of a map with sines: of moderate arguments in place, a column of cells at a time; if one of them is large, the
     // column is taken again, each cell by a call.
-    __device__ __forceinline__ void within_turns(const RowValues& a, const ColumnValues& b, const C* c, i64 position) {
+    __device__ __forceinline__ void within_limit(const RowValues& a, const ColumnValues& b, const C* c, i64 position) {
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             Registers before[TM];
@@ -152,13 +152,13 @@ struct Gram {
     __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l, const float* scale) {
         C a[AtLeastOne<Body::ROWS>::value][TM], b[AtLeastOne<Body::COLUMNS>::value][TN], c[AtLeastOne<Body::LINES>::value];
         const C* columns = stage + Body::ROWS * DEPTH * PM;
-        const C* lines = columns + Body::COLUMNS * DEPTH * PN;
+        const C* vectors = columns + Body::COLUMNS * DEPTH * PN;
 #pragma unroll
         for (int o = 0; o < Body::ROWS; ++o) RowLay::read(a[o], stage + (o * DEPTH + kk) * PM, ty);
 #pragma unroll
         for (int o = 0; o < Body::COLUMNS; ++o) ColumnLay::read(b[o], columns + (o * DEPTH + kk) * PN, tx);
 #pragma unroll
-        for (int o = 0; o < Body::LINES; ++o) c[o] = lines[o * DEPTH + kk];
+        for (int o = 0; o < Body::LINES; ++o) c[o] = vectors[o * DEPTH + kk];
         read_cells<true>(k, l);
         const i64 position = l * g.size[ROLE_K] + k;
         if constexpr (MIXED && Body::HALVES) {
@@ -170,8 +170,8 @@ struct Gram {
                 total[i] += Body::once(av, c, g.number);
             }
         }
-        if constexpr (takes_turns<Body>(0)) {
-            within_turns(a, b, c, position);
+        if constexpr (has_sines<Body>(0)) {
+            within_limit(a, b, c, position);
             return;
         }
 #pragma unroll
@@ -187,8 +187,8 @@ struct Gram {
             }
     }
 
-    __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool look, const float* scale) {
-        if (depths >= DEPTH && (!Body::TAME || look)) {
+    __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool probe_points, const float* scale) {
+        if (depths >= DEPTH && (!Body::TAME || probe_points)) {
 #pragma unroll(UNROLL)
             for (int kk = 0; kk < DEPTH; ++kk) step<Body::TAME>(stage, kk, k + kk, l, scale);
         } else {
@@ -293,7 +293,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     C* shared = (C*)raw + (i64)group * 2 * G::STAGE;
     // Whether there are registers for pointers that move on and for a way of their own for whole stages.
     constexpr bool QUICK = Tile::TM * Tile::TN <= 32 || Body::CELLS > 0;
-    constexpr int COLUMNS_AT = Body::ROWS * DEPTH * G::PM, LINES_AT = COLUMNS_AT + Body::COLUMNS * DEPTH * G::PN;
+    constexpr int COLUMNS_AT = Body::ROWS * DEPTH * G::PM, VECTORS_AT = COLUMNS_AT + Body::COLUMNS * DEPTH * G::PN;
 
     float* scale = (float*)(raw + gram_shared_bytes<Body, Tile>() - TABLE_BYTES);
     if constexpr (Body::POWERS) {
@@ -302,7 +302,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g), ceil_div(g.size[ROLE_N], Tile::BN));
     for (; walk.more(); walk.next()) {
         i64& t = walk.tile;
-        const Place p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        const Place p = coord_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
         // the split takes a range of the outermost reduced loop, the group a range of k within it
         i64 l0 = 0, l1 = Body::OUTER_LOOP ? g.size[ROLE_L] : 1, k0 = 0, k1 = g.size[ROLE_K];
         i64& first = Body::OUTER_LOOP ? l0 : k0;
@@ -319,20 +319,20 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         tile.template read_cells<false>(0, 0);
         FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT, QUICK> rows;
         FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT, QUICK> columns;
-        FetchList<Body::template Line, 0, Body::LINES, C, 1, DEPTH, GT, QUICK> lines;
+        FetchList<Body::template Line, 0, Body::LINES, C, 1, DEPTH, GT, QUICK> vectors;
         rows.template settle<G::PM>(thread);
         columns.template settle<G::PN>(thread);
-        lines.template settle<1>(thread);
+        vectors.template settle<1>(thread);
         auto seek = [&](i64 k, i64 l) {
             rows.seek(g, p, p.m, k, l, thread);
             columns.seek(g, p, p.n, k, l, thread);
-            lines.seek(g, p, 0, k, l, thread);
+            vectors.seek(g, p, 0, k, l, thread);
         };
         auto read = [&](i64 k) {
             const i64 depths = ke - k;
             rows.read(g, thread, g.size[ROLE_M] - p.m, depths);
             columns.read(g, thread, g.size[ROLE_N] - p.n, depths);
-            lines.read(g, thread, 1, depths);
+            vectors.read(g, thread, 1, depths);
         };
         int bad = 0;
         if constexpr (Body::TAME) {
@@ -340,9 +340,9 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             ptx::opaque(bad);
         }
         // whether the stage just written is one that the table may be used for
-        auto look = [&]() {
+        auto probe_points = [&]() {
             if constexpr (Body::TAME) {
-                return !__syncthreads_or(bad | rows.is_wild() | columns.is_wild() | lines.is_wild());
+                return !__syncthreads_or(bad | rows.is_wild() | columns.is_wild() | vectors.is_wild());
             }
             __syncthreads();
             return false;
@@ -350,7 +350,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         auto write = [&](C* stage) {
             rows.template write<G::PM>(stage, thread);
             columns.template write<G::PN>(stage + COLUMNS_AT, thread);
-            lines.template write<1>(stage + LINES_AT, thread);
+            vectors.template write<1>(stage + VECTORS_AT, thread);
         };
         i64 l = l0, k = kb, piece = 0;
         if (rounds > 0) {
@@ -358,7 +358,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             read(k);
             write(shared);
         }
-        bool tame = look();
+        bool moderate = probe_points();
         int now = 0;
 #pragma unroll 1
         for (i64 round = 0; round < rounds; ++round) {
@@ -372,13 +372,13 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             } else {
                 rows.advance(g);
                 columns.advance(g);
-                lines.advance(g);
+                vectors.advance(g);
             }
             if (round + 1 < rounds) read(next_k);
-            tile.steps(shared + now * G::STAGE, k, l, ke - k, tame, scale);
+            tile.steps(shared + now * G::STAGE, k, l, ke - k, moderate, scale);
             now ^= 1;
             if (round + 1 < rounds) write(shared + now * G::STAGE);
-            tame = look();
+            moderate = probe_points();
             k = next_k;
             l = next_l;
         }
@@ -387,7 +387,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         if (group == 0) {
             // worked out anew, so that it takes no registers in the loop above
             ptx::opaque(t);
-            tile.p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+            tile.p = coord_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
             if constexpr (Tile::RUNS)
                 Tile::template end<Body>(tile, walk, raw);
             else

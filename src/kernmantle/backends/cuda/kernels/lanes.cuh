@@ -13,8 +13,8 @@ KM_DEVICE unsigned ordered_bits(float a) {
 }
 KM_DEVICE float from_ordered_bits(unsigned a) { return __uint_as_float(a & 0x80000000u ? a ^ 0x80000000u : ~a); }
 // A number and where it is, to be compared as one: NaN comes last, of equal numbers the one of the lower place first.
-KM_DEVICE u64 ranked_key(float value, unsigned place) {
-    return (u64)ordered_bits(value != value ? not_a_number<float>() : value + 0.0f) << 32 | place;
+KM_DEVICE u64 ranked_key(float value, unsigned position) {
+    return (u64)ordered_bits(value != value ? not_a_number<float>() : value + 0.0f) << 32 | position;
 }
 
 // Ascending over the lanes of a warp; MERGE: of keys that rise and then fall.

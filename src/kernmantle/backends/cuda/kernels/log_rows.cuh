@@ -25,16 +25,16 @@ KM_DEVICE void exponents(float (&v)[8], const typename P::T* row, const Args& g,
             continue;
         }
         float c[AtLeastOne<Body::LINES>::value];
-        read_lines<Body>(c, g, p, k + i);
+        read_vectors<Body>(c, g, p, k + i);
         v[i] = IS_ROW ? Body::row_part(v[i], c, g.number) : Body::column_part(v[i], c, g.number);
     }
 }
 
 // The halves and facts of one row of an operand by a warp; rows behind the last are 0.
 template <class Body, class P, bool IS_ROW, class Args>
-KM_DEVICE void split_exponentials(const Args& g, int operand, i64 line, int lane) {
+KM_DEVICE void split_exponentials(const Args& g, int operand, i64 row_index, int lane) {
     const i64 depth = g.size[ROLE_K], blocks = ceil_div(depth, BLOCK), rows = ceil_div(g.size[P::TILE], BLOCK) * BLOCK;
-    const i64 plane = line / rows, m = line % rows, base = plane * (rows / BLOCK) + m / BLOCK;
+    const i64 plane = row_index / rows, m = row_index % rows, base = plane * (rows / BLOCK) + m / BLOCK;
     const Place p = entry_of<Body, P>(g, plane);
     const bool inside = m < g.size[P::TILE];
     const typename P::T* row = row_of<P>(g, p, inside ? m : 0);
@@ -71,7 +71,7 @@ KM_DEVICE void split_exponentials(const Args& g, int operand, i64 line, int lane
     }
     sum = warp_sum(sum) * (1.0f / EXPONENTIAL_SCALE);
     if (lane == 0)
-        g.scratch.row[operand][line] = make_float2(wild ? infinity<float>() : some ? sum : negative_infinity<float>(), wild ? 0.0f : top);
+        g.scratch.row[operand][row_index] = make_float2(wild ? infinity<float>() : some ? sum : negative_infinity<float>(), wild ? 0.0f : top);
 }
 
 }  // namespace km

@@ -13,7 +13,7 @@ template <int STAGES_, int PLANES_, bool SYMMETRIC_>
 struct MmaTile {
     static constexpr int BM = 128, BN = 64, STAGES = STAGES_, PLANES = PLANES_;
     static constexpr bool SYMMETRIC = SYMMETRIC_;
-    static constexpr int MF = 2, NF = 4, THREADS = 256, BAND = 16, TURNS = 4;
+    static constexpr int MF = 2, NF = 4, THREADS = 256, BAND = 16, ROUNDS = 4;
     static constexpr int HALF_STAGE = (BM + BN) / BLOCK * BLOCK_BYTES;
 };
 template <class Body, class Tile>
@@ -78,8 +78,8 @@ struct Mma {
         }
     }
 
-    static __device__ __forceinline__ void tile(const Args& g, i64 t, unsigned shared, int* left, int products, int turn, int warp, int lane) {
-        const Place p = S::place(g, t);
+    static __device__ __forceinline__ void tile(const Args& g, i64 t, unsigned shared, int* left, int products, int ordinal, int warp, int lane) {
+        const Place p = S::coord(g, t);
         if (S::is_empty(g, p)) return;
         const i64 across = ceil_div(g.size[ROLE_K], BLOCK);
         const int planes = products > 1 ? 2 : 1, m1 = warp / 2 * 32, n1 = warp % 2 * 32;
@@ -116,7 +116,7 @@ struct Mma {
         }
 #pragma unroll
         for (int i = 0; i < CELLS; ++i) sum[i] += low[i];
-        S::finish(g, p, m1, n1, sum, left, turn, lane);
+        S::finish(g, p, m1, n1, sum, left, ordinal, lane);
     }
 };
 
@@ -124,16 +124,16 @@ template <class Body, class Tile>
 __device__ __forceinline__ void mma(const typename Body::Args& g) {
     typedef Mma<Body, Tile> M;
     extern __shared__ __align__(1024) unsigned char raw[];
-    __shared__ int left[Tile::TURNS];
+    __shared__ int left[Tile::ROUNDS];
     if (M::S::left_all(g, Tile::THREADS)) return;
-    if (threadIdx.x < Tile::TURNS) left[threadIdx.x] = -1;
+    if (threadIdx.x < Tile::ROUNDS) left[threadIdx.x] = -1;
     __syncthreads();
     const int products = g.scratch.list[LIST_PRODUCTS];
     const i64 tiles = M::S::count(g);
-    int turn = 0;
+    int ordinal = 0;
 #pragma unroll 1
-    for (i64 t = blockIdx.x; t < tiles; t += gridDim.x, ++turn)
-        M::tile(g, t, shared_address(raw), left, products, turn, threadIdx.x / 32, threadIdx.x % 32);
+    for (i64 t = blockIdx.x; t < tiles; t += gridDim.x, ++ordinal)
+        M::tile(g, t, shared_address(raw), left, products, ordinal, threadIdx.x / 32, threadIdx.x % 32);
 }
 
 }  // namespace km

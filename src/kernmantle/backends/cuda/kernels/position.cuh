@@ -58,11 +58,11 @@ struct Positions : StagedReduction<Body, Tile> {
             for (i64 k = 0; k < depth; k += 32) {
                 ptx::mbarrier_wait_parity(barriers.full(pipeline.stage), pipeline.phase);
                 const int stage = pipeline.stage * STAGE, here = depth - k < 32 ? (int)(depth - k) : 32;
-                const float* lines = (const float*)(raw + stage + (BM + BN) * 128);
+                const float* vectors = (const float*)(raw + stage + (BM + BN) * 128);
 #pragma unroll 1
-                for (int eight = 0; eight < here / EIGHT; ++eight) reduce(cells, g, raw, stage + at_a, stage + at_b, lines, eight, (int)(k / EIGHT) + eight);
+                for (int eight = 0; eight < here / EIGHT; ++eight) reduce(cells, g, raw, stage + at_a, stage + at_b, vectors, eight, (int)(k / EIGHT) + eight);
 #pragma unroll 1
-                for (int kk = here / EIGHT * EIGHT; kk < here; ++kk) single(cells, g, raw, stage + at_a, stage + at_b, lines, kk, (int)(k / EIGHT) + kk / EIGHT);
+                for (int kk = here / EIGHT * EIGHT; kk < here; ++kk) single(cells, g, raw, stage + at_a, stage + at_b, vectors, kk, (int)(k / EIGHT) + kk / EIGHT);
                 ptx::mbarrier_arrive(barriers.empty(pipeline.stage));
                 pipeline.advance();
             }
@@ -71,7 +71,7 @@ struct Positions : StagedReduction<Body, Tile> {
     }
 
     static __device__ __forceinline__ void reduce(
-        Cells& cells, const Args& g, const unsigned char* raw, int at_a, int at_b, const float* lines, int eight, int which) {
+        Cells& cells, const Args& g, const unsigned char* raw, int at_a, int at_b, const float* vectors, int eight, int which) {
         float a[EIGHT][TM], c[EIGHT][LINES];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -85,7 +85,7 @@ struct Positions : StagedReduction<Body, Tile> {
 #pragma unroll
         for (int q = 0; q < EIGHT; ++q)
 #pragma unroll
-            for (int o = 0; o < Body::LINES; ++o) c[q][o] = lines[o * 32 + eight * EIGHT + q];
+            for (int o = 0; o < Body::LINES; ++o) c[q][o] = vectors[o * 32 + eight * EIGHT + q];
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             float b[EIGHT];
@@ -107,15 +107,15 @@ struct Positions : StagedReduction<Body, Tile> {
 
     // One position of k, behind the last whole eight.
     static __device__ __forceinline__ void single(
-        Cells& cells, const Args& g, const unsigned char* raw, int at_a, int at_b, const float* lines, int kk, int which) {
-        const int turn = kk / 4 << 4;
-        const unsigned char* pa = raw + (at_a ^ turn) + kk % 4 * 4;
-        const unsigned char* pb = raw + (at_b ^ turn) + (kk % 4 ^ 1) * 4;
+        Cells& cells, const Args& g, const unsigned char* raw, int at_a, int at_b, const float* vectors, int kk, int which) {
+        const int swizzle = kk / 4 << 4;
+        const unsigned char* pa = raw + (at_a ^ swizzle) + kk % 4 * 4;
+        const unsigned char* pb = raw + (at_b ^ swizzle) + (kk % 4 ^ 1) * 4;
         float a[TM], c[LINES];
 #pragma unroll
         for (int i = 0; i < TM; ++i) a[i] = *(const float*)(pa + i * 1024);
 #pragma unroll
-        for (int o = 0; o < Body::LINES; ++o) c[o] = lines[o * 32 + kk];
+        for (int o = 0; o < Body::LINES; ++o) c[o] = vectors[o * 32 + kk];
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             const float b = *(const float*)(pb + j * 1024);
@@ -130,7 +130,7 @@ struct Positions : StagedReduction<Body, Tile> {
 
     static __device__ __forceinline__ float value_at(const Args& g, const Place& p, const float* x, const float* y, i64 k) {
         float c[LINES];
-        read_lines<Body>(c, g, p, k);
+        read_vectors<Body>(c, g, p, k);
         return Body::mapped(x, y, c, g.number);
     }
     // The position of the first NaN of a cell.
@@ -166,7 +166,7 @@ struct Positions : StagedReduction<Body, Tile> {
     }
 
     static __device__ __forceinline__ void finish(const Args& g, i64 t, const Cells& cells, int row, int column) {
-        const Place p = place_of<BM, BN, Tile::BAND, false>(g, t);
+        const Place p = coord_of<BM, BN, Tile::BAND, false>(g, t);
         // to local memory, where a loop finds them: in place for every cell this is 50 KB of code
         float best[TM * TN];
         int eighth[TM * TN];

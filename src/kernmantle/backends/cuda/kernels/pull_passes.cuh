@@ -8,7 +8,7 @@ namespace km {
 
 // Largest magnitudes of a matrix by columns, and whether a number in them is not tame: 32 columns and 256 rows a block.
 template <class Value>
-KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bool across, unsigned* top, unsigned* wild, unsigned (*held)[32]) {
+KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bool across, unsigned* top, unsigned* wild, unsigned (*buffer)[32]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned found = 0, odd = 0;
 #pragma unroll 1
@@ -21,7 +21,7 @@ KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bo
                 const float v = value(r, c);
                 const unsigned size = __float_as_uint(v) & 0x7fffffffu;
                 found = size > found ? size : found;
-                odd |= !is_tame(v) | (size >= LARGE);
+                odd |= !is_moderate(v) | (size >= LARGE);
             }
         }
         if (across) continue;
@@ -34,14 +34,14 @@ KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bo
         found = odd = 0;
     }
     if (!across) return;
-    held[warp][lane] = found | odd << 31;
+    buffer[warp][lane] = found | odd << 31;
     __syncthreads();
     if (warp == 0 && column + lane < columns) {
         unsigned best = 0, any = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const unsigned one = held[i][lane] & 0x7fffffffu;
-            any |= held[i][lane] >> 31;
+            const unsigned one = buffer[i][lane] & 0x7fffffffu;
+            any |= buffer[i][lane] >> 31;
             best = one > best ? one : best;
         }
         atomicMax(top + column + lane, best);
@@ -53,7 +53,7 @@ KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bo
 // First kernel: the largest magnitudes of rows and points by columns and, for tensor cores, of coefficients by outputs.
 template <class Body, class Tile>
 KM_DEVICE void survey(const typename Body::Args& g) {
-    __shared__ unsigned held[8][32];
+    __shared__ unsigned buffer[8][32];
     const i64 columns = g.size[ROLE_N], outputs = g.size[ROLE_L];
     const i64 wide = ceil_div(columns, 32), row_blocks = ceil_div(g.size[ROLE_K], 256), point_blocks = ceil_div(g.size[ROLE_M], 256);
     const i64 of_rows = planes<Body>(g) * row_blocks * wide, of_points = entries(g) * point_blocks * wide;
@@ -64,7 +64,7 @@ KM_DEVICE void survey(const typename Body::Args& g) {
             const Place p = entry_of_plane<Body>(g, plane);
             const i64* s = g.stride[Body::X::PORT];
             peaks([&](i64 r, i64 c) { return fetch<typename Body::X>(g, p, 0, c, r, 0); }, row, g.size[ROLE_K], job % wide * 32, columns,
-                  s[ROLE_N] <= s[ROLE_K], g.top + plane * columns, g.wild + plane * columns, held);
+                  s[ROLE_N] <= s[ROLE_K], g.top + plane * columns, g.wild + plane * columns, buffer);
         } else if (job < of_rows + of_points) {
             const i64 rest = job - of_rows, row = rest / wide % point_blocks * 256;
             const Place p = entry_at(g, rest / wide / point_blocks);
@@ -72,13 +72,13 @@ KM_DEVICE void survey(const typename Body::Args& g) {
             typedef typename Body::template CellPort<0> Z;
             const i64* s = g.stride[Z::PORT];
             peaks([&](i64 r, i64 c) { return fetch<Z>(g, p, r, c, 0, 0); }, row, g.size[ROLE_M], rest % wide * 32, columns,
-                  s[ROLE_N] <= s[ROLE_M], g.top + plane * columns, g.wild + plane * columns, held);
+                  s[ROLE_N] <= s[ROLE_M], g.top + plane * columns, g.wild + plane * columns, buffer);
         } else {
             const i64 narrow = ceil_div(outputs, 32), rest = job - of_rows - of_points, row = rest / narrow % row_blocks * 256;
             const i64 entry = rest / narrow / row_blocks;
             const Place p = entry_at(g, entry);
             peaks([&](i64 r, i64 c) { return coefficient_at<Body>(g, p, r, c); }, row, g.size[ROLE_K], rest % narrow * 32, outputs, true,
-                  g.peak + entry * outputs, (unsigned*)0, held);
+                  g.peak + entry * outputs, (unsigned*)0, buffer);
         }
     }
 }
@@ -87,7 +87,7 @@ KM_DEVICE void survey(const typename Body::Args& g) {
 // Positions past the last row repeat it, columns past the last are 0; coefficients there are 0.
 template <class Body, class Tile>
 KM_DEVICE void prepare(const typename Body::Args& g) {
-    __shared__ float held[32][33];
+    __shared__ float buffer[32][33];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 rows = g.size[ROLE_K], columns = g.size[ROLE_N], outputs = g.size[ROLE_L];
     const i64 high = padded(rows, Tile::KC), wide = padded(columns, Tile::BN), deep = padded(outputs, Tile::BL);
@@ -103,7 +103,7 @@ KM_DEVICE void prepare(const typename Body::Args& g) {
             for (int i = 0; i < 4; ++i) {
                 const int slow = warp + 8 * i, kk = flat ? slow : lane, nn = flat ? lane : slow;
                 const i64 k = k0 + kk < rows ? k0 + kk : rows - 1, n = n0 + nn;
-                held[kk][nn] = n < columns ? fetch<typename Body::X>(g, p, 0, n, k, 0) : 0.0f;
+                buffer[kk][nn] = n < columns ? fetch<typename Body::X>(g, p, 0, n, k, 0) : 0.0f;
             }
             __syncthreads();
             float* to = g.rows + plane * high * wide;
@@ -113,10 +113,10 @@ KM_DEVICE void prepare(const typename Body::Args& g) {
                 if (Tile::TENSOR) {
                     const i64 k = k0 + lane, n = n0 + slow;
                     const float by = Body::KIND == POWERS && n < columns ? fitting(g.top[plane * columns + n], COLUMN_FIT) : 1.0f;
-                    if (k < high && n < wide) to[n * high + k] = held[lane][slow] * by;
+                    if (k < high && n < wide) to[n * high + k] = buffer[lane][slow] * by;
                 } else {
                     const i64 k = k0 + slow, n = n0 + lane;
-                    if (k < high && n < wide) to[k * wide + n] = held[slow][lane];
+                    if (k < high && n < wide) to[k * wide + n] = buffer[slow][lane];
                 }
             }
             __syncthreads();
@@ -192,7 +192,7 @@ KM_DEVICE void mend(const typename Body::Args& g) {
             float sum = 0.0f;
             for (i64 k = lane; k < rows; k += 32) {
                 const float x = fetch<typename Body::X>(g, patch.p, 0, n, k, 0);
-                const float slope = Body::template slope<EXACT>(cell.cell, cell.spot, cell.line, cell.one, x, g.number, (const float*)0, 0u);
+                const float slope = Body::template slope<EXACT>(cell.cell, cell.spot, cell.along_n, cell.one, x, g.number, (const float*)0, 0u);
                 sum = fmaf(coefficient_at<Body>(g, patch.p, k, l), weight_at<Body>(g, patch.p, m, k) * slope, sum);
             }
             sum = warp_sum(sum);

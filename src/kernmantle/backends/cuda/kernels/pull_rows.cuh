@@ -32,20 +32,20 @@ __device__ __forceinline__ void pull_rows(
         __syncthreads();
 #pragma unroll 4
         for (int e = threadIdx.x; e < here * PITCH; e += PULL_THREADS) {
-            const int line = e / PITCH, q = e % PITCH;
+            const int row_index = e / PITCH, q = e % PITCH;
             float value = 0.0f;
             if (q < K)
-                value = other[(n + line) * K + q];
+                value = other[(n + row_index) * K + q];
             else if (q < K + C)
-                value = v[(n + line) * C + q - K];
+                value = v[(n + row_index) * C + q - K];
             ((float*)stage)[e] = value;
         }
         __syncthreads();
 #pragma unroll 2
-        for (int line = 0; line < here; ++line) {
+        for (int row_index = 0; row_index < here; ++row_index) {
             float b[PITCH];
 #pragma unroll
-            for (int q = 0; q < PITCH; q += 4) *(float4*)(b + q) = stage[(line * PITCH + q) / 4];
+            for (int q = 0; q < PITCH; q += 4) *(float4*)(b + q) = stage[(row_index * PITCH + q) / 4];
             float s = 0.0f, weight = 0.0f;
 #pragma unroll
             for (int k = 0; k < K; ++k) s += Body::map(a[k], b[k], number);

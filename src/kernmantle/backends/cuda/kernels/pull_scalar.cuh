@@ -131,7 +131,7 @@ struct Scalar {
         for (int i = 0; i < GROUPS; ++i)
 #pragma unroll
             for (int o = 0; o < BL; ++o) {
-                float held[4];
+                float products[4];
 #pragma unroll
                 for (int v = 0; v < 4; ++v) {
                     float w[AtLeastOne<Body::WEIGHTS>::value], c[AtLeastOne<Body::FACTORS>::value];
@@ -140,14 +140,14 @@ struct Scalar {
 #pragma unroll
                     for (int q = 0; q < Body::FACTORS; ++q) c[q] = factors[i][q][o][v % ACROSS];
                     const bool inside = (ALONG_POINTS ? 0 : v) < left + KC - i * HOP;
-                    held[v] = inside ? Body::weight(w, g.number) * Body::coefficient(c, g.number) : 0.0f;
+                    products[v] = inside ? Body::weight(w, g.number) * Body::coefficient(c, g.number) : 0.0f;
                 }
                 float* plane = at + (o * KC + i * HOP) * BM;
                 if (ALONG_POINTS) {
-                    *(float4*)plane = make_float4(held[0], held[1], held[2], held[3]);
+                    *(float4*)plane = make_float4(products[0], products[1], products[2], products[3]);
                 } else {
 #pragma unroll
-                    for (int v = 0; v < 4; ++v) plane[v * BM] = held[v];
+                    for (int v = 0; v < 4; ++v) plane[v * BM] = products[v];
                 }
             }
     }
@@ -155,7 +155,7 @@ struct Scalar {
     __device__ __forceinline__ void run(const float* table) {
         float acc[BL][RM][RN];
         float cell[AtLeastOne<Body::CELLS>::value][RM][RN], spot[AtLeastOne<Body::SPOTS>::value][RM];
-        float line[AtLeastOne<Body::LINES>::value][RN], one[AtLeastOne<Body::ONES>::value];
+        float along_n[AtLeastOne<Body::LINES>::value][RN], one[AtLeastOne<Body::ONES>::value];
         const i64 last_point = g.size[ROLE_M] - 1, last_column = g.size[ROLE_N] - 1;
 #pragma unroll
         for (int i = 0; i < RM; ++i)
@@ -168,7 +168,7 @@ struct Scalar {
 #pragma unroll
                 for (int q = 0; q < Body::SPOTS; ++q) spot[q][i] = c.spot[q];
 #pragma unroll
-                for (int q = 0; q < Body::LINES; ++q) line[q][j] = c.line[q];
+                for (int q = 0; q < Body::LINES; ++q) along_n[q][j] = c.along_n[q];
 #pragma unroll
                 for (int q = 0; q < Body::ONES; ++q) one[q] = c.one[q];
 #pragma unroll
@@ -222,7 +222,7 @@ struct Scalar {
 #pragma unroll
                         for (int q = 0; q < Body::SPOTS; ++q) p[q] = spot[q][i];
 #pragma unroll
-                        for (int q = 0; q < Body::LINES; ++q) l[q] = line[q][j];
+                        for (int q = 0; q < Body::LINES; ++q) l[q] = along_n[q][j];
                         constexpr Way UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
                         const bool by_table = Body::KIND == POWERS && (i * RN + j) % Body::MIX == 0;
                         const float slope = by_table ? Body::template slope<BY_TABLE>(c, p, l, one, b[j], g.number, table, bits)

@@ -15,7 +15,7 @@ namespace km {
 // Signs of two differences that are 0 or normal and below 2^120, times SIGN, in halves: the upper half of such a number,
 // read as a half, is 0 or at least SIGN.
 constexpr float SIGN = 1.0f / (1 << 17);
-KM_DEVICE unsigned pair_of_signs(float low, float high) {
+KM_DEVICE unsigned packed_signs(float low, float high) {
     return ptx::clamp_f16x2(ptx::upper_halves(__float_as_uint(low), __float_as_uint(high)), 0x00800080u);
 }
 KM_DEVICE float first_bits(float a) { return __uint_as_float(__float_as_uint(a) & 0xffffe000u); }
@@ -44,9 +44,9 @@ struct Tensor {
     const int thread, warp, lane;
     const float *rows, *factors;
     i64 high, weight_at[AtLeastOne<Body::WEIGHTS>::value];
-    int left, place;
+    int left, offset;
     bool active;
-    float held[WEIGHTS][AtLeastOne<Body::WEIGHTS>::value], scale[WEIGHTS];
+    float loaded[WEIGHTS][AtLeastOne<Body::WEIGHTS>::value], scale[WEIGHTS];
 
     __device__ __forceinline__ Tensor(const Args& g_, const Patch& t_, float* shared_)
         : g(g_), t(t_), shared(shared_), thread(threadIdx.x), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
@@ -56,7 +56,7 @@ struct Tensor {
         rows = g.rows + (plane_of<Body>(g, t.p) * padded(g.size[ROLE_N], BN) + t.n + thread / PER) * high + at;
         factors = g.factors + (t.entry * padded(g.size[ROLE_L], BL) + t.l + thread / PER) * high + at;
         const int m = weight_m(0), k = weight_k(0);
-        place = WEIGHTS_AT + k / 16 * 16 * BM + m * 16 + k % 16;
+        offset = WEIGHTS_AT + k / 16 * 16 * BM + m * 16 + k % 16;
         left = (int)(t.end - t.first) - k;
         active = KC * BM >= THREADS || thread < KC * BM;
         each<0, Body::WEIGHTS>([&](auto i) {
@@ -99,7 +99,7 @@ struct Tensor {
             each<0, Body::WEIGHTS>([&](auto q) {
                 typedef typename Body::template WeightPort<decltype(q)::value> P;
                 const i64 hop = i * WEIGHT_HOP * g.stride[P::PORT][ALONG_POINTS ? ROLE_K : ROLE_M];
-                held[i][decltype(q)::value] = is_inside(i, left) ? take<P>((const typename P::T*)weight_at[decltype(q)::value] + hop) : 0.0f;
+                loaded[i][decltype(q)::value] = is_inside(i, left) ? take<P>((const typename P::T*)weight_at[decltype(q)::value] + hop) : 0.0f;
             });
         each<0, Body::WEIGHTS>([&](auto q) {
             typedef typename Body::template WeightPort<decltype(q)::value> P;
@@ -112,12 +112,12 @@ struct Tensor {
     }
     // 0 behind the end, whatever a weight of nothing would be.
     __device__ __forceinline__ void write(int stage) {
-        float* to = shared + stage * STAGE + place;
+        float* to = shared + stage * STAGE + offset;
         constexpr int HOP = ALONG_POINTS ? WEIGHT_HOP / 16 * 16 * BM + WEIGHT_HOP % 16 : WEIGHT_HOP * 16;
         static_assert(WEIGHTS == 1 || !ALONG_POINTS || WEIGHT_HOP % 16 == 0, "weights");
 #pragma unroll
         for (int i = 0; i < WEIGHTS; ++i) {
-            const float w = is_inside(i, left + KC) ? Body::weight(held[i], g.number) : 0.0f;
+            const float w = is_inside(i, left + KC) ? Body::weight(loaded[i], g.number) : 0.0f;
             if (active) to[i * HOP] = HALVES ? w * scale[i] : w;
         }
     }
@@ -139,11 +139,11 @@ struct Tensor {
     }
 
     // Slopes of two columns, four rows each, as a lane multiplies them.
-    struct Held {
-        float cell[AtLeastOne<Body::CELLS>::value][2], line[AtLeastOne<Body::LINES>::value][2];
+    struct Factors {
+        float cell[AtLeastOne<Body::CELLS>::value][2], along_n[AtLeastOne<Body::LINES>::value][2];
         float spot[AtLeastOne<Body::SPOTS>::value], one[AtLeastOne<Body::ONES>::value];
     };
-    __device__ __forceinline__ void hold(Held& h, int m, int n) const {
+    __device__ __forceinline__ void hold(Factors& h, int m, int n) const {
         const i64 points = g.size[ROLE_M], columns = g.size[ROLE_N];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -153,7 +153,7 @@ struct Tensor {
 #pragma unroll
             for (int q = 0; q < Body::CELLS; ++q) h.cell[q][r] = c.cell[q] * by;
 #pragma unroll
-            for (int q = 0; q < Body::LINES; ++q) h.line[q][r] = c.line[q];
+            for (int q = 0; q < Body::LINES; ++q) h.along_n[q][r] = c.along_n[q];
 #pragma unroll
             for (int q = 0; q < Body::SPOTS; ++q) h.spot[q] = c.spot[q];
 #pragma unroll
@@ -161,7 +161,7 @@ struct Tensor {
         }
     }
     // Order: rows 0 and 1 of the first column, then of the second, then rows 2 and 3 likewise.
-    __device__ __forceinline__ void slopes(float (&v)[8], const Held& h, const float4& x0, const float4& x1, int turn, const float* table, unsigned bits) const {
+    __device__ __forceinline__ void slopes(float (&v)[8], const Factors& h, const float4& x0, const float4& x1, int ordinal, const float* table, unsigned bits) const {
         const float x[8] = {x0.x, x0.y, x1.x, x1.y, x0.z, x0.w, x1.z, x1.w};
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
@@ -170,9 +170,9 @@ struct Tensor {
 #pragma unroll
             for (int q = 0; q < Body::CELLS; ++q) c[q] = h.cell[q][r];
 #pragma unroll
-            for (int q = 0; q < Body::LINES; ++q) l[q] = h.line[q][r];
+            for (int q = 0; q < Body::LINES; ++q) l[q] = h.along_n[q][r];
             constexpr Way UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
-            if (Body::KIND == POWERS && (turn * 8 + e) * Tile::TABLE % 8 < Tile::TABLE)
+            if (Body::KIND == POWERS && (ordinal * 8 + e) * Tile::TABLE % 8 < Tile::TABLE)
                 v[e] = Body::template slope<BY_TABLE>(c, h.spot, l, h.one, x[e], g.number, table, bits);
             else
                 v[e] = Body::template slope<UNIT>(c, h.spot, l, h.one, x[e], g.number, table, bits);
@@ -276,19 +276,19 @@ struct MmaPull : Tensor<Body, Tile> {
         unsigned first[4], second[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            first[e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : ptx::pack_f16x2(v[2 * e], v[2 * e + 1]);
+            first[e] = Body::KIND == SIGNS ? packed_signs(v[2 * e], v[2 * e + 1]) : ptx::pack_f16x2(v[2 * e], v[2 * e + 1]);
             if (Body::KIND == POWERS) second[e] = residual_f16x2(first[e], v[2 * e], v[2 * e + 1]);
         }
-        uint4 held[NTL];
+        uint4 loaded[NTL];
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) held[n] = *(const uint4*)(b + n * 128);
+        for (int n = 0; n < NTL; ++n) loaded[n] = *(const uint4*)(b + n * 128);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, held[n].x, held[n].y);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, loaded[n].x, loaded[n].y);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, held[n].z, held[n].w);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, loaded[n].z, loaded[n].w);
         if (Body::KIND == POWERS) {
 #pragma unroll
-            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], second, held[n].x, held[n].y);
+            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], second, loaded[n].x, loaded[n].y);
         }
     }
     __device__ __forceinline__ void add_floats(int a, int m, const float (&v)[8], const unsigned* b) {
@@ -313,12 +313,12 @@ struct MmaPull : Tensor<Body, Tile> {
 
     __device__ __forceinline__ void run(const float* table) {
         const int wt = this->warp / Tile::WF * TT, wf = this->warp % Tile::WF * MT * 16;
-        typename Base::Held held[TT][MT];
+        typename Base::Factors loaded[TT][MT];
         float sum[TT][MT][NTL][4];
 #pragma unroll
         for (int a = 0; a < TT; ++a)
 #pragma unroll
-            for (int m = 0; m < MT; ++m) this->hold(held[a][m], wt + a, wf + m * 16 + this->lane / 4);
+            for (int m = 0; m < MT; ++m) this->hold(loaded[a][m], wt + a, wf + m * 16 + this->lane / 4);
 #pragma unroll
         for (int e = 0; e < TT * MT * NTL * 4; ++e) (&sum[0][0][0][0])[e] = 0.0f;
         const unsigned bits = Body::KIND == POWERS ? __float_as_uint(table[512]) : 0;
@@ -357,7 +357,7 @@ struct MmaPull : Tensor<Body, Tile> {
 #pragma unroll
                         for (int a = 0; a < TT; ++a) {
                             float v[8];
-                            this->slopes(v, held[a][m], x0, x1, (kk * MT + m) * TT + a, table, bits);
+                            this->slopes(v, loaded[a][m], x0, x1, (kk * MT + m) * TT + a, table, bits);
                             const unsigned* at = b + (kk * BM + wt + a) * NTL * 32 * Base::ITEM;
                             if constexpr (HALVES)
                                 add_halves(a, m, v, at);

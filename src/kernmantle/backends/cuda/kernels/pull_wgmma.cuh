@@ -58,10 +58,10 @@ struct WgmmaPull : Tensor<Body, Tile> {
     __device__ __forceinline__ void run(const float* table) {
         // the same for all lanes, which the compiler cannot see
         const int group = __shfl_sync(0xffffffffu, this->warp / 4, 0), wt = group / Tile::WF * TT, wf = group % Tile::WF * 64 + this->warp % 4 * 16;
-        typename Base::Held held[TT];
+        typename Base::Factors loaded[TT];
         float sum[TT][NTL][4];
 #pragma unroll
-        for (int a = 0; a < TT; ++a) this->hold(held[a], wt + a, wf + this->lane / 4);
+        for (int a = 0; a < TT; ++a) this->hold(loaded[a], wt + a, wf + this->lane / 4);
 #pragma unroll
         for (int e = 0; e < TT * NTL * 4; ++e) (&sum[0][0][0])[e] = 0.0f;
         const unsigned bits = Body::KIND == POWERS ? __float_as_uint(table[512]) : 0;
@@ -99,13 +99,13 @@ struct WgmmaPull : Tensor<Body, Tile> {
                     const float4 x0 = *(const float4*)(x + kk * 16 * BN), x1 = *(const float4*)(x + kk * 16 * BN + 128);
 #pragma unroll
                     for (int a = 0; a < TT; ++a) {
-                        const int turn = kk * TT + a, slot = turn & 1;
+                        const int ordinal = kk * TT + a, slot = ordinal & 1;
                         float v[8];
-                        this->slopes(v, held[a], x0, x1, turn, table, bits);
-                        if (turn >= 2) ptx::wgmma_wait_group<1>();
+                        this->slopes(v, loaded[a], x0, x1, ordinal, table, bits);
+                        if (ordinal >= 2) ptx::wgmma_wait_group<1>();
 #pragma unroll
                         for (int e = 0; e < 4; ++e) {
-                            first[slot][e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : ptx::pack_f16x2(v[2 * e], v[2 * e + 1]);
+                            first[slot][e] = Body::KIND == SIGNS ? packed_signs(v[2 * e], v[2 * e + 1]) : ptx::pack_f16x2(v[2 * e], v[2 * e + 1]);
                             if (Body::KIND == POWERS) second[slot][e] = residual_f16x2(first[slot][e], v[2 * e], v[2 * e + 1]);
                         }
                         const unsigned long long high = b + ((kk * BM + a) * NTL * 512 >> 4), low = high + (LOW >> 4);

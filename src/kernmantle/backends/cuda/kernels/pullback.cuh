@@ -169,12 +169,12 @@ constexpr int COLUMN_FIT = -1, WEIGHT_FIT = 0, FACTOR_FIT = 14, POWER_FIT = 15;
 // What a slope reads of one cell beside the row.
 template <class Body, class Args>
 struct Cell {
-    float cell[AtLeastOne<Body::CELLS>::value], spot[AtLeastOne<Body::SPOTS>::value], line[AtLeastOne<Body::LINES>::value];
+    float cell[AtLeastOne<Body::CELLS>::value], spot[AtLeastOne<Body::SPOTS>::value], along_n[AtLeastOne<Body::LINES>::value];
     float one[AtLeastOne<Body::ONES>::value];
     __device__ __forceinline__ Cell(const Args& g, const Place& p, i64 m, i64 n) {
         each<0, Body::CELLS>([&](auto i) { cell[decltype(i)::value] = fetch<typename Body::template CellPort<decltype(i)::value>>(g, p, m, n, 0, 0); });
         each<0, Body::SPOTS>([&](auto i) { spot[decltype(i)::value] = fetch<typename Body::template SpotPort<decltype(i)::value>>(g, p, m, 0, 0, 0); });
-        each<0, Body::LINES>([&](auto i) { line[decltype(i)::value] = fetch<typename Body::template LinePort<decltype(i)::value>>(g, p, 0, n, 0, 0); });
+        each<0, Body::LINES>([&](auto i) { along_n[decltype(i)::value] = fetch<typename Body::template LinePort<decltype(i)::value>>(g, p, 0, n, 0, 0); });
         each<0, Body::ONES>([&](auto i) { one[decltype(i)::value] = fetch<typename Body::template OnePort<decltype(i)::value>>(g, p, 0, 0, 0, 0); });
     }
 };

@@ -77,11 +77,11 @@ struct Feed {
             constexpr int AHEAD = SPAN < 64 ? SPAN / 16 : 4;
 #pragma unroll
             for (int half = 0; half < SPAN / 16; half += AHEAD) {
-                Pack<T, 4> held[AHEAD];
+                Pack<T, 4> staged[AHEAD];
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i, source += step) held[i] = load_pack<T, 4>(source);
+                for (int i = 0; i < AHEAD; ++i, source += step) staged[i] = load_pack<T, 4>(source);
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i) put(at + (half + i) * 2048, held[i]);
+                for (int i = 0; i < AHEAD; ++i) put(at + (half + i) * 2048, staged[i]);
             }
         }
     }
@@ -117,18 +117,18 @@ struct Feed {
         } else {
 #pragma unroll 1
             for (int block = 0; block < SPAN / 4; block += 8) {
-                float held[8];
+                float staged[8];
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
                     const int row = row_of(block + i, lane, warp), k = k_of(block + i, lane, warp);
                     const bool inside = row < rows && k < depths;
-                    held[i] = inside ? convert<float>(load_pack<T, 1>(from + row * row_stride + k * k_stride).v[0]) : 0.0f;
+                    staged[i] = inside ? convert<float>(load_pack<T, 1>(from + row * row_stride + k * k_stride).v[0]) : 0.0f;
                 }
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
                     const int row = row_of(block + i, lane, warp), k = k_of(block + i, lane, warp);
                     const unsigned at = start + row * 128 + swizzle_128(row, k / 4) + ((EXCHANGE ? k ^ 1 : k) % 4) * 4;
-                    ptx::st_shared(at, held[i]);
+                    ptx::st_shared(at, staged[i]);
                 }
             }
         }
@@ -196,7 +196,7 @@ struct Ring {
     typedef PipelineBarriers<STAGES> Barriers;
 
     // Weights along k, one a lane of the first warp.
-    static __device__ __forceinline__ void lines(const Args& g, const Place& p, unsigned stage, i64 k, int thread) {
+    static __device__ __forceinline__ void vectors(const Args& g, const Place& p, unsigned stage, i64 k, int thread) {
         each<0, Body::LINES>([&](auto index) {
             typedef typename Body::template Line<decltype(index)::value> P;
             typedef typename P::T T;
@@ -221,7 +221,7 @@ struct Ring {
         pipeline.phase = 1;
 #pragma unroll 1
         for (; walk.more(); walk.next()) {
-            const Place p = walk_place<Tile>(g, walk);
+            const Place p = walk_coord<Tile>(g, walk);
             const i64* xs = g.stride[X::PORT];
             const i64* ys = g.stride[Y::PORT];
             const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
@@ -236,7 +236,7 @@ struct Ring {
                 const bool inside = i < whole;
                 x.issue(stage, thread, inside && even_x, rows, depth - 32 * i);
                 y.issue(stage, thread, inside && even_y, columns, depth - 32 * i);
-                lines(g, p, stage, 32 * i, thread);
+                vectors(g, p, stage, 32 * i, thread);
                 const bool even = even_x && even_y;
                 if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::LINES == 0 && even) {
                     ptx::cp_async_mbarrier_arrive_noinc(barriers.full(pipeline.stage));
@@ -266,7 +266,7 @@ struct Ring {
 
     // Sums of |x - y| over pieces of WORDS pairs of k in float16, joined in float32.
     template <int WORDS>
-    static __device__ __forceinline__ void reduce_pairs(Registers (&state)[TM][TN], const unsigned char* raw, unsigned a, unsigned b) {
+    static __device__ __forceinline__ void reduce_half2(Registers (&state)[TM][TN], const unsigned char* raw, unsigned a, unsigned b) {
         pair x[WORDS][TM];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -316,12 +316,12 @@ struct Ring {
             for (i64 k = 0; k < depth; k += 32) {
                 ptx::mbarrier_wait_parity(barriers.full(pipeline.stage), pipeline.phase);
                 const unsigned char* stage = raw + pipeline.stage * STAGE;
-                const unsigned char* lines = stage + (BM + BN) * 128;
+                const unsigned char* vectors = stage + (BM + BN) * 128;
                 const int here = depth - k < 32 ? (int)(depth - k) : 32;
                 if constexpr (Body::PAIRS) {
 #pragma unroll 1
                     for (int word = 0; word < (here & ~7); word += 8)
-                        reduce_pairs<8>(state, raw, (pipeline.stage * STAGE + at_a) ^ (word << 2), (pipeline.stage * STAGE + at_b) ^ (word << 2));
+                        reduce_half2<8>(state, raw, (pipeline.stage * STAGE + at_a) ^ (word << 2), (pipeline.stage * STAGE + at_b) ^ (word << 2));
                 }
 #pragma unroll 1
                 for (int piece = 0; piece < (Body::PAIRS ? 0 : here / 4); ++piece) {
@@ -335,7 +335,7 @@ struct Ring {
                     }
 #pragma unroll
                     for (int o = 0; o < Body::LINES; ++o) {
-                        const float4 v = *(const float4*)(lines + o * 128 + piece * 16);
+                        const float4 v = *(const float4*)(vectors + o * 128 + piece * 16);
                         c[0][o] = v.x, c[1][o] = v.y, c[2][o] = v.z, c[3][o] = v.w;
                     }
 #pragma unroll
@@ -348,14 +348,14 @@ struct Ring {
                 }
 #pragma unroll 1
                 for (int kk = here & (Body::PAIRS ? ~7 : ~3); kk < here; ++kk) {
-                    const int turn = kk / 4 << 4;
-                    const unsigned char* pa = raw + ((pipeline.stage * STAGE + at_a) ^ turn) + kk % 4 * 4;
-                    const unsigned char* pb = raw + ((pipeline.stage * STAGE + at_b) ^ turn) + (kk % 4 ^ 1) * 4;
+                    const int swizzle = kk / 4 << 4;
+                    const unsigned char* pa = raw + ((pipeline.stage * STAGE + at_a) ^ swizzle) + kk % 4 * 4;
+                    const unsigned char* pb = raw + ((pipeline.stage * STAGE + at_b) ^ swizzle) + (kk % 4 ^ 1) * 4;
                     float a[TM], c[AtLeastOne<Body::LINES>::value];
 #pragma unroll
                     for (int i = 0; i < TM; ++i) a[i] = *(const float*)(pa + i * 1024);
 #pragma unroll
-                    for (int o = 0; o < Body::LINES; ++o) c[o] = *(const float*)(lines + o * 128 + kk * 4);
+                    for (int o = 0; o < Body::LINES; ++o) c[o] = *(const float*)(vectors + o * 128 + kk * 4);
 #pragma unroll
                     for (int j = 0; j < TN; ++j) {
                         const float b = *(const float*)(pb + j * 1024);
@@ -401,7 +401,7 @@ struct Ring {
     }
 
     static __device__ __forceinline__ void finish(const Args& g, i64 t, Registers (&state)[TM][TN], int row, int column) {
-        const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        const Place p = coord_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
         const bool whole = p.m + BM <= g.size[ROLE_M] && p.n + BN <= g.size[ROLE_N] && (!Tile::SYMMETRIC || p.m >= p.n + BN);
         if (whole)
             store<false>(g, p, state, p.m + row, p.n + column);

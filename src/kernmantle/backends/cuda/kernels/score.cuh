@@ -82,7 +82,7 @@ KM_DEVICE void add_four(typename Body::Registers& s, const float (&a)[4], const 
     for (int v = 0; v < 4; ++v) {
         float c[AtLeastOne<Body::LINES>::value];
         if (Body::LINES > 0 && k + v >= g.size[ROLE_K]) continue;
-        read_lines<Body>(c, g, origin(), k + v);
+        read_vectors<Body>(c, g, origin(), k + v);
         Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
     }
 }

@@ -11,13 +11,13 @@
 namespace km {
 
 constexpr int BLOCK = 64, BLOCK_BYTES = 2 * BLOCK * BLOCK;
-constexpr int PILOTS = 32, PILOT_PAIRS = 16, PILOT_LIMIT = 15;
+constexpr int PILOTS = 32, PROBES = 16, PILOT_LIMIT = 15;
 // Places in the list: how many tiles follow, how many products are taken, per pilot how many of its pairs are near.
 constexpr int LIST_PRODUCTS = 1, LIST_PILOTS = 2, LIST_TILES = 64;
 // A squared distance is near when it is below this share of the two norms, or too small for float32 to square well.
-constexpr float NEAR_SHARE = 0.0625f, NEAR_SQUARE = 7.8886091e-31f;
+constexpr float CLOSE_SHARE = 0.0625f, CLOSE_SQUARE = 7.8886091e-31f;
 
-KM_DEVICE bool is_near(float distance, float norms) { return !(distance > fmaf(NEAR_SHARE, norms, NEAR_SQUARE)); }
+KM_DEVICE bool is_close(float distance, float norms) { return !(distance > fmaf(CLOSE_SHARE, norms, CLOSE_SQUARE)); }
 
 // Per row its squared norm and what its halves are to be multiplied by.
 struct Scratch {
@@ -51,7 +51,7 @@ KM_DEVICE i64 count_tiles(const Listed<A>& g) {
     return g.list[0];
 }
 template <int BM, int BN, int GROUP, bool SYMMETRIC, class A>
-KM_DEVICE Place place_of(const Listed<A>& g, i64 t) {
+KM_DEVICE Place coord_of(const Listed<A>& g, i64 t) {
     const int4 entry = ((const int4*)(g.list + LIST_TILES))[t];
     Place p;
     i64 batch = entry.z;
@@ -76,11 +76,11 @@ KM_DEVICE bool is_batched(const Args& g, int role) {
 }
 template <class Body, class P, class Args>
 KM_DEVICE i64 plane_of(const Args& g, const Place& p) {
-    const i64 place[3] = {p.a, p.b, p.c};
+    const i64 index[3] = {p.a, p.b, p.c};
     i64 plane = 0;
 #pragma unroll
     for (int role = ROLE_A; role <= ROLE_C; ++role)
-        if (is_batched<Body, P>(g, role)) plane = plane * g.size[role] + place[role];
+        if (is_batched<Body, P>(g, role)) plane = plane * g.size[role] + index[role];
     return plane;
 }
 template <class Body, class P, class Args>
@@ -94,14 +94,14 @@ KM_DEVICE i64 count_planes(const Args& g) {
 // A batch entry that has this plane.
 template <class Body, class P, class Args>
 KM_DEVICE Place entry_of(const Args& g, i64 plane) {
-    i64 place[3] = {0, 0, 0};
+    i64 index[3] = {0, 0, 0};
 #pragma unroll
     for (int role = ROLE_C; role >= ROLE_A; --role)
         if (is_batched<Body, P>(g, role)) {
-            place[role] = plane % g.size[role];
+            index[role] = plane % g.size[role];
             plane /= g.size[role];
         }
-    return Place{place[0], place[1], place[2], 0, 0, 0};
+    return Place{index[0], index[1], index[2], 0, 0, 0};
 }
 
 template <class P, class Args>
@@ -127,7 +127,7 @@ KM_DEVICE void read_along_k(float (&to)[COUNT], const typename P::T* row, const 
     }
 }
 template <class Body, class Args>
-KM_DEVICE void read_lines(float (&to)[AtLeastOne<Body::LINES>::value], const Args& g, const Place& p, i64 k) {
+KM_DEVICE void read_vectors(float (&to)[AtLeastOne<Body::LINES>::value], const Args& g, const Place& p, i64 k) {
     each<0, Body::LINES>([&](auto index) {
         typedef typename Body::template Line<decltype(index)::value> P;
         const typename P::T* from = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
@@ -162,7 +162,7 @@ KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m
         for (int v = 0; v < 4; ++v) {
             float c[AtLeastOne<Body::LINES>::value];
             if ((Body::LINES > 0 || takes_logarithms<Body>(0)) && k + v >= depth) continue;
-            read_lines<Body>(c, g, p, k + v);
+            read_vectors<Body>(c, g, p, k + v);
             Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
         }
     };

@@ -96,7 +96,7 @@ struct Split {
             v[i] -= centre[k + i];
             if constexpr (Body::WEIGHTED) {
                 float c[AtLeastOne<Body::LINES>::value];
-                read_lines<Body>(c, g, p, k + i);
+                read_vectors<Body>(c, g, p, k + i);
                 const float weight = Body::weight(c, g.number);
                 rooted = rooted && weight >= 0.0f;
                 v[i] *= __fsqrt_rn(weight);
@@ -107,9 +107,9 @@ struct Split {
 
     // One row of an operand by a warp; rows behind the last are 0.
     template <class P>
-    static __device__ void split_row(const Args& g, const float* centre, int products, int operand, i64 line, int lane) {
+    static __device__ void split_row(const Args& g, const float* centre, int products, int operand, i64 row_index, int lane) {
         const i64 depth = g.size[ROLE_K], blocks = ceil_div(depth, BLOCK), rows = ceil_div(g.size[P::TILE], BLOCK) * BLOCK;
-        const i64 plane = line / rows, m = line % rows, base = plane * (rows / BLOCK) + m / BLOCK;
+        const i64 plane = row_index / rows, m = row_index % rows, base = plane * (rows / BLOCK) + m / BLOCK;
         const Place p = entry_of<Body, P>(g, plane);
         const bool inside = m < g.size[P::TILE];
         const typename P::T* row = row_of<P>(g, p, inside ? m : 0);
@@ -135,8 +135,8 @@ struct Split {
                 high.v[i] = Store<f16>::from(u);
                 const float h = convert<float>(high.v[i]), rest = PLANES == 2 && fabsf(u) <= 65504.0f ? u - h : 0.0f;
                 low.v[i] = Store<f16>::from(rest);
-                const float held = products == 1 ? h : h + convert<float>(low.v[i]);
-                sum[i % 4] = fmaf(held, held, sum[i % 4]);
+                const float term = products == 1 ? h : h + convert<float>(low.v[i]);
+                sum[i % 4] = fmaf(term, term, sum[i % 4]);
             }
             unsigned char* to = g.scratch.plane[operand] + (base * blocks + k / BLOCK) * (PLANES * BLOCK_BYTES) + m % BLOCK * 128
                                 + swizzle_128((int)m % 8, (int)(k / 8) % 8);
@@ -144,21 +144,21 @@ struct Split {
             if (PLANES == 2 && products > 1) *(Pack<f16, 8>*)(to + BLOCK_BYTES) = low;
         }
         const float norm = warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) * scale.inverse * scale.inverse;
-        if (lane == 0) g.scratch.row[operand][line] = make_float2(rooted ? norm : infinity<float>(), scale.inverse);
+        if (lane == 0) g.scratch.row[operand][row_index] = make_float2(rooted ? norm : infinity<float>(), scale.inverse);
     }
 
     // How many of a few pairs of some tile are near.
-    static __device__ void look(const Args& g, const float* centre, int pilot, int lane, int warp) {
+    static __device__ void probe_points(const Args& g, const float* centre, int pilot, int lane, int warp) {
         __shared__ int found;
         if (threadIdx.x == 0) found = 0;
         __syncthreads();
         const unsigned long long draw = (pilot + 1) * 0x9e3779b97f4a7c15ull;
         const i64 tiles = count_tiles<false, Tile::BM, Tile::BN>(g);
-        Place p = place_of<Tile::BM, Tile::BN, 16, false>(g, (i64)((draw >> 16) % (unsigned long long)tiles));
+        Place p = coord_of<Tile::BM, Tile::BN, 16, false>(g, (i64)((draw >> 16) % (unsigned long long)tiles));
 #pragma unroll 1
-        for (int pair = warp; pair < PILOT_PAIRS; pair += WARPS) {
-            const unsigned turn = (pair + 1) * 0x9e3779b9u + (unsigned)(draw >> 40);
-            i64 m = p.m + (turn >> 8) % Tile::BM, n = p.n + (turn >> 16) % Tile::BN;
+        for (int probe = warp; probe < PROBES; probe += WARPS) {
+            const unsigned random = (probe + 1) * 0x9e3779b9u + (unsigned)(draw >> 40);
+            i64 m = p.m + (random >> 8) % Tile::BM, n = p.n + (random >> 16) % Tile::BN;
             m = m < g.size[ROLE_M] ? m : g.size[ROLE_M] - 1;
             n = n < g.size[ROLE_N] ? n : g.size[ROLE_N] - 1;
             float norms = 0.0f;
@@ -171,7 +171,7 @@ struct Split {
             }
             norms = warp_sum(norms);
             const float distance = directly<Body>(g, p, m, n, lane).r0;
-            if (lane == 0 && is_near(distance, norms)) atomicAdd(&found, 1);
+            if (lane == 0 && is_close(distance, norms)) atomicAdd(&found, 1);
         }
         __syncthreads();
         if (threadIdx.x == 0) g.scratch.list[LIST_PILOTS + pilot] = found;
@@ -195,23 +195,23 @@ __device__ __forceinline__ void split(const typename Body::Args& g) {
         if constexpr (LOGS)
             g.scratch.list[LIST_PILOTS + blockIdx.x] = 0;
         else
-            S::look(g, centre, blockIdx.x, lane, warp);
+            S::probe_points(g, centre, blockIdx.x, lane, warp);
         return;
     }
     const i64 rows = count_planes<Body, typename S::X>(g) * ceil_div(g.size[ROLE_M], BLOCK) * BLOCK;
     const i64 columns = Tile::SYMMETRIC ? 0 : count_planes<Body, typename S::Y>(g) * ceil_div(g.size[ROLE_N], BLOCK) * BLOCK;
     const i64 step = (i64)(gridDim.x - PILOTS) * S::WARPS;
 #pragma unroll 1
-    for (i64 line = (i64)(blockIdx.x - PILOTS) * S::WARPS + warp; line < rows + columns; line += step) {
+    for (i64 row_index = (i64)(blockIdx.x - PILOTS) * S::WARPS + warp; row_index < rows + columns; row_index += step) {
         if constexpr (LOGS) {
-            if (line < rows)
-                split_exponentials<Body, typename S::X, true>(g, 0, line, lane);
+            if (row_index < rows)
+                split_exponentials<Body, typename S::X, true>(g, 0, row_index, lane);
             else
-                split_exponentials<Body, typename S::Y, false>(g, 1, line - rows, lane);
-        } else if (line < rows)
-            S::template split_row<typename S::X>(g, centre, products, 0, line, lane);
+                split_exponentials<Body, typename S::Y, false>(g, 1, row_index - rows, lane);
+        } else if (row_index < rows)
+            S::template split_row<typename S::X>(g, centre, products, 0, row_index, lane);
         else
-            S::template split_row<typename S::Y>(g, centre, products, 1, line - rows, lane);
+            S::template split_row<typename S::Y>(g, centre, products, 1, row_index - rows, lane);
     }
 }
 

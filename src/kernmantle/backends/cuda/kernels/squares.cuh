@@ -28,8 +28,8 @@ struct Squares {
         const i64 squares = ceil_div(g.size[ROLE_M], WIDE * BM);
         return squares * (squares + 1) / 2 * (WIDE * HIGH) * g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
     }
-    static __device__ __forceinline__ Place place(const Args& g, i64 t) {
-        if (!SYMMETRIC) return place_of<BM, BN, Tile::BAND, false>(g, t);
+    static __device__ __forceinline__ Place coord(const Args& g, i64 t) {
+        if (!SYMMETRIC) return coord_of<BM, BN, Tile::BAND, false>(g, t);
         const i64 squares = ceil_div(g.size[ROLE_M], WIDE * BM), tiles = squares * (squares + 1) / 2 * (WIDE * HIGH);
         Place p;
         i64 batch = t / tiles;
@@ -58,10 +58,10 @@ struct Squares {
     }
     // Whether all tiles are left, which is then done.
     static __device__ __forceinline__ bool left_all(const Args& g, int threads) {
-        const unsigned near = __ballot_sync(0xffffffffu, g.scratch.list[LIST_PILOTS + threadIdx.x % PILOTS] > 0);
-        if (__popc(near) < PILOT_LIMIT) return false;
+        const unsigned close = __ballot_sync(0xffffffffu, g.scratch.list[LIST_PILOTS + threadIdx.x % PILOTS] > 0);
+        if (__popc(close) < PILOT_LIMIT) return false;
         for (i64 t = blockIdx.x + (i64)gridDim.x * threadIdx.x; t < count(g); t += (i64)gridDim.x * threads) {
-            const Place p = place(g, t);
+            const Place p = coord(g, t);
             if (!is_empty(g, p)) leave(g, p);
         }
         return true;
@@ -85,22 +85,22 @@ struct Squares {
     }
 
     // Turns products into squared distances, or logarithms of sums; a bit for each that loses digits.
-    static __device__ __forceinline__ void squared(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], float (&v)[CELLS], unsigned (&near)[WORDS]) {
+    static __device__ __forceinline__ void squared(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], float (&v)[CELLS], unsigned (&close)[WORDS]) {
         const i64 rows = g.size[ROLE_M], columns = g.size[ROLE_N];
-        const float2* row_facts = g.scratch.row[0] + plane_of<Body, X>(g, p) * padded(rows);
-        const float2* column_facts = g.scratch.row[1] + plane_of<Body, Y>(g, p) * padded(columns) + n0;
+        const float2* row_norms = g.scratch.row[0] + plane_of<Body, X>(g, p) * padded(rows);
+        const float2* column_norms = g.scratch.row[1] + plane_of<Body, Y>(g, p) * padded(columns) + n0;
         const int last = padded(columns) - 2 - n0 < BN ? (int)(padded(columns) - 2 - n0) : BN;
         float2 row[2 * MF];
 #pragma unroll
         for (int i = 0; i < 2 * MF; ++i) {
-            row[i] = row_facts[m0 + 8 * i < rows ? m0 + 8 * i : rows - 1];
+            row[i] = row_norms[m0 + 8 * i < rows ? m0 + 8 * i : rows - 1];
             if (!LOGS) row[i].y *= -2.0f;
         }
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) near[w] = 0;
+        for (int w = 0; w < WORDS; ++w) close[w] = 0;
 #pragma unroll
         for (int j = 0; j < NF; ++j) {
-            const float4 column = *(const float4*)(column_facts + (8 * j < last ? 8 * j : last));
+            const float4 column = *(const float4*)(column_norms + (8 * j < last ? 8 * j : last));
 #pragma unroll
             for (int i = 0; i < 2 * MF; ++i) {
 #pragma unroll
@@ -110,24 +110,24 @@ struct Squares {
                     if constexpr (LOGS) {
                         const float sum = v[cell] * (1.0f / (EXPONENTIAL_SCALE * EXPONENTIAL_SCALE));
                         v[cell] = fmaf(ptx::lg2_approx_ftz(sum), 0.693147182f, row[i].y + (e ? column.w : column.y));
-                        if (8 * j + e < limit[i] && loses_digits(sum, norms)) near[cell / 32] |= 1u << cell % 32;
+                        if (8 * j + e < limit[i] && loses_digits(sum, norms)) close[cell / 32] |= 1u << cell % 32;
                         continue;
                     }
                     v[cell] = fmaf(v[cell] * row[i].y, e ? column.w : column.y, norms);
-                    if (8 * j + e < limit[i] && is_near(v[cell], norms)) near[cell / 32] |= 1u << cell % 32;
+                    if (8 * j + e < limit[i] && is_close(v[cell], norms)) close[cell / 32] |= 1u << cell % 32;
                 }
             }
         }
     }
 
-    static __device__ __forceinline__ typename Body::Registers held(float distance) {
+    static __device__ __forceinline__ typename Body::Registers accumulator(float distance) {
         typename Body::Registers s;
         s.r0 = distance;
         if constexpr (LOGS) s.r1 = 1.0f;
         return s;
     }
     // Writes the cells that are not near.
-    static __device__ __forceinline__ void store(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], const float (&v)[CELLS], const unsigned (&near)[WORDS]) {
+    static __device__ __forceinline__ void store(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], const float (&v)[CELLS], const unsigned (&close)[WORDS]) {
         each<0, Body::OUTS>([&](auto index) {
             typedef typename Body::template Out<decltype(index)::value> P;
             typedef typename P::T T;
@@ -145,8 +145,8 @@ struct Squares {
                     Pack<T, 2> pack;
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        write[e] = !(near[cell / 32] >> (cell % 32 + e) & 1) && 8 * j + e < limit[i];
-                        if (write[e]) pack.v[e] = P::of(Body::outputs(g, p, m0 + 8 * i, n0 + 8 * j + e, held(v[cell + e])));
+                        write[e] = !(close[cell / 32] >> (cell % 32 + e) & 1) && 8 * j + e < limit[i];
+                        if (write[e]) pack.v[e] = P::of(Body::outputs(g, p, m0 + 8 * i, n0 + 8 * j + e, accumulator(v[cell + e])));
                     }
                     const bool both = P::VECTOR && write[0] && write[1];
                     if constexpr (P::VECTOR) {
@@ -162,12 +162,12 @@ struct Squares {
         });
     }
     // Computes the cells that are near, one after another, by the whole warp.
-    static __device__ __forceinline__ void mend(const Args& g, const Place& p, i64 m0, i64 n0, const unsigned (&near)[WORDS], int lane) {
+    static __device__ __forceinline__ void mend(const Args& g, const Place& p, i64 m0, i64 n0, const unsigned (&close)[WORDS], int lane) {
 #pragma unroll 1
         for (int w = 0; w < WORDS; ++w) {
-            unsigned rest = near[0];
+            unsigned rest = close[0];
 #pragma unroll
-            for (int v = 1; v < WORDS; ++v) rest = v == w ? near[v] : rest;
+            for (int v = 1; v < WORDS; ++v) rest = v == w ? close[v] : rest;
 #pragma unroll 1
             for (unsigned lanes = __ballot_sync(0xffffffffu, rest != 0); lanes != 0; lanes = __ballot_sync(0xffffffffu, rest != 0)) {
                 const int leader = __ffs(lanes) - 1, cell = 32 * w + __shfl_sync(0xffffffffu, __ffs(rest) - 1, leader);
@@ -190,21 +190,21 @@ struct Squares {
     }
 
     // From products to outputs; m1, n1 is the warp's first cell, turn counts the block's tiles.
-    static __device__ __forceinline__ void finish(const Args& g, const Place& p, int m1, int n1, float (&v)[CELLS], int* left, int turn, int lane) {
+    static __device__ __forceinline__ void finish(const Args& g, const Place& p, int m1, int n1, float (&v)[CELLS], int* left, int ordinal, int lane) {
         const i64 m0 = p.m + m1 + lane / 4, n0 = p.n + n1 + lane % 4 * 2;
         int limit[2 * MF], count = 0;
-        unsigned near[WORDS];
+        unsigned close[WORDS];
         limits(g, m0, n0, limit);
-        squared(g, p, m0, n0, limit, v, near);
+        squared(g, p, m0, n0, limit, v, close);
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) count += __popc(near[w]);
+        for (int w = 0; w < WORDS; ++w) count += __popc(close[w]);
         const bool found = __any_sync(0xffffffffu, count > 0);
         if (found && __reduce_add_sync(0xffffffffu, count) > MANY) {
-            if (lane == 0 && atomicExch(left + turn % Tile::TURNS, turn) != turn) leave(g, p);
+            if (lane == 0 && atomicExch(left + ordinal % Tile::ROUNDS, ordinal) != ordinal) leave(g, p);
             return;
         }
-        store(g, p, m0, n0, limit, v, near);
-        if (found) mend(g, p, m0, n0, near, lane);
+        store(g, p, m0, n0, limit, v, close);
+        if (found) mend(g, p, m0, n0, close, lane);
     }
 };
 

@@ -67,16 +67,16 @@ struct System {
 #pragma unroll
             for (int apart = WIDTH / 2; apart; apart /= 2) {
                 const T other = __shfl_xor_sync(0xffffffffu, size, apart, WIDTH);
-                const int place = __shfl_xor_sync(0xffffffffu, best, apart, WIDTH);
-                if (other > size || (other == size && place < best)) size = other, best = place;
+                const int position = __shfl_xor_sync(0xffffffffu, best, apart, WIDTH);
+                if (other > size || (other == size && position < best)) size = other, best = position;
             }
             origin = of(origin, lane == k ? best : lane == best ? k : lane);
             if (lane == k) pivot = best + 1;
             __syncwarp();
             if (lane < order) {
-                const T kept = at(k, lane);
+                const T swapped = at(k, lane);
                 at(k, lane) = at(best, lane);
-                at(best, lane) = kept;
+                at(best, lane) = swapped;
             }
             __syncwarp();
             const T head = at(k, k);

@@ -5,10 +5,10 @@
 
 namespace km {
 
-template <int ROWS_, int TURNS_, int THREADS_, int DEPTH_>
+template <int ROWS_, int ROUNDS_, int THREADS_, int DEPTH_>
 struct ThinTile {
-    static constexpr int TM = ROWS_, TN = 4, TURNS = TURNS_, THREADS = THREADS_, DEPTH = DEPTH_;
-    static constexpr int BM = TM, BN = THREADS * TN * TURNS, BAND = 1;
+    static constexpr int TM = ROWS_, TN = 4, ROUNDS = ROUNDS_, THREADS = THREADS_, DEPTH = DEPTH_;
+    static constexpr int BM = TM, BN = THREADS * TN * ROUNDS, BAND = 1;
 };
 template <class Body, class Tile>
 __device__ constexpr int thin_shared_bytes() {
@@ -49,18 +49,18 @@ __device__ __forceinline__ void thin(const typename Body::Args& g) {
     const i64 tiles = count_tiles<false, Tile::BM, Tile::BN>(g);
     const i64 rows = g.size[ROLE_M], columns = g.size[ROLE_N];
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const Place p = place_of<Tile::BM, Tile::BN, Tile::BAND, false>(g, t);
+        const Place p = coord_of<Tile::BM, Tile::BN, Tile::BAND, false>(g, t);
         C a[DEPTH][TM], c[DEPTH][AtLeastOne<Body::LINES>::value];
         read_thin<typename Body::template Row<0>, C, TM, DEPTH>(a, g, p, p.m, rows);
         each<0, Body::LINES>([&](auto index) {
-            C line[DEPTH][1];
-            read_thin<typename Body::template Line<decltype(index)::value>, C, 1, DEPTH>(line, g, p, 0, 1);
+            C vector[DEPTH][1];
+            read_thin<typename Body::template Line<decltype(index)::value>, C, 1, DEPTH>(vector, g, p, 0, 1);
 #pragma unroll
-            for (int k = 0; k < DEPTH; ++k) c[k][decltype(index)::value] = line[k][0];
+            for (int k = 0; k < DEPTH; ++k) c[k][decltype(index)::value] = vector[k][0];
         });
 #pragma unroll 1
-        for (int turn = 0; turn < Tile::TURNS; ++turn) {
-            const i64 n = p.n + (turn * Tile::THREADS + (int)threadIdx.x) * TN;
+        for (int step = 0; step < Tile::ROUNDS; ++step) {
+            const i64 n = p.n + (step * Tile::THREADS + (int)threadIdx.x) * TN;
             if (n >= columns) break;
             C b[DEPTH][TN];
             read_thin<typename Body::template Column<0>, C, TN, DEPTH>(b, g, p, n, columns);

@@ -40,7 +40,7 @@ KM_DEVICE void triangle(i64 t, i64& i, i64& j) {
 
 // The t-th tile. Bands of GROUP tile rows are walked column by column, so that tiles in flight share operands.
 template <int BM, int BN, int GROUP, bool SYMMETRIC, class Args>
-KM_DEVICE Place place_of(const Args& g, i64 t) {
+KM_DEVICE Place coord_of(const Args& g, i64 t) {
     Place p;
     const i64 gm = ceil_div(g.size[ROLE_M], BM), gn = ceil_div(g.size[ROLE_N], BN);
     const i64 tiles = SYMMETRIC ? gm * (gm + 1) / 2 : gm * gn;
@@ -100,7 +100,7 @@ struct Walk<true> {
         column = (int)(tile - (i64)row * columns);
     }
     __device__ __forceinline__ bool more() const { return left > 0; }
-    __device__ __forceinline__ int turn() const { return left & 1; }
+    __device__ __forceinline__ int parity() const { return left & 1; }
     __device__ __forceinline__ void next() {
         --left;
         if (++column == columns) {
@@ -116,7 +116,7 @@ struct Walk<true> {
 
 // Batch entry and first row of a row block.
 template <int BM, class Args>
-KM_DEVICE Place row_place(const Args& g, i64 row) {
+KM_DEVICE Place row_coord(const Args& g, i64 row) {
     Place p;
     const bool single = g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C] == 1;
     const i64 blocks = ceil_div(g.size[ROLE_M], BM);
@@ -132,12 +132,12 @@ KM_DEVICE Place row_place(const Args& g, i64 row) {
 }
 
 template <class Tile, class Args>
-KM_DEVICE Place walk_place(const Args& g, const Walk<false>& walk) {
-    return place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, walk.tile);
+KM_DEVICE Place walk_coord(const Args& g, const Walk<false>& walk) {
+    return coord_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, walk.tile);
 }
 template <class Tile, class Args>
-KM_DEVICE Place walk_place(const Args& g, const Walk<true>& walk) {
-    Place p = row_place<Tile::BM>(g, walk.row);
+KM_DEVICE Place walk_coord(const Args& g, const Walk<true>& walk) {
+    Place p = row_coord<Tile::BM>(g, walk.row);
     p.n = (i64)walk.column * Tile::BN;
     return p;
 }
@@ -165,14 +165,14 @@ struct Fetch {
     static constexpr int SLOTS = SPAN * DEPTH / VEC;
     static constexpr int COUNT = (SLOTS + THREADS - 1) / THREADS;
     // Accesses that make a line; where the threads cover whole lines, a thread's accesses lie HOP lines apart.
-    static constexpr int LINE = (P::RUN == ALONG_K ? DEPTH : SPAN) / VEC, HOP = THREADS / LINE;
-    static constexpr bool REGULAR = QUICK && THREADS % LINE == 0 && SLOTS % THREADS == 0;
-    Pack<T, VEC> held[COUNT];
+    static constexpr int PIECES = (P::RUN == ALONG_K ? DEPTH : SPAN) / VEC, HOP = THREADS / PIECES;
+    static constexpr bool REGULAR = QUICK && THREADS % PIECES == 0 && SLOTS % THREADS == 0;
+    Pack<T, VEC> staged[COUNT];
     const T* from;
     int to;
 
     static __device__ __forceinline__ void where(int slot, int& tile, int& depth) {
-        const int along = slot % LINE * VEC, across = slot / LINE;
+        const int along = slot % PIECES * VEC, across = slot / PIECES;
         tile = P::RUN == ALONG_K ? across : along;
         depth = P::RUN == ALONG_K ? along : across;
     }
@@ -200,7 +200,7 @@ struct Fetch {
             const T* at = from;
             const i64 hop = HOP * (P::RUN == ALONG_K ? tile_stride : depth_stride);
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i, at += hop) held[i] = load_pack<T, VEC>(at);
+            for (int i = 0; i < COUNT; ++i, at += hop) staged[i] = load_pack<T, VEC>(at);
             return;
         }
         int first_tile = 0, first_depth = 0;
@@ -215,14 +215,14 @@ struct Fetch {
             const int last_tile = P::RUN == ALONG_K ? tile : tile + VEC - 1;
             const int last_depth = P::RUN == ALONG_K ? depth + VEC - 1 : depth;
             if (mine && last_tile < tiles && last_depth < depths) {
-                held[i] = load_pack<T, VEC>(at);
+                staged[i] = load_pack<T, VEC>(at);
             } else {
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) {
                     const int t = P::RUN == ALONG_K ? tile : tile + v, d = P::RUN == ALONG_K ? depth + v : depth;
                     const i64 step = P::RUN == ALONG_K ? depth_stride : tile_stride;
-                    held[i].v[v] = T();
-                    if (mine && t < tiles && d < depths) held[i].v[v] = load_pack<T, 1>(at + v * step).v[0];
+                    staged[i].v[v] = T();
+                    if (mine && t < tiles && d < depths) staged[i].v[v] = load_pack<T, 1>(at + v * step).v[0];
                 }
             }
         }
@@ -236,8 +236,8 @@ struct Fetch {
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-                const float value = convert<float>(held[i].v[v]);
-                wild |= P::LOOK == 2 ? !is_tame(value) : !is_finite(value);
+                const float value = convert<float>(staged[i].v[v]);
+                wild |= P::LOOK == 2 ? !is_moderate(value) : !is_finite(value);
             }
         return wild;
     }
@@ -256,7 +256,7 @@ struct Fetch {
             C* at = shared + (REGULAR ? to + i * STEP : depth * PITCH + tile);
             Pack<C, VEC> wide;
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) wide.v[v] = convert<C>(held[i].v[v]);
+            for (int v = 0; v < VEC; ++v) wide.v[v] = convert<C>(staged[i].v[v]);
             if constexpr (WHOLE) {
                 *(Pack<C, VEC>*)at = wide;
             } else {

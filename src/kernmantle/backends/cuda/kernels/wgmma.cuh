@@ -15,7 +15,7 @@ template <int BN_, int STAGES_, int PLANES_, bool SYMMETRIC_>
 struct WgmmaTile {
     static constexpr int BM = 128, BN = BN_, STAGES = STAGES_, PLANES = PLANES_;
     static constexpr bool SYMMETRIC = SYMMETRIC_;
-    static constexpr int MF = 1, NF = BN / 8, CONSUMERS = 8, THREADS = 32 * (CONSUMERS + 4), BAND = 16, TURNS = 16;
+    static constexpr int MF = 1, NF = BN / 8, CONSUMERS = 8, THREADS = 32 * (CONSUMERS + 4), BAND = 16, ROUNDS = 16;
     static constexpr int SLOT = (BM + BN) / BLOCK * BLOCK_BYTES;
 };
 template <class Body, class Tile>
@@ -47,7 +47,7 @@ struct Wgmma {
         state.phase = 1;
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
-            const Place p = S::place(g, t);
+            const Place p = S::coord(g, t);
             if (S::is_empty(g, p)) continue;
             const unsigned char* from = operand ? S::blocks_of(g, 1, plane_of<Body, typename S::Y>(g, p), p.n + mine * BLOCK, g.size[ROLE_N])
                                                 : S::blocks_of(g, 0, plane_of<Body, typename S::X>(g, p), p.m + mine * BLOCK, g.size[ROLE_M]);
@@ -115,11 +115,11 @@ struct Wgmma {
     static __device__ void consume(const Args& g, unsigned shared, const Barriers& barriers, int* left, int products, int warp, int lane) {
         const i64 tiles = S::count(g), across = ceil_div(g.size[ROLE_K], BLOCK);
         State state;
-        int turn = 0;
+        int ordinal = 0;
         if (warp >= 4) pass_issue(1);
 #pragma unroll 1
-        for (i64 t = blockIdx.x; t < tiles; t += gridDim.x, ++turn) {
-            if (S::is_empty(g, S::place(g, t))) continue;
+        for (i64 t = blockIdx.x; t < tiles; t += gridDim.x, ++ordinal) {
+            if (S::is_empty(g, S::coord(g, t))) continue;
             float sum[CELLS];
             if (Tile::PLANES == 2 && (!has_halves<Body>() || products > 1)) {
                 multiply<true>(sum, shared, barriers, across, state, warp / 4, lane);
@@ -128,7 +128,7 @@ struct Wgmma {
             }
             // worked out anew, so that it takes no registers in between
             ptx::opaque(t);
-            S::finish(g, S::place(g, t), 16 * warp, 0, sum, left, turn, lane);
+            S::finish(g, S::coord(g, t), 16 * warp, 0, sum, left, ordinal, lane);
         }
         if (warp < 4) await_issue(0);
     }
@@ -138,12 +138,12 @@ template <class Body, class Tile>
 __device__ __forceinline__ void wgmma(const typename Body::Args& g) {
     typedef Wgmma<Body, Tile> W;
     extern __shared__ __align__(1024) unsigned char raw[];
-    __shared__ int left[Tile::TURNS];
+    __shared__ int left[Tile::ROUNDS];
     const unsigned shared = (shared_address(raw) + 1023) / 1024 * 1024;
     const typename W::Barriers barriers = {shared + Tile::STAGES * W::SLOT};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (W::S::left_all(g, Tile::THREADS)) return;
-    if (threadIdx.x < Tile::TURNS) left[threadIdx.x] = -1;
+    if (threadIdx.x < Tile::ROUNDS) left[threadIdx.x] = -1;
     if (threadIdx.x == 0) barriers.initialise(1, Tile::CONSUMERS);
     __syncthreads();
     const int products = g.scratch.list[LIST_PRODUCTS];

@@ -454,3 +454,24 @@ def test_gradients_of_a_layer_whose_saved_x_comes_back_in_another_layout():
         found = torch.autograd.grad(value, [x, *layer.parameters()])
         for one, other in zip(found, wanted, strict=True):
             assert_close(one, other, depth=4096)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("pattern", [(512, 2, 2, 1), (1, 2, 2, 512), (3, 33, 40, 3), (1, 300, 7, 2)], ids=str)
+def test_one_entry_of_a_batch_that_is_last_goes_as_a_row(pattern, packed):
+    a, b, c, d = pattern
+    layer = KSLinear(a * c * d, a * b * d, [pattern], batch_last=True).eval().requires_grad_(False)
+    row = KSLinear(a * c * d, a * b * d, [pattern], True, list(layer.weights)).eval().requires_grad_(False)
+    row.bias.copy_(layer.bias)
+    weight, bias = layer.weights[0].double(), layer.bias.double()
+    layer, row = (layer.pack(), row.pack()) if packed else (layer, row)
+    x = torch.randn(a * c * d, 1)
+    for _ in range(2):
+        found = layer(x)
+        assert found.shape == (a * b * d, 1)
+        assert torch.equal(found.T, row(x.T))
+        assert layer.info == row.info
+        assert torch.equal(layer(x[:, 0]), found[:, 0])
+    wanted = exact(x.T.double(), weight) + bias
+    terms = exact(x.T.double().abs(), weight.abs()) + bias.abs()
+    assert_close(found.T, wanted, depth=c + 1, magnitude=terms)

@@ -227,9 +227,15 @@ def _batch_last(
             name = quickest((a, b, c, d), *about, None, packed)[0]
         if name == "kernel" and execute.cpu().ready(x.dtype):
             adds = biased and len(multiply) == len(weights) - 1
-            call = execute.cpu().last((a, b, c, d), value, weight, len(value), adds, packed)
-            packs, route = packs or (packed and d > 1), call.route
-            multiply.append(_multiplying_last(call, d > 1))
+            if len(value) == 1:
+                call = execute.cpu().first((a, b, c, d), value, weight, a * b * d, adds, packed)
+                packs = packs or (packed and call.pack is not None)
+                multiply.append(_multiplying(call, True))
+            else:
+                call = execute.cpu().last((a, b, c, d), value, weight, len(value), adds, packed)
+                packs = packs or (packed and d > 1)
+                multiply.append(_multiplying_last(call, d > 1))
+            route = call.route
         elif name == "bmm" and d == 1 and len(value) <= BLAS_FARTHEST:
             multiply.append(_batched)
             route = "torch bmm"
@@ -299,16 +305,16 @@ def _kernel(x: torch.Tensor, weight: torch.Tensor, biased: bool, options: Option
     return execute.cpu().first((a, b, c, d), x, weight, a * b * d, biased, packed)
 
 
-def _multiplying(call: Call) -> Multiply:
-    """Return a product by the kernel."""
-    start, operand = call.start.run, execute.cpu().operand
+def _multiplying(call: Call, is_column: bool = False) -> Multiply:
+    """Return a product by the kernel; ``is_column``: of one entry of a batch that is last, which lies as a row does."""
+    start, operand, features = call.start.run, execute.cpu().operand, call.features
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None) -> torch.Tensor:
-        out = allocate((len(x), call.features), x.dtype, x.device)
+        out = allocate((features, 1) if is_column else (len(x), features), x.dtype, x.device)
         own = weight if call.pack is None else operand(call, weight, packed)
         if bias is None or call.adds_bias:
             start(x.data_ptr(), own.data_ptr(), out.data_ptr())
-            return out if bias is None else out.add_(bias)
+            return out if bias is None else out.add_(bias[:, None] if is_column else bias)
         start(x.data_ptr(), own.data_ptr(), out.data_ptr(), bias.data_ptr())
         return out
 

@@ -224,3 +224,33 @@ def test_rows_that_a_type_does_not_tell_apart_are_refused():
     assert numbered(3, like).tolist() == [0, 1, 2]
     with pytest.raises(errors.ParameterError, match="pass float64"):
         numbered(1 << 25, like)
+
+
+@pytest.mark.parametrize("name", ["KNeighborsClassifier", "KNeighborsRegressor"])
+@pytest.mark.parametrize("weights", [None, lambda distances: np.exp(-distances)])
+def test_weights_may_be_a_function_as_of_scikit_learn(name, weights):
+    random = np.random.default_rng(0)
+    x, z, y = random.normal(size=(40, 3)), random.normal(size=(9, 3)), random.integers(3, size=40)
+    ours, theirs = (getattr(home, name)(4, weights=weights).fit(x, y) for home in (km.estimators, sklearn.neighbors))
+    assert_close(
+        torch.from_numpy(np.float64(ours.predict(z))), torch.from_numpy(np.float64(theirs.predict(z))), depth=40
+    )
+
+
+def test_bad_weights_of_a_function():
+    x, y = np.arange(4.0)[:, None], np.array([0, 1, 0, 1])
+    for weights, match in (
+        (np.zeros_like, "zero weights"),
+        (lambda d: d[:, :1], "gave shape"),
+        ("best", "a function or None"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            km.estimators.KNeighborsClassifier(2, weights=weights).fit(x, y).predict(x)
+
+
+def test_a_radius_may_be_infinite():
+    x = np.arange(5.0)[:, None]
+    found = km.estimators.NearestNeighbors(radius=np.inf).fit(x).radius_neighbors_graph(mode="distance").toarray()
+    assert np.array_equal(found, np.abs(x - x.T))
+    with pytest.raises(ValueError, match="radius"):
+        km.estimators.NearestNeighbors(radius=np.nan).fit(x).radius_neighbors(x)

@@ -294,3 +294,9 @@ def test_argkmin_is_the_search_of_scikit_learn():
 def test_mistakes(call, message):
     with pytest.raises((errors.ParameterError, errors.ShapeError), match=message):
         call()
+
+
+def test_precomputed_distances_are_not_negative():
+    with pytest.raises(errors.ParameterError, match="non-negative values"):
+        km.pairwise_distances(np.full((5, 5), -1.0), metric="precomputed")
+    assert km.pairwise_kernels(np.full((5, 5), -1.0), metric="precomputed")[0, 0] == -1

@@ -95,9 +95,9 @@ def check_integer(value: Any, name: str, least: int) -> int:
     return int(value)
 
 
-def check_real(value: Any, name: str, least: float, *, above: bool = False) -> float:
-    """Return a finite real parameter of at least so much, or above it."""
+def check_real(value: Any, name: str, least: float, *, above: bool = False, finite: bool = True) -> float:
+    """Return a real parameter of at least so much, or above it; finite unless it may be infinite."""
     is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_real or not np.isfinite(value) or value < least or (above and value == least):
+    if not is_real or np.isnan(value) or (finite and np.isinf(value)) or value < least or (above and value == least):
         raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} {least:g}, got {value!r}")
     return float(value)

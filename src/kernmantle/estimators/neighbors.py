@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from .measure import Measure
 from .neighbor_queries import NearestQueries
 
 WEIGHTS = ("uniform", "distance")
+Weights = str | Callable[[Any], Any] | None
 
 
 class _Neighbors(NearestQueries):
     """Rows, and the nearest of them."""
 
     def __init__(
-        self, n_neighbors: int = 5, *, weights: str = "uniform", metric: Metric = "minkowski", p: float = 2.0,
+        self, n_neighbors: int = 5, *, weights: Weights = "uniform", metric: Metric = "minkowski", p: float = 2.0,
         metric_params: Mapping[str, Any] | None = None, similarity: Kernel | None = None, device: str | None = None,
     ) -> None:  # fmt: skip
         self.n_neighbors = n_neighbors
@@ -36,8 +37,8 @@ class _Neighbors(NearestQueries):
         self.device = device
 
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}")
+        if self.weights is not None and not callable(self.weights) and self.weights not in WEIGHTS:
+            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}, a function or None")
         if isinstance(self.n_neighbors, bool) or not isinstance(self.n_neighbors, (int, np.integer)):
             raise ValueError(f"n_neighbors must be an integer, got {self.n_neighbors!r}")
         if self.similarity is not None:
@@ -48,15 +49,30 @@ class _Neighbors(NearestQueries):
         instead = "pass it as similarity=, as similarity=km.Linear()"
         self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params, instead))
 
-    def _shares(self, values: torch.Tensor) -> torch.Tensor:
+    def _shares(self, values: torch.Tensor, back: Back) -> torch.Tensor:
         """Return the weight of each neighbour; those at distance 0 outweigh all others."""
-        if self.weights == "uniform":
+        if callable(self.weights):
+            return _of_function(self.weights, values, back)
+        if self.weights in (None, "uniform"):
             return torch.full_like(values, 1 / values.shape[1])
         if self.similarity is not None:
             return values / values.sum(1, keepdim=True)
         zero = values == 0
         shares = torch.where(zero.any(1, keepdim=True), zero.to(values), 1 / values)
         return shares / shares.sum(1, keepdim=True)
+
+
+def _of_function(weights: Callable[[Any], Any], values: torch.Tensor, back: Back) -> torch.Tensor:
+    """Return the shares by a function of the distances; ValueError where those of a row are all 0."""
+    found = torch.as_tensor(weights(back(values))).to(values)
+    if found.shape != values.shape:
+        raise ValueError(f"weights gave shape {tuple(found.shape)} for distances of shape {tuple(values.shape)}")
+    total = found.sum(1, keepdim=True)
+    if bool((total == 0).any()):
+        raise ValueError(
+            "All neighbors of some sample is getting zero weights: modify the function weights= so that some are not 0"
+        )
+    return found / total
 
 
 class KNeighborsClassifier(ClassifierMixin, _Neighbors):
@@ -66,8 +82,9 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
     ----------
     n_neighbors : int
         How many vote.
-    weights : {"uniform", "distance"}
-        Equal votes, or those of the reciprocal distance (of a similarity its value).
+    weights : {"uniform", "distance"}, callable or None
+        Equal votes (None too), those of the reciprocal distance (of a similarity its value), or of a function of the
+        distances, (m, n_neighbors), to as many weights.
     metric : str, callable, km.Kernel or km.Contraction
         As of :class:`NearestNeighbors`: the name of a metric, your own distance, as ``lambda a, b: abs(a - b)``,
         or "precomputed". The smallest value is the nearest, as in :func:`km.argkmin`.
@@ -116,7 +133,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         values, indices = self._nearest(rows, None, X is None)
         codes = torch.as_tensor(self._codes, device=rows.device)[indices]
         votes = values.new_zeros(rows.shape[0], len(self.classes_))
-        return votes.scatter_add_(1, codes, self._shares(values)), back
+        return votes.scatter_add_(1, codes, self._shares(values, back)), back
 
     def predict_proba(self, X: Any) -> Any:
         """Return the shares of the votes, (m, classes)."""
@@ -167,7 +184,7 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
         """Return the means, (m,) or (m, outputs); without X of the fitted rows, each by the others."""
         rows, back = self._queries(X)
         values, indices = self._nearest(rows, None, X is None)
-        shares = self._shares(values)
+        shares = self._shares(values, back)
         trained_targets = self._targets.to(rows)
         if trained_targets.dim() == 1:
             return back((shares * trained_targets[indices]).sum(1))

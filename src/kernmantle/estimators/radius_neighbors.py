@@ -42,7 +42,7 @@ class _WithinRadius(RadiusQueries):
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}")
-        check_real(self.radius, "radius", 0)
+        check_real(self.radius, "radius", 0, finite=False)
         self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params))
 
     def _means(self, X: Any, values: torch.Tensor) -> tuple[torch.Tensor, Back]:

@@ -88,7 +88,10 @@ def pairwise_distances(
     options = {name: kwds.pop(name) for name in _ARRAYS if kwds.get(name) is not None}
     x, y, options, wrap = _arrays(X, None if Y is X else Y, options, "allow-nan" if missing else ensure_all_finite)
     if metric == "precomputed":
-        return wrap(_precomputed(x, y))
+        distances = _precomputed(x, y)
+        if distances.device.type == "cpu" and bool((distances.detach() < 0).any()):
+            raise ParameterError("metric 'precomputed' takes non-negative values, X has negative ones")
+        return wrap(distances)
     if metric in _OWN:
         if kwds or options:
             raise ParameterError(f"metric {metric!r} takes no {next(iter([*kwds, *options]))}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib import import_module
@@ -48,7 +48,7 @@ def _driver() -> Any:
 
 
 @contextmanager
-def relaxed_capture() -> Iterator[None]:
+def relaxed_capture() -> Generator[None]:
     """Let this thread query events while it captures a graph, which other modes of a capture forbid."""
     driver = _driver()
     _, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)

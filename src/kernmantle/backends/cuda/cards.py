@@ -20,10 +20,12 @@ class Card:
     memory_rate: float
 
 
+# Both are of the generation whose costs were measured.
+_MEASURED = next(limits for limits in ARCHITECTURES.values() if limits.has(("measured",)))
 # Rates as measured by benchmarks/calibrate.py: the median of the rows in benchmarks/results/h100-*.jsonl, h200-*.jsonl.
 _ROWS = (
-    Card("h100", ARCHITECTURES["sm_90"], 85017493504, 2.86e12),
-    Card("h200", ARCHITECTURES["sm_90"], 150109880320, 3.84e12),
+    Card("h100", _MEASURED, 85017493504, 2.86e12),
+    Card("h200", _MEASURED, 150109880320, 3.84e12),
 )
 PREDICTED = {card.name: card for card in _ROWS}
 _WORDS = re.compile(r"[a-z]+\d+[a-z]*|\d+[a-z]+|[a-z]+|\d+")

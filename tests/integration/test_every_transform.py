@@ -115,6 +115,11 @@ FUNCTIONS_OF_TENSORS: dict[str, Row] = {
         )
         for name in ("Smallest", "Largest")
     },
+    "with_gradients": Row(lambda x, y: km.with_gradients(km.Gaussian(1.3), x, y), (X, Y)),
+    "SpectralMixture": Row(
+        lambda x, y, weights, means, scales: km.SpectralMixture(weights.exp(), means, scales.exp())(x, y),
+        (X, Y, (2,), (2, 2), (2, 2)),
+    ),
     "attention": Row(km.attention, (X, Y, (2, 3))),
     "attention score": Row(lambda q, k, v: km.attention(q, k, v, score=lambda a, b: -abs(a - b)), (X, Y, (2, 3))),
     "argkmin": Row(lambda x, y: km.argkmin(x, y, 2, p=1.3, return_values=True)[0], (X, Y)),
@@ -257,8 +262,9 @@ def test_a_transform_gives_the_gradient_or_says_that_it_cannot(name, way):
 
 
 NO_FLOAT_TENSORS = {
-    "Fold", "Semiring", "__version__", "clear_cache", "config", "errors", "get_config", "set_config", "precompile",
-    "tune", "KronWorkspace", "kron_workspace", "KSPattern", "choose_patterns", "load_structured", "replace_linears",
+    "Estimate", "Fold", "Semiring", "__version__", "clear_cache", "config", "errors", "estimate", "get_config",
+    "set_config", "precompile", "tune", "KronWorkspace", "kron_workspace", "KSPattern", "choose_patterns",
+    "load_structured", "replace_linears",
 }  # fmt: skip
 NOT_OF_ROWS = {
     "form",
@@ -273,8 +279,8 @@ NOT_OF_ROWS = {
     "transform",
 }
 NOT_SOLVERS = {
-    "CholeskyFactor", "Estimate", "Iterations", "KernelSolution", "LUFactor", "LowRank", "MaskedKronecker", "Posterior",
-    "SVD", "Solution", "Spectrum", "Workspace", "workspace", "eigh_multi_gpu",
+    "CentreSolution", "CholeskyFactor", "Estimate", "Iterations", "KernelSolution", "LUFactor", "LowRank",
+    "MaskedKronecker", "Posterior", "SVD", "Solution", "Spectrum", "Workspace", "workspace", "eigh_multi_gpu",
 }  # fmt: skip
 """Results of solvers, what counts bytes, and what starts processes of its own."""
 

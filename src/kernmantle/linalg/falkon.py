@@ -25,7 +25,7 @@ from .cg import LIMIT, STAGNATED, Iterations
 from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
 from .outside import outside
-from .row_source import RowSource, available, host_rows, tensor_of
+from .row_source import RowSource, available, drawn, host_rows, tensor_of
 from .sketch_and_project import CHECKED
 from .sketch_problem import MEMORY_SHARE, Limits, check_no_gradient, check_positive, device_of, targets_of
 
@@ -219,21 +219,12 @@ def _iterated(
 
 def _checked(problem: _Problem, a: torch.Tensor, predicted: torch.Tensor, seed: int) -> torch.Tensor:
     """Relative difference of the predictions of coefficients in float64, for random rows, and these."""
-    chosen = _drawn(problem.source.size, min(CHECKED, problem.source.size), seed + 1)
+    chosen = drawn(problem.source.size, min(CHECKED, problem.source.size), seed + 1)
     rows, there = problem.source.picked(chosen).double(), chosen.to(predicted.device)
     true = problem.kernel.matmul(rows, problem.centres.double(), a.double())
     mean = _squares(problem.y) / problem.source.size
     missed = (true - predicted[there].double()).square().mean(0)
     return (missed / mean.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
-
-
-def _drawn(size: int, count: int, seed: int) -> torch.Tensor:
-    """Return different random numbers below size, without a permutation of all where they are few."""
-    source = torch.Generator().manual_seed(seed)
-    if count > size // 4:
-        return torch.randperm(size, generator=source)[:count]
-    found = torch.randint(size, (2 * count,), generator=source).unique()
-    return found[torch.randperm(len(found), generator=source)[:count]]
 
 
 def _fingerprint(problem: _Problem, sample: int, seed: int) -> dict[str, Any]:
@@ -399,14 +390,14 @@ def _prepared(
     source = RowSource(
         x, where, n, int(MEMORY_SHARE * free) if memory is None else check_positive(memory, "memory"), None
     )
-    drawn = _drawn(n, m + size if counted and m < n else size, seed)
+    picked = drawn(n, m + size if counted and m < n else size, seed)
     if counted:
-        points = source.picked(drawn[:m] if m < n else torch.arange(n))
-        drawn = drawn[m:] if m < n else drawn
+        points = source.picked(picked[:m] if m < n else torch.arange(n))
+        picked = picked[m:] if m < n else picked
     else:
         points = tensor_of(centres, 0, m).to(where)
     columns = targets.detach().reshape(n, -1).to(where)
-    return _Problem(kernel, source, points, columns, float(ridge)), drawn, vector
+    return _Problem(kernel, source, points, columns, float(ridge)), picked, vector
 
 
 def _result(

@@ -173,3 +173,12 @@ def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((start, stop))
     return found
+
+
+def drawn(size: int, count: int, seed: int) -> torch.Tensor:
+    """Return different random numbers below size, without a permutation of all where they are few."""
+    source = torch.Generator().manual_seed(seed)
+    if count > size // 4:
+        return torch.randperm(size, generator=source)[:count]
+    found = torch.randint(size, (2 * count,), generator=source).unique()
+    return found[torch.randperm(len(found), generator=source)[:count]]

@@ -25,6 +25,7 @@ from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
 from .outside import outside
 from .preconditioners import LowRank, nystrom
+from .row_source import drawn
 from .sketch_problem import Limits, Problem, fingerprint, prepared
 
 JITTER = (1e-6, 1e-5, 1e-4, 1e-3)
@@ -181,9 +182,7 @@ def _checked(problem: Problem, state: _State) -> tuple[torch.Tensor, torch.Tenso
     """Relative residual of each column and its standard error, by random rows in float64."""
     size = problem.source.size
     count = min(CHECKED, size)
-    chosen = torch.randperm(size, generator=torch.Generator().manual_seed(problem.seed + 1))[:count]
-    if count == size:
-        chosen = torch.arange(size)
+    chosen = torch.arange(size) if count == size else drawn(size, count, problem.seed + 1)
     there = chosen.to(state.w.device)
     rows = problem.source.picked(chosen).double()
     ridge = problem.ridge[there, None].double() if isinstance(problem.ridge, torch.Tensor) else problem.ridge

@@ -227,10 +227,8 @@ class KroneckerProduct:
         """Return the sum of the diagonal."""
         if any(rows != columns for rows, columns in sizes(self.factors)):
             return self.diagonal().sum(-1)
-        total = spread(self.scale, 0)
-        for factor in self.factors:
-            total = total * (factor if isinstance(factor, int) else factor.diagonal(dim1=-2, dim2=-1).sum(-1))
-        return torch.as_tensor(total, dtype=self.dtype, device=self.device)
+        traces = [f if isinstance(f, int) else f.diagonal(dim1=-2, dim2=-1).sum(-1) for f in self.factors]
+        return torch.as_tensor(math.prod(traces, start=spread(self.scale, 0)), dtype=self.dtype, device=self.device)
 
     def inverse(self) -> KroneckerProduct:
         """Return the inverse, the product of the inverses of the factors.
@@ -363,13 +361,8 @@ class KroneckerProduct:
         the eigenvalues of each factor differ.
         """
         self._square("eigh")
-        values: list[torch.Tensor] = []
-        vectors: list[Factor] = []
-        for factor in self.factors:
-            value, vector = (self._ones(factor), factor) if isinstance(factor, int) else torch.linalg.eigh(factor)
-            values.append(value)
-            vectors.append(vector)
-        return self._combined(values), self.like(vectors, 1)
+        parts = [(self._ones(f), f) if isinstance(f, int) else torch.linalg.eigh(f) for f in self.factors]
+        return self._combined([values for values, _ in parts]), self.like([vectors for _, vectors in parts], 1)
 
     def eigvalsh(self) -> torch.Tensor:
         """Return the eigenvalues as of ``eigh``; their derivative exists for repeated ones too."""

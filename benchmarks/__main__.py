@@ -49,6 +49,7 @@ from . import (
     structured_random,
     tables,
     tiles,
+    unseen,
     xrfm,
 )
 from .case import Case, Probe, Suite
@@ -79,6 +80,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "estimators-cpu": lambda: estimators.CPU_SUITE,
     "clusters": clusters.suite,
     "keops-gallery": keops_gallery.suite,
+    unseen.NAME: unseen.suite,
 }
 FULL: dict[str, Callable[[], Suite]] = {
     "apply": lambda: apply.suite(full=True),

@@ -29,7 +29,7 @@ TITLES = {
     "many": "Several GPUs",
     "scores": "Scores", "solvers": "Solvers",
     "solvers-cpu": "Kernel systems",
-    "tables": "Rows of the tables", "xrfm": "Feature learning",
+    "tables": "Rows of the tables", "unseen": "Shapes that no prediction was fitted to", "xrfm": "Feature learning",
 }  # fmt: skip
 LARGE = {"kronsparse": kronsparse}  # suites of more rows than a table takes
 _FIELDS = {"suite", "case", "title", "status", "results", "stamp", "date"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import apply, problems, run, scores, xrfm
+from benchmarks import apply, problems, run, scores, unseen, xrfm
 from benchmarks.case import Peer, Suite
 from benchmarks.timing import Plan
 
@@ -75,3 +75,10 @@ def test_matrices_of_the_scores_are_those_written_out(place):
     small = replace(case, problem=of(20, 30, 7), clock="wall")
     found = results(small)
     assert {each["status"] for each in found.values()} == {"ok"}, found
+
+
+@pytest.mark.parametrize("case", unseen.suite(part=200).rows, ids=lambda case: case.name)
+def test_unseen_calls_are_those_written_out(case):
+    wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
+    found = results(replace(case, peers=(wrong,), clock="wall"))
+    assert {name: each["status"] for name, each in found.items()} == {"kernmantle": "ok", "wrong": "wrong"}, found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -165,6 +165,94 @@ def _attention(kind: str, dtype: str, seconds: tuple[float, float]) -> list[Case
     return cases
 
 
+def _forward_mode(attend: Attend) -> Prepare:
+    """The result and its tangent by all inputs, which is returned."""
+
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        inputs, tangents = (tuple(given[name] for name in names) for names in ("qkv", "gqk"))
+
+        def call() -> torch.Tensor:
+            return torch.func.jvp(attend, inputs, tangents)[1].reshape(ROWS, WIDTH)
+
+        return call
+
+    return prepare
+
+
+def _exact_tangent(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+    heads = sorted({row // LENGTH for row in picks.rows})
+    rows = []
+    for row in picks.rows:
+        head, i = heads.index(row // LENGTH), row % LENGTH
+        q, k, v, g = (torch.from_numpy(given[name][head]) for name in "qkvg")
+        weights = torch.softmax(SCALE * (k @ q[i]), 0)
+        slope = SCALE * (k @ g[i] + q @ q[i])
+        tangent = (weights * (slope - weights @ slope)) @ v + weights @ k
+        rows.append(tangent[picks.columns])
+    return torch.stack(rows).numpy()
+
+
+def _tangent() -> Case:
+    return Case(
+        "bf16 product forward and jvp",
+        f"attention {ITEMS} x {HEADS} x {LENGTH} x {WIDTH} and its tangent, bf16 product",
+        Problem(_inputs("bf16"), _exact_tangent, (ROWS, WIDTH), LENGTH, "bf16", part=_heads, picked=PICKED),
+        _forward_mode(_ours("product")), (), Work(0.0, {"fp16": 6 * PAIRS * WIDTH}, serial=False),
+        (Target("seconds", 5e-3),), "events", PAIRS * WIDTH, roundings=64,
+    )  # fmt: skip
+
+
+_FEW_HEADS, _FEW_ROWS = 8, 2048
+_BLOCK = 128
+_OF_ENTRIES: dict[str, tuple[Callable[..., Any], str]] = {
+    "L1": (lambda a, b: -abs(a - b), "sum"),
+    "tropical": (lambda a, b: a + b, "max"),
+}
+
+
+def _reduced(kind: str, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The scores of rows of q, by torch's broadcasting."""
+    map_of, how = _OF_ENTRIES[kind]
+    entries = map_of(q[..., :, None, :], k[..., None, :, :])
+    return entries.sum(-1) if how == "sum" else entries.amax(-1)
+
+
+def _few_inputs(device: str) -> Arrays:
+    shape = (1, _FEW_HEADS, _FEW_ROWS, WIDTH)
+    return {name: normal(_FEW_HEADS * _FEW_ROWS, WIDTH, "f32", device, i).view(shape) for i, name in enumerate("qkv")}
+
+
+def _any_score(kind: str) -> Case:
+    """A score without products in float32, against torch's broadcasting by blocks of rows."""
+    map_of, how = _OF_ENTRIES[kind]
+    score, count = Contraction("mk,nk->mn", map_of, reduce=how), _FEW_HEADS * _FEW_ROWS
+    pairs = float(count) * _FEW_ROWS * WIDTH
+
+    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        rows = []
+        for row in picks.rows:
+            q, k, v = (torch.from_numpy(given[name][0, row // _FEW_ROWS]) for name in "qkv")
+            weights = torch.softmax(_reduced(kind, q[row % _FEW_ROWS][None], k)[0], -1)
+            rows.append((weights @ v)[picks.columns])
+        return torch.stack(rows).numpy()
+
+    def ours(given: Arrays) -> Callable[[], torch.Tensor]:
+        return lambda: attention(*(given[name] for name in "qkv"), score=score).reshape(count, WIDTH)
+
+    def by_torch(given: Arrays) -> Callable[[], torch.Tensor]:
+        q, k, v = (given[name] for name in "qkv")
+        return lambda: torch.cat(
+            [torch.softmax(_reduced(kind, part, k), -1) @ v for part in q.split(_BLOCK, -2)], -2
+        ).reshape(count, WIDTH)
+
+    return Case(
+        f"f32 {kind}", f"attention 1 x {_FEW_HEADS} x {_FEW_ROWS} x {WIDTH}, f32 {kind}",
+        Problem(_few_inputs, exact, (count, WIDTH), _FEW_ROWS, "f32", picked=PICKED), ours,
+        (Peer("torch", by_torch),), Work(0.0, {"fp32": 2 * pairs}, serial=False),
+        (Target("faster", 10, "torch"),), "events", pairs, roundings=16,
+    )  # fmt: skip
+
+
 def _points(device: str) -> Arrays:
     return {"x": normal(POINTS, FEATURES, "f32", device, 1), "y": normal(POINTS, FEATURES, "f32", device, 2)}
 
@@ -179,23 +267,24 @@ def _steps(soft: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tens
     return f.view(1, -1)
 
 
-def _soft(x: torch.Tensor, y: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    return scores_of("sqeuclidean", x, y, {}, "cost").reduced("logsumexp", TERMS, 1 / EPS, terms)
+def _soft(cost: str, x: torch.Tensor, y: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    return scores_of(cost, x, y, {}, "cost").reduced("logsumexp", TERMS, 1 / EPS, terms)
 
 
-def _soft_exactly(x: torch.Tensor, y: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    squares = (y * y).sum(-1)
-    parts = [
-        torch.logsumexp(terms - ((part * part).sum(-1, keepdim=True) + squares - 2 * part @ y.mT) / EPS, -1)
-        for part in x.split(5000)
-    ]
-    return torch.cat(parts)
+def _costs(cost: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if cost == "cityblock":
+        return torch.cdist(x, y, p=1)
+    return (x * x).sum(-1, keepdim=True) + (y * y).sum(-1) - 2 * x @ y.mT
 
 
-def _exact_potentials(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+def _soft_exactly(cost: str, x: torch.Tensor, y: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.logsumexp(terms - _costs(cost, part, y) / EPS, -1) for part in x.split(5000)])
+
+
+def _exact_potentials(cost: str, given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tensors = {name: torch.from_numpy(value).to(device) for name, value in given.items()}
-    return _steps(_soft_exactly, tensors)[:, picks.columns].cpu().numpy()
+    return _steps(partial(_soft_exactly, cost), tensors)[:, picks.columns].cpu().numpy()
 
 
 def _flash(tf32: bool) -> Prepare:
@@ -209,17 +298,24 @@ def _flash(tf32: bool) -> Prepare:
 
 
 # The peer's potentials are others, by a constant and by its updates of both at once: its error is not looked at.
-_SINKHORN = Case(
-    f"sinkhorn {STEPS} half steps", f"{STEPS} soft minima of squared distances, {POINTS} x {POINTS} x {FEATURES}",
-    Problem(_points, _exact_potentials, (1, POINTS), POINTS, "f32"),
-    lambda given: lambda: _steps(_soft, given),
-    (
-        Peer("flash-sinkhorn tf32", _flash(True), package="flash-sinkhorn", accuracy=math.inf),
-        Peer("flash-sinkhorn", _flash(False), package="flash-sinkhorn", accuracy=math.inf),
-    ),
-    Work(0.0, {"fp16": 3.0 * STEPS * float(POINTS) ** 2 * FEATURES}, serial=False),
-    (Target("seconds", 40e-3),), "events", float(POINTS) ** 2 * STEPS, roundings=4,
-)  # fmt: skip
+_FLASH = (
+    Peer("flash-sinkhorn tf32", _flash(True), package="flash-sinkhorn", accuracy=math.inf),
+    Peer("flash-sinkhorn", _flash(False), package="flash-sinkhorn", accuracy=math.inf),
+)
+
+
+def _sinkhorn(cost: str, seconds: float) -> Case:
+    """Soft minima of a cost, those of squared distances beside a library that has no other."""
+    square, pairs = cost == "sqeuclidean", float(POINTS) ** 2 * STEPS
+    name, title = ("", "squared distances") if square else (f" {cost}", "sums of absolute differences")
+    compute = {"fp16": 3 * pairs * FEATURES} if square else {"fp32": 2 * pairs * FEATURES}
+    return Case(
+        f"sinkhorn{name} {STEPS} half steps", f"{STEPS} soft minima of {title}, {POINTS} x {POINTS} x {FEATURES}",
+        Problem(_points, partial(_exact_potentials, cost), (1, POINTS), POINTS, "f32"),
+        lambda given: lambda: _steps(partial(_soft, cost), given), _FLASH if square else (),
+        Work(0.0, compute, serial=False), (Target("seconds", seconds),), "events", pairs, roundings=4,
+    )  # fmt: skip
+
 
 SUITE = Suite(
     "attention", "cuda",
@@ -230,6 +326,9 @@ SUITE = Suite(
         *_attention("product", "f32", (6e-3, 18e-3)),
         *_attention("product causal", "f32", (4e-3, 12e-3)),
         *_attention("capped", "f32", (8e-3, 24e-3)),
-        _SINKHORN,
+        _tangent(),
+        *map(_any_score, _OF_ENTRIES),
+        _sinkhorn("sqeuclidean", 40e-3),
+        _sinkhorn("cityblock", 230e-3),
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import apply, problems, run, scores, unseen, xrfm
+from benchmarks import apply, attention, problems, run, scores, unseen, xrfm
 from benchmarks.case import Peer, Suite
 from benchmarks.timing import Plan
 
@@ -55,7 +55,7 @@ SMALL = (
     scores.nearest(30, 40, 5, 3, "bf16", 1.0),
     scores.nearest(20, 50, 3, 4, "f32", 1.0, p=1.0),
     scores.product(30, 40, 3, 2, 1.0),
-    scores.product(30, 40, 3, 2, 1.0, "backward"),
+    scores.gradients(30, 3, 2, 1.0),
 )
 
 
@@ -82,3 +82,26 @@ def test_unseen_calls_are_those_written_out(case):
     wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
     found = results(replace(case, peers=(wrong,), clock="wall"))
     assert {name: each["status"] for name, each in found.items()} == {"kernmantle": "ok", "wrong": "wrong"}, found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        attention._tangent,
+        lambda: attention._any_score("L1"),
+        lambda: attention._any_score("tropical"),
+        lambda: attention._sinkhorn("sqeuclidean", 1.0),
+        lambda: attention._sinkhorn("cityblock", 1.0),
+    ],
+    ids=["tangent", "L1", "tropical", "squares", "cityblock"],
+)
+def test_attention_and_soft_minima_are_those_written_out(make, monkeypatch):
+    small = {"ITEMS": 1, "HEADS": 2, "LENGTH": 64, "ROWS": 128, "_FEW_HEADS": 2, "_FEW_ROWS": 48, "POINTS": 70}
+    for name, value in small.items():
+        monkeypatch.setattr(attention, name, value)
+    case = make()
+    peers = tuple(peer for peer in case.peers if peer.package == "torch")
+    wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
+    found = results(replace(case, peers=(*peers, wrong), clock="wall"))
+    assert found.pop("wrong")["status"] == "wrong"
+    assert {each["status"] for each in found.values()} == {"ok"}, found

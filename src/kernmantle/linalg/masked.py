@@ -8,6 +8,7 @@ import torch
 
 from ..errors import DtypeError, ParameterError, ShapeError
 from .cg import Iterations, cg
+from .sketch_problem import check_no_gradient
 
 BLOCK = 16
 """Samples that are corrected at a time: more columns than that share no more of a Krylov space than they cost."""
@@ -25,7 +26,7 @@ class MaskedKronecker:
         k(axis2)])``.
     mask : array of bool, shape (n1, n2, ...)
         True for the cells with values.
-    noise : number
+    noise : number or tensor, shape ()
         Added to the diagonal.
 
     Attributes
@@ -42,8 +43,9 @@ class MaskedKronecker:
 
     Notes
     -----
-    There are no gradients. Cost of a product: n (n1 + n2 + ...) multiplications for n cells of the grid. Source: Lin,
-    Ament, Balandat and Bakshy, Scaling Gaussian processes for learning curve prediction, 2024.
+    Products, solutions, means and :func:`logdet` have first-order gradients by the factors, their scale, the noise and
+    the values, for the marginal likelihood. Cost of a product: n (n1 + n2 + ...) multiplications for n cells of the
+    grid. Source: Lin, Ament, Balandat and Bakshy, Scaling Gaussian processes for learning curve prediction, 2024.
 
     Examples
     --------
@@ -62,7 +64,7 @@ class MaskedKronecker:
         uneven = next((factor for factor in factors if factor.shape[0] != factor.shape[1]), None)
         if uneven is not None:
             raise ShapeError(f"covariance has a factor that is not square, of shape {tuple(uneven.shape)}")
-        self._product, self._factors = covariance, [factor.detach() for factor in factors]
+        self._product, self._factors = covariance, list(factors)
         self._mask = torch.as_tensor(mask, device=covariance.device)
         grid = tuple(factor.shape[0] for factor in factors)
         if self._mask.dtype != torch.bool or tuple(self._mask.shape) != grid:
@@ -70,13 +72,21 @@ class MaskedKronecker:
                 f"mask must be of bool and have shape {grid}, an axis for each factor; it is {self._mask.dtype} of "
                 f"shape {tuple(self._mask.shape)}"
             )
-        if not float(noise) > 0:
+        if not _number(noise) > 0:
             raise ParameterError(f"noise must be positive, not {noise!r}")
-        self._noise = float(noise)
+        self._noise = noise
         self._cells = self._mask.reshape(-1).nonzero()[:, 0]
         self.shape = (len(self._cells), len(self._cells))
         self.dtype, self.device = covariance.dtype, covariance.device
-        self.requires_grad = False
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the factors, their scale or the noise require a gradient."""
+        return any(getattr(value, "requires_grad", False) for value in self._parameters)
+
+    @property
+    def _parameters(self) -> tuple[Any, ...]:
+        return (*self._factors, self._product.scale, self._noise)
 
     def _spread(self, v: torch.Tensor) -> torch.Tensor:
         """Return the values of the cells (m, c) on the whole grid (n, c), zero elsewhere."""
@@ -97,6 +107,11 @@ class MaskedKronecker:
 
     def _of(self, factors: list[torch.Tensor]) -> MaskedKronecker:
         return MaskedKronecker(type(self._product)(factors, self._product.scale), self._mask, self._noise)
+
+    def _checked(self, name: str, y: torch.Tensor) -> None:
+        if not isinstance(y, torch.Tensor) or tuple(y.shape) != self.shape[:1]:
+            shape = tuple(getattr(y, "shape", ()))
+            raise ShapeError(f"{name} takes a value for each cell of the mask, shape {self.shape[:1]}, not {shape}")
 
     def solve(self, y: torch.Tensor, **options: Any) -> Iterations:
         """Return the solution of ``self @ x = y`` by conjugate gradients.
@@ -141,15 +156,87 @@ class MaskedKronecker:
 
         Notes
         -----
-        There are no gradients. Cost: one solution, and a product with the covariance of the grid.
+        Cost: one solution, and a product with the covariance of the grid. The gradient takes one solution more.
         """
+        self._checked("mean", y)
         found = self.solve(y, **options).x
         return (self._product @ self._spread(found[:, None])).reshape(self._mask.shape)
 
     def samples(
         self, y: torch.Tensor, count: int, *, generator: torch.Generator | None = None, **options: Any
     ) -> torch.Tensor:
-        """Draws of the posterior on the whole grid (n1, n2, ..., count): ones of the prior, corrected by solutions."""
+        """Return draws of the posterior on the whole grid: ones of the prior, corrected by solutions.
+
+        Parameters
+        ----------
+        y : tensor, shape (m,)
+            Values of the cells in row-major order.
+        count : int
+            Functions to draw.
+        generator : torch.Generator, optional
+            Source of the draws, on the device; by default they are the same every time.
+        **options
+            Of :func:`cg`.
+
+        Returns
+        -------
+        tensor, shape (n1, n2, ..., count)
+
+        Raises
+        ------
+        ShapeError, DtypeError, LinearAlgebraError
+            As of :func:`cg`.
+        GradientError
+            Where the factors, the noise or y require a gradient: use ``torch.no_grad()``.
+
+        Notes
+        -----
+        There are no gradients. Cost: solutions for count columns, 16 at a time, and eigenvectors of each factor.
+        Source: Wilson et al., Pathwise conditioning of Gaussian processes, 2021.
+        """
+        self._checked("samples", y)
+        check_no_gradient("MaskedKronecker.samples", y, *self._parameters)
+        with torch.no_grad():
+            return self._drawn(y, count, generator, options)
+
+    def variance(self, count: int = 64, *, generator: torch.Generator | None = None, **options: Any) -> torch.Tensor:
+        """Return the posterior variance of the function on the whole grid, estimated from samples.
+
+        Parameters
+        ----------
+        count : int
+            Functions to draw.
+        generator : torch.Generator, optional
+            Source of the draws, on the device; by default they are the same every time.
+        **options
+            Of :func:`cg`.
+
+        Returns
+        -------
+        tensor, shape (n1, n2, ...)
+
+        Raises
+        ------
+        LinearAlgebraError
+            As of :func:`cg`.
+        GradientError
+            Where the factors or the noise require a gradient: use ``torch.no_grad()``.
+
+        Notes
+        -----
+        Its relative standard error is √(2 / count). It does not depend on the values. There are no gradients. Cost:
+        that of :meth:`samples`.
+        """
+        check_no_gradient("MaskedKronecker.variance", *self._parameters)
+        with torch.no_grad():
+            zero = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
+            return self._drawn(zero, count, generator, options).square().mean(-1)
+
+    def _drawn(
+        self, y: torch.Tensor, count: int, generator: torch.Generator | None, options: dict[str, Any]
+    ) -> torch.Tensor:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ParameterError(f"count must be a positive integer, not {count!r}")
         source = generator or torch.Generator(self.device).manual_seed(0)
 
         def normal(rows: int) -> torch.Tensor:
@@ -163,7 +250,11 @@ class MaskedKronecker:
 
     def __repr__(self) -> str:
         grid = " x ".join(map(str, self._mask.shape))
-        return f"<{self.shape[0]} cells of a {grid} Kronecker product, with noise {self._noise:g}>"
+        return f"<{self.shape[0]} cells of a {grid} Kronecker product, with noise {_number(self._noise):g}>"
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
 def _root(factor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 
 import pytest
@@ -25,19 +26,22 @@ CHAINS = {
 launched = []
 
 
-def viewed(tensor, view, sizes, extents):
+def viewed(address, view, sizes, extents):
     if view is None:
         return torch.ones((*sizes, *extents), dtype=torch.float64)
-    return tensor.as_strided((*sizes, *extents), (*view.batch, view.first, view.second), tensor.storage_offset())
+    shape, strides = (*sizes, *extents), (*view.batch, view.first, view.second)
+    numbers = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    memory = (ctypes.c_double * numbers).from_address(address)
+    return torch.frombuffer(memory, dtype=torch.float64).as_strided(shape, strides)
 
 
 def computed(products, *_):
     """What computes as a launch does."""
     products = tuple(products)
 
-    def run(operands):
+    def launch(addresses):
         for number, product in enumerate(products):
-            left, right, out, bias = operands[4 * number : 4 * number + 4]
+            left, right, out, bias = addresses[4 * number : 4 * number + 4]
             one = viewed(left, product.left, product.sizes, (product.p, product.r))
             other = viewed(right, product.right, product.sizes, (product.q, product.r))
             value = torch.einsum("abcdpr,abcdqr->abcdpq", one, other)
@@ -45,9 +49,9 @@ def computed(products, *_):
                 value += viewed(bias, product.bias, product.sizes, (product.q, 1)).mT
             viewed(out, product.out, product.sizes, (product.p, product.q)).copy_(value)
         launched.append(len(products))
-        assert len(operands) == 4 * len(products)
+        assert len(addresses) == 4 * len(products)
 
-    return grouped.BoundProducts("grouped", products, run)
+    return grouped.BoundProducts("grouped", products, launch)
 
 
 def gradients(function, given):

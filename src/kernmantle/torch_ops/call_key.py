@@ -20,11 +20,19 @@ from .torch_private import PLAIN, autocasts, unwatched
 _new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
 
 
-def program_key(operation: Hashable, options: tuple[Hashable, ...], tensors: Iterable[torch.Tensor | None]) -> CallKey:
-    """Return the key of a program on tensors that are checked, below autograd and every transform."""
+def program_key(
+    operation: Hashable, options: tuple[Hashable, ...], tensors: Iterable[torch.Tensor | None],
+    settings: tuple[Hashable, ...] | None = None,
+) -> CallKey:  # fmt: skip
+    """Return the key of a program on tensors that are checked, below autograd and every transform.
+
+    ``settings`` are those of the configuration in force, or of the one in which it was bound.
+    """
     specs = [t if t is None else (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, False) for t in tensors]
-    own = current()
-    return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))
+    if settings is None:
+        own = current()
+        settings = own.backend, own.precision
+    return _new_key(CallKey, (operation, options, settings, tuple(specs)))
 
 
 def call_key(

@@ -13,7 +13,7 @@ import torch
 from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
-from ..backends.cuda.launch import Kernel
+from ..backends.cuda.launch import Kernel, ReadyLaunch
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
 from ..compiler.nest import ROLES, SIZES, Nest
@@ -121,7 +121,7 @@ def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, in
     return Launcher(run, str(chosen))
 
 
-def start(kernel: Kernel, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:
+def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:
     """Launch on torch's current stream of a device."""
     if not hasattr(_THREAD, "entered"):
         _enter()

@@ -80,6 +80,8 @@ def unwatched() -> bool:
 
 def autocasts(device: torch.device) -> bool:
     """Return whether autocast is on there."""
+    if not torch._C._is_any_autocast_enabled():
+        return False
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 
 

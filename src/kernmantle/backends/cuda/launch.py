@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from ...errors import LaunchError
 from ...runtime.lru import LRUCache
@@ -34,6 +34,7 @@ class _Arguments(threading.local):
 
     def __init__(self) -> None:
         self.values = ctypes.create_string_buffer(_MOST)
+        self.memory = memoryview(self.values).cast("B")
         self.size = ctypes.c_size_t(0)
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END
         self.extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self.values), 2, ctypes.addressof(self.size), 0)
@@ -98,10 +99,10 @@ class Kernel:
         self._size = 0
         self._lock = threading.Lock()
         # On arguments that lie ready a launch of 30 takes the host 6.2 us, by cuda.core's own function 8.5 (0030).
-        self._launch: Callable[..., Any] = _driver().cuLaunchKernelEx
+        self.launch: Callable[..., Any] = _driver().cuLaunchKernelEx
         try:
             self._kernel = _library(binary, shared, self.title).get_kernel(entry)
-            self._handle = _driver().CUfunction(int(self._kernel.handle))
+            self.handle = _driver().CUfunction(int(self._kernel.handle))
         except Exception as error:
             if not is_from_cuda(error):
                 raise
@@ -123,7 +124,13 @@ class Kernel:
                     )
             self._ready.add(device)
 
-    def _config(self, blocks: int, stream: int) -> Any:
+    def configure(self, device: int, stream: int, blocks: int) -> Any:
+        """Return the configuration of launches of so many blocks on a stream of a device, the current one."""
+        if device not in self._ready:
+            self._prepare(device)
+        found = self._configs.get((blocks, stream))
+        if found is not None:
+            return found
         driver = _driver()
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
@@ -136,13 +143,12 @@ class Kernel:
             config.attrs, config.numAttrs = [attribute], 1
         return self._configs.setdefault((blocks, stream), config)
 
-    def _packing(self, arguments: tuple[Any, ...]) -> Callable[..., None]:
-        """Return what writes the arguments, whose types are the same at every launch."""
+    def packing(self, arguments: Sequence[Any]) -> struct.Struct:
+        """Return what writes arguments of these types, which are the same at every launch."""
         packed = struct.Struct("=" + "".join("d" if isinstance(value, float) else "q" for value in arguments))
         if packed.size > _MOST:
             raise LaunchError(f"kernel {self.title!r} has {packed.size} bytes of arguments; a launch takes {_MOST}")
-        self._size, self._pack = packed.size, packed.pack_into
-        return self._pack
+        return packed
 
     def occupancy(self, device: int) -> int:
         """Return how many blocks share a multiprocessor of a device, which must be current."""
@@ -154,15 +160,60 @@ class Kernel:
         # Most launches are as the one before: comparing takes 0.1 us, looking up 0.3 us.
         last = self._last
         if last[0] != blocks or last[1] != stream or last[2] != device:
-            if device not in self._ready:
-                self._prepare(device)
-            config = self._configs.get((blocks, stream)) or self._config(blocks, stream)
-            last = self._last = (blocks, stream, device, config)
-        pack, own = self._pack or self._packing(arguments), _ARGUMENTS
-        pack(own.values, 0, *arguments)
+            last = self._last = (blocks, stream, device, self.configure(device, stream, blocks))
+        own = _ARGUMENTS
+        if self._pack is None:
+            packed = self.packing(arguments)
+            self._size, self._pack = packed.size, packed.pack_into
+        self._pack(own.values, 0, *arguments)
         own.size.value = self._size
-        (status,) = self._launch(last[3], self._handle, 0, own.address)
+        (status,) = self.launch(last[3], self.handle, 0, own.address)
         if status:
-            raise LaunchError(
-                f"kernel {self.title!r} did not start with {blocks} blocks of {self.threads} threads: {status.name}"
-            )
+            self.refuse(status, blocks)
+
+    def refuse(self, status: Any, blocks: int) -> NoReturn:
+        """Say that the driver did not start the kernel."""
+        raise LaunchError(
+            f"kernel {self.title!r} did not start with {blocks} blocks of {self.threads} threads: {status.name}"
+        )
+
+
+class ReadyLaunch:
+    """Launches of a kernel on so many blocks, whose arguments but for groups of addresses never change.
+
+    It is called as a kernel is, with the addresses alone.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    arguments : sequence of numbers
+        Its arguments, with any integers where the addresses go.
+    starts : sequence of int
+        Where each group of addresses begins.
+    group : int
+        Addresses in a group.
+    """
+
+    def __init__(self, kernel: Kernel, arguments: Sequence[Any], starts: Sequence[int], group: int) -> None:
+        packed = kernel.packing(arguments)
+        self._kernel, self._ready, self._size = kernel, packed.pack(*arguments), packed.size
+        self._pack = struct.Struct(f"={group}q").pack_into
+        self._groups = tuple([(8 * start, slice(number * group, (number + 1) * group))
+                              for number, start in enumerate(starts)])  # fmt: skip
+        self._last: tuple[Any, ...] = (-1, -1, -1, None)
+
+    def __call__(self, device: int, stream: int, blocks: int, addresses: tuple[int, ...]) -> None:
+        """Launch on the stream of that handle, which belongs to the device that is current."""
+        kernel, last = self._kernel, self._last
+        if last[0] != blocks or last[1] != stream or last[2] != device:
+            last = self._last = (blocks, stream, device, kernel.configure(device, stream, blocks))
+        own, pack = _ARGUMENTS, self._pack
+        values = own.values
+        own.memory[: self._size] = self._ready
+        for offset, group in self._groups:
+            pack(values, offset, *addresses[group])
+        own.size.value = self._size
+        (status,) = kernel.launch(last[3], kernel.handle, 0, own.address)
+        if status:
+            kernel.refuse(status, blocks)

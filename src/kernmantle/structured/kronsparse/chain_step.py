@@ -71,7 +71,7 @@ class GroupedStep:
     ``reads_x`` and ``reads_weights`` say that launches read these tensors, and the bias, where they lie.
     """
 
-    launches: tuple[Any, ...]
+    launches: tuple[Callable[[tuple[int, ...]], None], ...]
     shapes: tuple[tuple[int, ...], ...]
     reads_x: bool
     reads_weights: bool
@@ -90,7 +90,8 @@ class GroupedStep:
         between: list[torch.Tensor] = []
         for number, launch in enumerate(self.launches):
             out = allocate_as(x, self.shapes[number])
-            launch.run((source, own[number], out, bias if number == last else None))
+            offset = bias.data_ptr() if bias is not None and number == last else 0
+            launch((source.data_ptr(), own[number].data_ptr(), out.data_ptr(), offset))
             between.append(out)
             source = out
         return between.pop(), between
@@ -122,20 +123,21 @@ class GroupedStep:
             )
             shape = memory_shape(a * c * d, grad, last) if deeper else None
             features = a * b * d if of_this is not None else 0
-            levels.append(_Level(index, launch, shape, of_weights[index], features))
+            own_shape = tuple(weight.shape) if of_weights[index] else None
+            levels.append(_Level(index, launch.launch, shape, own_shape, features))
             if below is None:
                 break
             moved = below
-        return GroupedBackward(tuple(levels), reads, of_x, last, grouped().backward_operands)
+        return GroupedBackward(tuple(levels), reads, of_x, last, grouped().backward_addresses)
 
 
 class _Level(NamedTuple):
-    """The launch for one factor: the shape of the gradient below, and the features of a bias whose sums it writes."""
+    """The launch for one factor: shapes of the gradients below and of its weights, and features of a bias it sums."""
 
     position: int
-    launch: Any
+    launch: Callable[[tuple[int, ...]], None]
     below: tuple[int, ...] | None
-    of_weight: bool
+    of_weight: tuple[int, ...] | None
     of_bias: int
 
 
@@ -147,7 +149,7 @@ class GroupedBackward:
     reads: bool
     of_x: bool
     batch_last: bool
-    operands: Callable[..., tuple[Maybe, ...]]
+    addresses: Callable[..., tuple[int, ...]]
     route: str = "grouped"
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
@@ -157,16 +159,22 @@ class GroupedBackward:
             grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
             values = [None if value is None else canonical(value, self.batch_last) for value in values]
         found: list[Maybe] = [None] * len(weights)
-        of_bias, moved = None, grad
-        for index, launch, shape, sums_weight, features in self.levels:
-            weight = weights[index]
-            below = None if shape is None else allocate_as(grad, shape)
-            of_weight = found[index] = allocate_as(grad, weight.shape) if sums_weight else None
-            of_this = None
+        of_bias, moved, grad_at = None, grad, grad.data_ptr()
+        for index, launch, shape, weight_shape, features in self.levels:
+            value, below, below_at, of_weight_at, of_bias_at = values[index], None, None, None, None
+            value_at = 0 if value is None else value.data_ptr()
+            if shape is not None:
+                below = allocate_as(grad, shape)
+                below_at = below.data_ptr()
+            if weight_shape is not None:
+                of_weight = found[index] = allocate_as(grad, weight_shape)
+                of_weight_at = of_weight.data_ptr()
             if features:
-                of_this = of_bias = allocate_as(grad, (features,))
-            launch.run(self.operands(values[index], moved, weight, below, of_weight, of_this))
-            moved = moved if below is None else below
+                of_bias = allocate_as(grad, (features,))
+                of_bias_at = of_bias.data_ptr()
+            launch(self.addresses(value_at, grad_at, weights[index].data_ptr(), below_at, of_weight_at, of_bias_at))
+            if below is not None and below_at is not None:  # what the launch reads is alive until here
+                moved, grad_at = below, below_at
         return moved if self.of_x else None, of_bias, found
 
 
@@ -278,4 +286,5 @@ def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Option
         shapes.append(memory_shape(a * b * d, x, last))
         value = out
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
-    return GroupedStep(tuple(products), tuple(shapes), reads, inplace, options, products[-1].route)
+    launches = tuple([product.launch for product in products])
+    return GroupedStep(launches, tuple(shapes), reads, inplace, options, products[-1].route)

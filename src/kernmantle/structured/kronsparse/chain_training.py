@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...config import current
-from ...runtime.dispatch import bound
+from ...runtime.dispatch import PLANS, bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import plain
@@ -134,6 +134,7 @@ class RecordedChain:
     step: Step
     activation: str
     options: Options
+    settings: tuple[Hashable, ...]
 
     @property
     def route(self) -> str:
@@ -152,7 +153,9 @@ def bind_recorded(
 ) -> RecordedChain:
     """Return the step that should be quickest for tensors like these."""
     kind = kind_of(canonical(x.detach(), options.batch_last), weights, options)
-    return RecordedChain(bind_step(kind, x, weights, bias, options, x.requires_grad), activation, options)
+    step = bind_step(kind, x, weights, bias, options, x.requires_grad)
+    own = current()
+    return RecordedChain(step, activation, options, (own.backend, own.precision))
 
 
 class _Recorded(torch.autograd.Function):
@@ -175,26 +178,27 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(_backward, ctx, grads[0])
+        own: RecordedChain = ctx.own
+        needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
+        end = len(needed) - 1
+        x, weights, saved = tensors[0], tensors[1:end], tensors[end:]
+        # What is bound or recorded, is so in the configuration of the forward call: torch may run this in a thread of
+        # its own.
+        if torch.is_grad_enabled() or not plain(grads):
+            derivatives = partial(gradients, own.options, x, weights, grads[0], needed)
+            of_x, bias, found = ctx.context.copy().run(derivatives)
+            return None, None, of_x, bias, *found
+        key = program_key(("kron_sparse backward", own), needed, (*tensors, grads[0]), own.settings)
+        launch: Backward | None = PLANS.get(key)
+        if launch is None:
+            make = partial(own.step.bind_backward, x, weights, saved, grads[0], needed)
+            launch = ctx.context.copy().run(bound, key, make)
+        of_x, bias, found = launch(x, weights, saved, grads[0])  # pyright: ignore[reportOptionalCall]
+        return None, None, of_x, bias, *found
 
 
 # Function.apply looks for transforms, of which there is none: a call under one goes factor by factor.
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
-    own: RecordedChain = ctx.own
-    needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
-    end = len(needed) - 1
-    x, weights, saved = tensors[0], tensors[1:end], tensors[end:]
-    if torch.is_grad_enabled() or not plain((grad,)):
-        of_x, bias, found = gradients(own.options, x, weights, grad, needed)
-    else:
-        key = program_key(("kron_sparse backward", own), needed, (*tensors, grad))
-        launch: Backward = bound(key, partial(own.step.bind_backward, x, weights, saved, grad, needed))  # pyright: ignore
-        of_x, bias, found = launch(x, weights, saved, grad)
-    return None, None, of_x, bias, *found
 
 
 def gradients(

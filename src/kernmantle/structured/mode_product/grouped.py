@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from ...backends.cuda.launch import ReadyLaunch
 from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
@@ -21,18 +23,25 @@ from .grouped_plan import GroupedProduct, Passes, bias_view, factor, neighbours,
 Maybe = torch.Tensor | None
 Operands = tuple[Maybe, ...]
 """Left, right, out and bias of the first product, then of the next one."""
+Addresses = tuple[int, ...]
+_OPERANDS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class BoundProducts:
-    """Products in one launch on tensors of one layout: ``run`` takes their operands.
+    """Products in one launch on tensors of one layout: ``launch`` takes the addresses of their operands.
 
-    ``products`` say what it computes. It does nothing where its kernel was only collected.
+    An operand that is absent has the address 0. ``products`` say what it computes. It does nothing where its kernel
+    was only collected.
     """
 
     route: str
     products: tuple[GroupedProduct, ...]
-    run: Callable[[Operands], None]
+    launch: Callable[[Addresses], None]
+
+    def run(self, operands: Operands) -> None:
+        """Launch on operands."""
+        self.launch(tuple([0 if tensor is None else tensor.data_ptr() for tensor in operands]))
 
 
 def _access(tensor: torch.Tensor) -> int:
@@ -58,7 +67,7 @@ def bind_backward(
     x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, of_x: Maybe, of_weight: Maybe, of_bias: Maybe,
     precision: str,
 ) -> BoundProducts:  # fmt: skip
-    """Return the gradients asked for in one launch, whose operands :func:`backward_operands` puts in order."""
+    """Return the gradients asked for in one launch, whose operands :func:`backward_addresses` puts in order."""
     found = [] if of_bias is None else [_sums(grad)]
     if of_x is not None:
         found.append(_passes(of_x, weight, grad).of_x())
@@ -67,14 +76,14 @@ def bind_backward(
     return bind_products(found, grad, precision)
 
 
-def backward_operands(
-    x: Maybe, grad: torch.Tensor, weight: torch.Tensor, of_x: Maybe, of_weight: Maybe, of_bias: Maybe
-) -> Operands:
-    """Return the operands of the gradients asked for."""
-    operands: Operands = () if of_bias is None else (grad, None, of_bias, None)
+def backward_addresses(
+    x: int, grad: int, weight: int, of_x: int | None, of_weight: int | None, of_bias: int | None
+) -> Addresses:
+    """Return the addresses of operands, from those of tensors and of the gradients asked for."""
+    found: Addresses = () if of_bias is None else (grad, 0, of_bias, 0)
     if of_x is not None:
-        operands += (grad, weight, of_x, None)
-    return operands if of_weight is None else (*operands, grad, x, of_weight, None)
+        found += (grad, weight, of_x, 0)
+    return found if of_weight is None else (*found, grad, x, of_weight, 0)
 
 
 def bind_sums(grad: torch.Tensor) -> BoundProducts:
@@ -150,18 +159,13 @@ def bind_products(
         numbers_of(product, tile, chosen.dtype, chosen.warps, own)
         for product, tile in zip(products, chosen.tiles, strict=True)
     ]
-    blocks, rest = sum(each for _, each in launches), [(*numbers, count) for numbers, count in launches]
-    (kernel,) = loaded
-
-    def run(operands: Operands) -> None:
-        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in operands]
-        arguments = (*pointers[:4], *rest[0])
-        for number in range(1, len(rest)):
-            arguments += (*pointers[4 * number : 4 * number + 4], *rest[number])
-        start(kernel, index, blocks, arguments)
-
-    return BoundProducts(str(chosen), tuple(products), run)
+    blocks, arguments, starts = sum(each for _, each in launches), list[int](), list[int]()
+    for numbers, count in launches:
+        starts.append(len(arguments))
+        arguments += (*_OPERANDS * (0,), *numbers, count)
+    ready = ReadyLaunch(loaded[0], arguments, starts, _OPERANDS)
+    return BoundProducts(str(chosen), tuple(products), partial(start, ready, index, blocks))
 
 
-def _nothing(_: Operands) -> None:
+def _nothing(_: Addresses) -> None:
     """Launch nothing, of a kernel that was only collected."""

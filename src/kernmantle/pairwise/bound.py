@@ -14,7 +14,7 @@ import torch
 from ..ir.simplify import POWER_CLASSES
 from ..runtime.dispatch import PLANS, CallKey
 from ..torch_ops.call_key import call_key, is_recorded
-from ..torch_ops.checks import check_apart, reach
+from ..torch_ops.checks import check_apart, meet, reach
 from ..torch_ops.info import RunInfo
 from ..torch_ops.row_reduce import BoundApply, bind_apply
 from ..torch_ops.row_reduce_autograd import recorded
@@ -51,11 +51,9 @@ class BoundReduction:
         arrays = _arrays(x, y, v, [weights[name].reciprocal() for name in self.lengths], self.is_vector)
         if outs:
             (out,) = outs
-            begin, inputs = out.data_ptr(), (x, x if y is None else y, v, *weights.values())
-            end = begin + self.spans[0]
-            for value, span in zip(inputs, self.spans[1:], strict=True):
-                if begin - span < value.data_ptr() < end:
-                    check_apart(outs, inputs)
+            inputs = (x, x if y is None else y, v, *weights.values())
+            if meet(out, inputs, self.spans):
+                check_apart(outs, inputs)
             self.apply.write(arrays, numbers, out.unsqueeze(-1) if self.is_vector else out)
             return out
         if self.is_recorded:

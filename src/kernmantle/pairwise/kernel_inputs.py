@@ -141,20 +141,23 @@ def direct_operands(
     """Return the rows, and the reciprocals of lengthscales, if they can go to the contraction as they are."""
     if not isinstance(x, torch.Tensor) or x.dim() != 2 or len(form.operands) != len(weights):
         return None
-    for lengths in weights.values():
-        if lengths.dim() != 1 or lengths.shape != x.shape[1:] or lengths.dtype != x.dtype or lengths.device != x.device:
-            return None
-    if any(type(value) is not float and type(value) is not int for value in values.values()):
+    columns, dtype, device = x.shape[1], x.dtype, x.device
+    if dtype not in (torch.float32, torch.float64):
         return None
-    if y is not None and (
-        not isinstance(y, torch.Tensor) or y.dim() != 2 or y.dtype != x.dtype or y.device != x.device
-        or y.shape[1] != x.shape[1]
+    for lengths in weights.values():
+        if lengths.dim() != 1 or lengths.shape[0] != columns or lengths.dtype != dtype or lengths.device != device:
+            return None
+    for value in values.values():
+        if type(value) is not float and type(value) is not int:
+            return None
+    if y is None:
+        y = x
+    elif (
+        not isinstance(y, torch.Tensor) or y.dim() != 2 or y.shape[1] != columns or y.dtype != dtype
+        or y.device != device
     ):  # fmt: skip
         return None
-    if x.dtype not in (torch.float32, torch.float64):
-        return None
-    scales = [weights[name].reciprocal() for name in form.weights] if weights else ()
-    return x, x if y is None else y, *scales
+    return (x, y, *[weights[name].reciprocal() for name in form.weights]) if weights else (x, y)
 
 
 def prepare(

@@ -12,7 +12,7 @@ from ..ir.autodiff import undifferentiable
 from ..ir.definition import Definition, bind
 from ..ir.node import Number
 from .autograd import Recorded, constant
-from .checks import check_apart, number_of
+from .checks import check_apart, meet, number_of
 from .execute import BoundProgram
 
 
@@ -49,7 +49,8 @@ class BoundContraction:
     """The bound call of a contraction: its program on tensors of one layout, under autograd if it is recorded.
 
     ``numbers`` are names of parameters and their defaults, or "" and a number of the expressions; ``takes_operands``
-    says that the program takes the operands as they are.
+    says that the program takes the operands as they are. ``spans`` are the bytes that the only result and the arrays
+    reach over, empty unless one is written to.
     """
 
     program: BoundProgram | Recorded
@@ -58,6 +59,7 @@ class BoundContraction:
     numbers: tuple[tuple[str, Any], ...]
     single: bool
     route: str
+    spans: tuple[int, ...] = ()
 
     def __call__(self, tensors: Sequence[Any], numbers: Mapping[str, Any], outs: Any) -> Any:
         """Return the results on operands and named arguments, in tensors of their own or written to ``outs``."""
@@ -67,7 +69,8 @@ class BoundContraction:
             results = self.program.results(arrays, values)
             return results[0] if self.single else tuple(results)
         targets = (outs,) if self.single else outs
-        check_apart(targets, arrays)
+        if not self.spans or meet(outs, arrays, self.spans):
+            check_apart(targets, arrays)
         self.program(arrays, values, targets)  # pyright: ignore[reportCallIssue]
         for target in targets:
             if not target.is_inference():

@@ -164,6 +164,16 @@ def reach(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
+def meet(out: torch.Tensor, arrays: Sequence[torch.Tensor], spans: Sequence[int]) -> bool:
+    """Return whether addresses of a result are those of an array; ``spans`` are the bytes it and they reach over."""
+    begin = out.data_ptr()
+    end = begin + spans[0]
+    for index, array in enumerate(arrays, 1):  # noqa: SIM110 - a generator takes 0.4 us longer
+        if begin - spans[index] < array.data_ptr() < end:
+            return True
+    return False
+
+
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors span a common address."""
     first, second = one.data_ptr(), other.data_ptr()

@@ -20,7 +20,7 @@ from ..runtime.lru import LRUCache
 from .autograd import Attributes, apply, assumed_constant, constant, record
 from .bound import Bound, BoundContraction, bind_program
 from .call_key import call_key, is_recorded
-from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
+from .checks import Call, check_call, check_out, check_precision, check_terms, number_of, reach
 from .derivation import no_gradient
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, name_of
 from .execute import execute, prepare, result_types
@@ -300,7 +300,9 @@ class Contraction:
         ]
         program = record(inputs.text, types, values) if is_recorded(key) else prepare(inputs.text, types, values, outs)
         as_they_are = not inputs.twin and not inputs.tensor_parameters
-        return BoundContraction(program, inputs, as_they_are, tuple(numbers), self.definition.single, program.route)
+        single = self.definition.single
+        spans = tuple(map(reach, (*outs, *values))) if single and outs is not None else ()
+        return BoundContraction(program, inputs, as_they_are, tuple(numbers), single, program.route, spans)
 
     def _gather(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Call:
         definition = self.definition

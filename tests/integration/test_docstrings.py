@@ -43,6 +43,7 @@ CAREFREE = {
     "testing.tolerance",
     "LinearBatchLast",
     "LayerNormBatchLast",
+    "Kernel.transposed",
 }  # torch raises, or nobody
 SOURCED = {
     "estimators.GaussianProcessRegressor", "estimators.KMeans", "estimators.KMedoids", "estimators.KernelKMeans",
@@ -79,7 +80,14 @@ def public():
     return found
 
 
-PUBLIC = public()
+KERNEL = km.Gaussian(1.0)
+INTERNAL = {"made", "of_transformed", "prepared"}
+METHODS = {
+    f"Kernel.{name}": value
+    for name, value in inspect.getmembers(KERNEL, inspect.ismethod)
+    if name == "__call__" or not (name.startswith("_") or name in INTERNAL)
+}
+PUBLIC = public() | METHODS
 
 
 def lacks(name, thing):

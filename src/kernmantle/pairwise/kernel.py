@@ -8,25 +8,24 @@ from typing import Any
 
 import torch
 
-from ..compiler.row_reduce import PRODUCT
 from ..errors import ParameterError
 from ..ir.definition import define
 from ..ir.node import variables
 from ..torch_ops.info import RunInfos
-from ..torch_ops.scores import Scores
-from . import agop, bias, bound, gradient, neighbours
+from . import bias
 from . import matrix as apply
 from .assign import assign
 from .hyperparameters import shown, value_of
 from .kernel_algebra import ATOM, Algebra, bracketed
 from .kernel_form import Form, gram, is_stationary, is_symmetric, swapped
+from .kernel_gradients import PredictorGradients
 from .kernel_inputs import Call, Value, direct_operands, prepare
+from .kernel_products import Products
 from .kernel_text import as_text, of_text, plain
-from .operator import Operator
-from .transform import check_transform, composed, pulled_back
+from .transform import check_transform, composed
 
 
-class Kernel(Algebra):
+class Kernel(Products, PredictorGradients, Algebra):
     """A kernel k(x, y) of rows, ``epilogue(reduce(map(x, y)))``, evaluated in one fused pass.
 
     Kernels add, multiply, scale and take powers: ``0.5 * km.Gaussian(3.0) + km.Matern(2.0) ** 2`` is one kernel
@@ -157,7 +156,7 @@ class Kernel(Algebra):
 
     @property
     def form(self) -> Form:
-        """The expressions."""
+        """The expressions, apart from their values."""
         return self._form
 
     @property
@@ -177,7 +176,7 @@ class Kernel(Algebra):
 
     @property
     def transform(self) -> torch.Tensor | None:
-        """What the rows are multiplied by first."""
+        """What the rows are multiplied by first, (k, r) or (k,); None for nothing."""
         return self._transform
 
     @property
@@ -208,7 +207,9 @@ class Kernel(Algebra):
         table: Any = None,
         precision: str | None = None,
     ) -> Any:
-        """Return all pairs of rows.
+        """Return the matrix k(x, y) of all pairs of rows.
+
+        ``result[i, j] = k(x_i, y_j) + diagonal [i + offsets[0] = j + offsets[1]]``.
 
         Parameters
         ----------
@@ -233,6 +234,26 @@ class Kernel(Algebra):
         -------
         array, shape (..., m, n)
             Of the kind and dtype of x; integers are computed and returned as floating point.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError
+            For arrays whose columns or batch axes do not fit, that are complex, or that lie on several devices.
+        ParameterError
+            For an unknown precision, and a batch of lengths where one length for each column may be meant.
+        OutputError, GradientError
+            For ``out`` of another shape or dtype, or in memory that is read, and where a gradient is recorded.
+
+        Notes
+        -----
+        One pass over the pairs, memory of inputs and result and at most 1 MB. Gradients of every order exist for x, y,
+        a table and the hyperparameters.
+
+        Examples
+        --------
+        >>> import kernmantle as km, numpy as np
+        >>> km.Linear()(np.array([[1.0, 2.0]]), np.array([[3.0, 0.0], [0.0, 1.0]]))
+        array([[3., 2.]])
         """
         if diagonal is None and table is None and self._transform is None:
             operands = direct_operands(self._form, self._values, self._weights, x, y)
@@ -243,170 +264,34 @@ class Kernel(Algebra):
         return apply.dense(call, out, diagonal, offsets)
 
     def diagonal(self, x: Any) -> Any:
-        """k(x_i, x_i) of every row: shape (..., m)."""
-        call, _ = self.prepared(x, None)
-        return call.finished(call.diagonal())
-
-    def matmul(
-        self, x: Any, y: Any, v: Any, *, diagonal: Any = None, table: Any = None, precision: str | None = None,
-        out: Any = None,
-    ) -> Any:  # fmt: skip
-        """``k(x, y) @ v`` without the matrix k(x, y).
+        """Return k(x_i, x_i) of every row, the diagonal of the matrix k(x, x).
 
         Parameters
         ----------
-        x, y : array, shapes (..., m, k) and (..., n, k)
-            As of a call; y None is x.
-        v : array, shape (n,) or (..., n, c)
-            Of the dtype of x.
-        diagonal : number or tensor, optional
-            ``diagonal * v`` is added; x and y are then the same rows.
-        table : array, shape (..., m, n), optional
+        x : array, shape (..., m, k)
             As of a call.
-        precision : {None, "ieee", "tf32"}
-            Arithmetic of recognised matrix products.
-        out : array, optional
-            Written to and returned, where no gradient is recorded.
 
         Returns
         -------
-        array, shape (..., m) for a vector, else (..., m, c)
+        array, shape (..., m)
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            As of a call.
 
         Notes
         -----
-        One pass, memory of inputs and result and at most 64 MB. Gradients of every order exist for x, y, v and the
-        hyperparameters, from blocks of the matrix that are computed again, 64 MB at a time, 256 MB on GPUs. Halves
-        are multiplied and summed in float32. ``k.info`` says what ran.
-        """
-        if table is None and diagonal is None:
-            return self._reduced(PRODUCT, x, y, v, precision, out)
-        call, (vector,) = self._tabled(x, y, table, precision, v=v)
-        return apply.matmul(call, vector, None if diagonal is None else value_of(diagonal, "diagonal"), out)
-
-    def _reduced(self, how: str, x: Any, y: Any, v: Any = None, precision: str | None = None, out: Any = None) -> Any:
-        """Return the product with v, or a reduction of the rows: a bound call, or after all checks."""
-        own, arguments = (self._form, self._values, self._weights), (how, x, y, v, precision, out)
-        key = bound.key_of(*own, *arguments) if self._transform is None else None
-        if (plan := bound.plan_of(key)) is not None:
-            self._infos.of(how).route = plan.route
-            return plan((x, y, v, self._weights), self._values, () if out is None else (out,))
-        call, others = self.prepared(x, y, precision, **({} if how != PRODUCT else {"v": v}))
-        result = apply.matmul(call, *others, out=out) if how == PRODUCT else call.finished(apply.reduced(call, how))
-        bound.bind(key, *own, *arguments)
-        return result
-
-    def sum(self, x: Any, y: Any = None) -> Any:
-        """Return the sum over the rows of y, (..., m), without the matrix k(x, y)."""
-        return self._reduced("sum", x, y)
-
-    def max(self, x: Any, y: Any = None) -> Any:
-        """Return the largest over the rows of y, (..., m), without the matrix k(x, y)."""
-        return self._reduced("max", x, y)
-
-    def min(self, x: Any, y: Any = None) -> Any:
-        """Return the smallest over the rows of y, (..., m), without the matrix k(x, y)."""
-        return self._reduced("min", x, y)
-
-    def logsumexp(self, x: Any, y: Any = None) -> Any:
-        """Return the logarithm of the sum over the rows of y of exp(k(x, y)), (..., m), without the matrix k(x, y)."""
-        return self._reduced("logsumexp", x, y)
-
-    def argkmax(self, x: Any, y: Any = None, count: int = 1, *, return_values: bool = False) -> Any:
-        """Return the indices of the ``count`` rows of y with the largest k(x, y), best first: (..., m, count).
-
-        With ``return_values`` the pair (values, indices); the values have gradients.
-        """
-        call, _ = self.prepared(x, y)
-        return neighbours.nearest_of(call, count, True, return_values)
-
-    def argkmin(self, x: Any, y: Any = None, count: int = 1, *, return_values: bool = False) -> Any:
-        """Return the indices of the ``count`` rows of y with the smallest k(x, y), smallest first; as ``argkmax``."""
-        call, _ = self.prepared(x, y)
-        return neighbours.nearest_of(call, count, False, return_values)
-
-    def lazy(self, x: Any, y: Any = None, *, table: Any = None) -> Scores:
-        """``k(x, y)`` as scores that are not stored, an operand of :func:`contract`.
-
-        Parameters
-        ----------
-        x, y, table : array
-            As of a call.
-
-        Returns
-        -------
-        Scores
-            Whose rows contractions reduce in the pass that computes them, with gradients of every order.
+        One pass over the rows, memory of the result. Gradients of every order exist.
 
         Examples
         --------
         >>> import kernmantle as km, numpy as np
-        >>> scores = km.Gaussian(1.0).lazy(np.zeros((1, 2)), np.ones((3, 2)))
-        >>> km.contract("mn,n->m", lambda k, w: km.log(k) * w, scores, np.array([1.0, 0.0, 2.0]))
-        array([-3.])
+        >>> km.Linear().diagonal(np.array([[1.0, 2.0], [0.0, 3.0]]))
+        array([5., 9.])
         """
-        call, _ = self._tabled(x, y, table)
-        arguments, shape = (
-            call.kernel_inputs(call.x, call.y, call.shared),
-            (*call.batch, call.x.shape[-2], call.y.shape[-2]),
-        )
-        return Scores(gram(call.form), x, arguments.operands, arguments.parameters, shape, self._text)
-
-    def operator(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Operator:
-        """``k(x, y)``, with ``diagonal`` added, as a linear operator that never stores it."""
-        return Operator(self, x, y, diagonal)
-
-    def gradient(self, z: Any, x: Any, coef: Any, *, table: Any = None) -> Any:
-        """Return the gradient by z of the predictor f_o(z) = Σ_n coef[n, o] k(z, x_n).
-
-        Parameters
-        ----------
-        z, x : array, shapes (..., m, k) and (..., n, k)
-            Points, and rows of the predictor; x None is z, which then moves as the points alone.
-        coef : array, shape (n,) or (..., n, o)
-            Coefficients.
-        table : array, shape (..., m, n), optional
-            As of a call; it does not move with z.
-
-        Returns
-        -------
-        array, shape (..., m, k) for a vector, else (..., o, m, k)
-
-        Notes
-        -----
-        The factors of the epilogue are included. Memory: inputs, result, and a few blocks of 64 MB or, on GPUs, of
-        half the result where that is more. Differentiable in z, x, coef, table and the hyperparameters.
-        """
-        call, (coefficients,) = self._tabled(z, x, table, coef=coef)
-        return call.finished(pulled_back(gradient.gradient(call, coefficients), self._transform))
-
-    def agop(
-        self, z: Any, x: Any, coef: Any, *, average: bool = False, centred: bool = False, diagonal: bool = False,
-        table: Any = None,
-    ) -> Any:  # fmt: skip
-        """Return the sum over outputs and points of the outer products of the predictor's gradients.
-
-        Parameters
-        ----------
-        z, x, coef, table : array
-            As of :meth:`gradient`.
-        average : bool
-            Divide by the number of points.
-        centred : bool
-            Subtract each output's mean gradient first.
-        diagonal : bool
-            Only the diagonal, (..., k).
-
-        Returns
-        -------
-        array, shape (..., k, k)
-        """
-        call, (coefficients,) = self._tabled(z, x, table, coef=coef)
-        alone = diagonal and (self._transform is None or self._transform.dim() == 1)
-        found = agop.agop(call, coefficients, average, centred, alone)
-        for _ in range(2):
-            found = pulled_back(found, self._transform)
-            found = found if alone else found.mT
-        return call.finished(found.diagonal(dim1=-2, dim2=-1) if diagonal and not alone else found)
+        call, _ = self.prepared(x, None)
+        return call.finished(call.diagonal())
 
     def transformed(self, matrix: Any) -> Kernel:
         """Return the kernel of rows that are multiplied by a matrix first, k(x @ matrix, y @ matrix).
@@ -428,6 +313,11 @@ class Kernel(Algebra):
         ShapeError
             If the matrix has other axes; when called, if the rows do not have k columns.
 
+        Notes
+        -----
+        A call costs a product of the rows with the matrix and memory for it. Gradients of every order exist for the
+        matrix.
+
         Examples
         --------
         >>> import kernmantle as km, numpy as np
@@ -444,7 +334,21 @@ class Kernel(Algebra):
         return Kernel.made(self._form, self._values, self._weights, self._text, self._level, None, self._named)
 
     def transposed(self) -> Kernel:
-        """Return the kernel k(y, x), this one where it is symmetric."""
+        """Return the kernel k(y, x), this one where it is symmetric.
+
+        Returns
+        -------
+        Kernel
+            Whose matrix of shape (n, m) is the transpose of this one's. It costs no pass, and gradients are those of
+            the kernel it is made of.
+
+        Examples
+        --------
+        >>> import kernmantle as km, numpy as np
+        >>> below = km.Kernel(lambda x, y: km.maximum(x - y, 0))
+        >>> below.transposed()(np.array([[1.0]]), np.array([[3.0]]))
+        array([[2.]])
+        """
         if self.is_symmetric:
             return self
         return self._like(swapped(self._form), f"{bracketed(self, ATOM)}.transposed()", ATOM)

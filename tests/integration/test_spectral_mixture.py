@@ -14,7 +14,9 @@ from kernmantle.integrations.gpytorch import FusedKernelGrad, SpectralMixtureKer
 from kernmantle.pairwise import CONSTRUCTORS
 from kernmantle.testing import assert_close
 
-SMOOTH = ["Cauchy", "Gaussian", "Linear", "Periodic", "Polynomial", "RationalQuadratic", "Sigmoid"]
+SMOOTH = [
+    "Cauchy", "Gaussian", "Linear", "Matern", "Periodic", "Polynomial", "RationalQuadratic", "Sigmoid", "Wendland",
+]  # fmt: skip
 
 
 def normal(*shape, seed=0):
@@ -257,6 +259,120 @@ def test_they_have_gradients_by_hyperparameters_and_rows():
     oracle = by_pairs(lambda a, b: torch.exp(-(a - b).square().sum() / (2 * bandwidth**2)), x, y)
     for mine, theirs in zip(found, torch.autograd.grad(total(oracle), (bandwidth, x)), strict=True):
         assert_close(mine, theirs, depth=10**4)
+
+
+def matern(scaled, nu):
+    polynomial = 1 + scaled if nu == 1.5 else 1 + scaled + scaled**2 / 3
+    return polynomial * torch.exp(-scaled)
+
+
+def blocks_of_matern(x, y, nu, bandwidth):
+    """Covariances of values and gradients, from the derivatives of the kernel by the squared distance."""
+    gaps, columns = x[:, None] - y[None], x.shape[-1]
+    rate = math.sqrt(2 * nu) / bandwidth
+    scaled = rate * gaps.norm(dim=-1)
+    decay = torch.exp(-scaled)
+    if nu == 1.5:
+        first = -(rate**2) / 2 * decay
+        second = torch.where(scaled == 0, 0.0, rate**4 / 4 * decay / torch.where(scaled == 0, 1.0, scaled))
+    else:
+        first, second = -(rate**2) / 6 * (1 + scaled) * decay, rate**4 / 12 * decay
+    found = x.new_zeros(len(x), len(y), 1 + columns, 1 + columns)
+    found[..., 0, 0] = matern(scaled, nu)
+    found[..., 1:, 0] = 2 * first[..., None] * gaps
+    found[..., 0, 1:] = -2 * first[..., None] * gaps
+    identity = torch.eye(columns, dtype=x.dtype)
+    found[..., 1:, 1:] = -4 * second[..., None, None] * gaps[..., :, None] * gaps[..., None, :]
+    found[..., 1:, 1:] -= 2 * first[..., None, None] * identity
+    return found.transpose(1, 2).reshape(len(x) * (1 + columns), -1)
+
+
+@pytest.mark.parametrize("nu", [1.5, 2.5])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_matern_has_gradients_where_its_process_does(nu, columns):
+    x = normal(5, columns)
+    close = [x[2:3] + distance * normal(1, columns, seed=2) for distance in (1e-10, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2)]
+    y = torch.cat([x[:2], *close, normal(3, columns, seed=1)])
+    kernel = km.Matern(0.9, nu=nu)
+    wanted = blocks_of_matern(x, y, nu, 0.9)
+    assert_close(km.with_gradients(kernel, x, y), wanted, depth=10**4)
+    assert torch.linalg.eigvalsh(km.with_gradients(kernel, x)).min() > 0
+    single = x.float()
+    assert_close(km.with_gradients(kernel, single), blocks_of_matern(single.double(), single.double(), nu, 0.9))
+    bent = km.with_gradients(km.Matern(0.9 * (1 + 1e-6), nu=nu), x, y)
+    with pytest.raises(AssertionError):
+        assert_close(bent, wanted, depth=10**4)
+
+
+LENGTHS, MATRIX = torch.tensor([0.7, 1.2, 2.0]).double(), torch.tensor([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]).double()
+COMPOSED = {
+    "with a linear kernel": (
+        km.Matern(2.0, nu=1.5) * km.Linear(1.0),
+        lambda a, b: matern(3**0.5 * (a - b).norm() / 2, 1.5) * (a @ b + 1),
+    ),
+    "with lengthscales": (
+        km.Matern(nu=2.5, lengthscales=LENGTHS) * km.Matern(3.0, nu=1.5) + 0.3 * km.Gaussian(1.0),
+        lambda a, b: matern(5**0.5 * ((a - b) / LENGTHS).norm(), 2.5) * matern(3**0.5 * (a - b).norm() / 3, 1.5)
+        + 0.3 * torch.exp(-(a - b).square().sum() / 2),
+    ),
+    "of transformed rows": (
+        km.Matern(2.0, nu=1.5).transformed(MATRIX),
+        lambda a, b: matern(3**0.5 * ((a - b) @ MATRIX).norm() / 2, 1.5),
+    ),
+    "squared": (km.Matern(2.0, nu=2.5) ** 2, lambda a, b: matern(5**0.5 * (a - b).norm() / 2, 2.5) ** 2),
+    "a lambda": (
+        km.Kernel(lambda x, y, h: ((x - y) / h) ** 2, lambda s: (1 + km.sqrt(s)) * km.exp(-km.sqrt(s)), h=2.0),
+        lambda a, b: matern((a - b).norm() / 2, 1.5),
+    ),
+    "Wendland": (
+        km.Wendland(2.0, smoothness=1),
+        lambda a, b: (1 - (a - b).norm() / 2).clamp_min(0) ** 4 * (2 * (a - b).norm() + 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_kernels_of_distances_are_composed(name):
+    kernel, formula = COMPOSED[name]
+    x, y = normal(4, 3), 0.6 * normal(3, 3, seed=1)
+    assert_close(km.with_gradients(kernel, x, y), by_pairs(formula, x, y), depth=10**4)
+    whole = km.with_gradients(kernel, x)
+    assert torch.linalg.eigvalsh(whole).min() > -1e-9 * whole.abs().max()
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        km.Matern(nu=0.5), km.Laplace(p=2.0), km.Wendland(smoothness=0), km.Gaussian(1.0) + km.Matern(nu=0.5),
+        km.Kernel(lambda x, y: (x - y) ** 2, lambda s: 1 - 2 * km.sqrt(s)),
+    ],
+)  # fmt: skip
+def test_corners_are_refused(kernel):
+    with pytest.raises(ParameterError, match="falls linearly with their distance"):
+        km.with_gradients(kernel, normal(3, 2))
+
+
+def test_maxima_outside_of_their_powers_are_refused():
+    kernel = km.Kernel(lambda x, y: (x - y) ** 2, lambda s: km.maximum(1 - s, 0) ** 3 + km.maximum(1 - s, 0))
+    with pytest.raises(ParameterError, match="it has 'max'"):
+        km.with_gradients(kernel, normal(3, 2))
+
+
+@pytest.mark.parametrize("options", [{}, {"ard_num_dims": 3}])
+def test_gradients_of_matern_are_gpytorch_s(options):
+    ours = FusedKernelGrad(km.Matern(1.0, nu=2.5), **options).double()
+    theirs = gpytorch.kernels.Matern52KernelGrad(**options).double()
+    ours.lengthscale = theirs.lengthscale = normal(*theirs.lengthscale.shape).abs() + 0.5
+    x = normal(6, 3)
+    y = torch.cat([x[:2], normal(4, 3, seed=1)])
+    assert_close(ours(x, y).to_dense().detach(), theirs(x, y).to_dense().detach(), depth=10**4)
+    assert_close(ours(x, diag=True).detach(), theirs(x, diag=True).detach(), depth=1000)
+    weight = normal(24, 24, seed=3)
+    slopes = [
+        torch.autograd.grad((kernel(x, y).to_dense() * weight).sum(), kernel.raw_lengthscale)[0]
+        for kernel in (ours, theirs)
+    ]
+    assert_close(*slopes, depth=10**5)
 
 
 @pytest.mark.parametrize("name", sorted(CONSTRUCTORS))

@@ -188,7 +188,7 @@ class FusedKernelGrad(FusedKernel):
     Raises
     ------
     ParameterError
-        As FusedKernel, and for a kernel without second derivatives between equal rows, such as Matern.
+        As FusedKernel, and for a kernel without second derivatives between equal rows, such as Laplace.
 
     Notes
     -----
@@ -224,7 +224,7 @@ class FusedKernelGrad(FusedKernel):
             values = {name: value.unsqueeze(-1 - own[name]) for name, value in values.items()}
             length, x1, x2 = length.unsqueeze(-2), x1.unsqueeze(-2), x2.unsqueeze(-2)
         kernel = replaced(self.kernel, values)
-        found = blocks(lambda left, right: kernel(left / length, right / length), x1, x2)
+        found = blocks(kernel, x1, x2, length)
         return found[..., 0, 0, :, :].diagonal(dim1=-2, dim2=-1).flatten(-2) if diag else interleaved(found)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.func import jvp
 
 from ..arrays import unwrap
+from ..backends.reference.evaluate import evaluate
 from ..errors import ParameterError
-from ..ir.node import Node, postorder
+from ..ir.node import Node, postorder, variables
 from ..ir.ops import OPS
+from ..torch_ops.namespaces import numpy_namespace
 from .inputs import check_rows
 from .kernel import Kernel
-from .kernel_form import Squares
+from .kernel_row import COLUMNS
+from .radial_gradients import corner, radial, radial_blocks
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -28,8 +32,9 @@ def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     Parameters
     ----------
     kernel : Kernel
-        One whose expression has second derivatives everywhere, as Gaussian, RationalQuadratic, Cauchy, Periodic,
-        Linear, Polynomial of a whole degree, SpectralMixture, their sums and products, and your own.
+        One whose second derivatives exist everywhere, as of Gaussian, RationalQuadratic, Cauchy, Periodic, Linear,
+        Polynomial of a whole degree, SpectralMixture, Matern with nu of 1.5 or 2.5, their sums and products, and your
+        own.
     x, y : array, shapes (..., m, d) and (..., n, d)
         y is x if omitted.
 
@@ -41,14 +46,15 @@ def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     Raises
     ------
     ParameterError
-        For a kernel with an operation that has no slope somewhere, such as the root in Matern and Laplace: the second
-        derivative of equal rows would be wrong.
+        For a kernel whose process has no derivatives, such as Laplace and Matern with nu = 0.5, which have a corner
+        where rows are equal; and for one with another operation that has no slope somewhere, where this cannot be told.
     ShapeError, DtypeError
         As a call of the kernel.
 
     Notes
     -----
-    Costs (1 + d)² matrices of m n entries, each by one pass. Gradients of first order exist for the rows and the
+    Costs (1 + d)² matrices of m n entries, each by one pass; of kernels of a distance, such as Matern, by torch in
+    float64 and with a few times the memory of the result. Gradients of first order exist for the rows and the
     hyperparameters. Source: [1]_.
 
     References
@@ -72,8 +78,18 @@ def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     return wrap(interleaved(blocks(kernel, left, right)))
 
 
-def blocks(function: Function, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return values and derivatives of all pairs: (..., m, n, 1 + d, 1 + d)."""
+def blocks(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, length: Any = None) -> torch.Tensor:
+    """Return values and derivatives of all pairs of rows over ``length``: (..., m, n, 1 + d, 1 + d)."""
+    if not radial(kernel.form).roots:
+        return _by_passes(kernel if length is None else lambda a, b: kernel(a / length, b / length), x, y)
+    if length is None:
+        return radial_blocks(kernel, x, y)
+    scale = torch.cat([torch.ones_like(length[..., :1]), (1 / length).expand(*length.shape[:-1], x.shape[-1])], -1)
+    scale = scale.unsqueeze(-2)
+    return radial_blocks(kernel, x / length, y / length) * scale * scale.mT
+
+
+def _by_passes(function: Function, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     columns = x.shape[-1]
     steps = torch.eye(columns, dtype=x.dtype, device=x.device)
     value = function(x, y)
@@ -102,24 +118,42 @@ def interleaved(found: torch.Tensor) -> torch.Tensor:
 def check_twice_differentiable(kernel: Kernel) -> None:
     """ParameterError for a kernel whose expressions have a point without a slope."""
     form = kernel.form
-    found = next(_kinks([*form.maps, form.output]), None)
-    if any(isinstance(operand, Squares) for operand in form.operands):
-        found = found or "sqrt"
+    if not form.reads_squares and corner(form):
+        raise ParameterError(
+            f"{kernel!r} has no second derivatives where rows are equal: it falls linearly with their distance, so its "
+            "process has no gradients to observe. Gaussian, RationalQuadratic and Matern with nu=1.5 or nu=2.5 have"
+        )
+    found = "sqrt" if form.reads_squares else next(_kinks([*form.maps, radial(form).output], _numbers(kernel)), None)
     if found is not None:
         raise ParameterError(
-            f"{kernel!r} has no second derivatives where rows are equal: its expression has {found!r}. Kernels without "
-            "roots and absolute values have them, such as Gaussian, RationalQuadratic, Cauchy, Periodic and "
-            "SpectralMixture"
+            f"{kernel!r} has no second derivatives where rows are equal, as far as its expression tells: it has "
+            f"{found!r}. Kernels without absolute values and maxima have them, such as Gaussian, RationalQuadratic, "
+            "Cauchy, Periodic, SpectralMixture and Matern with nu=1.5 or nu=2.5"
         )
 
 
-def _kinks(roots: Iterable[Node]) -> Iterator[str]:
-    for node in postorder(roots):
-        if not node.args:
+def _numbers(kernel: Kernel) -> dict[str, Any]:
+    """Return the hyperparameters that are numbers; the number of columns as the least there is."""
+    found = kernel.hyperparameters.items()
+    values = {name: 1.0 if value == COLUMNS else value for name, value in found if not isinstance(value, torch.Tensor)}
+    return {name: np.float64(value) for name, value in values.items()}
+
+
+def _kinks(roots: Iterable[Node], numbers: Mapping[str, Any]) -> Iterator[str]:
+    """Return the operations that have no slope somewhere; ``numbers`` are parameters whose values are known."""
+    order = postorder(roots)
+    fixed = {id(node) for node in order if set(variables([node])) <= set(numbers)}
+    cutting = {id(node) for node in order if node.op == "pow" and _cuts(node, fixed, numbers)}
+    cut = {id(node.args[0]) for node in order if id(node) in cutting}
+    cut -= {id(arg) for node in order if id(node) not in cutting for arg in node.args}
+    for node in order:
+        if not node.args or id(node) in fixed or id(node) in cut:
             continue
         row = OPS[node.op]
         if node.op == "pow":
             base, exponent = node.args
+            if id(base) in cut:
+                continue
             whole = exponent.number is not None and float(exponent.number).is_integer() and exponent.number >= 0
             if not whole and not _is_shifted(base):
                 yield node.op
@@ -133,3 +167,11 @@ def _kinks(roots: Iterable[Node]) -> Iterator[str]:
 def _is_shifted(base: Node) -> bool:
     """Whether a base is a sum with a number, which is not zero where rows are equal."""
     return base.op == "add" and any(arg.number is not None and arg.number > 0 for arg in base.args)
+
+
+def _cuts(node: Node, fixed: set[int], numbers: Mapping[str, Any]) -> bool:
+    """Return whether a power above 2 of a maximum with 0: its second derivatives are continuous."""
+    base, exponent = node.args
+    if base.op != "max" or base.args[1].number != 0 or id(exponent) not in fixed:
+        return False
+    return float(evaluate([exponent], numbers, numpy_namespace())[0]) > 2

@@ -60,7 +60,7 @@ def test_blocks_have_every_weight_once(pattern) -> None:
         assert plan is not None
         assert plan.columns * plan.depth * wide(d) <= THREADS
         high, span = plan.depth * plan.own_j, plan.columns * plan.own_k
-        assert plan.blocks(pattern, 2) == 2 * a * -(-b // high) * -(-c // span) * math.ceil(d / THREADS)
+        assert plan.blocks(2) == 2 * a * -(-b // high) * -(-c // span) * math.ceil(d / THREADS)
         assert plan.own_j < 2 * b
         assert plan.own_k < 2 * c
 
@@ -79,9 +79,12 @@ def test_strides_of_weights_and_their_transposes_are_streamed() -> None:
     given = contiguous((2, 3, 5, 7), 4, "f32", True)
     assert streams(given, (210, 105, 35, 7, 1))
     assert streams(given, (210, 105, 7, 21, 1))
+    assert streams(given, (0, 999, 35, 7, 1))
     assert not streams(given, (210, 105, 35, 7, 2))
     assert not streams(given, (210, 105, 70, 14, 1))
-    assert not streams(given, (210, 105, 2**31, 7, 1))
+    assert not streams(given, (210, 105, 70, 7, 1))
+    assert not streams(given, (210, 105, 7, 42, 1))
+    assert streams(contiguous((2, 3, 1, 1), 4, "f32", True), (6, 3, 1, 99, 5))
 
 
 # Microseconds on an H200, features together: pattern, rows, type; the product with transposed weights, the gradient

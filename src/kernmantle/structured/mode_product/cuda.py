@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -322,16 +323,16 @@ def _spans(tensor: torch.Tensor) -> bool:
 def _streamed(
     chosen: StreamPlan, problem: Problem, index: int, strides: tuple[int, ...]
 ) -> Callable[..., None] | None:  # fmt: skip
+    copied, features = not problem.x_first, chosen.x_row
+    if copied:
+        strides = (problem.batch * features, features, 1, *strides[3:])
+    chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else features)
     loaded = load(
         (chosen,), lambda: cuda_emit.emit_stream(chosen), chosen.arch, (cuda_emit.ENTRY, STREAM_THREADS, 0, False)
     )
     if loaded is None:
         return None
-    blocks, rest = chosen.blocks(problem), (problem.batch, *problem.pattern, chosen.columns, chosen.depth)
-    copied = not problem.x_first
-    if copied:
-        features = problem.pattern[0] * problem.pattern[2] * problem.pattern[3]
-        strides = (problem.batch * features, features, 1, *strides[3:])
+    blocks, rest = chosen.blocks(problem), (problem.batch, *problem.pattern, 0, 0)
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
         x = x.contiguous() if copied else x
@@ -351,18 +352,24 @@ def _streamed_sum(
     chosen = stream_sum_plan(pattern, batch, groups, dtype, own)
     if chosen is None or not (_spans(x) and _spans(grad)):
         return None
+    copies = [side.stride(2) != 1 and side.shape[2] > 1 for side in (x, grad)]
+    x_row, y_row = (
+        side.shape[2] if copied or batch == 1 else side.stride(1)
+        for side, copied in zip((x, grad), copies, strict=True)
+    )
+    chosen = replace(chosen, x_row=x_row, y_row=y_row)
     loaded = load(
         (chosen,), lambda: cuda_emit.emit_stream_sum(chosen), chosen.arch,
         (cuda_emit.ENTRY, STREAM_THREADS, 0, False),
     )  # fmt: skip
-    blocks, copied = chosen.blocks(pattern, groups), batch > 1 and not first
+    blocks = chosen.blocks(groups)
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         out = allocate((groups, *pattern), x.dtype, x.device)
         if loaded is not None:
-            x, grad = (x.contiguous(), grad.contiguous()) if copied else (x, grad)
-            rest = (batch, *pattern, chosen.columns, chosen.depth, *x.stride(), *grad.stride())
-            start(loaded[0], index, blocks, (x.data_ptr(), grad.data_ptr(), out.data_ptr(), *rest))
+            x, grad = (side.contiguous() if copied else side for side, copied in zip((x, grad), copies, strict=True))
+            pointers = x.data_ptr(), grad.data_ptr(), out.data_ptr()
+            start(loaded[0], index, blocks, (*pointers, batch, x.stride(0), grad.stride(0)))
         return out
 
     return run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
@@ -69,9 +71,9 @@ def emit_narrow(plan: NarrowPlan) -> str:
 
 def emit_stream(plan: StreamPlan) -> str:
     """Return the source of a product that reads the weights where they lie."""
-    traits = {
-        "ROWS": plan.rows, "OWN": plan.own, "STEPS": plan.steps, "ACTIVATION": ACTIVATIONS.index(plan.activation),
-        "ALONG": plan.along, "BIAS": plan.bias,
+    traits = _pattern(plan.pattern) | {
+        "ROWS": plan.rows, "OWN": plan.own, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
+        "X_ROW": plan.x_row, "ACTIVATION": ACTIVATIONS.index(plan.activation), "ALONG": plan.along, "BIAS": plan.bias,
     }  # fmt: skip
     return _text(
         '#include "kronsparse_stream.cuh"\n',
@@ -81,19 +83,23 @@ def emit_stream(plan: StreamPlan) -> str:
     )
 
 
+def _pattern(pattern: Sequence[int]) -> dict[str, int | bool]:
+    return dict(zip("ABCD", pattern, strict=True))
+
+
 def emit_stream_sum(plan: StreamSumPlan) -> str:
     """Return the source of the gradient of weights for a small batch."""
-    traits = {"OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps}
-    names = (*_SIZES, "columns", "depth")
-    sizes, cast = (", ".join(f"{kind}{name}" for name in names) for kind in ("km::i64 ", "(int)"))
+    traits = _pattern(plan.pattern) | {
+        "OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
+        "X_ROW": plan.x_row, "Y_ROW": plan.y_row,
+    }  # fmt: skip
     return _text(
         '#include "kronsparse_stream.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
         f"""
 extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, {sizes},
-    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
-    const km::KronSparseStreamSum arguments = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
+    const void* x, const void* grad, void* out, km::i64 count, km::i64 xg, km::i64 yg) {{
+    const km::KronSparseStreamSum arguments = {{x, grad, out, count, xg, yg}};
     km::kron_sparse_stream_sum<Plan>(arguments);
 }}
 """,

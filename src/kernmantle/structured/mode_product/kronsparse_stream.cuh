@@ -11,17 +11,23 @@ namespace km {
 
 constexpr int STREAM_THREADS = 256;
 
-// The coordinates of a thread: its l, and those along and across neighbours in memory.
-struct StreamThread {
-    int wide, tiles_l, columns, depth, l, along, across;
+// A number of rows as a type.
+template <int ROWS>
+struct StreamRows {
+    static constexpr int value = ROWS;
+};
 
-    KM_DEVICE StreamThread(int d, int columns, int depth) : columns(columns), depth(depth) {
-        tiles_l = (d + STREAM_THREADS - 1) / STREAM_THREADS;
-        wide = (d + tiles_l - 1) / tiles_l;
+// The coordinates of a thread: its l, and those along and across neighbours in memory.
+template <int D, int COLUMNS>
+struct StreamThread {
+    static constexpr int TILES_L = (D + STREAM_THREADS - 1) / STREAM_THREADS, WIDE = (D + TILES_L - 1) / TILES_L;
+    int l, along, across;
+
+    KM_DEVICE StreamThread() {
         const int t = threadIdx.x;
-        l = t % wide;
-        along = t / wide % columns;
-        across = t / (wide * columns);
+        l = t % WIDE;
+        along = t / WIDE % COLUMNS;
+        across = t / (WIDE * COLUMNS);
     }
 };
 
@@ -34,49 +40,53 @@ KM_DEVICE int split_off(unsigned& at, int size) {
 
 // The parameters of a kernel, members of P:
 //   T                    type of arrays
+//   A, B, C, D           the pattern
 //   ROWS, OWN, STEPS     rows of the batch and outputs j of a thread, and positions of k that it reads at once
+//   COLUMNS, DEPTH       threads of a block along neighbours and across them
 //   ALONG                k lies along neighbours in memory, else j does
+//   X_ROW                numbers from a row of x to the next one; features lie together
 //   BIAS, ACTIVATION     what is done with a sum before it is stored
-// `tiles` and `slots` of the arguments are COLUMNS and DEPTH.
 template <class P>
 __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
     typedef typename P::T T;
+    typedef StreamThread<P::D, P::COLUMNS> Thread;
+    constexpr int OUTPUTS = (P::ALONG ? P::DEPTH : P::COLUMNS) * P::OWN, SHARING = P::ALONG ? P::COLUMNS : P::DEPTH;
+    constexpr int J_STEP = P::ALONG ? 1 : P::COLUMNS, W_J = P::ALONG ? P::C * P::D : P::D, W_K = P::ALONG ? P::D : P::B * P::D;
+    constexpr int STRIDE = SHARING * P::STEPS, WHOLE = P::C / STRIDE * STRIDE;
     __shared__ float parts[P::ROWS * STREAM_THREADS];
-    const StreamThread own(g.d, g.tiles, g.slots);
-    const int count = (int)g.count, outputs = (P::ALONG ? own.depth : own.columns) * P::OWN;
+    const Thread own;
+    const int count = (int)g.count;
     unsigned at = blockIdx.x;
     const int n0 = split_off(at, (count + P::ROWS - 1) / P::ROWS) * P::ROWS;
-    const int tile = split_off(at, (g.b + outputs - 1) / outputs);
-    const int l = split_off(at, own.tiles_l) * own.wide + own.l;
-    const int i = split_off(at, g.a), group = (int)at;
-    const bool active = own.across < own.depth && l < g.d;
-    const int part = P::ALONG ? own.along : own.across, sharing = P::ALONG ? own.columns : own.depth;
-    const int j0 = P::ALONG ? (tile * own.depth + own.across) * P::OWN : tile * outputs + own.along, j_step = P::ALONG ? 1 : own.columns;
+    const int tile = split_off(at, (P::B + OUTPUTS - 1) / OUTPUTS);
+    const int l = split_off(at, Thread::TILES_L) * Thread::WIDE + own.l;
+    const int i = split_off(at, P::A), group = (int)at;
+    const bool active = own.across < P::DEPTH && l < P::D;
+    const int part = P::ALONG ? own.along : own.across;
+    const int j0 = P::ALONG ? (tile * P::DEPTH + own.across) * P::OWN : tile * OUTPUTS + own.along;
     float sum[P::OWN][P::ROWS];
 #pragma unroll
     for (int o = 0; o < P::OWN; ++o)
 #pragma unroll
         for (int n = 0; n < P::ROWS; ++n) sum[o][n] = 0.0f;
     if (active) {
-        const T* const x = (const T*)g.x + group * g.xg + n0 * g.xn + ((i64)i * g.c * g.d + l) * g.xf;
-        const T* const weight = (const T*)g.weight + group * g.wg + i * g.wi + l * g.wl;
-        int w_at[P::OWN], x_at[P::ROWS];
-        const int wk = (int)g.wk, xk = (int)(g.d * g.xf);
+        const T* const x = (const T*)g.x + group * g.xg + (i64)n0 * P::X_ROW + (i64)i * P::C * P::D + l;
+        const T* const weight = (const T*)g.weight + group * g.wg + i * g.wi + l;
+        const T* w_at[P::OWN];
+        const T* x_at[P::ROWS];
 #pragma unroll
-        for (int o = 0; o < P::OWN; ++o) w_at[o] = min(j0 + o * j_step, g.b - 1) * (int)g.wj;
+        for (int o = 0; o < P::OWN; ++o) w_at[o] = weight + min(j0 + o * J_STEP, P::B - 1) * W_J + part * W_K;
 #pragma unroll
-        for (int n = 0; n < P::ROWS; ++n) x_at[n] = min(n, count - 1 - n0) * (int)g.xn;
-#pragma unroll 1
-        for (int k = part; k < g.c; k += sharing * P::STEPS) {
+        for (int n = 0; n < P::ROWS; ++n) x_at[n] = x + (i64)min(n, count - 1 - n0) * P::X_ROW + part * P::D;
+        auto add = [&](int k, bool whole) {
             T w[P::STEPS][P::OWN], in[P::STEPS][P::ROWS];
 #pragma unroll
             for (int s = 0; s < P::STEPS; ++s) {
-                const int k_now = k + s * sharing;
-                const bool inside = k_now < g.c;
+                const bool inside = whole || k + s * SHARING + part < P::C;
 #pragma unroll
-                for (int o = 0; o < P::OWN; ++o) w[s][o] = inside ? weight[w_at[o] + k_now * wk] : T();
+                for (int o = 0; o < P::OWN; ++o) w[s][o] = inside ? w_at[o][s * SHARING * W_K] : T();
 #pragma unroll
-                for (int n = 0; n < P::ROWS; ++n) in[s][n] = inside ? x[x_at[n] + k_now * xk] : T();
+                for (int n = 0; n < P::ROWS; ++n) in[s][n] = inside ? x_at[n][s * SHARING * P::D] : T();
             }
 #pragma unroll
             for (int s = 0; s < P::STEPS; ++s)
@@ -84,45 +94,54 @@ __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
                 for (int n = 0; n < P::ROWS; ++n)
 #pragma unroll
                     for (int o = 0; o < P::OWN; ++o) sum[o][n] = fmaf(convert<float>(w[s][o]), convert<float>(in[s][n]), sum[o][n]);
-        }
+#pragma unroll
+            for (int o = 0; o < P::OWN; ++o) w_at[o] += STRIDE * W_K;
+#pragma unroll
+            for (int n = 0; n < P::ROWS; ++n) x_at[n] += STRIDE * P::D;
+        };
+#pragma unroll 1
+        for (int k = 0; k < WHOLE; k += STRIDE) add(k, true);
+        if (WHOLE < P::C) add(WHOLE, false);
     }
-    const int apart = P::ALONG ? own.wide : own.wide * own.columns;
+    constexpr int APART = P::ALONG ? Thread::WIDE : Thread::WIDE * P::COLUMNS;
     // Whether those who share a sum are the lanes of a warp, each l a power of two apart.
-    const bool within = P::ALONG && own.wide * own.columns == 32 && (own.wide & (own.wide - 1)) == 0;
-    if (within) {
+    constexpr bool WITHIN = P::ALONG && Thread::WIDE * P::COLUMNS == 32 && (Thread::WIDE & (Thread::WIDE - 1)) == 0;
+    if constexpr (WITHIN) {
 #pragma unroll
         for (int o = 0; o < P::OWN; ++o)
 #pragma unroll
             for (int n = 0; n < P::ROWS; ++n)
-                for (int gap = 16; gap >= own.wide; gap /= 2) sum[o][n] += __shfl_xor_sync(0xffffffffu, sum[o][n], gap);
-    } else if (sharing > 1)
+#pragma unroll
+                for (int gap = 16; gap >= Thread::WIDE; gap /= 2) sum[o][n] += __shfl_xor_sync(0xffffffffu, sum[o][n], gap);
+    } else if constexpr (SHARING > 1) {
 #pragma unroll
         for (int o = 0; o < P::OWN; ++o) {
             if (o > 0) __syncthreads();
 #pragma unroll
             for (int n = 0; n < P::ROWS; ++n) parts[n * STREAM_THREADS + threadIdx.x] = sum[o][n];
 #pragma unroll 1
-            for (int left = sharing; left > 1;) {
+            for (int left = SHARING; left > 1;) {
                 const int half = (left + 1) / 2;
                 __syncthreads();
                 if (active && part < left - half)
 #pragma unroll
                     for (int n = 0; n < P::ROWS; ++n)
-                        parts[n * STREAM_THREADS + threadIdx.x] += parts[n * STREAM_THREADS + threadIdx.x + half * apart];
+                        parts[n * STREAM_THREADS + threadIdx.x] += parts[n * STREAM_THREADS + threadIdx.x + half * APART];
                 left = half;
             }
             if (part == 0)
 #pragma unroll
                 for (int n = 0; n < P::ROWS; ++n) sum[o][n] = parts[n * STREAM_THREADS + threadIdx.x];
         }
+    }
     if (!active || part > 0) return;
     T* const y = (T*)g.y + group * g.yg + n0 * g.yn;
     const T* const bias = (const T*)g.bias + group * g.bg;
 #pragma unroll
     for (int o = 0; o < P::OWN; ++o) {
-        const int j = j0 + o * j_step;
-        if (j >= g.b) continue;
-        const i64 feature = ((i64)i * g.b + j) * g.d + l;
+        const int j = j0 + o * J_STEP;
+        if (j >= P::B) continue;
+        const i64 feature = ((i64)i * P::B + j) * P::D + l;
 #pragma unroll
         for (int n = 0; n < P::ROWS; ++n) {
             if (n0 + n >= count) continue;
@@ -136,62 +155,74 @@ __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
 struct KronSparseStreamSum {
     const void *x, *grad;
     void* out;
-    i64 count;
-    int a, b, c, d, columns, depth;
-    i64 xg, xn, xf, yg, yn, yf;
+    i64 count, xg, yg;
 };
 
 // The parameters of a kernel, members of P:
 //   T                    type of arrays
+//   A, B, C, D           the pattern
 //   OWN_J, OWN_K, STEPS  entries of a thread along both axes, and rows that it reads at once
+//   COLUMNS, DEPTH       threads of a block along k and along j
+//   X_ROW, Y_ROW         numbers from a row of x and of the gradient to the next one; features lie together
 template <class P>
 __device__ __forceinline__ void kron_sparse_stream_sum(const KronSparseStreamSum& g) {
     typedef typename P::T T;
-    const StreamThread own(g.d, g.columns, g.depth);
-    const int count = (int)g.count, high = own.depth * P::OWN_J, span = own.columns * P::OWN_K;
+    typedef StreamThread<P::D, P::COLUMNS> Thread;
+    constexpr int HIGH = P::DEPTH * P::OWN_J, SPAN = P::COLUMNS * P::OWN_K;
+    const Thread own;
+    const int count = (int)g.count;
     unsigned at = blockIdx.x;
-    const int k0 = split_off(at, (g.c + span - 1) / span) * span + own.along;
-    const int j0 = split_off(at, (g.b + high - 1) / high) * high + own.across * P::OWN_J;
-    const int l = split_off(at, own.tiles_l) * own.wide + own.l;
-    const int i = split_off(at, g.a), group = (int)at;
-    if (own.across >= own.depth || l >= g.d) return;
-    const T* const x = (const T*)g.x + group * g.xg;
-    const T* const grad = (const T*)g.grad + group * g.yg;
-    int x_at[P::OWN_K], y_at[P::OWN_J];
+    const int k0 = split_off(at, (P::C + SPAN - 1) / SPAN) * SPAN + own.along;
+    const int j0 = split_off(at, (P::B + HIGH - 1) / HIGH) * HIGH + own.across * P::OWN_J;
+    const int l = split_off(at, Thread::TILES_L) * Thread::WIDE + own.l;
+    const int i = split_off(at, P::A), group = (int)at;
+    if (own.across >= P::DEPTH || l >= P::D) return;
+    const T* x_at[P::OWN_K];
+    const T* y_at[P::OWN_J];
 #pragma unroll
-    for (int q = 0; q < P::OWN_K; ++q) x_at[q] = ((i * g.c + min(k0 + q * own.columns, g.c - 1)) * g.d + l) * (int)g.xf;
+    for (int q = 0; q < P::OWN_K; ++q)
+        x_at[q] = (const T*)g.x + group * g.xg + ((i64)i * P::C + min(k0 + q * P::COLUMNS, P::C - 1)) * P::D + l;
 #pragma unroll
-    for (int p = 0; p < P::OWN_J; ++p) y_at[p] = ((i * g.b + min(j0 + p, g.b - 1)) * g.d + l) * (int)g.yf;
+    for (int p = 0; p < P::OWN_J; ++p)
+        y_at[p] = (const T*)g.grad + group * g.yg + ((i64)i * P::B + min(j0 + p, P::B - 1)) * P::D + l;
     float sum[P::OWN_J][P::OWN_K];
 #pragma unroll
     for (int p = 0; p < P::OWN_J; ++p)
 #pragma unroll
         for (int q = 0; q < P::OWN_K; ++q) sum[p][q] = 0.0f;
-#pragma unroll 1
-    for (int n = 0; n < count; n += P::STEPS) {
-        T in[P::STEPS][P::OWN_K], out[P::STEPS][P::OWN_J];
+    auto add = [&](auto rows) {
+        constexpr int STEPS = decltype(rows)::value;
+        T in[STEPS][P::OWN_K], out[STEPS][P::OWN_J];
 #pragma unroll
-        for (int s = 0; s < P::STEPS; ++s) {
-            const bool inside = n + s < count;
+        for (int s = 0; s < STEPS; ++s) {
 #pragma unroll
-            for (int q = 0; q < P::OWN_K; ++q) in[s][q] = inside ? x[(n + s) * (int)g.xn + x_at[q]] : T();
+            for (int q = 0; q < P::OWN_K; ++q) in[s][q] = x_at[q][(i64)s * P::X_ROW];
 #pragma unroll
-            for (int p = 0; p < P::OWN_J; ++p) out[s][p] = inside ? grad[(n + s) * (int)g.yn + y_at[p]] : T();
+            for (int p = 0; p < P::OWN_J; ++p) out[s][p] = y_at[p][(i64)s * P::Y_ROW];
         }
 #pragma unroll
-        for (int s = 0; s < P::STEPS; ++s)
+        for (int s = 0; s < STEPS; ++s)
 #pragma unroll
             for (int p = 0; p < P::OWN_J; ++p)
 #pragma unroll
                 for (int q = 0; q < P::OWN_K; ++q) sum[p][q] = fmaf(convert<float>(out[s][p]), convert<float>(in[s][q]), sum[p][q]);
-    }
-    T* const to = (T*)g.out + ((i64)group * g.a + i) * g.b * g.c * g.d + l;
+#pragma unroll
+        for (int q = 0; q < P::OWN_K; ++q) x_at[q] += (i64)STEPS * P::X_ROW;
+#pragma unroll
+        for (int p = 0; p < P::OWN_J; ++p) y_at[p] += (i64)STEPS * P::Y_ROW;
+    };
+    int n = 0;
+#pragma unroll 1
+    for (; n + P::STEPS <= count; n += P::STEPS) add(StreamRows<P::STEPS>());
+#pragma unroll 1
+    for (; n < count; ++n) add(StreamRows<1>());
+    T* const to = (T*)g.out + ((i64)group * P::A + i) * P::B * P::C * P::D + l;
 #pragma unroll
     for (int p = 0; p < P::OWN_J; ++p)
 #pragma unroll
         for (int q = 0; q < P::OWN_K; ++q) {
-            const int j = j0 + p, k = k0 + q * own.columns;
-            if (j < g.b && k < g.c) to[((i64)j * g.c + k) * g.d] = Store<T>::from(sum[p][q]);
+            const int j = j0 + p, k = k0 + q * P::COLUMNS;
+            if (j < P::B && k < P::C) to[((i64)j * P::C + k) * P::D] = Store<T>::from(sum[p][q]);
         }
 }
 

@@ -28,10 +28,15 @@ _COPIED = 4e-6  # seconds of a copy of x whose batch is last
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Template parameters, see ``kronsparse_stream.cuh``; threads are ``columns`` along k and ``depth`` along j."""
+    """Template parameters, see ``kronsparse_stream.cuh``: ``columns`` threads along neighbours, ``depth`` across.
+
+    ``x_row`` are numbers from a row of x to the next one.
+    """
 
     arch: str
     dtype: str
+    pattern: Pattern
+    x_row: int
     rows: int
     own: int
     steps: int
@@ -49,7 +54,8 @@ class StreamPlan:
 
     def __str__(self) -> str:
         order = "along" if self.along else "across"
-        return f"kron sparse {self.arch} streamed weights {order} k, {self.rows} rows x {self.own}, {self.dtype}"
+        shape = f"{self.rows} rows x {self.own} of {self.pattern}"
+        return f"kron sparse {self.arch} streamed weights {order} k, {shape}, {self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -58,20 +64,23 @@ class StreamSumPlan:
 
     arch: str
     dtype: str
+    pattern: Pattern
+    x_row: int
+    y_row: int
     own_j: int
     own_k: int
     steps: int
     columns: int
     depth: int
 
-    def blocks(self, pattern: Pattern, groups: int) -> int:
+    def blocks(self, groups: int) -> int:
         """Return the blocks of a launch."""
-        a, b, c, d = pattern
+        a, b, c, d = self.pattern
         tiles = -(-b // (self.depth * self.own_j)) * -(-c // (self.columns * self.own_k))
         return groups * a * -(-d // THREADS) * tiles
 
     def __str__(self) -> str:
-        return f"kron sparse gradient {self.arch} streamed {self.own_j} x {self.own_k}, {self.dtype}"
+        return f"kron sparse gradient {self.arch} streamed {self.own_j} x {self.own_k} of {self.pattern}, {self.dtype}"
 
 
 def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:
@@ -96,21 +105,18 @@ def lies_along(pattern: Pattern, strides: tuple[int, ...]) -> bool:
 
 
 def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
-    """Whether weights of these strides (group, i, j, k, l) are streamed: one of k and j lies beside l in memory."""
+    """Whether weights of these strides (group, i, j, k, l) are streamed: (j, k, l) or (k, j, l) without gaps."""
     _, b, c, d = problem.pattern
-    _, _, j, k, l = strides
-    along = lies_along(problem.pattern, strides)
-    return (
-        (l == 1 or d == 1) and (along or j == d or b == 1)
-        and _fits(problem.pattern, problem.batch, problem.dtype)
-        and max(j * (b - 1), k * (c - 1)) <= _MOST_NUMBERS
-    )  # fmt: skip
+    _, _, *steps = strides
+    wanted = (c * d, d, 1) if lies_along(problem.pattern, strides) else (d, b * d, 1)
+    fits = all(own == step or size == 1 for own, step, size in zip(steps, wanted, (b, c, d), strict=True))
+    return fits and _fits(problem.pattern, problem.batch, problem.dtype)
 
 
 @lru_cache(maxsize=4096)
 def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPlan | None:
     """Return the plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed."""
-    _, b, c, d = problem.pattern
+    a, b, c, d = problem.pattern
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
     rows, least = math.ceil(problem.batch / math.ceil(problem.batch / _ROWS)), _least_columns(d)
@@ -119,7 +125,8 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPl
         depth = min(_threads_of_l(d) // columns, -(-b // own) if along else c)
         steps = max(2, min(_STEPS, _LOADS // (own + rows)))
         return StreamPlan(
-            limits.arch, problem.dtype, rows, own, steps, along, columns, depth, problem.bias, problem.activation
+            limits.arch, problem.dtype, problem.pattern, a * c * d, rows, own, steps, along, columns, depth,
+            problem.bias, problem.activation,
         )  # fmt: skip
 
     # Sums along neighbours are shared by as few threads as read whole sectors, others by as few as fill the GPU.
@@ -160,7 +167,7 @@ def stream_sum_plan(
     pattern: Pattern, batch: int, groups: int, dtype: str, limits: DeviceLimits
 ) -> StreamSumPlan | None:  # fmt: skip
     """Return the plan of the gradient of weights; None for what is not streamed."""
-    _, b, c, d = pattern
+    a, b, c, d = pattern
     if not _fits(pattern, batch, dtype):
         return None
     own_j = own_k = 4
@@ -170,11 +177,12 @@ def stream_sum_plan(
     def made(own_j: int, own_k: int) -> StreamSumPlan:
         columns = min(_threads_of_l(d), -(-c // own_k))
         depth = min(_threads_of_l(d) // columns, -(-b // own_j))
-        return StreamSumPlan(limits.arch, dtype, own_j, own_k, max(1, min(4, batch)), columns, depth)
+        ends = a * c * d, a * b * d
+        return StreamSumPlan(limits.arch, dtype, pattern, *ends, own_j, own_k, max(1, min(4, batch)), columns, depth)
 
-    while own_k > 1 and (own_k >= 2 * c or made(own_j, own_k).blocks(pattern, groups) < limits.sm_count):
+    while own_k > 1 and (own_k >= 2 * c or made(own_j, own_k).blocks(groups) < limits.sm_count):
         own_k //= 2
-    while own_j > 1 and made(own_j, own_k).blocks(pattern, groups) < limits.sm_count:
+    while own_j > 1 and made(own_j, own_k).blocks(groups) < limits.sm_count:
         own_j //= 2
     return made(own_j, own_k)
 

@@ -79,7 +79,7 @@ def _models(kind: str, part: str, dtype: str, device: str) -> dict[str, nn.Modul
     for parent in list(full.modules()):
         for name, child in parent.named_children():
             if isinstance(child, KSLinear):
-                setattr(parent, name, _filled(child))
+                setattr(parent, name, filled(child))
     for parent in list(sparse.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, KSLinear):
@@ -87,7 +87,8 @@ def _models(kind: str, part: str, dtype: str, device: str) -> dict[str, nn.Modul
     return {"sparse": sparse, "dense": full}
 
 
-def _filled(layer: KSLinear) -> nn.Linear:
+def filled(layer: KSLinear) -> nn.Linear:
+    """The dense layer of the same function."""
     own = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
     own.weight = nn.Parameter(layer.to_dense().detach(), requires_grad=False)
     own.register_parameter("bias", layer.bias)

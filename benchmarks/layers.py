@@ -1,11 +1,12 @@
 """The suite of layers: training steps and single tokens of Kronecker-sparse layers against dense ones.
 
-The layer of a vision transformer, and those of a language model as Monarch matrices of 32 and 64 blocks; each call in a
-CUDA graph, started alone, and compiled.
+The layer of a vision transformer, and those of a language model as Monarch matrices of 32 and 64 blocks; whole blocks
+of both; each call in a CUDA graph, started alone, and compiled.
 """
 
 from __future__ import annotations
 
+from .blocks import BLOCKS, block_case
 from .case import Case, Suite
 from .kronsparse import CHAIN, layer_case
 
@@ -35,4 +36,8 @@ def suite() -> Suite:
     own = [_case(VIT, rows, dtype, True) for rows in ROWS for dtype in TYPES]
     eager = [_case(name, rows, dtype, True, "eager") for name in list(CHAINS)[:2] for rows in EAGER for dtype in TYPES]
     late = [_case(name, rows, "bf16", True, "compiled") for name in list(CHAINS)[:2] for rows in COMPILED]
-    return Suite("layers", "cuda", (*tokens, *own, *steps, *eager, *late))
+    blocks, compiled = (
+        [block_case(name, shape, dtype, how) for how in hows for name, shape in BLOCKS.items() for dtype in TYPES]
+        for hows in (("", "eager"), ("compiled",))
+    )
+    return Suite("layers", "cuda", (*tokens, *own, *blocks, *steps, *eager, *late, *compiled))

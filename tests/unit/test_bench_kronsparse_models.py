@@ -62,7 +62,7 @@ def test_a_model_of_other_weights_is_found_though_its_results_are_normalised(mon
     def other(layer: KSLinear) -> nn.Linear:
         return nn.Linear(layer.in_features, layer.out_features)
 
-    monkeypatch.setattr(models, "_filled", other)
+    monkeypatch.setattr(models, "filled", other)
     row = run.measure(models.case("small", "model", "f32", False, "cpu"), SUITE, STAMP, SETTINGS)
     assert row["status"] == "wrong"
 

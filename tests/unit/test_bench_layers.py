@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
-from benchmarks import kronsparse, layers, run
+from benchmarks import blocks, kronsparse, layers, run
 from benchmarks.case import Suite
-from kernmantle.kronsparse import KSPattern
+from kernmantle.kronsparse import KSLinear, KSPattern
 from tests.unit.test_bench_kronsparse import SETTINGS, STAMP
+
+SUITE = Suite("layers", "cpu", ())
 
 
 def test_cases_have_names_of_their_own_and_chains_fit() -> None:
@@ -28,6 +31,27 @@ def test_layers_of_language_models_are_checked(step, how) -> None:
     chain = (4, 8, 8, 1), (1, 8, 8, 4)
     own = kronsparse.layer_case(16, "bf16", step, "cpu", how, chain, "small")
     assert own.name.startswith("small ")
-    row = run.measure(own, Suite("layers", "cpu", ()), STAMP, SETTINGS)
+    row = run.measure(own, SUITE, STAMP, SETTINGS)
     assert row["status"] == "ok"
     assert row["results"]["dense"]["status"] == "ok"
+
+
+SMALL = blocks.Shape(3, 5, 128, 2, True)
+
+
+@pytest.mark.parametrize("dtype", layers.TYPES)
+def test_blocks_are_checked(dtype) -> None:
+    row = run.measure(blocks.block_case("small", SMALL, dtype, "eager", "cpu"), SUITE, STAMP, SETTINGS)
+    assert row["status"] == "ok", row["results"]
+    assert row["results"]["dense"]["status"] == "ok"
+    made = blocks._blocks(SMALL, dtype, "cpu")
+    assert sum(isinstance(module, KSLinear) for module in made["sparse"].modules()) == 4
+    assert not any(isinstance(module, KSLinear) for module in made["dense"].modules())
+
+
+def test_a_block_of_other_weights_is_found(monkeypatch) -> None:
+    blocks._blocks.cache_clear()
+    monkeypatch.setattr(blocks, "filled", lambda layer: nn.Linear(layer.in_features, layer.out_features))
+    row = run.measure(blocks.block_case("small", SMALL, "f32", "", "cpu"), SUITE, STAMP, SETTINGS)
+    assert row["status"] == "wrong"
+    blocks._blocks.cache_clear()

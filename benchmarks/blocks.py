@@ -1,0 +1,115 @@
+"""Training steps of whole transformer blocks with Kronecker-sparse layers, against the same with matrices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from kernmantle.kronsparse import KSLinear, replace_linears
+
+from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem
+from .kronsparse import clock_of, graph
+from .kronsparse_models import filled, rule
+from .work import Work
+
+_ROUNDINGS = 96  # of a block and its derivative: three times those of what it gives
+
+
+class Shape(NamedTuple):
+    """Sequences, their tokens, the numbers of a token, the heads, and whether a token sees only those before it."""
+
+    sequences: int
+    tokens: int
+    width: int
+    heads: int
+    causal: bool
+
+
+BLOCKS = {
+    "ViT-S/16 block": Shape(128, 197, 384, 6, False), "GPT-2-medium block": Shape(4, 1024, 1024, 16, True),
+}  # fmt: skip
+
+
+class Block(nn.Module):
+    """Attention, then two layers with a GELU between, each added to its normalised input."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape.width
+        self.heads, self.causal = shape.heads, shape.causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(sequences, tokens, width) to the same shape."""
+        heads = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=self.causal)
+        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
+        return x + self.fc2(functional.gelu(self.fc1(self.norm2(x))))
+
+
+@lru_cache(maxsize=1)
+def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
+    """One whose layers are Kronecker-sparse, and one of the same function."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        sparse = Block(shape)
+        replace_linears(sparse, rule, project=False)
+    sparse = sparse.to(DTYPES[dtype])
+    full = copy.deepcopy(sparse)
+    for name, child in list(full.named_children()):
+        if isinstance(child, KSLinear):
+            setattr(full, name, filled(child))
+    return {"sparse": sparse, "dense": full.requires_grad_()}
+
+
+def _slope(block: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, others: list[Any]) -> torch.Tensor:
+    """Forward pass, and backward pass to the gradients of everything; gives that of x, added over the tokens."""
+    result = block(x)
+    slope = torch.linspace(-1, 1, result.shape[-1], dtype=x.dtype, device=x.device).expand_as(result)
+    return torch.autograd.grad(result, [x, *others], slope)[0].sum(1)
+
+
+def _step(chosen: str, shape: Shape, dtype: str, how: str) -> Prepare:
+    def prepare(given: Arrays) -> Callable[[], Any]:
+        x = given["x"].detach().requires_grad_()
+        block = _blocks(shape, dtype, x.device.type)[chosen]
+        own = torch.compile(block) if how == "compiled" else block
+        others = list(block.parameters())
+        return graph(lambda: _slope(own, x, others), "" if how else x.device.type)
+
+    return prepare
+
+
+def block_case(name: str, shape: Shape, dtype: str, how: str = "", device: str = "cuda") -> Case:
+    """A training step: by the device's own clock in replays of a graph, or in all if ``how`` is "eager", "compiled"."""
+
+    def make(device: str) -> Arrays:
+        source = torch.Generator(device).manual_seed(0)
+        x = torch.randn(shape.sequences, shape.tokens, shape.width, generator=source, device=device)
+        return {"x": x.to(DTYPES[dtype])}
+
+    def cut(given: Arrays, picks: Picks) -> Arrays:
+        x = given["x"][picks.rows].double().requires_grad_()
+        block = copy.deepcopy(_blocks(shape, dtype, x.device.type)["dense"]).double()
+        return {"value": _slope(block, x, []).detach()}
+
+    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        return given["value"][:, picks.columns]
+
+    after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
+    title = f"training step of a {name}, {shape.sequences} x {shape.tokens} tokens, {dtype}{after}"
+    size, depth = (shape.sequences, shape.width), shape.tokens * shape.width
+    return Case(
+        f"{name} training step {dtype}{after}", title, Problem(make, exact, size, depth, dtype, cut, picked=2),
+        _step("sparse", shape, dtype, how), (Peer("dense", _step("dense", shape, dtype, how)),), Work(), (), clock,
+        roundings=_ROUNDINGS,
+    )  # fmt: skip

@@ -147,24 +147,24 @@ class SparseCase:
             calls[f"weights by {name}"] = partial(weight_gradient, rows, grads, self.pattern, options)
         return calls
 
-    def backward(self, given: Mapping[str, torch.Tensor]) -> Calls:
-        """Gradients of x and weights from a product made before."""
+    def backward(self, given: Mapping[str, torch.Tensor], whole: bool = False) -> Calls:
+        """Gradients of x and weights from a product made before, or of the ``whole`` step."""
         x, weight, grad = (given[name].detach() for name in ("x", "w0", "g"))
-        blocks = block_matrices(weight)
+        blocks, gradients = block_matrices(weight), partial(_gradients, whole=whole)
 
         def bmm(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
             value = by_copies((x.mT if self.last else x)[None], blocks[None])[0]
             return value.mT if self.last else value
 
         calls: Calls = {
-            OURS: _gradients(lambda x, w: kron_sparse_matmul(x, w, batch_last=self.last), x, [weight], grad),
-            "bmm": _gradients(bmm, x, [blocks], grad),
-            "einsum": _gradients(self._einsum, x, [weight], grad),
+            OURS: gradients(lambda x, w: kron_sparse_matmul(x, w, batch_last=self.last), x, [weight], grad),
+            "bmm": gradients(bmm, x, [blocks], grad),
+            "einsum": gradients(self._einsum, x, [weight], grad),
         }
         if self._fits(x):
             matrix = dense(weight)
             product = (lambda x, m: m @ x) if self.last else functional.linear
-            calls["dense"] = _gradients(product, x, [matrix], grad)
+            calls["dense"] = gradients(product, x, [matrix], grad)
         return calls
 
     def layer(self, algorithm: str, weight: torch.Tensor) -> Any:
@@ -265,13 +265,13 @@ class KronCase:
         grad, transposed = given["g"], [factor.mT for factor in self.factors(given)]
         return {"x by auto": lambda: kron_matmul(grad, transposed)}
 
-    def backward(self, given: Mapping[str, torch.Tensor]) -> Calls:
-        """The wanted gradients from a product made before."""
+    def backward(self, given: Mapping[str, torch.Tensor], whole: bool = False) -> Calls:
+        """The wanted gradients from a product made before, or of the ``whole`` step."""
         x, factors, grad = given["x"].detach(), [own.detach() for own in self.factors(given)], given["g"]
         columns, across = x.mT.contiguous().mT, grad.mT.contiguous().mT
 
         def through(product: Callable[..., torch.Tensor], x: torch.Tensor, grad: torch.Tensor) -> Callable[[], Any]:
-            return _gradients(lambda x, *own: product(x, list(own)), x, factors, grad, self.wanted)
+            return _gradients(lambda x, *own: product(x, list(own)), x, factors, grad, self.wanted, whole)
 
         calls = {
             OURS: through(kron_matmul, x, grad), "shuffle": through(shuffle, columns, across),
@@ -310,14 +310,27 @@ def formed(x: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _gradients(
     product: Callable[..., torch.Tensor], x: torch.Tensor, weights: Sequence[torch.Tensor], grad: torch.Tensor,
-    wanted: Sequence[bool] = (),
-) -> Callable[[], tuple[torch.Tensor, ...]]:  # fmt: skip
-    """Those wanted of the gradients of x and of the weights, of all without a choice."""
+    wanted: Sequence[bool] = (), whole: bool = False,
+) -> Callable[[], list[torch.Tensor]]:  # fmt: skip
+    """Those wanted of the gradients of x and of the weights, of all without a choice, after the product if ``whole``.
+
+    They lie in memory as what they are gradients of, as ``backward`` leaves them.
+    """
     chosen = wanted or (True,) * (len(weights) + 1)
     own = [tensor.detach().requires_grad_(is_wanted) for tensor, is_wanted in zip((x, *weights), chosen, strict=True)]
     leaves = [tensor for tensor in own if tensor.requires_grad]
-    out = product(*own)
-    return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
+    out = None if whole else product(*own)
+
+    def call() -> list[torch.Tensor]:
+        result = product(*own) if out is None else out
+        found = torch.autograd.grad(result, leaves, grad, retain_graph=out is not None)
+        return [_lying_as(leaf, one) for leaf, one in zip(leaves, found, strict=True)]
+
+    return call
+
+
+def _lying_as(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    return grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
 
 
 def cases(kind: str) -> list[Drawn]:

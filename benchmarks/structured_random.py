@@ -30,7 +30,8 @@ from .run import OURS, now
 from .work import Work, floor
 
 SUITE = "structured-random"
-SIDES = ("forward", "backward")
+LONG_FLOOR = 1e-5  # seconds of bytes and multiplications from which a launch is a small part
+SIDES = ("forward", "backward", "step")
 CHUNK, WORST, BEHIND = 16, 15, 0.95
 _LEAST_CALLS, _MOST_CALLS, _SAMPLE_SECONDS, _LONG = 2, 16, 2e-3, 5e-3
 _CLOCK, _LONGEST_PAUSE = 2.0e9, 0.04
@@ -107,7 +108,7 @@ def measure(case: Drawn, kind: str, stamp: Mapping[str, Any], rates: Mapping[str
             row["reason"] = error
         if given:
             try:
-                calls = case.forward(given) if side == "forward" else case.backward(given)
+                calls = case.forward(given) if side == "forward" else case.backward(given, side == "step")
                 row["results"] = {name: _timed(call, kind) for name, call in calls.items()}
                 if side == "forward":
                     row["route"] = route(case, given)
@@ -134,12 +135,12 @@ def route(case: Drawn, given: Mapping[str, torch.Tensor]) -> str:
 
 def _work(case: Drawn, side: str, kind: str) -> Work:
     """Each array once, and the multiplications; a backward pass reads two arrays, writes one and multiplies twice."""
-    before, after = case.ends
-    moved = before + after if side == "forward" else 2 * before + after
-    products = case.products * (1 if side == "forward" else 2)
-    size = DTYPES[case.dtype].itemsize
+    (before, after), passes = case.ends, {"forward": (1, 0), "backward": (0, 1), "step": (1, 1)}[side]
+    moved = passes[0] * (before + after) + passes[1] * (2 * before + after)
+    products = case.products * (passes[0] + 2 * passes[1])
+    size, weights = DTYPES[case.dtype].itemsize, sum(passes) * case.weights
     resource = {"fp16": (3 if case.dtype == "f32" else 1) * products} if kind == "cuda" else {"fma.f32": products}
-    return Work(float(size * (moved + case.weights)), resource, serial=False)
+    return Work(float(size * (moved + weights)), resource, serial=False)
 
 
 def _checked(case: Drawn, given: Mapping[str, torch.Tensor]) -> str:
@@ -215,6 +216,10 @@ def _best(row: store.Row) -> tuple[float, str]:
     return min((one for one in others if one[1] not in (OURS, UNPACKED)), default=(math.inf, "none"))
 
 
+def _is_long(row: store.Row) -> bool:
+    return row.get("floor", {"seconds": 0.0})["seconds"] >= LONG_FLOOR
+
+
 def ratio(row: store.Row) -> float:
     """How many times as fast as the best of torch's ways."""
     return _best(row)[0] / row["results"][OURS]["median"]
@@ -231,8 +236,8 @@ def summary(rows: Iterable[store.Row]) -> str:
         groups.setdefault((row["kind"], row["side"], row["dtype"]), []).append(row)
     for key, own in sorted(groups.items()):
         ratios = [ratio(row) for row in own]
-        above = [row["results"][OURS]["median"] / row["floor"]["seconds"] for row in own if "floor" in row]
-        floors = f", times the floor {median(above):.2f} median {max(above):.1f} worst" if above else ""
+        above = [row["results"][OURS]["median"] / row["floor"]["seconds"] for row in own if _is_long(row)]
+        floors = f"; times a floor of 10 us or more {median(above):.2f} median, {max(above):.1f} worst" if above else ""
         lines.append(
             f"{' '.join(key)}: {len(own)} rows, {median(ratios):.2f} times as fast as the best other in the median, "
             f"{min(ratios):.2f} in the worst, {sum(value < BEHIND for value in ratios)} behind{floors}"

@@ -43,15 +43,19 @@ def test_every_contestant_gives_the_same(case) -> None:
         found = call().double().reshape(-1, call().shape[-1])
         found = found if found.shape == exact.shape else found.T
         torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5, msg=name)
-    shapes = {tuple(grad.shape for grad in call()[:1]) for call in case.backward(given).values()}
-    assert len(shapes) == 1
+    for whole in (False, True):
+        calls = case.backward(given, whole)
+        found = [call()[0] for call in calls.values()]
+        assert len({grad.shape for grad in found}) == 1
+        if isinstance(case, SparseCase):
+            assert {grad.stride() for grad in found} == {given["x"].stride()}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_rows_say_what_was_measured(case, monkeypatch) -> None:
     rates = {"fma.f32": 1e10, "bytes": 1e10}
     rows = structured_random.measure(case, "cpu", {"machine": {}}, rates)
-    assert [row["side"] for row in rows] == ["forward", "backward"]
+    assert [row["side"] for row in rows] == ["forward", "backward", "step"]
     for row in rows:
         assert row["status"] == "ok"
         assert row["results"][OURS]["median"] > 0
@@ -59,7 +63,7 @@ def test_rows_say_what_was_measured(case, monkeypatch) -> None:
         assert 0 < structured_random.ratio(row) < math.inf
     assert rows[0]["route"]
     text = structured_random.summary(rows)
-    assert "2 rows, 0 not ok" in text
+    assert "3 rows, 0 not ok" in text
     assert case.name in text
     right = case.ours
     monkeypatch.setattr(type(case), "ours", lambda self, given: right(given) * 1.001)
@@ -72,5 +76,5 @@ def test_a_prefix_is_measured_until_the_time_is_over(monkeypatch, tmp_path) -> N
     path = tmp_path / "rows.jsonl"
     assert structured_random.run(path, 0.0, device="cpu") == []
     found = structured_random.run(path, 60.0, [CASES[0].name], "cpu")
-    assert [row["case"] for row in found] == [f"{CASES[0].name} {side}" for side in ("forward", "backward")]
-    assert len(path.read_text().splitlines()) == 2
+    assert [row["case"] for row in found] == [f"{CASES[0].name} {side}" for side in structured_random.SIDES]
+    assert len(path.read_text().splitlines()) == 3

@@ -10,6 +10,7 @@ import importlib
 import json
 import sys
 import types
+from typing import ClassVar
 
 import pytest
 import torch
@@ -156,6 +157,72 @@ def test_adapters_of_kronecker_sparse_layers(monkeypatch):
         ours.LoraKSLinear(layer, "default", config=config, r=3)
     with pytest.raises(errors.ParameterError, match=r"must be a peft\.LoraConfig"):
         ours.register_lora(3)
+
+
+def three_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 36), nn.ReLU(), nn.Linear(36, 24), nn.Linear(24, 24))
+
+
+def check_sparsify(ours, apply):
+    """Layers that the filter takes are those that replace_linears makes, others are left."""
+    x, config = torch.randn(5, 24), ours.KroneckerSparseConfig(share=0.5)
+    found, wanted, before = three_layers(), three_layers(), three_layers()
+    apply(found, config, lambda layer, name: isinstance(layer, nn.Linear) and name != "2")
+    km.replace_linears(wanted, {"0": 0.5, "3": 0.5})
+    assert [type(layer) for layer in found] == [km.KSLinear, nn.ReLU, nn.Linear, km.KSLinear]
+    assert torch.equal(found(x), wanted(x))
+    assert not torch.equal(found(x), before(x))
+    chain = monarch((36, 24), 4, 4)
+    again = three_layers()
+    apply(again, ours.KroneckerSparseConfig(patterns=chain), None)
+    assert [type(layer) for layer in again] == [km.KSLinear, nn.ReLU, nn.Linear, nn.Linear]
+    assert again[0].patterns == tuple(map(km.KSPattern.of, chain))
+
+
+def test_layers_are_replaced_as_torchao_does(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    ours = integration(monkeypatch, "torchao")
+    check_sparsify(ours, ours.sparsify_)
+    assert ours.sparsify_(model := three_layers(), ours.KroneckerSparseConfig()) is model
+    with pytest.raises(errors.ParameterError, match="config must be a KroneckerSparseConfig, not float"):
+        ours.sparsify_(three_layers(), 0.25)
+    with pytest.raises(errors.ParameterError, match="budget must be"):
+        ours.sparsify_(three_layers(), ours.KroneckerSparseConfig(share=-1.0))
+
+
+class BaseConfig:
+    handlers: ClassVar = {}
+
+
+def quantize_(model, config, filter_fn=None, device=None):
+    """What torchao's function does with a registered configuration."""
+    filter_fn = filter_fn or (lambda layer, name: isinstance(layer, nn.Linear))
+    for name, layer in list(model.named_children()):
+        if filter_fn(layer, name):
+            setattr(model, name, BaseConfig.handlers[type(config)](layer, config))
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_quantize_takes_our_configuration(monkeypatch, real):
+    apply = quantize_
+    if real:
+        apply = pytest.importorskip("torchao.quantization").quantize_
+    else:
+        for name in ("torchao", "torchao.core", "torchao.quantization"):
+            stand_in(monkeypatch, name)
+        stand_in(monkeypatch, "torchao.core.config", AOBaseConfig=BaseConfig)
+        stand_in(
+            monkeypatch, "torchao.quantization.transform_module",
+            register_quantize_module_handler=lambda config: lambda own: BaseConfig.handlers.setdefault(config, own),
+        )  # fmt: skip
+    ours = integration(monkeypatch, "torchao")
+    check_sparsify(ours, apply)
+    parametrized = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(24, 24)))
+    with pytest.warns(errors.KernmantleWarning, match="left as it is: it is parametrized"):
+        apply(parametrized, ours.KroneckerSparseConfig(), lambda layer, name: name == "0")
+    with pytest.raises(errors.ParameterError, match="a linear layer with a weight"):
+        apply(three_layers(), ours.KroneckerSparseConfig(), lambda layer, name: name == "1")
 
 
 @pytest.mark.parametrize("batch_last", [False, True])

@@ -8,7 +8,6 @@ from typing import Any
 
 from kernmantle.backends.cuda import row_pull_emit
 from kernmantle.backends.cuda.eigen_emit import emit as emit_eigen
-from kernmantle.backends.cuda.eigen_plan import THREADS as EIGEN_THREADS
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
 from kernmantle.backends.cuda.emit import emit
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
@@ -178,7 +177,7 @@ def _system(plan: Callable[[str], SystemPlan]) -> Callable[[str], Planned]:
 def _eigen(width: int, compute: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = EigenPlan(compute, width, True, card)
-        return Planned(emit_eigen(plan), str(plan), EIGEN_THREADS, 0)
+        return Planned(emit_eigen(plan), str(plan), plan.threads, 0)
 
     return make
 
@@ -315,7 +314,7 @@ def _table() -> dict[str, Kernel]:
         ("transposed solve", "f64", (True, True, False, True)),
     ):  # fmt: skip
         table.add(f"system {name}", _system(lambda card, t=dtype, s=steps: SystemPlan(t, 32, *s, card)))
-    for width, compute in ((3, "f32"), (32, "f32"), (32, "f64")):
+    for width, compute in ((3, "f32"), (32, "f32"), (32, "f64"), (48, "f32"), (64, "f64")):
         table.add(f"eigen {width} {compute}", _eigen(width, compute))
     for name in kron.CASES:
         table.add(f"kron {name}", _kron(name), tuple(CARDS) if name in kron.PORTABLE else HOPPER)

@@ -199,7 +199,7 @@ def eigh(
 
     Notes
     -----
-    Direct on CUDA: up to order 32 one kernel of Jacobi rotations for one matrix or a batch, which waits for nothing;
+    Direct on CUDA: up to order 64 one kernel of Jacobi rotations for one matrix or a batch, which waits for nothing;
     above cuSOLVER's Xsyevd, Xsyevdx for a part, XsyevBatched for batches up to order 512, all of which may wait for the
     device by themselves; without nvmath-python ``torch.linalg.eigh``, which does. In a CUDA graph XsyevBatched for one
     matrix after the other, up to order 300. On the CPU: LAPACK through torch and scipy.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..backends.cuda.eigen_emit import ENTRY, emit
-from ..backends.cuda.eigen_plan import MOST, THREADS, EigenPlan, width_for
+from ..backends.cuda.eigen_plan import MOST, EigenPlan, width_for
 from ..backends.cuda.launch import Kernel
 from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start
@@ -40,5 +40,5 @@ def _kernel(chosen: EigenPlan) -> Kernel | None:
     return loaded(
         chosen,
         lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, ENTRY, THREADS, title=str(chosen)),
+        lambda binary: Kernel(binary, ENTRY, chosen.threads, title=str(chosen)),
     )

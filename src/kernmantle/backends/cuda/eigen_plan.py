@@ -1,4 +1,4 @@
-"""How the GPU finds the eigenvalues of batches of small matrices: a thread a matrix, or a column a lane."""
+"""How the GPU finds the eigenvalues of batches of small matrices: a thread, some lanes or a block a matrix."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from dataclasses import dataclass
 
 from .arch import arch
 
-MOST = 32
-"""Order at most: a warp has one matrix."""
+BY_LANES = 32
+"""Order up to which a lane has a column, so that a warp has one matrix."""
+MOST = 64
+"""Order at most: a block has one matrix, in shared memory."""
 THREADS = 128
 BY_THREAD = 3
 """Order up to which a thread has a matrix of its own."""
-_RESIDENT = {("f32", 32): 5, ("f32", 16): 7, ("f32", 8): 8, ("f64", 32): 2, ("f64", 16): 4, ("f64", 8): 5}
+_RESIDENT = {
+    ("f32", 32): 5, ("f32", 16): 7, ("f32", 8): 8, ("f64", 32): 2, ("f64", 16): 4, ("f64", 8): 5,
+    ("f32", 40): 4, ("f32", 48): 4, ("f32", 56): 3, ("f32", 64): 3,
+    ("f64", 40): 2, ("f64", 48): 2, ("f64", 56): 2, ("f64", 64): 2,
+}  # fmt: skip
 """Blocks a multiprocessor that registers are to allow: with one, the compiler takes a third more than it needs."""
 
 
@@ -26,10 +32,17 @@ class EigenPlan:
 
     def __str__(self) -> str:
         lanes = f"a thread a matrix of order {self.width}"
-        if self.width > BY_THREAD:
+        if self.width > BY_LANES:
+            lanes = f"a block a matrix of order {self.width}"
+        elif self.width > BY_THREAD:
             lanes = f"{self.width} lanes a matrix"
         found = "eigenvalues and vectors" if self.vectors else "eigenvalues"
         return f"{found} by Jacobi rotations, {lanes}, {self.compute}, {self.arch}"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: eight for each two columns of its matrix, where it has one."""
+        return 4 * self.width if self.width > BY_LANES else THREADS
 
     @property
     def resident(self) -> int:
@@ -40,7 +53,9 @@ class EigenPlan:
 
     def blocks(self, count: int, multiprocessors: int) -> int:
         """Return the blocks for so many matrices."""
-        per_block = THREADS if self.width <= BY_THREAD else THREADS // self.width
+        per_block = (
+            THREADS if self.width <= BY_THREAD else max(1, THREADS // self.width) if self.width <= BY_LANES else 1
+        )
         return max(1, min(-(-count // per_block), 16 * multiprocessors))
 
 
@@ -50,5 +65,5 @@ def width_for(order: int) -> int:
         return order
     width = BY_THREAD + 1
     while width < order:
-        width *= 2
+        width = 2 * width if width < BY_LANES else width + 8
     return width

@@ -42,7 +42,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         ``exp(-gamma d)``; it may be "scale" or "auto" as of ``SVC``. "poly" is ``(gamma x·y + coef0)^degree``. Kernels
         that have no such number do not use it.
     solver : {"auto", "cholesky", "cg", "sketch_and_project"}
-        Conjugate gradients never form K; "auto" takes them above 20 000 rows.
+        Conjugate gradients never form K; "auto" takes them from 20 000 rows on, and from 60 000 on CUDA. Blocks of rows
+        (:func:`kernmantle.linalg.sketch_and_project`) are for more: "auto" takes them from 200 000 and 1 000 000 on.
     centres : int, optional
         Coefficients for so many random rows only, which minimise the error of all: :func:`kernmantle.linalg.falkon`,
         for any number of rows. Without sample weights, and in place of a solver.

@@ -3,13 +3,14 @@
 Nine columns as trips have them, all of unit variance: where a trip begins and ends (two points, each of one of eight
 hot spots and a normal around it), hour, weekday, day, month and passengers. The target is the logarithm of the distance
 times one plus half of the traffic, a function of hour and weekday, with noise of 0.1, standardised. Rows are made on
-the device in chunks of 1 000 000 from ``torch.Generator``, whose seed is the chunk's number.
+the device in chunks of 1 000 000 from ``torch.Generator``, whose seed is the chunk's number. ``--noise 0`` leaves the
+noise out: of any number of rows the solution is then close to that of infinitely many with noise.
 
 With ``--memmap`` the rows are written to files first, and streamed from there with at most ``--memory`` bytes of them
-in memory. Prints, and writes to ``--out``, the error on 10 000 other rows, the largest memory and the time of each:
-``falkon`` with some numbers of ``--centres``, ``sketch`` (``km.linalg.sketch_and_project``) after each time limit in
-``--seconds``, ``askotch`` (``benchmarks/askotch.py``) after each of its ``--reports``, until the last; and
-``--subsample``, Cholesky for the first rows.
+in memory. Prints, and writes to ``--out``, the error on ``--test`` other rows, the largest memory and the time of
+each: ``falkon`` with some numbers of ``--centres``, ``sketch`` (``km.linalg.sketch_and_project``) after each time limit
+in ``--seconds``, ``askotch`` (``benchmarks/askotch.py``) after each of its ``--reports``, until the last; ``cg``,
+conjugate gradients for coefficients of all rows in float64; and ``--subsample``, Cholesky for the first rows.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ from benchmarks import machine
 from benchmarks.askotch import askotch
 
 CHUNK = 1_000_000
-TEST = 10_000
 
 
-def rows(start: int, count: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(start: int, count: int, device: str, noise: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
     """One chunk, of the seed of its first row."""
     source = torch.Generator(device).manual_seed(start // CHUNK)
     spots = torch.tensor(
@@ -56,23 +56,24 @@ def rows(start: int, count: int, device: str) -> tuple[torch.Tensor, torch.Tenso
     traffic = torch.exp(-((hour - 8.5) ** 2) / 4) + torch.exp(-((hour - 17.5) ** 2) / 8)
     traffic = traffic * torch.where(weekday < 5, 1.0, 0.3)
     distance = (begin - end).norm(dim=1)
-    y = torch.log1p(3 * distance * (1 + 0.5 * traffic)) + 0.1 * torch.randn(count, generator=source, device=device)
+    y = torch.log1p(3 * distance * (1 + 0.5 * traffic)) + noise * torch.randn(count, generator=source, device=device)
     x = torch.stack([*begin.T, *end.T, hour, weekday, *calendar], 1)
     center = torch.tensor([0.1, 0.2, 0.1, 0.2, 12, 3, 15, 5.5, 1.0], device=device)
     scale = torch.tensor([0.9, 1.1, 0.9, 1.1, 6.93, 2, 8.94, 3.45, 1.5], device=device)
     return (x - center) / scale, (y - 1.6) / 0.5
 
 
-def data(n: int, device: str, folder: Path | None) -> tuple[Any, Any]:
+def data(n: int, device: str, folder: Path | None, noise: float) -> tuple[Any, Any]:
     """Rows and targets on the device, or in files."""
     if folder is None:
-        parts = [rows(start, min(CHUNK, n - start), device) for start in range(0, n, CHUNK)]
+        parts = [rows(start, min(CHUNK, n - start), device, noise) for start in range(0, n, CHUNK)]
         return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
     x = np.memmap(folder / "x.f32", np.float32, "w+", shape=(n, 9))
     y = np.memmap(folder / "y.f32", np.float32, "w+", shape=(n,))
     for start in range(0, n, CHUNK):
         count = min(CHUNK, n - start)
-        x[start : start + count], y[start : start + count] = (t.cpu().numpy() for t in rows(start, count, device))
+        made = (part.cpu().numpy() for part in rows(start, count, device, noise))
+        x[start : start + count], y[start : start + count] = made
     x.flush(), y.flush()
     return np.memmap(folder / "x.f32", np.float32, "r", shape=(n, 9)), np.memmap(folder / "y.f32", np.float32, "r")
 
@@ -96,8 +97,8 @@ class Task:
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked, self.kernel = asked, km.Gaussian(asked.bandwidth)
         begun = time.perf_counter()
-        self.x, self.y = data(asked.rows, asked.device, asked.memmap)
-        self.test, self.wanted = rows(10**12, TEST, asked.device)
+        self.x, self.y = data(asked.rows, asked.device, asked.memmap, asked.noise)
+        self.test, self.wanted = rows(10**12, asked.test, asked.device, asked.noise)
         synchronize(asked.device)
         self.made, self.ridge = time.perf_counter() - begun, asked.ridge * asked.rows
         self.stamp = {
@@ -106,7 +107,7 @@ class Task:
 
     def error(self, points: Any, weights: torch.Tensor) -> float:
         """On rows that were not among those that were learned."""
-        total = torch.zeros(TEST, device=self.asked.device)
+        total = torch.zeros(self.asked.test, device=self.asked.device)
         for start in range(0, len(weights), CHUNK):
             part = weights[start : start + CHUNK].reshape(-1).to(self.asked.device)
             total += self.kernel.matmul(self.test, cut(points, start, self.asked.device), part)
@@ -114,7 +115,8 @@ class Task:
 
     def say(self, case: str, seconds: float, **row: Any) -> None:
         """Print a row, and write it."""
-        row = {"case": case, "rows": self.asked.rows, "seconds": seconds, "made in": self.made, **row}
+        task = {"rows": self.asked.rows, "test rows": self.asked.test, "noise": self.asked.noise}
+        row = {"case": case, **task, "seconds": seconds, "made in": self.made, **row}
         row["bytes"] = peak(self.asked.device)
         sys.stdout.write(f"{row}\n")
         sys.stdout.flush()
@@ -133,7 +135,7 @@ def synchronize(device: str) -> None:
 def subsample(task: Task) -> None:
     """Cholesky for the first rows."""
     count, asked = task.asked.subsample, task.asked
-    some, targets = (t[:count] for t in rows(0, min(CHUNK, asked.rows), asked.device))
+    some, targets = (t[:count] for t in rows(0, min(CHUNK, asked.rows), asked.device, asked.noise))
     begun = time.perf_counter()
     found = km.linalg.solve_kernel(task.kernel, some, targets, max(asked.ridge * count, 1e-3), method="cholesky")
     rmse = task.error(some, found.x)
@@ -201,7 +203,24 @@ def block_descent(task: Task) -> None:
     askotch(task.kernel, task.x, task.y, task.ridge, report, block=block, rank=asked.rank or 100, mu=asked.mu)
 
 
-METHODS = {"falkon": falkon, "sketch": sketch, "askotch": block_descent}
+def iterated(task: Task) -> None:
+    """Coefficients for all rows, which converge to those that other methods approximate."""
+    asked = task.asked
+    synchronize(asked.device)
+    begun = time.perf_counter()
+    found = km.linalg.solve_kernel(
+        task.kernel, task.x.double(), task.y.double(), task.ridge, method="cg", rank=asked.rank, refine=1,
+        tolerance=asked.residual, max_iterations=asked.iterations,
+    )  # fmt: skip
+    synchronize_only(asked.device)
+    seconds, steps = time.perf_counter() - begun, found.iterations
+    task.say(
+        "cg", seconds, iterations=steps.iterations, rank=asked.rank, residual=float(steps.residual.max()),
+        converged=bool(steps.converged.all()), rmse=task.error(task.x, found.x.float()),
+    )  # fmt: skip
+
+
+METHODS = {"falkon": falkon, "cg": iterated, "sketch": sketch, "askotch": block_descent}
 
 
 def main() -> None:
@@ -211,7 +230,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--centres", type=int, nargs="+", default=[2000])
     parser.add_argument("--sample", type=int)
-    parser.add_argument("--residual", type=float, default=0.05, help="tolerance of falkon")
+    parser.add_argument("--residual", type=float, default=0.05, help="tolerance of falkon and cg")
+    parser.add_argument("--iterations", type=int, default=1000, help="of cg, at most")
+    parser.add_argument("--test", type=int, default=10_000)
+    parser.add_argument("--noise", type=float, default=0.1)
     parser.add_argument("--seconds", type=float, nargs="+", default=[30.0])
     parser.add_argument("--reports", type=float, nargs="+", default=[10.0, 30.0])
     parser.add_argument("--mu", type=float)

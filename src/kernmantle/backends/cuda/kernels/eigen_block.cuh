@@ -63,9 +63,9 @@ struct Tournament {
 #pragma unroll 1
         for (int round = 0; round < even - 1; ++round) {
             const int up = round + group, down = round - group;
-            int a = active ? (up < even - 1 ? up : up - even + 1) : 0, b = active ? (down < 0 ? down + even - 1 : down) : 0;
+            int a = up < even - 1 ? up : up - even + 1, b = down < 0 ? down + even - 1 : down;
             if (group == 0) b = even - 1;
-            // Read before the sum, at which the lanes of a pair meet: one of them replaces these.
+            if (!active) a = 2 * group, b = a + 1;  // columns that no other group has
             const T p = square[a], q = square[b];
             T x[ROWS], y[ROWS], dot = T(0);
 #pragma unroll
@@ -75,6 +75,7 @@ struct Tournament {
                 dot = fma(x[i], y[i], dot);
             }
             dot = sum(dot);
+            __syncwarp();  // one lane replaces the lengths that all have read
             const T cosine = dot * dot, scale = p * q;
             const bool rotates = active && cosine > Unit<T>::eps * Unit<T>::eps * scale;
             large |= active && cosine > T(ENOUGH * ENOUGH) * Unit<T>::eps * Unit<T>::eps * scale;

@@ -20,6 +20,7 @@ REDUCTIONS = (
     "sum", "sum", "product", "product", "softmax", "softmax", "logsumexp", "min", "max", "argmin", "argmax", "any",
     "all", "smallest", "largest", "ratio", "both", "none", "total",
 )  # fmt: skip
+_ULP = 2.0**-52
 SMOOTH = ("sum", "product", "softmax", "logsumexp", "ratio", "none", "total")
 
 
@@ -166,9 +167,37 @@ def brute_force(case: Nest, tensors: list[torch.Tensor], others: list[torch.Tens
     return [*results, first[..., 0]]
 
 
+def is_tracked(case: Nest) -> bool:
+    """Return whether derivatives of a case are compared."""
+    return case.kind in SMOOTH and case.tensors[0].dtype == torch.float64
+
+
+def _tangent(function: Any, case: Nest, leaves: list[torch.Tensor]) -> torch.Tensor:
+    """Return the tangent of the first result, by all leaves at once."""
+    count = len(case.tensors)
+
+    def of_leaves(*given: torch.Tensor) -> torch.Tensor:
+        p = given[-1] if torch.is_tensor(case.p) else case.p
+        return function(case, [*given[:count]], [*given[count : count + len(case.others)]], p)[0]
+
+    # torch makes no dual number of an expanded tensor
+    primals = tuple(leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in leaves)
+    along = [torch.sin(1 + torch.arange(t.numel(), dtype=t.dtype, device=t.device)).reshape(t.shape) for t in primals]
+    return torch.func.jvp(of_leaves, primals, tuple(along))[1]
+
+
+def _check_tangents(case: Nest, leaves: list[torch.Tensor], exact: list[torch.Tensor], depth: int) -> None:
+    wanted = _tangent(brute_force, case, exact)
+    scale = max(64.0, float(wanted.abs().max()) if wanted.numel() else 0.0)
+    assert_close(_tangent(call, case, leaves).cpu(), wanted, depth=depth * 64, magnitude=scale)
+
+
 def check(case: Nest, derivatives: int, device: str = "cpu") -> None:
-    """Compare a contraction of scores with brute force: values, and so many orders of derivatives where they are."""
-    tracked = derivatives > 0 and case.kind in SMOOTH and case.tensors[0].dtype == torch.float64
+    """Compare a contraction of scores with brute force: values, and so many orders of derivatives where they are.
+
+    With derivatives the tangent of forward mode is compared too.
+    """
+    tracked = derivatives > 0 and is_tracked(case)
     tensors, others = (
         [t.detach().to(device).requires_grad_(tracked) for t in each] for each in (case.tensors, case.others)
     )
@@ -192,16 +221,28 @@ def check(case: Nest, derivatives: int, device: str = "cpu") -> None:
         return
     leaves = [*tensors, *others, *([p] if torch.is_tensor(p) else [])]
     exact_leaves = [*exact[0], *exact[1], *([exact_p] if torch.is_tensor(exact_p) else [])]
-    one, other = found[0], wanted[0]
+    _check_tangents(case, leaves, exact_leaves, depth)
+    moved = [(t.detach() * (1 + _ULP)).requires_grad_() for t in exact_leaves]
+    count = len(exact[0])
+    moved_result = brute_force(
+        case, moved[:count], moved[count:][: len(others)], moved[-1] if torch.is_tensor(p) else p
+    )[0]
+    results = [(found[0], leaves), (wanted[0], exact_leaves), (moved_result, moved)]
     for order in range(derivatives):
-        weights = torch.cos(torch.arange(one.numel(), dtype=torch.float64) + order).reshape(one.shape)
-        pairs = [
+        shape = results[0][0].shape
+        weights = torch.cos(torch.arange(shape.numel(), dtype=torch.float64) + order).reshape(shape)
+        mine, right, after = (
             torch.autograd.grad((weights * result).sum(), inputs, create_graph=True, materialize_grads=True)
-            for result, inputs in ((one, leaves), (other, exact_leaves))
+            for result, inputs in results
+        )
+        # what one rounding of the inputs moves is as uncertain as a term of that size
+        sizes = [max(float(g.detach().abs().max()), float((g - h).detach().abs().max()) / _ULP)
+                 for g, h in zip(right, after, strict=True) if g.numel()]  # fmt: skip
+        for one, other in zip(mine, right, strict=True):
+            assert_close(one.detach().cpu(), other.detach(), depth=depth * 64, magnitude=max(64.0, *sizes))
+        results = [
+            (sum(g.square().sum().cpu() for g in each), inputs)
+            for each, (_, inputs) in zip((mine, right, after), results, strict=True)
         ]
-        scale = max(64.0, *(float(g.detach().abs().max()) for g in pairs[1] if g.numel()))
-        for mine, right in zip(*pairs, strict=True):
-            assert_close(mine.detach().cpu(), right.detach(), depth=depth * 64, magnitude=scale)
-        one, other = (sum(g.square().sum().cpu() for g in each) for each in pairs)
-        if not one.requires_grad or not other.requires_grad:
+        if not all(result.requires_grad for result, _ in results):
             return

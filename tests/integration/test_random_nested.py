@@ -1,13 +1,15 @@
-"""Random contractions of scores against brute force: values on every backend, two orders of derivatives."""
+"""Random contractions of scores against brute force: values on every backend, two orders of derivatives, tangents."""
 
 from __future__ import annotations
 
 import pytest
 
 import kernmantle as km
-from tests.random_nested import REDUCTIONS, check, generate
+from tests.random_nested import REDUCTIONS, check, generate, is_tracked
 
-SLICE, WHOLE = 30, 200
+SLICE, CHUNKS, EACH = 30, 10, 52
+TRACKED = 200
+"""Programs of all chunks whose derivatives are compared, at least."""
 
 
 def _failures(seeds, derivatives, device="cpu"):
@@ -37,13 +39,36 @@ def test_a_slice_on_the_gpu():
     assert not failures, "\n".join(failures)
 
 
+def _seeds(chunk):
+    return range(1000 + chunk * EACH, 1000 + (chunk + 1) * EACH)
+
+
 @pytest.mark.exhaustive
-def test_every_program():
-    seeds = range(1000, 1000 + WHOLE)
-    failures = _failures(seeds, 0)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_program(chunk):
+    failures = _failures(_seeds(chunk), 0)
     with km.config(backend="reference"):
-        failures += _failures(seeds, 2)
+        failures += _failures(_seeds(chunk), 2)
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_derivatives_of_every_program_by_kernels(chunk):
+    failures = _failures(_seeds(chunk), 2)
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.cuda
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_program_on_the_gpu(chunk):
+    failures = _failures(_seeds(chunk), 2, "cuda")
+    assert not failures, "\n".join(failures)
+
+
+def test_enough_programs_have_derivatives():
+    assert sum(is_tracked(generate(seed)) for chunk in range(CHUNKS) for seed in _seeds(chunk)) >= TRACKED
 
 
 def test_the_generator_covers_every_reduction():

@@ -66,11 +66,30 @@ def product(entries: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return entries @ v
 
 
+def smallest(keys: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the smallest of every row and where they are: by value, then by position, NaN last.
+
+    torch leaves open which of equal keys it takes. On GPUs it takes the first of them, on CPUs any.
+    """
+    places = keys.topk(count, -1, False, True).indices
+    if keys.device.type == "cpu":
+        last = keys.gather(-1, places).amax(-1, keepdim=True)  # NaN where there is one
+        equal = torch.where(last.isnan(), keys.isnan(), keys == last)
+        if bool((equal.sum(-1) > equal.gather(-1, places).sum(-1)).any()):
+            place = torch.arange(keys.shape[-1])
+            below = torch.where(last.isnan(), ~keys.isnan(), keys < last)
+            rank = torch.where(below, place - len(place), torch.where(equal, place, len(place)))
+            places = rank.topk(count, -1, False).indices
+    places = places.sort(-1).values
+    ordered = keys.gather(-1, places).sort(stable=True, dim=-1)
+    return ordered.values, places.gather(-1, ordered.indices)
+
+
 def _reduced(apply: Apply, entries: torch.Tensor, v: torch.Tensor | None, first: int) -> tuple[torch.Tensor, ...]:
     if apply.selects:
         keys = entries.neg() if apply.how == "largest" else entries
-        found = keys.topk(min(apply.count, keys.shape[-1]), -1, False, True)
-        return found.values, found.indices + first
+        values, places = smallest(keys, min(apply.count, keys.shape[-1]))
+        return values, places + first
     if apply.how == PRODUCT:
         assert v is not None
         return (product(entries, v),)
@@ -80,8 +99,8 @@ def _reduced(apply: Apply, entries: torch.Tensor, v: torch.Tensor | None, first:
 def _joined(apply: Apply, one: Tensors, other: Tensors) -> tuple[torch.Tensor, ...]:
     if apply.selects:
         keys, positions = (torch.cat(parts, -1) for parts in zip(one, other, strict=True))
-        found = keys.topk(min(apply.count, keys.shape[-1]), -1, False, True)
-        return found.values, positions.gather(-1, found.indices)
+        values, places = smallest(keys, min(apply.count, keys.shape[-1]))
+        return values, positions.gather(-1, places)
     return (join_rows(apply.reduction, one[0], other[0]),)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from kernmantle.backends.cuda import gram_plan
 from kernmantle.backends.cuda.gram_plan import (
     TILES,
     CudaPlan,
@@ -19,6 +20,7 @@ from kernmantle.backends.cuda.gram_plan import (
 from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
 from kernmantle.ir.node import Node, const
 from kernmantle.ir.reductions import REDUCTIONS
+from kernmantle.torch_ops.tuned_tiles import names
 
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, SQUARE, Case, G, cases, fold, gram, op, powers_pulled_back, var
 
@@ -43,6 +45,24 @@ def test_every_nest_has_a_tile_that_fits(case: Case, limits: DeviceLimits) -> No
         assert shared_bytes(case.nest, tile) <= limits.shared_per_block
         assert tile.schema != "ring" or limits.arch == "sm_90"
     assert candidates(case.nest, case.extents(), limits)
+
+
+@pytest.mark.parametrize("limits", [HOPPER, ADA], ids=lambda limits: limits.arch)
+def test_a_tile_that_was_not_measured_is_tried_and_not_chosen(limits: DeviceLimits, monkeypatch) -> None:
+    middle = next(tile for tile in TILES if tile.name == "middle")
+    power = gram(op("pow", L1, var("p")), numbers=("p",))
+    extents = sizes(m=4096, n=4096, k=64)
+    for nest in (gram(L1), power):
+        layout = facts(nest, extents)
+        chosen, tried = plan(nest, extents, limits, layout).tile, names(nest, extents, limits, layout)
+        quick = (replace(middle, name="madeup", efficiency=each, heavy=each) for each in (0.0, 100.0))
+        for new, first in zip(quick, (chosen.name, "madeup"), strict=True):
+            monkeypatch.setattr(gram_plan, "TILES", (new, *TILES))
+            assert plan(nest, extents, limits, layout).tile.name == first
+            assert plan(nest, extents, limits, layout, "madeup").tile == new
+            assert "madeup" in names(nest, extents, limits, layout)
+            monkeypatch.setattr(gram_plan, "TILES", TILES)
+        assert names(nest, extents, limits, layout) == tried
 
 
 def test_large_problems_take_the_ring_on_hopper_and_the_wide_tile_elsewhere() -> None:

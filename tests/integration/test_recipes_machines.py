@@ -14,7 +14,7 @@ from ..source import ROOT
 
 TILES, ARCH, BACKEND = (f"src/kernmantle/backends/{file}" for file in ("cuda/tiles.py", "cuda/arch.py", "madeup"))
 COMPILED = "tests/backend/test_cuda_compile.py"
-TILE = '    Tile("madeup", 16, 16, {cells}, 16, 1, 4, 2, 0.7),\n'
+TILE = '    Tile("madeup", 16, 16, {cells}, 16, 1, 4, 2, 0.0),\n'
 GENERATION = '    Arch("sm_999", "sm_90a", _HOPPER, 132, {block} << 10, 228 << 10, threads_per_sm=2048),\n'
 ROW = '''"""A made-up machine: the nest as loops over the CPU's memory."""
 

@@ -95,13 +95,13 @@ def launcher(
 
 
 def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> tuple[str, ...]:
-    """Return the tiles that can run a nest and are not hopeless."""
+    """Return the tiles that can run a nest and are not hopeless, among them those that were not measured."""
     squares = [tile.name for tile in product_tiles(nest, sizes, own, nest.mirrors)]
     products = [name for name in squares if squares_plan(nest, sizes, own, layout, name) is not None]
     single = [tile for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, layout, tile)]
     costs = {tile.name: cost(tile, nest, sizes, nest.mirrors, own) for tile in single}
     limit = _SLOWEST * min((each for each in costs.values() if each > 0), default=0.0)
-    return (*products, *(tile.name for tile in single if costs[tile.name] <= limit))
+    return (*products, *(name for name, each in costs.items() if each <= limit or each == math.inf))
 
 
 def default_name(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> str:

@@ -16,8 +16,9 @@ from ...compiler.patterns import is_abs_difference
 from ...errors import ParameterError
 from ...ir.node import Node, postorder, variables
 from ...ir.ops import is_transcendental
+from .fitted import GRAM
 from .pow_tables import TABLE_SIXTEENTHS, TablePower, gathered, table_power
-from .tiles import TILES, DeviceLimits, Tile
+from .tiles import TILES, DeviceLimits, Tile, blocks_per_sm
 
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
@@ -29,7 +30,6 @@ PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 8192
 _PIPELINED_OPERATIONS = 5
 _THIN = 8
-_HEAVY_SLOTS, _TILE_SLOTS = 2.3, 6.7
 
 
 Argument = int | float
@@ -252,27 +252,23 @@ def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) ->
     return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
 
-def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
-    """Return the blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
-    if tile.schema != "gram":
-        return tile.resident
-    registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
-    by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
-    by_shared = limits.shared_per_sm // max(1, shared + 1024)
-    return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
-
-
 def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
-    """Cycles by a coarse model: issue slots of the busiest multiprocessor, and a latency per wave and per stage."""
+    """Return cycles by a coarse model: issue slots of the busiest multiprocessor, a latency per wave and per stage.
+
+    They are infinite for a tile that was not measured.
+    """
+    if tile.efficiency == 0:
+        return math.inf
     tiles = _tiles(tile, sizes, symmetric)
     together = blocks_per_sm(tile, cell_words(nest), shared_bytes(nest, tile), limits)
     heavy = is_heavy(nest) or table_power(nest) is not None
     steps = sizes["k"] * sizes["l"] / sizes["splits"]
-    slots = steps * (_HEAVY_SLOTS if heavy else 1.0) + _TILE_SLOTS
+    slots = steps * (GRAM.heavy if heavy else 1.0) + GRAM.cell
     efficiency = 64 * (tile.heavy if heavy else tile.efficiency)
     issue = math.ceil(tiles / limits.sm_count) * tile.m * tile.n * slots / efficiency
     stages = math.ceil(steps / tile.groups / tile.depth)
-    return issue + math.ceil(tiles / (limits.sm_count * together)) * (2200 + 2300 * stages + 150 * tile.groups)
+    waited = GRAM.wave + GRAM.stage * stages + GRAM.group * tile.groups
+    return issue + math.ceil(tiles / (limits.sm_count * together)) * waited
 
 
 def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
@@ -361,7 +357,7 @@ def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, ...]:
-    """Return every tile that can run a nest, the one believed fastest first."""
+    """Return every tile that can run a nest, the one believed fastest first, those that were not measured last."""
     symmetric = nest.mirrors
     folds = any(reduction.is_fold for reduction in nest.reductions)
     family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]

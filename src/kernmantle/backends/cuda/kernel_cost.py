@@ -1,7 +1,7 @@
 """What kernels of contractions should take on a card: their start, memory, and arithmetic by the models of their plans.
 
 A plan's model counts clocks of a device that issues without a pause; how many of them a second holds was fitted, once
-for each kind of kernel, to the rows that the constants name.
+for each kind of kernel: ``fitted.TIMES``.
 """
 
 from __future__ import annotations
@@ -16,25 +16,15 @@ from ...ir.node import Node, postorder
 from ...ir.ops import OPS
 from .cards import Card
 from .columns_plan import clocks, passes
+from .fitted import TIMES
 from .gram_plan import CudaPlan, Layout, cost, is_heavy
 from .pow_tables import table_power
 from .row_reduce_plan import CudaRowPlan
 from .squares_plan import SquaresPlan, cycles
 from .vjp_plan import PullPlan, pull_cycles
 
-START = 2.5e-6
-"""Seconds of a kernel with nothing to do (the smallest calls of h200-tiles)."""
-VENDOR_START = 5e-6
-OVERLAP = 0.15
-"""Of memory and arithmetic, the share of the shorter one that is not hidden."""
-PRODUCTS = {"f16": 3.7e14, "bf16": 3.7e14, "f32": 2.5e13, "f64": 2.2e13}
-"""Multiplications a second of the vendor's products of large matrices."""
-_CLOCK, _LANES = 1.75e9, 128
-# Clocks of gram_plan.cost a second (h200-tiles; of large calls that call functions h200-contraction).
-_LIGHT, _PIPELINED, _HEAVY = 2.45e9, 2.85e9, 1.65e9
-_POSITIONS = 1.7  # slots of a step that finds positions over the usual ones (h100-scores)
-_PRODUCTS_CLOCK = 1.85e9  # of squares_plan.cycles (h200-contraction)
-_USUAL, _USUAL_HEAVY = 2.0, 14.0  # slots of the maps to which they were fitted, |a - b| and |a - b| ** p
+START, PRODUCTS = TIMES.start, TIMES.products
+_LANES = 128  # of a multiprocessor
 _COSTS = {"instruction": 1.0, "short": 4.0, "function": 30.0, "long": 24.0}
 _OWN_COSTS = {"neg": 0.0, "abs": 0.0, "div": 10.0, "rcp": 8.0, "sqrt": 8.0, "rsqrt": 8.0, "pow": 12.0}
 _ROOTS = (0.5, 1.5, 2.5)
@@ -58,7 +48,7 @@ class Launch:
     @property
     def seconds(self) -> float:
         """All of it."""
-        overlapped = max(self.memory, self.work) + OVERLAP * min(self.memory, self.work)
+        overlapped = max(self.memory, self.work) + TIMES.overlap * min(self.memory, self.work)
         return self.total or self.start + overlapped
 
     def times(self, count: int) -> Launch:
@@ -72,9 +62,8 @@ def vendor_product(rows: int, columns: int, depth: int, count: int, dtype: str, 
     tile = 128 if BYTES[dtype] == 2 else 64
     padded = count * float(math.ceil(rows / tile) * tile) * math.ceil(columns / tile) * tile
     moved = BYTES[dtype] * count * float(rows * depth + depth * columns + rows * columns)
-    return Launch(
-        "product of the vendor's", VENDOR_START, moved / card.memory_rate, padded * max(depth, 16) / PRODUCTS[dtype]
-    )
+    work = padded * max(depth, 16) / PRODUCTS[dtype]
+    return Launch("product of the vendor's", TIMES.vendor_start, moved / card.memory_rate, work)
 
 
 def slots(expressions: Iterable[Node]) -> float:
@@ -112,10 +101,12 @@ def gram(plan: CudaPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -
     moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
     if plan.schema == "thin":
         return Launch(str(plan), START, moved, 0.0)
-    relative = _step_slots(nest) / (_USUAL_HEAVY if heavy else _USUAL) if plan.schema != "position" else _POSITIONS
+    relative = _step_slots(nest) / (TIMES.usual_heavy if heavy else TIMES.usual)
+    if plan.schema == "position":
+        relative = TIMES.positions
     counted = cost(plan.tile, nest, sizes, plan.symmetric, card.limits) * max(relative, 0.5)
     counted *= 2 if BYTES[nest.compute] == 8 else 1
-    rate = _HEAVY if heavy else _PIPELINED if plan.schema == "ring" else _LIGHT
+    rate = TIMES.heavy if heavy else TIMES.pipelined if plan.schema == "ring" else TIMES.light
     return Launch(str(plan), START, moved, counted / rate)
 
 
@@ -125,14 +116,14 @@ def squares(plan: SquaresPlan, sizes: Mapping[str, int], layout: Layout, card: C
     moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
     if all(BYTES[port.dtype] == 2 for port in nest.operands if "k" in port.roles):
         nest = replace(nest, precision="tf32")  # what halves leave over is zero, and is not multiplied
-    work = cycles(plan.main.tile, nest, sizes, plan.main.symmetric, card.limits) / _PRODUCTS_CLOCK
+    work = cycles(plan.main.tile, nest, sizes, plan.main.symmetric, card.limits) / TIMES.squares
     return Launch(str(plan), 3 * START, moved, work, plan.scratch.size)
 
 
 def pull(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:
     """A pullback and the kernels before and after it."""
     moved = _bytes(plan.nest.ports, layout, sizes) / card.memory_rate
-    work = pull_cycles(plan.tile, plan.slope, sizes, card.limits) / _CLOCK
+    work = pull_cycles(plan.tile, plan.slope, sizes, card.limits) / TIMES.clock
     return Launch(str(plan), len(plan.kernels) * START, moved, work, scratch)
 
 
@@ -140,23 +131,23 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
     """Rows of a matrix that is not stored: its entries, what is made of them, and products on tensor cores."""
     nest, width, own = plan.rows.matrix, sizes["l"], card.limits
     entries = float(math.prod(sizes[role] for role in "abcmn"))
-    rate = _LANES * own.sm_count * _CLOCK
-    tensor = own.generation.half_products * own.sm_count * _CLOCK * _TENSOR
+    rate = _LANES * own.sm_count * TIMES.clock
+    tensor = own.generation.half_products * own.sm_count * TIMES.clock * TIMES.tensor
     made, entry = _step_slots(nest) * sizes["k"], slots(nest.outputs)
     if plan.rows.selects:
-        reduced = _SELECTED + _SELECTED_MORE * width**2
+        reduced = TIMES.selected + TIMES.selected_more * width**2
     else:
-        reduced = _COLUMN * width if plan.rows.how == PRODUCT else slots(plan.rows.reduction.step)
-    share, products = _SHARES.get(plan.form, 1.0), 0.0
+        reduced = TIMES.column * width if plan.rows.how == PRODUCT else slots(plan.rows.reduction.step)
+    share, products = TIMES.shares.get(plan.form, 1.0), 0.0
     if plan.form == "score":
-        made, products = _SCORED, 3 * entries * plan.tile.unroll * 16 / tensor
+        made, products = TIMES.scored, 3 * entries * plan.tile.unroll * 16 / tensor
     elif plan.form == "select":
         made, entry, products = 0.0, 0.0, entries * plan.tile.unroll * 16 / tensor
     elif plan.form in ("columns", "deep"):
         made, entry, reduced = 0.0, entry * passes(plan.group, sizes), 0.0
-        products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * _CLOCK)
+        products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * TIMES.clock)
     elif plan.form == "wide":
-        made, reduced, products = made + _SCORED, 0.0, 3 * entries * plan.tile.unroll / tensor
+        made, reduced, products = made + TIMES.scored, 0.0, 3 * entries * plan.tile.unroll / tensor
     if plan.form == "scan":
         entry = reduced = 0.0
     issued = entries * (made + entry + reduced) / (rate * share)
@@ -167,10 +158,3 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
     strides = [each for port, each in zip(plan.rows.ports, layout.strides, strict=True) if port is not nest.outs[0]]
     moved = _bytes(ports, Layout(tuple(strides), ()), sizes)
     return Launch(str(plan), 3 * START, moved / card.memory_rate, work, scratch)
-
-
-_TENSOR = 0.75  # share of the tensor cores' rate
-_SCORED = 8.0  # slots to take an entry from the products and check it, or to split it in halves
-_COLUMN = 1.6  # slots for each column of v
-_SELECTED, _SELECTED_MORE = 8.0, 0.033  # slots to compare an entry, and by the square of how many are wanted
-_SHARES = {"ring": 0.93, "tile": 0.62, "thin": 1.1}  # share of the issue slots

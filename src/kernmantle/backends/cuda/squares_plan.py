@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ...compiler.nest import ROLES, Nest
 from ...compiler.patterns import LogProduct, Squares, log_product, squared_differences
 from ...ir.node import Node
+from .fitted import SQUARES
 from .gram_plan import CudaPlan, Layout, planned, staged, supports_warp_specialized
 from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, LOGARITHMS, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
@@ -23,13 +24,8 @@ PROMISE = 1e-5
 """Largest relative error of a sum of squares, up to the deepest that is taken so."""
 _LEAST_DEPTH, _DEEPEST = 32, 8192
 _ALIGNED = 1024
-_FLOAT_RATE, _LOG_RATE = 120, 16
 _WIDEST_LOG = 128
 """Widest tile of logarithms: wider ones computed as written, with two registers an entry, do not fit."""
-_LAUNCHES = 34000
-_SPLIT_BYTES, _BYTES_A_CLOCK = 12, 2170
-_TILE_SLOTS = 32
-_TILE_END = 5000
 
 
 @dataclass(frozen=True)
@@ -109,15 +105,17 @@ def cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, li
     rate = own.half_products * (own.mma_share if tile.schema == "mma" else 1.0)
     products = 1 if planes(nest) == 1 else 3
     depth = -(-sizes["k"] // BLOCK) * BLOCK
-    each = tile.m * tile.n * depth * products / (rate * tile.efficiency) + _TILE_END
+    each = tile.m * tile.n * depth * products / (rate * tile.efficiency) + SQUARES.tile
     share = 0.5 if symmetric else 1.0
-    split = _SPLIT_BYTES * math.prod(sizes[role] for role in "abck") * (sizes["m"] + sizes["n"]) / _BYTES_A_CLOCK
-    return math.ceil(share * _tiles(tile, sizes, False) / limits.sm_count) * each + share * split + _LAUNCHES
+    moved = SQUARES.split_bytes * math.prod(sizes[role] for role in "abck") * (sizes["m"] + sizes["n"])
+    split = moved / SQUARES.bytes_a_cycle
+    return math.ceil(share * _tiles(tile, sizes, False) / limits.sm_count) * each + share * split + SQUARES.launches
 
 
 def _direct_cycles(nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
-    terms = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + _TILE_SLOTS) * (0.5 if symmetric else 1.0)
-    return 2 * terms / ((_LOG_RATE if is_logarithm(nest) else _FLOAT_RATE) * limits.sm_count)
+    terms = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + SQUARES.entry) * (0.5 if symmetric else 1.0)
+    rate = SQUARES.logarithms if is_logarithm(nest) else SQUARES.differences
+    return 2 * terms / (rate * limits.sm_count)
 
 
 def is_logarithm(nest: Nest) -> bool:

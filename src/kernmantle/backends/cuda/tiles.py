@@ -61,7 +61,8 @@ class Tile:
     efficiency : float
         Share of the issue slots that the inner loop reaches; fitted, with the constants of ``gram_plan.cost``, to times
         of all tiles over a grid of shapes (decision 0005). "positions" finds positions of extremes, for which the
-        others take more than twice the instructions that they are fitted to.
+        others take more than twice the instructions that they are fitted to. 0 where it has not been measured: the
+        tile is then taken by name and by ``km.tune`` alone.
     schema : str
         Template that it instantiates: a header of ``backends/cuda/kernels``.
     stages : int
@@ -113,6 +114,16 @@ class Tile:
     def threads(self) -> int:
         """Threads of a block that hold cells."""
         return self.threads_m * self.threads_n * self.groups
+
+
+def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
+    """Return the blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
+    if tile.schema != "gram":
+        return tile.resident
+    registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
+    by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
+    by_shared = limits.shared_per_sm // max(1, shared + 1024)
+    return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
 
 
 TILES = (

@@ -81,7 +81,7 @@ SUITES = {
             "radius.*_weight_func|classifier_zero_distance": _WEIGHTS,
             "RadiusNeighborsRegressor_multi|radius_neighbors_regressor": _WEIGHTS,
             "parallel_array_radius": "a radius for each row",
-            "outlier_labeling|metric_params_interface|validate_params": _WORDS,
+            "outlier_labeling|metric_params_interface|validate_params|all_zero_weights": _WORDS,
         },
     ),
     "dbscan": Suite(
@@ -114,30 +114,6 @@ SUITES = {
 }
 
 
-STRUCTURES = {"algorithm": "auto", "leaf_size": 30, "n_jobs": None, "copy": False}
-"""Parameters of scikit-learn's estimators that choose a tree or threads, of which ours have none: they are ignored."""
-
-
-def with_structures(ours: Any) -> Any:
-    """Return an estimator that also takes ``STRUCTURES``; functions as they are."""
-    if not inspect.isclass(ours):
-        return ours
-    signature = inspect.signature(ours.__init__)
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in STRUCTURES.items()
-    ]
-    own = signature.replace(parameters=[*signature.parameters.values(), *more])
-
-    def start(self: Any, *args: Any, **options: Any) -> None:
-        for name, value in STRUCTURES.items():
-            setattr(self, name, options.pop(name, value))
-        ours.__init__(self, *args, **options)
-
-    start.__signature__ = own  # type: ignore[attr-defined]
-    made = globals()[ours.__name__] = type(ours.__name__, (ours,), {"__init__": start, "__module__": __name__})
-    return made
-
-
 class _Copy(SimpleNamespace):
     """A module with some names replaced."""
 
@@ -158,7 +134,7 @@ class Replaced:
     def pytest_configure(self, config: pytest.Config) -> None:  # noqa: ARG002
         """Import the tests while the names are ours: parameters of tests read them then."""
         pytest.register_assert_rewrite(self._suite.module)
-        ours = {name: with_structures(getattr(import_module(home), name)) for name, home in self._suite.ours.items()}
+        ours = {name: getattr(import_module(home), name) for name, home in self._suite.ours.items()}
         homes = [module for name, module in list(sys.modules.items()) if name.startswith("sklearn.")]
         before = [(home, name, vars(home)[name]) for home in homes for name in ours if name in vars(home)]
         for home, name, _ in before:

@@ -143,6 +143,8 @@ def _to_tensor(value: object, name: str) -> torch.Tensor:
                 return take(value)
             except (TypeError, ValueError, BufferError, RuntimeError) as error:
                 raise DtypeError(f"{name} is a {_described(value)} that torch cannot share: {error}") from error
+    if hasattr(value, "toarray"):
+        raise DtypeError(f"{name} is sparse, {_described(value)}; pass {name}.toarray()")
     raise DtypeError(
         f"{name} must be a torch tensor, a numpy array, a nested list, a data frame or another array with __dlpack__, "
         f"not {_described(value)}"

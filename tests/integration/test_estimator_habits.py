@@ -3,14 +3,17 @@
 import copy
 import json
 import pickle
+import sys
 import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 import sklearn.cluster
 import sklearn.decomposition
 import sklearn.kernel_approximation
 import sklearn.kernel_ridge
+import sklearn.neighbors
 import torch
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -310,3 +313,62 @@ def test_names_and_values_that_a_kernel_does_not_take():
         (kernel + km.Laplace()).bandwidth_2 = torch.tensor(-1.0)
     assert not hasattr(kernel, "__array__")
     assert kernel.bandwidth == 2.0
+
+
+IGNORED = {
+    "NearestNeighbors": {"algorithm": "ball_tree", "leaf_size": 3, "n_jobs": -1},
+    "KNeighborsClassifier": {"algorithm": "brute", "leaf_size": 3, "n_jobs": 2},
+    "KNeighborsRegressor": {"algorithm": "kd_tree", "leaf_size": 3, "n_jobs": 2},
+    "RadiusNeighborsClassifier": {"algorithm": "brute", "leaf_size": 3, "n_jobs": 2},
+    "RadiusNeighborsRegressor": {"algorithm": "auto", "leaf_size": 3, "n_jobs": None},
+    "DBSCAN": {"algorithm": "ball_tree", "leaf_size": 3, "n_jobs": -1},
+    "HDBSCAN": {"algorithm": "kd_tree", "leaf_size": 3, "n_jobs": -1, "copy": False},
+    "KMeans": {"algorithm": "elkan", "copy_x": False},
+    "Nystroem": {"n_jobs": 2},
+    "KernelPCA": {"eigen_solver": "arpack", "random_state": 3, "copy_X": False, "n_jobs": 2},
+    "SpectralClustering": {"assign_labels": "kmeans", "eigen_solver": "lobpcg", "n_jobs": -1},
+}
+REFUSED = {
+    "algorithm": ("full", "algorithm must be one of"), "leaf_size": (0, "leaf_size must be an integer"),
+    "n_jobs": (0, "n_jobs must be None or an integer"), "eigen_solver": ("qr", "eigen_solver must be one of"),
+    "assign_labels": ("discretize", "those of sklearn.cluster.SpectralClustering"),
+}  # fmt: skip
+
+
+def fixed(name):
+    """Parameters with which a fit does not depend on chance, and finds several clusters."""
+    made = getattr(estimators, name)
+    own = {"random_state": 0, "n_clusters": 3, "n_components": 3, "radius": 1.5}
+    return {key: value for key, value in own.items() if key in made().get_params()}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_parameters_of_scikit_learn_that_change_nothing(name):
+    made, rows = getattr(estimators, name), X.copy()
+    plain = made(**fixed(name)).fit(rows, Y)
+    other = made(**fixed(name) | IGNORED[name]).fit(rows, Y)
+    assert np.array_equal(rows, X)
+    for method in ("predict", "transform", "kneighbors"):
+        if hasattr(plain, method):
+            assert all(map(np.array_equal, getattr(plain, method)(X), getattr(other, method)(X)))
+    if hasattr(plain, "labels_"):
+        assert np.array_equal(plain.labels_, other.labels_)
+        assert len(set(plain.labels_)) > 1
+    theirs = sys.modules[next(each for each in THEIRS if hasattr(sys.modules[each], name))]
+    assert {*IGNORED[name]} <= {*getattr(theirs, name)().get_params()}
+    for parameter, (value, message) in REFUSED.items():
+        if parameter in made().get_params():
+            with pytest.raises(ValueError, match=message):
+                made(**{parameter: value}).fit(rows, Y)
+
+
+THEIRS = ("sklearn.cluster", "sklearn.neighbors", "sklearn.decomposition", "sklearn.kernel_approximation")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda s: km.cdist(s, X), lambda s: km.Gaussian(1.0)(X, s), km.pairwise_distances,
+             lambda s: estimators.KernelRidge().fit(s, Y), lambda s: estimators.DBSCAN().fit(s)],
+)  # fmt: skip
+def test_sparse_matrices_are_told_what_to_become(call):
+    with pytest.raises((TypeError, ValueError), match=r"toarray\(\)"):
+        call(scipy.sparse.csr_matrix(X))

@@ -17,7 +17,7 @@ from ..ir.functions import FUNCTIONS
 from ..pairwise.distance import Distances, Entry
 from ..pairwise.own_metric import Metric
 from .data import rows_of, weights_of
-from .measure import Measure, check_integer, check_real, check_square
+from .measure import Measure, check_index, check_integer, check_real, check_square
 from .neighbor_queries import WITHIN, terms_within
 from .state import Stored
 
@@ -77,7 +77,7 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
         Distance up to which rows are neighbours.
     min_samples : int
         How many neighbours a core row has, itself among them.
-    metric, metric_params, device
+    metric, metric_params, device, algorithm, leaf_size, n_jobs
         As of :class:`NearestNeighbors`: a name, a lambda, a kernel that is a distance, a contraction, "precomputed".
     p : float, optional
         Power of the Minkowski distance.
@@ -123,7 +123,7 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
     def __init__(
         self, eps: float = 0.5, *, min_samples: int = 5, metric: Metric = "euclidean",
         metric_params: Mapping[str, Any] | None = None, p: float | None = None, device: str | None = None,
-        verbose: bool = False,
+        verbose: bool = False, algorithm: str = "auto", leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.eps = eps
         self.min_samples = min_samples
@@ -132,6 +132,9 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
         self.p = p
         self.device = device
         self.verbose = verbose
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.n_jobs = n_jobs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -141,6 +144,7 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DBSCAN:  # noqa: ARG002
         """Find the clusters; a core row has neighbours whose weights, 1 by default, are ``min_samples`` together."""
         eps, wanted = check_real(self.eps, "eps", 0, above=True), check_integer(self.min_samples, "min_samples", 1)
+        check_index(self)
         measure = Measure.of(self.metric, self.p, self.metric_params)
         rows, back = rows_of(self, X, reset=True)
         if measure.is_precomputed:

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from ..pairwise import Kernel
 from .base import KernelEstimator, TakesMatrices
 from .data import rows_of
+from .measure import check_choice, check_jobs
 
 
 def _count(value: Any, name: str) -> int:
@@ -40,6 +41,8 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
         As of :class:`KernelRidge`, but no matrices.
     random_state : int, RandomState or None
         Draws the landmarks.
+    n_jobs
+        Of scikit-learn, without effect: threads are those of torch.
 
     Attributes
     ----------
@@ -73,7 +76,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
         self, n_components: int = 100, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
         bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
         gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
-        random_state: Any = None, device: str | None = None,
+        random_state: Any = None, device: str | None = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_components = n_components
         self.kernel = kernel
@@ -84,9 +87,11 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
         self.coef0 = coef0
         self.random_state = random_state
         self.device = device
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None) -> Nystroem:  # noqa: ARG002
         """Draw the landmarks."""
+        check_jobs(self)
         rows, back = rows_of(self, X, reset=True)
         count = min(_count(self.n_components, "n_components"), rows.shape[0])
         drawn = check_random_state(self.random_state).permutation(rows.shape[0])[:count]
@@ -113,6 +118,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         By default all whose eigenvalue is not 0.
     kernel, bandwidth, kernel_params, gamma, degree, coef0, device
         As of :class:`KernelRidge`.
+    eigen_solver, random_state, copy_X, n_jobs
+        Of scikit-learn, without effect: eigenvectors are those of LAPACK, without random numbers; X is never changed.
 
     Attributes
     ----------
@@ -144,7 +151,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         self, n_components: int | None = None, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
         bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
         gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
-        device: str | None = None,
+        device: str | None = None, eigen_solver: str = "auto", random_state: Any = None, copy_X: bool = True,
+        n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_components = n_components
         self.kernel = kernel
@@ -154,9 +162,15 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         self.degree = degree
         self.coef0 = coef0
         self.device = device
+        self.eigen_solver = eigen_solver
+        self.random_state = random_state
+        self.copy_X = copy_X
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None) -> KernelPCA:  # noqa: ARG002
         """Find the components."""
+        check_jobs(self)
+        check_choice(self, "eigen_solver", ("auto", "dense", "arpack", "randomized"), "all are computed by LAPACK")
         rows, back = rows_of(self, X, reset=True)
         wanted = rows.shape[0] if self.n_components is None else _count(self.n_components, "n_components")
         self.kernel_ = self._kernel_or_matrix(rows)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..pairwise.distance import Distances, Entry
 from ..pairwise.own_metric import Metric
 from .data import rows_of
-from .measure import Measure, check_integer, check_real, check_square
+from .measure import Measure, check_index, check_integer, check_real, check_square
 from .spanning_tree import Tree, spanning_tree
 from .state import Stored
 
@@ -46,7 +46,7 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         Clusters that split below this distance stay one.
     max_cluster_size : int, optional
         Rows of the largest cluster of "eom".
-    metric, metric_params, device
+    metric, metric_params, device, algorithm, leaf_size, n_jobs
         As of :class:`NearestNeighbors`: a name, a lambda, a kernel that is a distance, a contraction, "precomputed";
         symmetric.
     p : float, optional
@@ -61,6 +61,8 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         Which centres of clusters to find, weighted by the probabilities.
     verbose : bool
         Whether to show progress.
+    copy
+        Of scikit-learn, without effect: X is never changed.
 
     Attributes
     ----------
@@ -104,7 +106,8 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         max_cluster_size: int | None = None, metric: Metric = "euclidean",
         metric_params: Mapping[str, Any] | None = None, alpha: float = 1.0, *, p: float | None = None,
         cluster_selection_method: str = "eom", allow_single_cluster: bool = False, store_centers: str | None = None,
-        device: str | None = None, verbose: bool = False,
+        device: str | None = None, verbose: bool = False, algorithm: str = "auto", leaf_size: int = 40,
+        n_jobs: int | None = None, copy: bool | str = True,
     ) -> None:  # fmt: skip
         self.min_cluster_size = min_cluster_size
         self.min_samples = min_samples
@@ -119,6 +122,10 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         self.store_centers = store_centers
         self.device = device
         self.verbose = verbose
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.n_jobs = n_jobs
+        self.copy = copy
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -128,6 +135,7 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> HDBSCAN:  # noqa: ARG002
         """Find the clusters."""
+        check_index(self)
         wanted, selection = self._checked()
         measure = Measure.of(self.metric, self.p, self.metric_params)
         every, back = rows_of(self, X, reset=True, finite=False)

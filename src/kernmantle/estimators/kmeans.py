@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ..pairwise import argkmin, cdist
 from .data import rows_of, weights_of
+from .measure import check_choice
 from .seeding import draw, plus_plus
 from .state import Stored
 
@@ -152,6 +153,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         Draws the first centres, as scikit-learn does from the same state.
     device : str, optional
         Device used for NumPy input; the CPU by default.
+    copy_x, algorithm
+        Of scikit-learn, without effect: X is never changed, and "elkan" finds what "lloyd" does.
 
     Attributes
     ----------
@@ -206,6 +209,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
     def __init__(
         self, n_clusters: int = 8, *, init: Any = "k-means++", n_init: int | str = "auto", max_iter: int = 300,
         tol: float = 1e-4, verbose: bool = False, random_state: Any = None, device: str | None = None,
+        copy_x: bool = True, algorithm: str = "lloyd",
     ) -> None:  # fmt: skip
         self.n_clusters = n_clusters
         self.init = init
@@ -215,6 +219,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         self.verbose = verbose
         self.random_state = random_state
         self.device = device
+        self.copy_x = copy_x
+        self.algorithm = algorithm
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:  # noqa: ARG002
         """Find the means by Lloyd's algorithm, the best of ``n_init`` runs.
@@ -233,6 +239,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
             Itself.
         """
         self._validate_params()
+        check_choice(self, "algorithm", ("lloyd", "elkan"), "both find the same means")
         rows, back = rows_of(self, X, reset=True)
         rows = rows.detach()
         check_clusters(self.n_clusters, rows)

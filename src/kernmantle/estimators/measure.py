@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..pairwise.own_metric import Metric, check_metric
 from .state import Stored
 
 PRECOMPUTED = "precomputed"
+ALGORITHMS = ("auto", "ball_tree", "kd_tree", "brute")
 _NO_SIMILARITY = "take a distance, as metric='euclidean', or order rows by k.argkmax"
 
 
@@ -101,3 +102,24 @@ def check_real(value: Any, name: str, least: float, *, above: bool = False, fini
     if not is_real or np.isnan(value) or (finite and np.isinf(value)) or value < least or (above and value == least):
         raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} {least:g}, got {value!r}")
     return float(value)
+
+
+def check_choice(estimator: Any, name: str, allowed: Sequence[str | None], note: str) -> None:
+    """Raise ValueError for a parameter of scikit-learn's that is none of these; ``note`` says what they do here."""
+    value = getattr(estimator, name)
+    if (value is not None and not isinstance(value, str)) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}; {note}")
+
+
+def check_index(estimator: Any) -> None:
+    """Raise ValueError for values of scikit-learn's parameters of a search index that it does not have either."""
+    check_choice(estimator, "algorithm", ALGORITHMS, "there is no index, and all of them give the same neighbours")
+    check_integer(estimator.leaf_size, "leaf_size", 1)
+    check_jobs(estimator)
+
+
+def check_jobs(estimator: Any) -> None:
+    """Raise ValueError for an ``n_jobs`` that is neither None nor an integer."""
+    value = estimator.n_jobs
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value == 0):
+        raise ValueError(f"n_jobs must be None or an integer other than 0, got {value!r}; threads are those of torch")

@@ -18,7 +18,7 @@ from ..pairwise.distance import Distances, Entry, distances, numbered
 from ..pairwise.own_metric import Metric
 from ..torch_ops.blocks import LARGEST
 from .data import Back, rows_of
-from .measure import Measure, check_not_negative, check_real, check_square
+from .measure import Measure, check_index, check_not_negative, check_real, check_square
 from .state import Stored
 
 _where = FUNCTIONS["where"]
@@ -48,6 +48,7 @@ class Fitted(Stored, BaseEstimator):
         return isinstance(metric, str) and metric == "precomputed"
 
     def _keep(self, rows: torch.Tensor, back: Back, measure: Measure) -> None:
+        check_index(self)
         if measure.is_precomputed:
             check_square(rows)
         self._rows, self._back, self._measure = rows, back, measure.fitted(rows)
@@ -271,6 +272,8 @@ class NearestNeighbors(NearestQueries, RadiusQueries):
         Further options of the metric; parameters of a lambda or a contraction by name.
     device : str, optional
         Device used for NumPy input; the CPU by default.
+    algorithm, leaf_size, n_jobs
+        Of scikit-learn: checked, without effect. All rows are compared, by the threads of torch.
 
     Attributes
     ----------
@@ -309,7 +312,8 @@ class NearestNeighbors(NearestQueries, RadiusQueries):
 
     def __init__(
         self, n_neighbors: int = 5, *, radius: float = 1.0, metric: Metric = "minkowski", p: float = 2.0,
-        metric_params: Mapping[str, Any] | None = None, device: str | None = None,
+        metric_params: Mapping[str, Any] | None = None, device: str | None = None, algorithm: str = "auto",
+        leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_neighbors = n_neighbors
         self.radius = radius
@@ -317,6 +321,9 @@ class NearestNeighbors(NearestQueries, RadiusQueries):
         self.p = p
         self.metric_params = metric_params
         self.device = device
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None) -> NearestNeighbors:  # noqa: ARG002
         """Keep the rows."""

@@ -27,6 +27,7 @@ class _Neighbors(NearestQueries):
     def __init__(
         self, n_neighbors: int = 5, *, weights: Weights = "uniform", metric: Metric = "minkowski", p: float = 2.0,
         metric_params: Mapping[str, Any] | None = None, similarity: Kernel | None = None, device: str | None = None,
+        algorithm: str = "auto", leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_neighbors = n_neighbors
         self.weights = weights
@@ -35,6 +36,9 @@ class _Neighbors(NearestQueries):
         self.metric_params = metric_params
         self.similarity = similarity
         self.device = device
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.n_jobs = n_jobs
 
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
         if self.weights is not None and not callable(self.weights) and self.weights not in WEIGHTS:
@@ -96,6 +100,8 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         A kernel whose largest value is the nearest, as ``km.Laplace(2.0)``, instead of a metric.
     device : str, optional
         Device used for NumPy input; the CPU by default.
+    algorithm, leaf_size, n_jobs
+        Of scikit-learn: checked, without effect. All rows are compared, by the threads of torch.
 
     Raises
     ------
@@ -151,7 +157,7 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
 
     Parameters
     ----------
-    n_neighbors, weights, metric, p, metric_params, similarity, device
+    n_neighbors, weights, metric, p, metric_params, similarity, device, algorithm, leaf_size, n_jobs
         As of :class:`KNeighborsClassifier`.
 
     Raises

@@ -68,7 +68,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
         Distance up to which rows vote.
     weights : {"uniform", "distance"}
         Equal votes, or those of the reciprocal distance.
-    metric, p, metric_params, device
+    metric, p, metric_params, device, algorithm, leaf_size, n_jobs
         As of :class:`NearestNeighbors`.
     outlier_label : label or "most_frequent", optional
         What rows without neighbours are predicted as; by default they are an error.
@@ -104,6 +104,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
     def __init__(
         self, radius: float = 1.0, *, weights: str = "uniform", metric: Metric = "minkowski", p: float = 2.0,
         metric_params: Mapping[str, Any] | None = None, outlier_label: Any = None, device: str | None = None,
+        algorithm: str = "auto", leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.radius = radius
         self.weights = weights
@@ -112,6 +113,9 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
         self.metric_params = metric_params
         self.outlier_label = outlier_label
         self.device = device
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any) -> RadiusNeighborsClassifier:
         """Keep the rows and their labels."""
@@ -177,7 +181,7 @@ class RadiusNeighborsRegressor(MultiOutputMixin, RegressorMixin, _WithinRadius):
 
     Parameters
     ----------
-    radius, weights, metric, p, metric_params, device
+    radius, weights, metric, p, metric_params, device, algorithm, leaf_size, n_jobs
         As of :class:`RadiusNeighborsClassifier`.
 
     Raises
@@ -201,7 +205,8 @@ class RadiusNeighborsRegressor(MultiOutputMixin, RegressorMixin, _WithinRadius):
 
     def __init__(
         self, radius: float = 1.0, *, weights: str = "uniform", metric: Metric = "minkowski", p: float = 2.0,
-        metric_params: Mapping[str, Any] | None = None, device: str | None = None,
+        metric_params: Mapping[str, Any] | None = None, device: str | None = None, algorithm: str = "auto",
+        leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.radius = radius
         self.weights = weights
@@ -209,6 +214,9 @@ class RadiusNeighborsRegressor(MultiOutputMixin, RegressorMixin, _WithinRadius):
         self.p = p
         self.metric_params = metric_params
         self.device = device
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any) -> RadiusNeighborsRegressor:
         """Keep the rows and their targets."""

@@ -23,7 +23,7 @@ from ..pairwise.own_metric import Metric
 from .base import chosen_kernel
 from .data import rows_of
 from .kmeans import KMeans, check_clusters
-from .measure import Measure
+from .measure import Measure, check_choice, check_jobs
 from .state import Stored
 
 LARGEST_STORED = 4096
@@ -128,6 +128,10 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
         Device used for NumPy input; the CPU by default.
     verbose : bool
         Progress of k-means.
+    assign_labels : {"kmeans"}
+        As scikit-learn's; "discretize" and "cluster_qr" are refused.
+    eigen_solver, n_jobs
+        Of scikit-learn, without effect: eigenvectors are found by blocks, with the threads of torch.
 
     Attributes
     ----------
@@ -183,6 +187,7 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
         n_components: int | None = None, n_neighbors: int = 10,
         metric: Metric = "euclidean", metric_params: Mapping[str, Any] | None = None, n_init: int = 10,
         eigen_tol: float | str = "auto", random_state: Any = None, device: str | None = None, verbose: bool = False,
+        assign_labels: str = "kmeans", eigen_solver: str | None = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_clusters = n_clusters
         self.affinity = affinity
@@ -200,6 +205,9 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
+        self.assign_labels = assign_labels
+        self.eigen_solver = eigen_solver
+        self.n_jobs = n_jobs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -209,6 +217,9 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> SpectralClustering:  # noqa: ARG002
         """Find the clusters."""
         self._validate_params()
+        check_jobs(self)
+        check_choice(self, "assign_labels", ("kmeans",), "other ways are those of sklearn.cluster.SpectralClustering")
+        check_choice(self, "eigen_solver", (None, "arpack", "lobpcg", "amg"), "all find the same eigenvectors")
         rows, back = rows_of(self, X, reset=True)
         rows, random = rows.detach(), check_random_state(self.random_state)
         check_clusters(self.n_clusters, rows)

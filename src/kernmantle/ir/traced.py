@@ -86,7 +86,7 @@ def to_node(value: Any) -> Node:
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Traced:
     """Apply a function of the table to traced values and literals."""
     if name not in SPELLINGS:
-        suggested = difflib.get_close_matches(name, SPELLINGS, 1)
+        suggested = difflib.get_close_matches(name, SPELLINGS, 1, 0.7)
         hint = f"did you mean {suggested[0]}? " if suggested else ""
         refuse(
             f"{name}() is unknown to tracing",

@@ -71,25 +71,25 @@ def smallest(keys: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
 
     torch leaves open which of equal keys it takes. On GPUs it takes the first of them, on CPUs any.
     """
-    places = keys.topk(count, -1, False, True).indices
+    positions = keys.topk(count, -1, False, True).indices
     if keys.device.type == "cpu":
-        last = keys.gather(-1, places).amax(-1, keepdim=True)  # NaN where there is one
+        last = keys.gather(-1, positions).amax(-1, keepdim=True)  # NaN where there is one
         equal = torch.where(last.isnan(), keys.isnan(), keys == last)
-        if bool((equal.sum(-1) > equal.gather(-1, places).sum(-1)).any()):
-            place = torch.arange(keys.shape[-1])
+        if bool((equal.sum(-1) > equal.gather(-1, positions).sum(-1)).any()):
+            order = torch.arange(keys.shape[-1])
             below = torch.where(last.isnan(), ~keys.isnan(), keys < last)
-            rank = torch.where(below, place - len(place), torch.where(equal, place, len(place)))
-            places = rank.topk(count, -1, False).indices
-    places = places.sort(-1).values
-    ordered = keys.gather(-1, places).sort(stable=True, dim=-1)
-    return ordered.values, places.gather(-1, ordered.indices)
+            rank = torch.where(below, order - len(order), torch.where(equal, order, len(order)))
+            positions = rank.topk(count, -1, False).indices
+    positions = positions.sort(-1).values
+    ordered = keys.gather(-1, positions).sort(stable=True, dim=-1)
+    return ordered.values, positions.gather(-1, ordered.indices)
 
 
 def _reduced(apply: Apply, entries: torch.Tensor, v: torch.Tensor | None, first: int) -> tuple[torch.Tensor, ...]:
     if apply.selects:
         keys = entries.neg() if apply.how == "largest" else entries
-        values, places = smallest(keys, min(apply.count, keys.shape[-1]))
-        return values, places + first
+        values, positions = smallest(keys, min(apply.count, keys.shape[-1]))
+        return values, positions + first
     if apply.how == PRODUCT:
         assert v is not None
         return (product(entries, v),)
@@ -99,8 +99,8 @@ def _reduced(apply: Apply, entries: torch.Tensor, v: torch.Tensor | None, first:
 def _joined(apply: Apply, one: Tensors, other: Tensors) -> tuple[torch.Tensor, ...]:
     if apply.selects:
         keys, positions = (torch.cat(parts, -1) for parts in zip(one, other, strict=True))
-        values, places = smallest(keys, min(apply.count, keys.shape[-1]))
-        return values, positions.gather(-1, places)
+        values, chosen = smallest(keys, min(apply.count, keys.shape[-1]))
+        return values, positions.gather(-1, chosen)
     return (join_rows(apply.reduction, one[0], other[0]),)
 
 

@@ -59,6 +59,14 @@ html_theme = "furo"
 html_title = "kernmantle"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_js_files = ["versions.js"]
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html", "versions.html", "sidebar/search.html", "sidebar/scroll-start.html",
+        "sidebar/navigation.html", "sidebar/scroll-end.html",
+    ]
+}  # fmt: skip
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -55,6 +55,17 @@ def browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
+def shown(address: str, program: str | None = None) -> str:
+    """Return the text of a page after its scripts have run."""
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            program or browser() or BROWSERS[0], "--headless", "--no-sandbox", "--disable-gpu",
+            "--allow-file-access-from-files", "--disable-web-security", f"--user-data-dir={profile}",
+            "--virtual-time-budget=20000", "--dump-dom", address,
+        ]  # fmt: skip
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
 def measure(site: Path, page: str, program: str) -> dict[str, dict[str, object]]:
     """Return by width how wide the page scrolls and what sticks out."""
     frames = "".join(
@@ -71,12 +82,7 @@ def measure(site: Path, page: str, program: str) -> dict[str, dict[str, object]]
         file.write_text(
             f"<!doctype html><html><head>{SCRIPT}</head><body>{frames}{run}</body></html>", encoding="utf-8"
         )
-        command = [
-            program, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-            "--disable-web-security", f"--user-data-dir={folder}/profile", "--virtual-time-budget=20000", "--dump-dom",
-            file.as_uri(),
-        ]  # fmt: skip
-        text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+        text = shown(file.as_uri(), program)
     found = re.search(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
     if found is None:
         raise RuntimeError(f"the browser did not measure {page}")

@@ -107,9 +107,10 @@ def block_case(name: str, shape: Shape, dtype: str, how: str = "", device: str =
 
     after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
     title = f"training step of a {name}, {shape.sequences} x {shape.tokens} tokens, {dtype}{after}"
+    dense = Peer("dense", _step("dense", shape, dtype, how), compiles=how == "compiled")
     size, depth = (shape.sequences, shape.width), shape.tokens * shape.width
     return Case(
         f"{name} training step {dtype}{after}", title, Problem(make, exact, size, depth, dtype, cut, picked=2),
-        _step("sparse", shape, dtype, how), (Peer("dense", _step("dense", shape, dtype, how)),), Work(), (), clock,
+        _step("sparse", shape, dtype, how), (dense,), Work(), (), clock,
         roundings=_ROUNDINGS,
     )  # fmt: skip

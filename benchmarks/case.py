@@ -67,7 +67,7 @@ class Peer:
 
     Either ``prepare`` in this process, if ``package`` can be imported, or ``remote``, a name in the table of
     ``serve.py`` that runs in an interpreter given for ``package``. ``accuracy`` is the relative error known of one that
-    computes something else; it stands in the row.
+    computes something else; it stands in the row. If its first call ``compiles``, that call says nothing of the next.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Peer:
     remote: str = ""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     accuracy: float | None = None
+    compiles: bool = False
 
 
 @dataclass(frozen=True)

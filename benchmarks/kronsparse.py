@@ -282,9 +282,10 @@ def layer_case(
     kind, prepare = ("training step", _step) if step else ("forward pass", _forward)
     after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
     own = "" if chain == CHAIN else f"{name} "
+    dense = Peer("dense", prepare(_dense_layer, how), compiles=how == "compiled")
     return Case(
         f"{own}{kind} {batch} {dtype}{after}", f"{kind} of {name}, batch {batch}, {dtype}{after}", problem,
-        prepare(_sparse_layer, how), (Peer("dense", prepare(_dense_layer, how)),), Work(), targets, clock,
+        prepare(_sparse_layer, how), (dense,), Work(), targets, clock,
     )  # fmt: skip
 
 

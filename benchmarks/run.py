@@ -148,7 +148,7 @@ def enter(peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exa
     block, estimate, beyond = _first(call, device, picks)
     extra: dict[str, Any] = {"error": check(block, exact, case)}
     clock = CLOCKS[case.clock]
-    if estimate < settings.plan.endless or peer.name == OURS:  # the first call of ours compiles
+    if estimate < settings.plan.endless or peer.compiles or peer.name == OURS:  # the first call of ours compiles, too
         if device == "cuda":
             beyond = _first(call, device, picks)[2]
         estimate = clock(call, 1, False)

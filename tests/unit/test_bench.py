@@ -7,6 +7,7 @@ import math
 import os
 import random
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -162,6 +163,24 @@ def test_an_endless_call_is_timed_once():
     plan = Plan(budget=0.0, least=3, most=3, sample=0.0, pause=0.0, endless=0.0)
     found = run.measure(case(peers=(Peer("slow", call),)), suite(), STAMP, run.Settings(plan))["results"]["slow"]
     assert (found["samples"], len(called)) == (1, 1)
+
+
+def test_a_first_call_that_compiles_says_nothing_of_the_next():
+    called = []
+
+    def call(given):
+        def own():
+            called.append(1)
+            time.sleep(0.2 if len(called) == 1 else 0.0)
+            return torch_l1(given)()
+
+        return own
+
+    plan = Plan(budget=0.0, least=3, most=3, sample=0.0, pause=0.0, endless=0.2)
+    peers = (Peer("compiled", call, compiles=True),)
+    found = run.measure(case(peers=peers), suite(), STAMP, run.Settings(plan))["results"]["compiled"]
+    assert found["samples"] == 3
+    assert found["median"] < 0.2
 
 
 def test_a_target_of_another_machine_says_nothing():

@@ -83,19 +83,15 @@ def choose(form: Form) -> None:
     row_reduce_plan.columns_tiles = (lambda *_: []) if form[1] is none else TILES
 
 
-def compile_all(tasks: list[tuple[Shape, Form]]) -> None:
-    """Compile what the tasks need, side by side."""
+def compile_all(shape: Shape, found: list[Form], pool: ThreadPoolExecutor) -> None:
+    """Compile what the forms of a shape need, side by side."""
     jobs = {}
-    for shape, form in tasks:
+    for form in found:
         choose(form)
-        with collected() as found:
+        with collected() as missing:
             km.Gaussian(math.sqrt(shape[2])).matmul(*data(shape))
-        jobs |= found
-    cache = current_cache()
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(14) as pool:
-        list(pool.map(lambda job: cache.fetch(job.key, job.build), jobs.values()))
-    sys.stderr.write(f"{len(jobs)} kernels in {time.perf_counter() - begin:.0f} s\n")
+        jobs |= missing
+    list(pool.map(lambda job: current_cache().fetch(job.key, job.build), jobs.values()))
 
 
 def timed(shape: Shape, form: Form, clusters: int = 0) -> dict[str, Any]:
@@ -138,6 +134,7 @@ def main() -> None:
     parser.add_argument("--deepest", type=int, default=columns_plan._DEEPEST, help="most numbers a point")
     parser.add_argument("--random", type=int, default=0, help="how many random shapes instead")
     parser.add_argument("--clusters", type=int, default=0, help="near-duplicates of so many points")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no shape after that")
     parser.add_argument("--every", action="store_true", help="also tiles that take several passes")
     given = parser.parse_args()
     columns_plan._DEEPEST = given.deepest
@@ -145,16 +142,20 @@ def main() -> None:
     shapes = drawn(given.random) or [(given.n, given.n, k, c) for k in given.points for c in given.columns]
     if given.random:
         columns_plan._LEAST_ENTRIES = 1
-    tasks = [(shape, form) for shape in shapes for form in forms(shape, given.direct, given.every)]
-    compile_all(tasks)
-    with given.output.open("a") as file:
-        for task in tasks:
-            row = timed(*task, given.clusters) | ({"clusters": given.clusters} if given.clusters else {})
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            errors = f"{row['share']:.1e} {row['norm']:.1e}"
-            head = f"{row['m']:6d} {row['n']:6d} {row['k']:4d} {row['columns']:3d}"
-            sys.stdout.write(f"{head} {row['form']:34s} {row['ms']:9.3f} {errors}\n")
+    begin = time.perf_counter()
+    with given.output.open("a") as file, ThreadPoolExecutor(14) as pool:
+        for shape in shapes:
+            if time.perf_counter() - begin > given.seconds:
+                break
+            found = forms(shape, given.direct, given.every)
+            compile_all(shape, found, pool)
+            for form in found:
+                row = timed(shape, form, given.clusters) | ({"clusters": given.clusters} if given.clusters else {})
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                errors = f"{row['share']:.1e} {row['norm']:.1e}"
+                head = f"{row['m']:6d} {row['n']:6d} {row['k']:4d} {row['columns']:3d}"
+                sys.stdout.write(f"{head} {row['form']:34s} {row['ms']:9.3f} {errors}\n")
 
 
 if __name__ == "__main__":

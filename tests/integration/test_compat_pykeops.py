@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import random
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
+from kernmantle.compat.pykeops import replay
+from kernmantle.compat.pykeops.expression import Leaf
 from kernmantle.compat.pykeops.torch import (
     Genred,
     KernelSolve,
@@ -624,3 +628,121 @@ def test_geomloss_itself(installed):
         )
         assert_close(torch.autograd.grad(found, x)[0].float(), torch.autograd.grad(exact, x)[0], depth=4096)
     assert installed
+
+
+def calls_again(call, oracle, arguments, times=4):
+    """The first call lowers the formula, the second notes its steps, the others repeat them: with other values each."""
+    for seed in range(times):
+        tensors = arguments(seed)
+        found, wanted = call(*tensors), oracle(*tensors)
+        for own, their in zip(*(each if isinstance(each, tuple) else (each,) for each in (found, wanted)), strict=True):
+            assert_close(own.detach(), their.detach(), depth=10**4)
+        inputs = [tensor for tensor in tensors if tensor.requires_grad]
+        if inputs:
+            first = found[0] if isinstance(found, tuple) else found
+            theirs = wanted[0] if isinstance(wanted, tuple) else wanted
+            own, their = (torch.autograd.grad(value.square().sum(), inputs) for value in (first, theirs))
+            for mine, exact in zip(own, their, strict=True):
+                assert_close(mine, exact, depth=10**5)
+
+
+def uniform(*shapes, tracked=False):
+    def arguments(seed):
+        source = torch.Generator().manual_seed(seed)
+        return [torch.rand(shape, generator=source, dtype=torch.float64, requires_grad=tracked) for shape in shapes]
+
+    return arguments
+
+
+def squares(x, y):
+    return (x[..., :, None, :] - y[..., None, :, :]).square().sum(-1)
+
+
+REPEATED = {
+    "product": (
+        "Exp(-SqDist(X,Y)) * B", ["X = Vi(3)", "Y = Vj(3)", "B = Vj(2)"], "Sum",
+        lambda x, y, b: torch.exp(-squares(x, y)) @ b, ((5, 3), (7, 3), (7, 2)),
+    ),
+    "with a parameter": (
+        "Exp(-P * SqDist(X,Y))", ["X = Vi(3)", "Y = Vj(3)", "P = Pm(1)"], "Sum",
+        lambda x, y, p: torch.exp(-p * squares(x, y)).sum(1, keepdim=True), ((5, 3), (7, 3), (1,)),
+    ),
+    "a vector": (
+        "Exp(X|Y) * (X - Y)", ["X = Vi(3)", "Y = Vj(3)"], "Sum",
+        lambda x, y: (torch.exp(x @ y.T)[..., None] * (x[:, None] - y)).sum(1), ((5, 3), (7, 3)),
+    ),
+    "logsumexp": (
+        "-SqDist(X,Y)", ["X = Vi(3)", "Y = Vj(3)"], "LogSumExp",
+        lambda x, y: (-squares(x, y)).logsumexp(1, keepdim=True), ((5, 3), (7, 3)),
+    ),
+    "elements": (
+        "Elem(X,0) * Elem(Y,1)", ["X = Vi(3)", "Y = Vj(3)"], "Sum",
+        lambda x, y: x[:, :1] * y[:, 1].sum(), ((5, 3), (7, 3)),
+    ),
+    "smallest": (
+        "SqDist(X,Y)", ["X = Vi(3)", "Y = Vj(3)"], "Min_ArgMin",
+        lambda x, y: (squares(x, y).min(1, keepdim=True).values, squares(x, y).argmin(1, keepdim=True)),
+        ((5, 3), (7, 3)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("name", REPEATED)
+def test_reductions_are_repeated_with_other_values(name, tracked):
+    formula, aliases, how, oracle, shapes = REPEATED[name]
+    product = Genred(formula, aliases, reduction_op=how, axis=1)
+    calls_again(product, oracle, uniform(*shapes, tracked=tracked))
+    assert len(product._tapes) == 1 or name == "elements"
+    assert "over j" in product.info
+    copied = pickle.loads(pickle.dumps(product))
+    assert copied.info == ""
+    calls_again(copied, oracle, uniform(*shapes))
+
+
+def test_lazy_tensors_are_repeated_with_other_values_and_numbers():
+    def call(x, y, b, number=2.0):
+        kernel = (-number * ((LazyTensor(x[:, None]) - LazyTensor(y[None])) ** 2).sum(-1)).exp()
+        return kernel @ b
+
+    def oracle(x, y, b, number=2.0):
+        return torch.exp(-number * squares(x, y)) @ b
+
+    for number in (2.0, 0.5):
+        for tracked in (False, True):
+            own, theirs = partial(call, number=number), partial(oracle, number=number)
+            calls_again(own, theirs, uniform((5, 3), (7, 3), (7, 2), tracked=tracked))
+    calls_again(call, oracle, uniform((6, 3), (2, 3), (2, 4)))
+    x, y, b = uniform((5, 3), (5, 3), (5, 2))(3)
+    for rows in (y, x, y, x):  # one array for two variables is another structure than two arrays
+        assert_close(call(x, rows, b), oracle(x, rows, b), depth=1000)
+
+
+def test_steps_that_depend_on_values_are_not_repeated():
+    def reduction(parts, notes):
+        notes.append("ran")
+        (e,) = parts
+        return (e.tensor * (2 if bool(e.tensor.sum() > 0) else 3),)
+
+    key = object()
+    for value in (1.0, 1.0, -1.0, 1.0, -1.0):
+        again = replay.reduced_again((Leaf(torch.tensor([[value]]), "i"),), (key,), reduction)
+        assert float(again.result[0]) == value * (2 if value > 0 else 3)
+        assert (again.tape, again.notes) == (None, ["ran"])
+
+
+def test_steps_without_a_gradient_have_none_again():
+    def reduction(parts, notes):
+        (e,) = parts
+        with torch.no_grad():
+            size = e.tensor.abs()
+        return (e.tensor * size,)
+
+    key = object()
+    for value in (1.0, 2.0, 3.0, 4.0):
+        tensor = torch.tensor([[value]], requires_grad=True)
+        again = replay.reduced_again((Leaf(tensor, "i"),), (key,), reduction)
+        assert float(torch.autograd.grad(again.result[0], tensor)[0]) == value
+    assert again.tape is not None
+    wide = replay.reduced_again((Leaf(torch.ones(1, 1, dtype=torch.float64), "i"),), (key,), reduction)
+    assert (wide.result[0].dtype, wide.tape) == (torch.float64, None)

@@ -12,6 +12,7 @@ import torch
 from ...errors import OutputError, ParameterError, ShapeError
 from .expression import Expression, Leaf, leaves, substituted
 from .reductions import Route, reduce_formula
+from .replay import Parts, reduced_again
 from .sparsity import reduce_blocks
 
 
@@ -24,6 +25,12 @@ class Reduction:
     positions: bool = False
     many: bool = False
     weighted: bool = False
+
+    def of(self, found: Any, out: Any = None) -> Any:
+        """Return what is asked for of values and positions."""
+        if self.values and self.positions:
+            return found
+        return _delivered(found[0 if self.values else 1], out)
 
 
 REDUCTIONS = {
@@ -101,22 +108,34 @@ def reduced(
     if weights is not None and e.dim != 1:
         raise ShapeError(f"{name} with weights takes a scalar formula; this one has dimension {e.dim}")
     number = (_count(count, name) if row.many else 1) if row.how in ("smallest", "largest") else 0
+
+    def reduction(parts: Parts, notes: list[Any]) -> Any:
+        return _evaluated(parts, row, letter, number, options, Route(notes))
+
+    if options.ranges is not None:
+        found = reduction((e, weights), route.steps)
+    else:
+        again = reduced_again((e, weights), (row, letter, number, options.wide), reduction)
+        found, route.steps, route.again = again.result, again.notes, again
+    return row.of(found, options.out)
+
+
+def _evaluated(parts: Parts, row: Reduction, axis: str, count: int, options: Options, route: Route) -> Any:
+    """Return the results of a reduction, as KeOps shapes them."""
+    e, weights = parts
+    assert e is not None
     dtype = _narrow(e) if options.wide else None
     if dtype is not None:
         e, weights = _widened(e), None if weights is None else _widened(weights)
     if options.ranges is not None:
-        found = reduce_blocks(e, row.how, letter, options.ranges, weights=weights, count=number, route=route)
+        found = reduce_blocks(e, row.how, axis, options.ranges, weights=weights, count=count, route=route)
     else:
-        found = reduce_formula(e, row.how, letter, weights=weights, count=number, route=route)
+        found = reduce_formula(e, row.how, axis, weights=weights, count=count, route=route)
     if dtype is not None:
         found = found[0].to(dtype), *found[1:]
     if row.many:
-        found = tuple(part.squeeze(-1) if part.shape[-1] == 1 else part for part in found)
-    elif number:
-        found = tuple(part.squeeze(-2) for part in found)
-    if row.values and row.positions:
-        return found
-    return _delivered(found[0 if row.values else 1], options.out)
+        return tuple(part.squeeze(-1) if part.shape[-1] == 1 else part for part in found)
+    return tuple(part.squeeze(-2) for part in found) if count else found
 
 
 def _count(passed: Any, name: str) -> int:

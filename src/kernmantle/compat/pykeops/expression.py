@@ -28,6 +28,12 @@ class Expression:
 
     def __init__(self, dim: int, parts: Sequence[Expression]) -> None:
         self.dim = dim
+        if len(parts) < 2:  # most of them, and formulas are built anew for every reduction
+            self.axes, self.symbols, self.folds, self.extents, self.batch = _NOTHING, False, False, {}, ()
+            for part in parts:
+                self.axes, self.symbols, self.folds = part.axes, part.symbols, part.folds
+                self.extents, self.batch = part.extents, part.batch
+            return
         self.axes = _NOTHING.union(*(part.axes for part in parts))
         self.symbols = any(part.symbols for part in parts)
         self.folds = any(part.folds for part in parts)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ...errors import ParameterError, ShapeError
-from .calls import Options, reduced
+from ...runtime.lru import LRUCache
+from .calls import REDUCTIONS, Options, reduced
 from .expression import Expression, Leaf, Symbol, components, substituted
 from .formula import Formula, positions
 from .reductions import Route
+from .replay import Tape, is_watched
 from .solve import UNKNOWN, System, solve_formula
 from .variables import Alias, alias, argument, array_of
 
@@ -35,6 +39,17 @@ def bound(aliases: Sequence[Alias], args: Sequence[Any], name: str) -> dict[int,
     if len(args) != len(aliases):
         raise ParameterError(f"{name} takes {len(aliases)} arrays; got {len(args)}")
     return {own.position: argument(values, own) for own, values in zip(aliases, args, strict=True)}
+
+
+def _call_key(args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return what of tensors a call depends on beside their values, None where an argument is none."""
+    first: dict[int, int] = {}
+    found: list[Any] = [torch.is_grad_enabled()]
+    for at, value in enumerate(args):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return None
+        found.append((first.setdefault(id(value), at), value.shape, value.dtype, value.device, value.requires_grad))
+    return tuple(found)
 
 
 class Genred:
@@ -104,10 +119,31 @@ class Genred:
         self._aliases = positions(parser.aliases)
         Options.of(options)
         self._options = options
-        self.info = ""
+        self._steps: Sequence[Any] = ()
+        self._tapes: LRUCache[Any, tuple[Tape, list[int]]] = LRUCache(64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What calls have found out stays here."""
+        return self.__dict__ | {"_tapes": None, "_steps": ()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._tapes = LRUCache(64)
+
+    @property
+    def info(self) -> str:
+        """What the last call ran as."""
+        return str(Route(list(self._steps)))
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Return the reduction for these variables."""
+        key = None if options or is_watched() else _call_key(args)
+        entry = None if key is None else self._tapes.get(key)
+        if entry is not None:
+            tape, order = entry
+            self._steps = tape.notes
+            tensors = [args[at].unsqueeze(-2) if self._aliases[at].axis == 2 else args[at] for at in order]
+            return self._wrap(REDUCTIONS[self.reduction_op].of(tape.replay(tensors)))
         values = bound(self._aliases, args, "this reduction")
         route = Route()
         result = reduced(
@@ -115,7 +151,11 @@ class Genred:
             Options.of({**self._options, **options}), count=self.opt_arg, route=route,
             weights=None if self._weights is None else instantiated(self._weights, values),
         )  # fmt: skip
-        self.info = str(route)
+        self._steps, again = route.steps, route.again
+        if key is not None and again is not None and again.tape is not None:
+            positions_of = {id(values[own.position]): at for at, own in enumerate(self._aliases)}
+            if all(id(leaf) in positions_of for leaf in again.variables):
+                self._tapes[key] = again.tape, [positions_of[id(leaf)] for leaf in again.variables]
         return self._wrap(result)
 
     def __repr__(self) -> str:

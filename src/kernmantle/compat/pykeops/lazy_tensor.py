@@ -108,7 +108,8 @@ class GenericLazyTensor(LazyFormula):
         formula, weights = self.formula, None if weights is None else weights.formula
         if self.reduction_op == "Solve":
             return self._solved(args, {**before, **options})
-        values = bound(_variables(formula, weights), args, f"this {self.reduction_op}")
+        symbolic = args or formula.symbols or (weights is not None and weights.symbols)  # pyright: ignore[reportOptionalMemberAccess]
+        values = bound(_variables(formula, weights), args, f"this {self.reduction_op}") if symbolic else {}
         route = Route()
         result = reduced(
             instantiated(formula, values), self.reduction_op, axis,  # pyright: ignore[reportArgumentType]

@@ -16,6 +16,7 @@ from ...ir.node import Node, const, substitute, var
 from ...ir.reductions import REDUCTIONS
 from ...torch_ops.contract import Contraction
 from .expression import BUILDERS, Expression, Fold, Leaf, Map, Number, folded, leaves, substituted
+from .replay import noted
 
 
 @lru_cache(maxsize=4096)
@@ -202,7 +203,7 @@ def materialized(e: Expression) -> Leaf:
     lowering = _Lowering(letters, max((fold.length for fold in _folds(e)), default=0))
     output = lowering.outside(e)
     lowered = lowering.finish(output, "".join(letters[axis] for axis in axes) + "c" * (e.dim > 1))
-    values = lowered.contraction(*lowered.operands, params=lowered.parameters)
+    values = noted(lowered.contraction, *lowered.operands, params=lowered.parameters)
     return Leaf(values if e.dim > 1 else values.unsqueeze(-1), axes)
 
 

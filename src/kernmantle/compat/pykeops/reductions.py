@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -23,6 +24,7 @@ from ...torch_ops.row_select import nearest
 from .algebra import Term, centred, factors, flattened, terms, times
 from .expression import Expression, Leaf, Map, Number, checked_types, leaves, substituted
 from .lowering import hoisted, is_nested, lower_rows, materialized
+from .replay import Again, noted
 
 Tensors = tuple[torch.Tensor, ...]
 _OF_ROWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -33,14 +35,26 @@ _OF_ROWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@dataclass(frozen=True)
+class Step:
+    """A row reduction, and what ran it last."""
+
+    name: str
+    info: RunInfo
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.info.route}"
+
+
 @dataclass
 class Route:
     """What a reduction ran as."""
 
-    steps: list[str] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list[Any])
+    again: Again | None = None
 
     def __str__(self) -> str:
-        return "; ".join(dict.fromkeys(self.steps))
+        return "; ".join(dict.fromkeys(map(str, self.steps)))
 
 
 @dataclass(frozen=True)
@@ -99,10 +113,10 @@ class Reducer:
         lowered, info = lower_rows(e, self.row_axis), RunInfo()
         own = lowered.contraction, lowered.operands, lowered.parameters
         if count:
-            results = nearest(*own, count, how == "largest", info=info)
+            results = noted(nearest, *own, count, how == "largest", info=info)
         else:
-            results = (rowwise(own[0], how, *own[1:], v, info=info),)
-        self.route.steps.append(f"{how} over {self.axis}: {info.route}")
+            results = (noted(rowwise, own[0], how, *own[1:], v, info=info),)
+        self.route.steps.append(Step(f"{how} over {self.axis}", info))
         if v is not None:
             return results
         return tuple(t.movedim(0, -1) if e.dim > 1 else t.unsqueeze(-1) for t in results)

@@ -19,7 +19,7 @@ from kernmantle.kron import kron_matmul
 from kernmantle.kronsparse import kron_sparse_matmul
 from kernmantle.prediction import estimate
 
-from . import apply, contraction, scores, store, structured_random
+from . import apply, contraction, scores, store, structured_random, unseen
 from .case import DTYPES, Case, Suite
 from .random_structured import UNPACKED
 from .run import OURS
@@ -32,6 +32,7 @@ _KRON_TABLE = re.compile(r"(\d+) (\d+)\^(\d+) (\w+)")
 _LEFT_OUT = re.compile(r"backward|graph|clusters")
 _SUITES: Mapping[str, Callable[[], Suite]] = {
     "h200-contraction": lambda: contraction.SUITE, "h100-scores": scores.suite, "h200-apply": lambda: apply.suite(True),
+    "h200-unseen": unseen.suite,
 }  # fmt: skip
 _LEAST_SECONDS = 1e-4
 """Shorter calls are left out of files whose calls were timed one by one, which the host starts."""

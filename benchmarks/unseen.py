@@ -29,11 +29,11 @@ def _wide(given: Exact) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(value).to(device, torch.float64) for name, value in given.items()}
 
 
-def _case(name: str, problem: Problem, ours: Callable[[Arrays], Any]) -> Case:
+def _case(name: str, problem: Problem, ours: Callable[[Arrays], Any], roundings: int = 0) -> Case:
     def prepare(given: Arrays) -> Callable[[], Any]:
         return lambda: ours(given)
 
-    return Case(name, name, problem, prepare, (), Work(), (), "events")
+    return Case(name, name, problem, prepare, (), Work(), (), "events", roundings=roundings)
 
 
 def _pairs(
@@ -144,7 +144,8 @@ def _structured(
 
     problem = Problem(inputs, exact, (rows, columns[1]), 100, dtype)
     text = name if dtype == "f32" else f"{name} {dtype}"
-    return _case(text, problem, lambda given: product(given["x"], [given[key] for key in weights]))
+    roundings = 0 if dtype == "f32" else 2 * len(weights)
+    return _case(text, problem, lambda given: product(given["x"], [given[key] for key in weights]), roundings)
 
 
 def _kron(rows: int, sizes: tuple[int, ...], dtype: str = "f32") -> Case:

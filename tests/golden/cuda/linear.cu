@@ -3,12 +3,12 @@
 
 struct Body {
     typedef float C;
-    static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 1, OUTS = 1;
+    static constexpr int ROWS = 1, COLUMNS = 1, VECTORS = 0, CELLS = 1, OUTS = 1;
     static constexpr bool OUTER_LOOP = false;
-    static constexpr bool TAME = false;
+    static constexpr bool MODERATE = false;
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = false;
-    static constexpr bool PAIRS = false;
+    static constexpr bool PACKED2 = false;
     static constexpr int SHARE = 0;
     struct Numbers {
     };
@@ -22,7 +22,7 @@ struct Body {
     static __device__ __forceinline__ void initial(Registers& s) {
         s.r0 = C(0);
     }
-    template <km::Way WAY>
+    template <km::Method METHOD>
     static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale) {
         const C p0 = C(2) * a[0];
         const C p1 = d[0] - b[0];
@@ -34,7 +34,7 @@ struct Body {
         const C u0_0 = s.r0 + r.r0;
         s.r0 = u0_0;
     }
-    static __device__ __forceinline__ Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s) {
+    static __device__ __forceinline__ Outs outputs(const Args& g, const km::Coord& p, km::i64 m, km::i64 n, const Registers& s) {
         const Numbers& number = g.number;
         Outs o;
         o.o0 = s.r0;
@@ -42,7 +42,7 @@ struct Body {
     }
     template <int I> struct Row;
     template <int I> struct Column;
-    template <int I> struct Line;
+    template <int I> struct Vector;
     template <int I> struct Cell;
     template <int I> struct Out;
 };
@@ -51,7 +51,7 @@ template <> struct Body::Row<0> {  // g
     static constexpr int PORT = 2, TILE = km::ROLE_M, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
-    static constexpr int LOOK = 0;
+    static constexpr int GUARD = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
@@ -59,7 +59,7 @@ template <> struct Body::Column<0> {  // x1
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
-    static constexpr int LOOK = 0;
+    static constexpr int GUARD = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Cell<0> {  // x0
@@ -67,7 +67,7 @@ template <> struct Body::Cell<0> {  // x0
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 1;
     static constexpr km::Run RUN = km::ALONG_TILE;
     static constexpr bool VARIES = false;
-    static constexpr int LOOK = 0;
+    static constexpr int GUARD = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Out<0> {  // out0

@@ -3,12 +3,12 @@
 
 struct Body {
     typedef float C;
-    static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 1, OUTS = 1;
+    static constexpr int ROWS = 1, COLUMNS = 1, VECTORS = 0, CELLS = 1, OUTS = 1;
     static constexpr bool OUTER_LOOP = false;
-    static constexpr bool TAME = true;
+    static constexpr bool MODERATE = true;
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = true;
-    static constexpr bool PAIRS = false;
+    static constexpr bool PACKED2 = false;
     static constexpr int SHARE = 8;
     struct Numbers {
         C v0;  // p
@@ -24,17 +24,17 @@ struct Body {
     static __device__ __forceinline__ void initial(Registers& s) {
         s.r0 = C(0);
     }
-    template <km::Way WAY>
+    template <km::Method METHOD>
     static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale) {
         C value;
-        if (WAY == km::EXACT) {
+        if (METHOD == km::EXACT) {
             const C t0 = d[0] - b[0];
             const bool t1 = t0 == C(0);
             const bool t2 = number.v0 < C(1);
             const bool t3 = t1 && t2;
             const C t4 = km::abs(t0);
             const C t5 = number.v0 + C(-1);
-            const C t6 = km::power_near(t4, t5);
+            const C t6 = km::power_fast(t4, t5);
             const C t7 = number.v0 * t6;
             const C t8 = km::sign(t0);
             const C t9 = t7 * t8;
@@ -46,7 +46,7 @@ struct Body {
             const C p1 = d[0] - b[0];
             const C p2 = km::abs(p1);
             const C p3 = number.v0 + C(-1);
-            const C p4 = WAY == km::BY_TABLE ? km::power_table(p1, scale, number.q1, number.q2, number.q3) : WAY == km::BY_UNIT ? km::power_unit(p1, p3) : km::power_near(p2, p3);
+            const C p4 = METHOD == km::BY_TABLE ? km::power_table(p1, scale, number.q1, number.q2, number.q3) : METHOD == km::BY_UNIT ? km::power_unit(p1, p3) : km::power_fast(p2, p3);
             value = km::with_sign(p0, p1) * p4;
         }
         const C u0_0 = s.r0 + value;
@@ -66,7 +66,7 @@ struct Body {
         const C u0_0 = s.r0 + r.r0;
         s.r0 = u0_0;
     }
-    static __device__ __forceinline__ Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s) {
+    static __device__ __forceinline__ Outs outputs(const Args& g, const km::Coord& p, km::i64 m, km::i64 n, const Registers& s) {
         const Numbers& number = g.number;
         Outs o;
         o.o0 = s.r0;
@@ -74,7 +74,7 @@ struct Body {
     }
     template <int I> struct Row;
     template <int I> struct Column;
-    template <int I> struct Line;
+    template <int I> struct Vector;
     template <int I> struct Cell;
     template <int I> struct Out;
 };
@@ -83,7 +83,7 @@ template <> struct Body::Row<0> {  // g
     static constexpr int PORT = 2, TILE = km::ROLE_M, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
-    static constexpr int LOOK = 0;
+    static constexpr int GUARD = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
@@ -91,7 +91,7 @@ template <> struct Body::Column<0> {  // x1
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
-    static constexpr int LOOK = 2;
+    static constexpr int GUARD = 2;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Cell<0> {  // x0
@@ -99,7 +99,7 @@ template <> struct Body::Cell<0> {  // x0
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 1;
     static constexpr km::Run RUN = km::ALONG_TILE;
     static constexpr bool VARIES = false;
-    static constexpr int LOOK = 2;
+    static constexpr int GUARD = 2;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Out<0> {  // out0

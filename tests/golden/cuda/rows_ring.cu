@@ -3,12 +3,12 @@
 
 struct Body {
     typedef float C;
-    static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 0, OUTS = 1;
+    static constexpr int ROWS = 1, COLUMNS = 1, VECTORS = 0, CELLS = 0, OUTS = 1;
     static constexpr bool OUTER_LOOP = false;
-    static constexpr bool TAME = false;
+    static constexpr bool MODERATE = false;
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = false;
-    static constexpr bool PAIRS = false;
+    static constexpr bool PACKED2 = false;
     static constexpr int SHARE = 0;
     struct Numbers {
         C v0;  // p0
@@ -24,7 +24,7 @@ struct Body {
     static __device__ __forceinline__ void initial(Registers& s) {
         s.r0 = C(0);
     }
-    template <km::Way WAY>
+    template <km::Method METHOD>
     static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale) {
         const C t0 = a[0] - b[0];
         const C t1 = km::abs(t0);
@@ -35,7 +35,7 @@ struct Body {
         const C u0_0 = s.r0 + r.r0;
         s.r0 = u0_0;
     }
-    static __device__ __forceinline__ Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s) {
+    static __device__ __forceinline__ Outs outputs(const Args& g, const km::Coord& p, km::i64 m, km::i64 n, const Registers& s) {
         const Numbers& number = g.number;
         const C t0 = s.r0 * number.v1;
         const C t1 = km::exp2(t0);
@@ -45,7 +45,7 @@ struct Body {
     }
     template <int I> struct Row;
     template <int I> struct Column;
-    template <int I> struct Line;
+    template <int I> struct Vector;
     template <int I> struct Cell;
     template <int I> struct Out;
 };
@@ -54,7 +54,7 @@ template <> struct Body::Row<0> {  // x0
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
-    static constexpr int LOOK = 0;
+    static constexpr int GUARD = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
@@ -62,7 +62,7 @@ template <> struct Body::Column<0> {  // x1
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
-    static constexpr int LOOK = 0;
+    static constexpr int GUARD = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Out<0> {  // w
@@ -80,14 +80,14 @@ struct Apply : Body {
     static constexpr bool STARTS = true;
     struct Fixed {
     };
-    static __device__ __forceinline__ Fixed fixed(const Args& g, const km::Place& p) {
+    static __device__ __forceinline__ Fixed fixed(const Args& g, const km::Coord& p) {
         const Numbers& number = g.number;
         Fixed f;
         return f;
     }
     static __device__ __forceinline__ C entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const C* cells, const Registers& s) {
         const C t0 = s.r0 * number.v1;
-        const C t1 = km::exp2_near(t0);
+        const C t1 = km::exp2_fast(t0);
         return t1;
     }
     static constexpr bool SCALES = false;
@@ -95,21 +95,21 @@ struct Apply : Body {
     static constexpr bool LARGEST = false;
     static constexpr bool WEIGHTED = true;
     static constexpr int GROUP = 16;
-    struct Kept {
+    struct Running {
         C r0;
     };
-    static __device__ __forceinline__ void begin(Kept& k) {
+    static __device__ __forceinline__ void begin(Running& k) {
         k.r0 = C(0);
     }
-    static __device__ __forceinline__ void take(Kept& k, C w, C v) {
+    static __device__ __forceinline__ void take(Running& k, C w, C v) {
         k.r0 += w * v;
     }
-    static __device__ __forceinline__ void join(Kept& k, const Kept& o) {
+    static __device__ __forceinline__ void join(Running& k, const Running& o) {
         const C t0 = k.r0 + o.r0;
         const C n0 = t0;
         k.r0 = n0;
     }
-    static __device__ __forceinline__ C finish(const Kept& k) {
+    static __device__ __forceinline__ C finish(const Running& k) {
         return k.r0;
     }
     static constexpr int ROW_ENDS = 0, COLUMN_ENDS = 0, CELL_ENDS = 0;

@@ -24,7 +24,7 @@ STORAGE = {
 COMPUTE = {"f32": "float", "f64": "double", "i32": "int", "i64": "km::i64", "bool": "bool"}
 _PREPARED = ("split", *PRODUCTS)
 _STEP = "const C* a, const C* b, const C* c, const C* d"
-_KINDS = (("rows", "Row"), ("columns", "Column"), ("lines", "Line"), ("cells", "Cell"))
+_KINDS = (("rows", "Row"), ("columns", "Column"), ("vectors", "Vector"), ("cells", "Cell"))
 
 
 PACKAGE = Path(__file__).parents[2]
@@ -72,11 +72,11 @@ def _port(template: str, index: int, port: Port, argument: int, plan: CudaPlan) 
     lookahead = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
-        f"    typedef {'km::pair' if plan.half2 else STORAGE[port.dtype]} T;",
+        f"    typedef {'km::packed2' if plan.half2 else STORAGE[port.dtype]} T;",
         f"    static constexpr int PORT = {argument}, TILE = km::{tile}, VEC = {access.width // (1 + plan.half2)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
-        f"    static constexpr int LOOK = {lookahead if _has_cheap_form(plan) else 0};",
+        f"    static constexpr int GUARD = {lookahead if _has_cheap_form(plan) else 0};",
         f"    static constexpr bool DENSE = {literal(access.run == 'dense', 'bool')};",
         "};",
     ]
@@ -157,7 +157,7 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
         cheap = ExpressionEmitter(environment, _floating(plan), "p", approximate, table=degree)
         quick = _product(product, cheap)
         exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
-        branches = ["C value;", "if (WAY == km::EXACT) {", *(f"    {text}" for text in [*code, f"value = {exact};"])]
+        branches = ["C value;", "if (METHOD == km::EXACT) {", *(f"    {text}" for text in [*code, f"value = {exact};"])]
         branches += ["} else {", *(f"    {text}" for text in [*cheap.code, f"value = {quick};"]), "}"]
         code = [*cheap.code, f"const C value = {quick};"] if whole else branches
         values[0] = ("value", "value")
@@ -180,7 +180,7 @@ def _sines(plan: CudaPlan) -> list[str]:
     if not _has_sines(plan):
         return []
     head = f"void step_within(Registers& s, {_STEP}, const Numbers& number, km::i64 position, bool& large)"
-    return ["    static constexpr bool TURNS = true;", *function(head, _step(plan, within=True))]
+    return ["    static constexpr bool HAS_SINES = true;", *function(head, _step(plan, within=True))]
 
 
 def _mapped(plan: CudaPlan) -> list[str]:
@@ -300,10 +300,10 @@ def body_of(plan: CudaPlan) -> list[str]:
         f"    typedef {COMPUTE[nest.compute]} C;",
         f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
         f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
-        f"    static constexpr bool TAME = {literal(_has_cheap_form(plan), 'bool')};",
+        f"    static constexpr bool MODERATE = {literal(_has_cheap_form(plan), 'bool')};",
         f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
-        f"    static constexpr bool PAIRS = {literal(plan.half2, 'bool')};",
+        f"    static constexpr bool PACKED2 = {literal(plan.half2, 'bool')};",
         f"    static constexpr int SHARE = {plan.power.share if plan.power is not None else 0};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
@@ -317,7 +317,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         *(f"        {member}" for member in members),
         "    };",
         *function("void initial(Registers& s)", initial),
-        "    template <km::Way WAY>",
+        "    template <km::Method METHOD>",
         *function(f"void step(Registers& s, {_STEP}, const Numbers& number, {more})", _step(plan)),
         *_sines(plan),
         *_mapped(plan),
@@ -325,7 +325,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         *_weight(plan),
         *function("void merge(Registers& s, const Registers& r)", _merge(plan)),
         *function(
-            "Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s)",
+            "Outs outputs(const Args& g, const km::Coord& p, km::i64 m, km::i64 n, const Registers& s)",
             ["const Numbers& number = g.number;", *finish],
         ),
         *_ports(plan),

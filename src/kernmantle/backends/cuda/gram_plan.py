@@ -118,15 +118,15 @@ class CudaPlan:
 
 
 def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
-    """The operands the map reads by how they are held: "rows" and "columns" of the tile, "lines" along k, "cells"."""
+    """The operands the map reads by how they are held: "rows" and "columns" of the tile, "vectors" along k, "cells"."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
     used = set(variables([*nest.map, *steps]))
-    kinds: dict[str, list[Port]] = {"rows": [], "columns": [], "lines": [], "cells": []}
+    kinds: dict[str, list[Port]] = {"rows": [], "columns": [], "vectors": [], "cells": []}
     for port in nest.operands:
         if port.name in used:
             over_m, over_n = "m" in port.roles, "n" in port.roles
             kind = {(True, True): "cells", (True, False): "rows", (False, True): "columns"}.get(
-                (over_m, over_n), "lines"
+                (over_m, over_n), "vectors"
             )
             kinds[kind].append(port)
     return {kind: tuple(ports) for kind, ports in kinds.items()}
@@ -163,7 +163,7 @@ def _stage_words(nest: Nest, tile: Tile) -> int:
         return span if span % wide else span + wide
 
     return tile.depth * (
-        len(kinds["rows"]) * pitch(tile.m) + len(kinds["columns"]) * pitch(tile.n) + len(kinds["lines"])
+        len(kinds["rows"]) * pitch(tile.m) + len(kinds["columns"]) * pitch(tile.n) + len(kinds["vectors"])
     )
 
 
@@ -182,7 +182,7 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
     if tile.schema in ("thin", "scan"):
         return 0
     if tile.schema in ("ring", "position"):
-        return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)
+        return tile.stages * ((tile.m + tile.n + len(staged(nest)["vectors"])) * 128 + 16)
     stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
     merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
     return max(stages, merge) + (TABLE_BYTES if table_power(nest) is not None else 0)
@@ -340,7 +340,7 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
 def _has_matrix_operand(nest: Nest) -> bool:
     """Return whether large threads leave room for one operand over the tile beside the accumulators."""
     operands = staged(nest)
-    plain = len(operands["rows"]) == len(operands["columns"]) == len(operands["cells"]) == 1 and not operands["lines"]
+    plain = len(operands["rows"]) == len(operands["columns"]) == len(operands["cells"]) == 1 and not operands["vectors"]
     return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in operands["cells"][0].roles
 
 

@@ -64,7 +64,7 @@ _ON_TENSOR_CORES = (*_SCORES, "wide")
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _RESULTS = ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight")
 """What the kernels of a softmax call the arrays that they write, and read again for gradients."""
-_APPROXIMATE = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
+_APPROXIMATE = {"exp2": "exp2_fast", "sqrt": "root_fast", "rcp": "rcp_fast"}
 
 
 class ApproximateEmitter(ExpressionEmitter):
@@ -104,7 +104,7 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     code = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
     fill = ["const Numbers& number = g.number;", *loads, *writer.code, "Fixed f;"]
     fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
-    code = [f"    {text}" for text in code] + function("Fixed fixed(const Args& g, const km::Place& p)", fill)
+    code = [f"    {text}" for text in code] + function("Fixed fixed(const Args& g, const km::Coord& p)", fill)
     return code, folded, {name: (f"fixed.{name}", "value") for name in members}
 
 
@@ -199,7 +199,7 @@ def _reducers(plan: CudaRowPlan) -> list[str]:
     if plan.grouped:
         flags.append("    static constexpr bool GROUPED = true;")
     if rows.selects:
-        return [*flags, "    typedef km::Ranked<C> Kept;"]
+        return [*flags, "    typedef km::Ranked<C> Running;"]
     reduction = rows.reduction
     names = [f"r{i}" for i in range(len(reduction.kinds))]
     members = [f"        {TYPES[kind]} {name};" for kind, name in zip(reduction.kinds, names, strict=True)]
@@ -213,11 +213,11 @@ def _reducers(plan: CudaRowPlan) -> list[str]:
     ((value, _),) = finish.expressions([reduction.finish])
     return [
         *flags,
-        "    struct Kept {", *members, "    };",
-        *function("void begin(Kept& k)", begin),
-        *function("void take(Kept& k, C w, C v)", steps),
-        *function("void join(Kept& k, const Kept& o)", _updates(reduction.merge, own | other, names)),
-        *function("C finish(const Kept& k)", [*finish.code, f"return {value};"]),
+        "    struct Running {", *members, "    };",
+        *function("void begin(Running& k)", begin),
+        *function("void take(Running& k, C w, C v)", steps),
+        *function("void join(Running& k, const Running& o)", _updates(reduction.merge, own | other, names)),
+        *function("C finish(const Running& k)", [*finish.code, f"return {value};"]),
     ]  # fmt: skip
 
 
@@ -348,7 +348,7 @@ def emit_rows(plan: CudaRowPlan) -> str:
     args = f"km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>>"
     code.append(f"    typedef {_HANDED[plan.form][0].format(args) if plan.form in _HANDED else args} Args;")
     if plan.form in _ON_TENSOR_CORES:
-        code += ["    struct Kept;", "    typedef Kept State;"]
+        code += ["    struct Running;", "    typedef Running State;"]
     if plan.form in _SCORES:
         code.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
         code.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")

@@ -43,7 +43,7 @@ def is_split(rows: RowNest) -> bool:
 def weighs(nest: Nest) -> bool:
     """Return whether its entries are made of inner products of two operands of one floating-point type."""
     groups = staged(nest)
-    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"] and not groups["lines"]
+    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"] and not groups["vectors"]
     if not one or not inner_product(nest):
         return False
     stored = {port.dtype for kind in ("rows", "columns") for port in groups[kind]}

@@ -25,7 +25,7 @@ WITHIN = {"sin": "sine_within", "cos": "cosine_within"}
 
 TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
 _ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
-_APPROXIMATE = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
+_APPROXIMATE = {0.5: "km::root_fast({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
 _PRODUCTS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 4: "({0} * {0}) * ({0} * {0})"}
 
 Typed = tuple[str, str]
@@ -73,7 +73,7 @@ def _power(base: str, exponent_text: str, node: Node, approximate: bool) -> str 
         return (_APPROXIMATE if approximate else _ROOTS)[float(exponent)].format(base)
     if not approximate:
         return None
-    return f"km::power_near({base}, {exponent_text})"
+    return f"km::power_fast({base}, {exponent_text})"
 
 
 def _mixed(approximate: str, base: str, exponent_text: str, exponent: object, difference: str, degree: int) -> str:
@@ -87,7 +87,7 @@ def _mixed(approximate: str, base: str, exponent_text: str, exponent: object, di
 def _chosen(approximate: str, unit: str, difference: str, degree: int) -> str:
     coefficients = ", ".join(f"number.q{i + 1}" for i in range(degree))
     table = f"km::power_table({difference}, scale, {coefficients})"
-    return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {approximate}"
+    return f"METHOD == km::BY_TABLE ? {table} : METHOD == km::BY_UNIT ? {unit} : {approximate}"
 
 
 class ExpressionEmitter:
@@ -155,7 +155,7 @@ class ExpressionEmitter:
             return special, kind
         if node.op == "sqrt" and self.table and is_abs_difference(node.args[0]):
             (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
-            return _chosen(f"km::root_near({texts[0]})", f"km::root_factor({texts[0]})", difference, self.table), kind
+            return _chosen(f"km::root_fast({texts[0]})", f"km::root_factor({texts[0]})", difference, self.table), kind
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:
             return spelling.format(*texts), kind

@@ -21,7 +21,8 @@ SCRATCH = ("rows", "factors", "scale", "top", "wild", "peak", "dirty", "parts")
 _TYPES = {"top": "unsigned*", "wild": "unsigned*", "peak": "unsigned*", "dirty": "unsigned char*"}
 _COEFFICIENTS = tuple(f"q{i}" for i in range(6))
 _GROUPS = (
-    ("mn_operands", "CELLS", "CellPort"), ("m_operands", "SPOTS", "SpotPort"), ("n_operands", "LINES", "LinePort"),
+    ("mn_operands", "CELLS", "CellPort"), ("m_operands", "SPOTS", "SpotPort"),
+    ("n_operands", "N_VECTORS", "NVectorPort"),
     ("scalars", "ONES", "OnePort"), ("weights", "WEIGHTS", "WeightPort"), ("factors", "FACTORS", "FactorPort"),
     ("outers", "OUTERS", "OuterPort"),
 )  # fmt: skip
@@ -67,10 +68,10 @@ def _slope(plan: PullPlan) -> list[str]:
         to = "km::POWER_FIT" if plan.split else "0"
         coefficients = ", ".join(f"number.{name}" for name in _COEFFICIENTS)
         quick = [
-            f"if (WAY == km::BY_TABLE) return km::signed_table({gap}, table, bits, {coefficients});",
+            f"if (METHOD == km::BY_TABLE) return km::signed_table({gap}, table, bits, {coefficients});",
             f"return km::signed_unit({gap}, exponent(number), {to});",
         ]
-    branches = ["if constexpr (WAY == km::EXACT) {", *(f"    {text}" for text in exact), "} else {"]
+    branches = ["if constexpr (METHOD == km::EXACT) {", *(f"    {text}" for text in exact), "} else {"]
     return [*branches, *(f"    {text}" for text in [*writer.code, *quick]), "}"]
 
 
@@ -117,7 +118,7 @@ def _body(plan: PullPlan) -> list[str]:
         "    };",
         f"    typedef km::Pulled<km::Arguments<{len(plan.nest.ports)}, Numbers>> Args;",
         *function(f"C exponent({number})", exponent),
-        "    template <km::Way WAY>",
+        "    template <km::Method METHOD>",
         *function(f"C slope({arrays}, {number}, const float* table, unsigned bits)", _slope(plan)),
         *function(
             f"C weight(const C* w, {number})", _statements(plan.found.weight, numbers | _elements(plan.weights, "w"))

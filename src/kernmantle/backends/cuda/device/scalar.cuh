@@ -17,7 +17,7 @@ struct boolean {
 };
 
 // Two neighbours of float16, moved as one.
-struct pair {
+struct packed2 {
     unsigned bits;
 };
 
@@ -97,18 +97,18 @@ KM_DEVICE C convert(bf16 x) {
 }
 
 template <class C>
-KM_DEVICE C convert(pair x) {
+KM_DEVICE C convert(packed2 x) {
     return __uint_as_float(x.bits);
 }
 
 // |a - b| and a + b of pairs of float16, and the sum of the two of a pair.
-KM_DEVICE pair gap(pair a, pair b) {
+KM_DEVICE packed2 gap(packed2 a, packed2 b) {
     return {ptx::abs_sub_f16x2(a.bits, b.bits)};
 }
-KM_DEVICE pair plus(pair a, pair b) {
+KM_DEVICE packed2 plus(packed2 a, packed2 b) {
     return {ptx::add_f16x2(a.bits, b.bits)};
 }
-KM_DEVICE float joined(pair a) {
+KM_DEVICE float joined(packed2 a) {
     return ptx::f16_to_f32(ptx::reduce_add_f16x2(a.bits));
 }
 
@@ -307,10 +307,10 @@ __device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
 // Powers of a number that is not negative, for the inner loop, in float32. The root is within 2^-23 relative. The
 // general power goes through the special function unit: within 2e-6 relative while |log2 a| <= 24, less precise in
 // proportion beyond; powers too small for a normal number are 0. a = 0, infinity and NaN are as in pow.
-KM_DEVICE float root_near(float a) {
+KM_DEVICE float root_fast(float a) {
     return ptx::sqrt_approx(a);
 }
-KM_DEVICE float power_near(float a, float b) {
+KM_DEVICE float power_fast(float a, float b) {
     float r = ptx::lg2_approx(a);
     r = b == 0.0f ? 0.0f : r * b;
     return ptx::ex2_approx_ftz(r);

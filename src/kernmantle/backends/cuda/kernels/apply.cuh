@@ -3,7 +3,7 @@
 // A block takes a contiguous run of tiles in the order of row blocks, so that the work is even for any shape. Its partial result for
 // a row block goes to a slot of the workspace that no other block writes: slot 0 for the first row block of its run, 1 for the
 // last, 2 for those between, which are all its own and are finished at once. The others are joined, in order, by a second
-// kernel. Beside what gram needs, a Body says how an entry is made of its registers (entry) and how entries are reduced (Kept:
+// kernel. Beside what gram needs, a Body says how an entry is made of its registers (entry) and how entries are reduced (Running:
 // begin, take, join, finish), or that the smallest are wanted (SELECTS; keys are negated for the largest).
 #pragma once
 #include "tile.cuh"
@@ -22,10 +22,10 @@ struct Working : Arguments {
 };
 
 // 2^a within 2^-22 relative and 0 below the normal numbers, 1 / a within a unit in the last place.
-KM_DEVICE float exp2_near(float a) {
+KM_DEVICE float exp2_fast(float a) {
     return ptx::ex2_approx_ftz(a);
 }
-KM_DEVICE float rcp_near(float a) {
+KM_DEVICE float rcp_fast(float a) {
     return ptx::rcp_approx(a);
 }
 
@@ -89,30 +89,30 @@ KM_DEVICE T shuffle_xor(T value, int step) {
 
 // Results of one place: written as stored, or keys and positions.
 template <class Body, class Args>
-KM_DEVICE void write_result(const Args& g, const Place& p, i64 m, i64 c, const typename Body::Kept& kept) {
+KM_DEVICE void write_result(const Args& g, const Coord& p, i64 m, i64 c, const typename Body::Running& running) {
     typedef typename Body::Result P;
     typedef typename P::T T;
     const i64* s = g.stride[P::PORT];
     T* at = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * s[ROLE_M] + c * s[ROLE_L];
     if constexpr (Body::SELECTS) {
-        *at = Store<T>::from(Body::LARGEST ? -kept.key : kept.key);
+        *at = Store<T>::from(Body::LARGEST ? -running.key : running.key);
         const i64* t = g.stride[P::PORT + 1];
         i64* position = (i64*)g.pointer[P::PORT + 1] + batch_offset(g, P::PORT + 1, p) + m * t[ROLE_M] + c * t[ROLE_L];
-        *position = kept.position;
+        *position = running.position;
     } else {
-        *at = Store<T>::from(Body::finish(kept));
+        *at = Store<T>::from(Body::finish(running));
     }
 }
 
 // Where a block keeps what it has of a row block: [column of the result][row].
 template <class Body, int BM>
-KM_DEVICE typename Body::Kept* slot_of(void* work, i64 block, int slot, i64 width) {
-    return (typename Body::Kept*)work + (block * 3 + slot) * width * BM;
+KM_DEVICE typename Body::Running* slot_of(void* work, i64 block, int slot, i64 width) {
+    return (typename Body::Running*)work + (block * 3 + slot) * width * BM;
 }
 
 // Values that entries read of one row or column: operands without a reduced axis.
 template <class P, class C, class Args>
-KM_DEVICE C end_value(const Args& g, const Place& p, i64 at, i64 extent, int role) {
+KM_DEVICE C end_value(const Args& g, const Coord& p, i64 at, i64 extent, int role) {
     typedef typename P::T T;
     const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
     return at < extent ? convert<C>(load_pack<T, 1>(base + at * g.stride[P::PORT][role]).v[0]) : C(0);
@@ -122,31 +122,31 @@ KM_DEVICE C end_value(const Args& g, const Place& p, i64 at, i64 extent, int rol
 // is the first of those blocks that begin inside it.
 template <class Body, int BM>
 KM_DEVICE void join_runs(const typename Body::Args& g, i64 blocks, i64 tiles, i64 columns) {
-    typedef typename Body::Kept Kept;
+    typedef typename Body::Running Running;
     const i64 b = blockIdx.x + 1, width = g.size[ROLE_L];
     const Share own(b, blocks, tiles, columns);
     const i64 row = own.first / columns, start = row * columns;
     if (own.first == start || (b - 1) * tiles / blocks > start) return;
-    const Place p = row_coord<BM>(g, row);
+    const Coord p = row_coord<BM>(g, row);
     i64 last = b;
     while (last + 1 < blocks && (last + 1) * tiles / blocks < start + columns) ++last;
     const i64 results = Body::SELECTS ? 1 : width;
     for (i64 e = threadIdx.x; e < results * BM; e += blockDim.x) {
         const i64 m = p.m + e % BM;
         if (m >= g.size[ROLE_M]) continue;
-        Kept* mine = slot_of<Body, BM>(g.work, b - 1, Share(b - 1, blocks, tiles, columns).slot(row), width) + e;
+        Running* mine = slot_of<Body, BM>(g.work, b - 1, Share(b - 1, blocks, tiles, columns).slot(row), width) + e;
         if constexpr (Body::SELECTS) {
             for (i64 other = b; other <= last; ++other) {
-                const Kept* from = slot_of<Body, BM>(g.work, other, Share(other, blocks, tiles, columns).slot(row), width) + e;
+                const Running* from = slot_of<Body, BM>(g.work, other, Share(other, blocks, tiles, columns).slot(row), width) + e;
                 for (i64 q = 0; q < width; ++q) {
-                    const Kept next = from[q * BM];
+                    const Running next = from[q * BM];
                     if (!before(next.key, next.position, mine[(width - 1) * BM])) break;
                     insert<typename Body::C, BM>(mine, (int)width, next.key, next.position);
                 }
             }
             for (i64 q = 0; q < width; ++q) write_result<Body>(g, p, m, q, mine[q * BM]);
         } else {
-            Kept total = *mine;
+            Running total = *mine;
             for (i64 other = b; other <= last; ++other) {
                 const Share run(other, blocks, tiles, columns);
                 Body::join(total, slot_of<Body, BM>(g.work, other, run.slot(row), width)[e]);

@@ -69,7 +69,7 @@ struct Groups {
     }
 
     // The key of one column, by one lane.
-    __device__ __forceinline__ u64 compute(const Place& p, i64 n) const {
+    __device__ __forceinline__ u64 compute(const Coord& p, i64 n) const {
         const typename X::T* x = row_of<X>(g, p, row);
         const typename Y::T* y = row_of<Y>(g, p, n);
         const i64 depth = g.size[ROLE_K];
@@ -79,7 +79,7 @@ struct Groups {
 #pragma unroll
             for (int v = 0; v < 4; ++v) {
                 if (v >= count) continue;
-                float c[AtLeastOne<Body::LINES>::value];
+                float c[AtLeastOne<Body::VECTORS>::value];
                 read_vectors<Body>(c, g, p, k + v);
                 Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
             }
@@ -107,7 +107,7 @@ struct Groups {
     }
 
     __device__ __forceinline__ void run() const {
-        const Place p = {0, 0, 0, 0, 0, 0};
+        const Coord p = {0, 0, 0, 0, 0, 0};
         const u64 best = smallest();
         u64 nearest = NONE;
 #pragma unroll 1

@@ -36,14 +36,14 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
     }
     template <class Body>
     static __device__ __forceinline__ void begin(const typename Body::Args& g, const Walk<true>& walk, const unsigned char* raw) {
-        const Place p = walk_coord<ApplyRing>(g, walk);
+        const Coord p = walk_coord<ApplyRing>(g, walk);
         if (Body::WEIGHTED && BUFFERS<Body> == 1) Layout::sync();
         V<Body>::stage(buffer<Body>(raw, walk.parity() % BUFFERS<Body>), g, p, 0, threadIdx.x);
     }
     template <class Body>
     static __device__ __forceinline__ void end(
         const typename Body::Args& g, const Walk<true>& walk, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw) {
-        const Place p = walk_coord<ApplyRing>(g, walk);
+        const Coord p = walk_coord<ApplyRing>(g, walk);
         if (Body::WEIGHTED) {
             V<Body>::wait();
             Layout::sync();

@@ -20,7 +20,7 @@ __device__ constexpr int apply_scan_shared_bytes() {
 
 // The key of an entry, whose sums are done.
 template <class Body, class Args>
-KM_DEVICE u64 entry_key(const Args& g, const Place& p, i64 m, i64 n, const typename Body::Registers& s) {
+KM_DEVICE u64 entry_key(const Args& g, const Coord& p, i64 m, i64 n, const typename Body::Registers& s) {
     float rows[Extent<Body::ROW_ENDS>::value], columns[Extent<Body::COLUMN_ENDS>::value], cells[Extent<Body::CELL_ENDS>::value];
     each<0, Body::ROW_ENDS>([&](auto index) {
         rows[decltype(index)::value] = end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, m, g.size[ROLE_M], ROLE_M);
@@ -45,7 +45,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
     const int lane = threadIdx.x % 32, part = lane % 16, half = lane / 16, count = (int)g.size[ROLE_L];
     const i64 warps = (i64)gridDim.x * Tile::WARPS, warp = (i64)blockIdx.x * Tile::WARPS + threadIdx.x / 32;
     const i64 depth = g.size[ROLE_K], rows = g.size[ROLE_M], last = g.size[ROLE_N] - 1, chunks = ceil_div(g.size[ROLE_N], 32);
-    const Place p = {0, 0, 0, 0, 0, 0};
+    const Coord p = {0, 0, 0, 0, 0, 0};
     u64 best[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) best[r] = ~0ull;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
 #pragma unroll
                 for (int v = 0; v < 4; ++v) {
                     if (!WHOLE_STEP && k + v >= depth) continue;
-                    float c[AtLeastOne<Body::LINES>::value];
+                    float c[AtLeastOne<Body::VECTORS>::value];
                     read_vectors<Body>(c, g, p, k + v);
 #pragma unroll
                     for (int i = 0; i < AHEAD; ++i)
@@ -147,7 +147,7 @@ __device__ __forceinline__ void select_scanned(const typename Body::Args& g) {
 #pragma unroll 1
     for (int other = 1; other < WARPS; ++other) best = merge_lanes(best, lists[other][lane], lane);
     if (lane >= count) return;
-    const Place p = {0, 0, 0, 0, 0, 0};
+    const Coord p = {0, 0, 0, 0, 0, 0};
     write_result<Body>(g, p, row, lane, Ranked<float>{from_ordered_bits((unsigned)(best >> 32)), (i64)(unsigned)best});
 }
 

@@ -27,7 +27,7 @@ template <class Body, class Tile>
 struct Thin {
     typedef typename Body::C C;
     typedef typename Body::Args Args;
-    typedef typename Body::Kept Kept;
+    typedef typename Body::Running Running;
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
     typedef Staged<Body, Tile> S;
@@ -37,11 +37,11 @@ struct Thin {
     static constexpr float LIMIT = 8.0f / Extent<K>::value;
 
     const Args& g;
-    Place p;
+    Coord p;
     C scale;
     typename Body::Fixed fixed;
-    C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::LINES>::value];
-    Kept kept[GROUP][R];
+    C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::VECTORS>::value];
+    Running running[GROUP][R];
     C worst[R];
 
     __device__ __forceinline__ Thin(const Args& g_) : g(g_), scale(0) {}
@@ -66,7 +66,7 @@ struct Thin {
         return small;
     }
 
-    __device__ __forceinline__ void begin(i64 row_block, Kept* lists) {
+    __device__ __forceinline__ void begin(i64 row_block, Running* lists) {
         p = row_coord<BM>(g, row_block);
         fixed = Body::fixed(g, p);
         if constexpr (Body::SCALES) scale = Body::scale(fixed, g.number);
@@ -81,11 +81,11 @@ struct Thin {
                 worst[r] = not_a_number<C>();
             } else {
 #pragma unroll
-                for (int c = 0; c < GROUP; ++c) Body::begin(kept[c][r]);
+                for (int c = 0; c < GROUP; ++c) Body::begin(running[c][r]);
             }
         }
-        each<0, Body::LINES>([&](auto index) {
-            typedef typename Body::template Line<decltype(index)::value> P;
+        each<0, Body::VECTORS>([&](auto index) {
+            typedef typename Body::template Vector<decltype(index)::value> P;
             const typename P::T* source = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
 #pragma unroll
             for (int k = 0; k < K; ++k) vectors[k][decltype(index)::value] = convert<C>(load_pack<typename P::T, 1>(source + k * g.stride[P::PORT][ROLE_K]).v[0]);
@@ -126,7 +126,7 @@ struct Thin {
     }
 
     template <bool SCALED>
-    __device__ __forceinline__ void step(const C* shared, i64 n, Kept* lists) {
+    __device__ __forceinline__ void step(const C* shared, i64 n, Running* lists) {
         C q[S::PITCH];
 #pragma unroll
         for (int i = 0; i < S::PITCH; i += S::WIDE) {
@@ -167,12 +167,12 @@ struct Thin {
 #pragma unroll
             for (int c = 0; c < GROUP; ++c)
 #pragma unroll
-                for (int r = 0; r < R; ++r) Body::take(kept[c][r], w[r], Body::WEIGHTED ? q[S::V + c] : C(1));
+                for (int r = 0; r < R; ++r) Body::take(running[c][r], w[r], Body::WEIGHTED ? q[S::V + c] : C(1));
         }
     }
 
     template <bool SCALED>
-    __device__ __forceinline__ void steps(const C* shared, i64 n, Kept* lists) {
+    __device__ __forceinline__ void steps(const C* shared, i64 n, Running* lists) {
         const int rows = g.size[ROLE_N] - n < Tile::STAGE ? (int)(g.size[ROLE_N] - n) : Tile::STAGE;
         const int even = rows / Tile::UNROLL * Tile::UNROLL;
 #pragma unroll 1
@@ -183,7 +183,7 @@ struct Thin {
         for (int i = even; i < rows; ++i) step<SCALED>(shared + i * S::PITCH, n + i, lists);
     }
 
-    __device__ __forceinline__ void end(Kept* slot, i64 c, bool whole) const {
+    __device__ __forceinline__ void end(Running* slot, i64 c, bool whole) const {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const int local = r * Tile::THREADS + threadIdx.x;
@@ -196,9 +196,9 @@ struct Thin {
                 for (int q = 0; q < GROUP; ++q) {
                     if (!inside || c + q >= g.size[ROLE_L]) continue;
                     if (whole)
-                        write_result<Body>(g, p, row(r), c + q, kept[q][r]);
+                        write_result<Body>(g, p, row(r), c + q, running[q][r]);
                     else
-                        slot[(c + q) * BM + local] = kept[q][r];
+                        slot[(c + q) * BM + local] = running[q][r];
                 }
             }
         }
@@ -215,7 +215,7 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
     const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN), width = g.size[ROLE_L];
     const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], Tile::BM) * columns, columns);
     T task(g);
-    typename Body::Kept* slot = 0;
+    typename Body::Running* slot = 0;
 #pragma unroll 1
     for (i64 c = 0; c < (Body::SELECTS ? 1 : width); c += T::GROUP) {
         bool small = true;

@@ -9,15 +9,15 @@ namespace km {
 // Joins the 8 lanes of every row: each step halves the rows that a lane is left with while there are several.
 template <class Body, int R>
 struct Lanes {
-    typedef typename Body::Kept Kept;
+    typedef typename Body::Running Running;
     template <int STEP>
-    static __device__ __forceinline__ int join(Kept (&k)[R], int lane) {
+    static __device__ __forceinline__ int join(Running (&k)[R], int lane) {
         const bool upper = lane & STEP;
         if constexpr (R > 1) {
-            Kept half[R / 2];
+            Running half[R / 2];
 #pragma unroll
             for (int i = 0; i < R / 2; ++i) {
-                const Kept got = shuffle_xor(upper ? k[i] : k[i + R / 2], STEP);
+                const Running got = shuffle_xor(upper ? k[i] : k[i + R / 2], STEP);
                 half[i] = upper ? k[i + R / 2] : k[i];
                 Body::join(half[i], got);
             }
@@ -66,7 +66,7 @@ struct Weights {
 
     // Copies without waiting where nothing is converted.
     template <class Args>
-    static __device__ __forceinline__ void stage(C* to, const Args& g, const Place& p, i64 c, int thread) {
+    static __device__ __forceinline__ void stage(C* to, const Args& g, const Coord& p, i64 c, int thread) {
         if constexpr (Body::WEIGHTED) {
             typedef typename Body::Weight P;
             typedef typename P::T T;
@@ -95,7 +95,7 @@ struct Weights {
 // Room for what is kept of a row block's rows while a block works on it, if v has no more columns than are staged at once.
 template <class Body, int BM>
 __device__ constexpr int state_bytes() {
-    return Body::SELECTS ? 0 : Body::GROUP * BM * (int)sizeof(typename Body::Kept);
+    return Body::SELECTS ? 0 : Body::GROUP * BM * (int)sizeof(typename Body::Running);
 }
 
 // A tile of TM x TN cells a thread: Lay tells the rows and columns of a thread within the tile.
@@ -103,19 +103,19 @@ template <class Body, class Lay>
 struct Reducer {
     typedef typename Body::C C;
     typedef typename Body::Args Args;
-    typedef typename Body::Kept Kept;
+    typedef typename Body::Running Running;
     typedef Weights<Body, Lay::BN, Lay::THREADS> V;
     static constexpr int TM = Lay::TM, TN = Lay::TN, BM = Lay::BM, CHUNK = V::CHUNK, CB = CHUNK < 4 ? CHUNK : 4;
     static_assert(TM <= 8, "a lane is left with one row");
 
     const Args& g;
-    const Place& p;
+    const Coord& p;
     const Lay lay;
     const int lane;
     C w[TM][TN];
 
     template <class Registers>
-    __device__ __forceinline__ Reducer(const Args& g_, const Place& p_, const Lay& lay_, const Registers (&state)[TM][TN])
+    __device__ __forceinline__ Reducer(const Args& g_, const Coord& p_, const Lay& lay_, const Registers (&state)[TM][TN])
         : g(g_), p(p_), lay(lay_), lane(threadIdx.x % 32) {
         const typename Body::Fixed fixed = Body::fixed(g, p);
         C rows[Extent<Body::ROW_ENDS>::value][TM], columns[Extent<Body::COLUMN_ENDS>::value][TN];
@@ -150,7 +150,7 @@ struct Reducer {
 
     // Adds the tile to what is kept of its rows; the first one starts it, the last one of a whole row block writes the result.
     template <bool CHECK>
-    __device__ __forceinline__ void reduce(const Kept* from, Kept* to, bool begins, bool finishes, C* v) const {
+    __device__ __forceinline__ void reduce(const Running* from, Running* to, bool begins, bool finishes, C* v) const {
         const i64 width = g.size[ROLE_L], left = g.size[ROLE_N] - p.n;
         const int mine = row_left<TM, 4>(lane);
         int local = 0;
@@ -165,7 +165,7 @@ struct Reducer {
                 V::wait();
                 Lay::sync();
             }
-            Kept old[CB], k[CB][TM];
+            Running old[CB], k[CB][TM];
 #pragma unroll
             for (int q = 0; q < CB; ++q) {
                 Body::begin(old[q]);
@@ -216,14 +216,14 @@ struct Reducer {
     }
 
     // The smallest entries: where a row may have a new one, its 8 lanes hand their keys to the first of them.
-    __device__ __forceinline__ void select(Kept* kept, bool begins, bool finishes, C* shared) const {
+    __device__ __forceinline__ void select(Running* running, bool begins, bool finishes, C* shared) const {
         const int count = (int)g.size[ROLE_L], first = lane & 24;
         const i64 left = g.size[ROLE_N] - p.n;
         C* keys = shared + threadIdx.x / 8 * (8 * TN);
 #pragma unroll 1
         for (int i = 0; i < TM; ++i) {
             const int local = lay.row(i);
-            Kept* list = kept + local;
+            Running* list = running + local;
             if (begins && lane == first) empty_list<C, BM>(list, count);
             __syncwarp();
             C worst = list[(i64)(count - 1) * BM].key;
@@ -262,14 +262,14 @@ struct Reducer {
         }
         const Share share(walk);
         const i64 row = walk.row, columns = walk.columns, t = walk.tile;
-        Kept* slot = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
+        Running* slot = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
         const bool begins = t == share.first || t == row * columns;
         const bool ends = t + 1 == share.last || t + 1 == (row + 1) * columns, finishes = ends && share.whole(row);
         if constexpr (Body::SELECTS) {
             select(slot, begins, finishes, (C*)states);
         } else {
-            Kept* local_state = g.size[ROLE_L] <= Body::GROUP ? (Kept*)states : slot;
-            Kept* to = ends ? slot : local_state;
+            Running* local_state = g.size[ROLE_L] <= Body::GROUP ? (Running*)states : slot;
+            Running* to = ends ? slot : local_state;
             if (p.n + Lay::BN <= g.size[ROLE_N])
                 reduce<false>(local_state, to, begins, finishes, v);
             else

@@ -18,8 +18,8 @@ struct GramTile {
 
 // Whether a map has sines of which those of moderate arguments are taken in place.
 template <class Body>
-__device__ constexpr auto has_sines(int) -> decltype(Body::TURNS) {
-    return Body::TURNS;
+__device__ constexpr auto has_sines(int) -> decltype(Body::HAS_SINES) {
+    return Body::HAS_SINES;
 }
 template <class Body>
 __device__ constexpr bool has_sines(...) {
@@ -30,7 +30,7 @@ __device__ constexpr bool has_sines(...) {
 template <class Body, class Tile>
 __device__ constexpr int gram_stage_words() {
     typedef typename Body::C C;
-    return Tile::DEPTH * (Body::ROWS * Pitch<C, Tile::BM>::value + Body::COLUMNS * Pitch<C, Tile::BN>::value + Body::LINES);
+    return Tile::DEPTH * (Body::ROWS * Pitch<C, Tile::BM>::value + Body::COLUMNS * Pitch<C, Tile::BN>::value + Body::VECTORS);
 }
 template <class Body, class Tile>
 __device__ constexpr int gram_shared_bytes() {
@@ -54,14 +54,14 @@ struct Gram {
     typedef Lay<C, TN, Tile::TX> ColumnLay;
 
     const Args& g;
-    Place p;
+    Coord p;
     const int tx, ty;
     Registers state[TM][TN];
     C cell[AtLeastOne<Body::CELLS>::value][TM][TN];
     C total[Body::HALVES ? TM : 1];
     bool wild;
 
-    __device__ __forceinline__ Gram(const Args& g_, const Place& p_, int thread)
+    __device__ __forceinline__ Gram(const Args& g_, const Coord& p_, int thread)
         : g(g_), p(p_), tx(column_of(thread)), ty(row_of(thread)), wild(false) {
 #pragma unroll
         for (int i = 0; i < (Body::HALVES ? TM : 1); ++i) total[i] = C(0);
@@ -100,7 +100,7 @@ struct Gram {
                         const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
                         const T* at = base + m * g.stride[P::PORT][ROLE_M] + n * g.stride[P::PORT][ROLE_N];
                         cell[decltype(index)::value][i][j] = inside ? convert<C>(load_pack<T, 1>(at).v[0]) : C(0);
-                        if (!VARYING && P::LOOK == 2) wild = wild || !is_moderate(float(cell[decltype(index)::value][i][j]));
+                        if (!VARYING && P::GUARD == 2) wild = wild || !is_moderate(float(cell[decltype(index)::value][i][j]));
                     }
             }
         });
@@ -150,7 +150,7 @@ struct Gram {
     // Where MIXED allows it, SHARE of 16 cells take their power from the table, so that two units share the work.
     template <bool MIXED>
     __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l, const float* scale) {
-        C a[AtLeastOne<Body::ROWS>::value][TM], b[AtLeastOne<Body::COLUMNS>::value][TN], c[AtLeastOne<Body::LINES>::value];
+        C a[AtLeastOne<Body::ROWS>::value][TM], b[AtLeastOne<Body::COLUMNS>::value][TN], c[AtLeastOne<Body::VECTORS>::value];
         const C* columns = stage + Body::ROWS * DEPTH * PM;
         const C* vectors = columns + Body::COLUMNS * DEPTH * PN;
 #pragma unroll
@@ -158,7 +158,7 @@ struct Gram {
 #pragma unroll
         for (int o = 0; o < Body::COLUMNS; ++o) ColumnLay::read(b[o], columns + (o * DEPTH + kk) * PN, tx);
 #pragma unroll
-        for (int o = 0; o < Body::LINES; ++o) c[o] = vectors[o * DEPTH + kk];
+        for (int o = 0; o < Body::VECTORS; ++o) c[o] = vectors[o * DEPTH + kk];
         read_cells<true>(k, l);
         const i64 position = l * g.size[ROLE_K] + k;
         if constexpr (MIXED && Body::HALVES) {
@@ -188,9 +188,9 @@ struct Gram {
     }
 
     __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool probe_points, const float* scale) {
-        if (depths >= DEPTH && (!Body::TAME || probe_points)) {
+        if (depths >= DEPTH && (!Body::MODERATE || probe_points)) {
 #pragma unroll(UNROLL)
-            for (int kk = 0; kk < DEPTH; ++kk) step<Body::TAME>(stage, kk, k + kk, l, scale);
+            for (int kk = 0; kk < DEPTH; ++kk) step<Body::MODERATE>(stage, kk, k + kk, l, scale);
         } else {
             const int end = depths < DEPTH ? (int)depths : DEPTH;
 #pragma unroll 1
@@ -302,7 +302,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g), ceil_div(g.size[ROLE_N], Tile::BN));
     for (; walk.more(); walk.next()) {
         i64& t = walk.tile;
-        const Place p = coord_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        const Coord p = coord_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
         // the split takes a range of the outermost reduced loop, the group a range of k within it
         i64 l0 = 0, l1 = Body::OUTER_LOOP ? g.size[ROLE_L] : 1, k0 = 0, k1 = g.size[ROLE_K];
         i64& first = Body::OUTER_LOOP ? l0 : k0;
@@ -319,7 +319,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         tile.template read_cells<false>(0, 0);
         FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT, QUICK> rows;
         FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT, QUICK> columns;
-        FetchList<Body::template Line, 0, Body::LINES, C, 1, DEPTH, GT, QUICK> vectors;
+        FetchList<Body::template Vector, 0, Body::VECTORS, C, 1, DEPTH, GT, QUICK> vectors;
         rows.template settle<G::PM>(thread);
         columns.template settle<G::PN>(thread);
         vectors.template settle<1>(thread);
@@ -335,13 +335,13 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             vectors.read(g, thread, 1, depths);
         };
         int bad = 0;
-        if constexpr (Body::TAME) {
+        if constexpr (Body::MODERATE) {
             bad = !Body::good(g.number) | tile.wild;
             ptx::opaque(bad);
         }
         // whether the stage just written is one that the table may be used for
         auto probe_points = [&]() {
-            if constexpr (Body::TAME) {
+            if constexpr (Body::MODERATE) {
                 return !__syncthreads_or(bad | rows.is_wild() | columns.is_wild() | vectors.is_wild());
             }
             __syncthreads();

@@ -59,7 +59,7 @@ struct FetchList {
         tail.template settle<PITCH>(thread);
     }
     template <class Args>
-    __device__ __forceinline__ void seek(const Args& g, const Place& p, i64 tile, i64 k, i64 l, int thread) {
+    __device__ __forceinline__ void seek(const Args& g, const Coord& p, i64 tile, i64 k, i64 l, int thread) {
         typedef Port<I> P;
         const i64* s = g.stride[P::PORT];
         const typename P::T* start = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + l * s[ROLE_L]
@@ -89,7 +89,7 @@ struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS, QUICK> {
     template <int PITCH>
     __device__ __forceinline__ void settle(int) {}
     template <class Args>
-    __device__ __forceinline__ void seek(const Args&, const Place&, i64, i64, i64, int) {}
+    __device__ __forceinline__ void seek(const Args&, const Coord&, i64, i64, i64, int) {}
     template <class Args>
     __device__ __forceinline__ void read(const Args&, int, i64, i64) {}
     template <class Args>

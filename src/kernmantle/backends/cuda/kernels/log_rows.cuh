@@ -16,7 +16,7 @@ KM_DEVICE bool loses_digits(float sum, float sums) { return !(sum >= LOG_SHARE *
 
 // Eight exponents of a row, -infinity behind its end.
 template <class Body, class P, bool IS_ROW, class Args>
-KM_DEVICE void exponents(float (&v)[8], const typename P::T* row, const Args& g, const Place& p, i64 k) {
+KM_DEVICE void exponents(float (&v)[8], const typename P::T* row, const Args& g, const Coord& p, i64 k) {
     read_along_k<P, false>(v, row, g, k);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -24,7 +24,7 @@ KM_DEVICE void exponents(float (&v)[8], const typename P::T* row, const Args& g,
             v[i] = negative_infinity<float>();
             continue;
         }
-        float c[AtLeastOne<Body::LINES>::value];
+        float c[AtLeastOne<Body::VECTORS>::value];
         read_vectors<Body>(c, g, p, k + i);
         v[i] = IS_ROW ? Body::row_part(v[i], c, g.number) : Body::column_part(v[i], c, g.number);
     }
@@ -35,7 +35,7 @@ template <class Body, class P, bool IS_ROW, class Args>
 KM_DEVICE void split_exponentials(const Args& g, int operand, i64 row_index, int lane) {
     const i64 depth = g.size[ROLE_K], blocks = ceil_div(depth, BLOCK), rows = ceil_div(g.size[P::TILE], BLOCK) * BLOCK;
     const i64 plane = row_index / rows, m = row_index % rows, base = plane * (rows / BLOCK) + m / BLOCK;
-    const Place p = entry_of<Body, P>(g, plane);
+    const Coord p = entry_of<Body, P>(g, plane);
     const bool inside = m < g.size[P::TILE];
     const typename P::T* row = row_of<P>(g, p, inside ? m : 0);
     float top = negative_infinity<float>();

@@ -79,7 +79,7 @@ struct Mma {
     }
 
     static __device__ __forceinline__ void tile(const Args& g, i64 t, unsigned shared, int* left, int products, int ordinal, int warp, int lane) {
-        const Place p = S::coord(g, t);
+        const Coord p = S::coord(g, t);
         if (S::is_empty(g, p)) return;
         const i64 across = ceil_div(g.size[ROLE_K], BLOCK);
         const int planes = products > 1 ? 2 : 1, m1 = warp / 2 * 32, n1 = warp % 2 * 32;

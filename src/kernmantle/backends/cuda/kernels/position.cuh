@@ -27,7 +27,7 @@ struct Positions : StagedReduction<Body, Tile> {
     typedef typename R::State State;
     typedef typename R::Barriers Barriers;
     static constexpr int TM = R::TM, TN = R::TN, BM = R::BM, BN = R::BN, STAGE = R::STAGE, EIGHT = 8;
-    static constexpr int LINES = AtLeastOne<Body::LINES>::value;
+    static constexpr int VECTORS = AtLeastOne<Body::VECTORS>::value;
 
     struct Cells {
         float best[TM][TN];
@@ -72,7 +72,7 @@ struct Positions : StagedReduction<Body, Tile> {
 
     static __device__ __forceinline__ void reduce(
         Cells& cells, const Args& g, const unsigned char* raw, int at_a, int at_b, const float* vectors, int eight, int which) {
-        float a[EIGHT][TM], c[EIGHT][LINES];
+        float a[EIGHT][TM], c[EIGHT][VECTORS];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const unsigned char* pa = raw + (at_a ^ ((2 * eight + h) << 4));
@@ -85,7 +85,7 @@ struct Positions : StagedReduction<Body, Tile> {
 #pragma unroll
         for (int q = 0; q < EIGHT; ++q)
 #pragma unroll
-            for (int o = 0; o < Body::LINES; ++o) c[q][o] = vectors[o * 32 + eight * EIGHT + q];
+            for (int o = 0; o < Body::VECTORS; ++o) c[q][o] = vectors[o * 32 + eight * EIGHT + q];
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             float b[EIGHT];
@@ -111,11 +111,11 @@ struct Positions : StagedReduction<Body, Tile> {
         const int swizzle = kk / 4 << 4;
         const unsigned char* pa = raw + (at_a ^ swizzle) + kk % 4 * 4;
         const unsigned char* pb = raw + (at_b ^ swizzle) + (kk % 4 ^ 1) * 4;
-        float a[TM], c[LINES];
+        float a[TM], c[VECTORS];
 #pragma unroll
         for (int i = 0; i < TM; ++i) a[i] = *(const float*)(pa + i * 1024);
 #pragma unroll
-        for (int o = 0; o < Body::LINES; ++o) c[o] = vectors[o * 32 + kk];
+        for (int o = 0; o < Body::VECTORS; ++o) c[o] = vectors[o * 32 + kk];
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             const float b = *(const float*)(pb + j * 1024);
@@ -128,13 +128,13 @@ struct Positions : StagedReduction<Body, Tile> {
         }
     }
 
-    static __device__ __forceinline__ float value_at(const Args& g, const Place& p, const float* x, const float* y, i64 k) {
-        float c[LINES];
+    static __device__ __forceinline__ float value_at(const Args& g, const Coord& p, const float* x, const float* y, i64 k) {
+        float c[VECTORS];
         read_vectors<Body>(c, g, p, k);
         return Body::mapped(x, y, c, g.number);
     }
     // The position of the first NaN of a cell.
-    static __device__ __noinline__ i64 first_nan(const Args& g, const Place& p, const typename X::T* x, const typename Y::T* y) {
+    static __device__ __noinline__ i64 first_nan(const Args& g, const Coord& p, const typename X::T* x, const typename Y::T* y) {
         i64 k = 0;
 #pragma unroll 1
         for (; k < g.size[ROLE_K]; ++k) {
@@ -145,7 +145,7 @@ struct Positions : StagedReduction<Body, Tile> {
         }
         return k;
     }
-    static __device__ __forceinline__ i64 found_at(const Args& g, const Place& p, i64 m, i64 n, float best, int eighth) {
+    static __device__ __forceinline__ i64 found_at(const Args& g, const Coord& p, i64 m, i64 n, float best, int eighth) {
         const typename X::T* x = row_of<X>(g, p, m);
         const typename Y::T* y = row_of<Y>(g, p, n);
         if (best != best) return first_nan(g, p, x, y);
@@ -166,7 +166,7 @@ struct Positions : StagedReduction<Body, Tile> {
     }
 
     static __device__ __forceinline__ void finish(const Args& g, i64 t, const Cells& cells, int row, int column) {
-        const Place p = coord_of<BM, BN, Tile::BAND, false>(g, t);
+        const Coord p = coord_of<BM, BN, Tile::BAND, false>(g, t);
         // to local memory, where a loop finds them: in place for every cell this is 50 KB of code
         float best[TM * TN];
         int eighth[TM * TN];

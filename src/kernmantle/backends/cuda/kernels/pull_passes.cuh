@@ -61,13 +61,13 @@ KM_DEVICE void survey(const typename Body::Args& g) {
     for (i64 job = blockIdx.x; job < of_rows + of_points + of_factors; job += gridDim.x) {
         if (job < of_rows) {
             const i64 plane = job / wide / row_blocks, row = job / wide % row_blocks * 256;
-            const Place p = entry_of_plane<Body>(g, plane);
+            const Coord p = entry_of_plane<Body>(g, plane);
             const i64* s = g.stride[Body::X::PORT];
             peaks([&](i64 r, i64 c) { return fetch<typename Body::X>(g, p, 0, c, r, 0); }, row, g.size[ROLE_K], job % wide * 32, columns,
                   s[ROLE_N] <= s[ROLE_K], g.top + plane * columns, g.wild + plane * columns, buffer);
         } else if (job < of_rows + of_points) {
             const i64 rest = job - of_rows, row = rest / wide % point_blocks * 256;
-            const Place p = entry_at(g, rest / wide / point_blocks);
+            const Coord p = entry_at(g, rest / wide / point_blocks);
             const i64 plane = plane_of<Body>(g, p);
             typedef typename Body::template CellPort<0> Z;
             const i64* s = g.stride[Z::PORT];
@@ -76,7 +76,7 @@ KM_DEVICE void survey(const typename Body::Args& g) {
         } else {
             const i64 narrow = ceil_div(outputs, 32), rest = job - of_rows - of_points, row = rest / narrow % row_blocks * 256;
             const i64 entry = rest / narrow / row_blocks;
-            const Place p = entry_at(g, entry);
+            const Coord p = entry_at(g, entry);
             peaks([&](i64 r, i64 c) { return coefficient_at<Body>(g, p, r, c); }, row, g.size[ROLE_K], rest % narrow * 32, outputs, true,
                   g.peak + entry * outputs, (unsigned*)0, buffer);
         }
@@ -96,7 +96,7 @@ KM_DEVICE void prepare(const typename Body::Args& g) {
     for (i64 job = blockIdx.x; job < of_rows + of_factors; job += gridDim.x) {
         if (job < of_rows) {
             const i64 plane = job / across / down, k0 = job / across % down * 32, n0 = job % across * 32;
-            const Place p = entry_of_plane<Body>(g, plane);
+            const Coord p = entry_of_plane<Body>(g, plane);
             const i64* s = g.stride[Body::X::PORT];
             const bool flat = s[ROLE_N] <= s[ROLE_K];
 #pragma unroll
@@ -138,7 +138,7 @@ KM_DEVICE void weigh(const typename Body::Args& g) {
     for (i64 job = blockIdx.x; job < entries(g) * blocks; job += gridDim.x) {
         const i64 entry = job / blocks, m = job % blocks * warps + warp;
         if (m >= points) continue;
-        const Place p = entry_at(g, entry);
+        const Coord p = entry_at(g, entry);
         unsigned top = 0;
 #pragma unroll 8
         for (i64 k = lane; k < rows; k += 32) {

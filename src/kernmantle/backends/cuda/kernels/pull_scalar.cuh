@@ -155,7 +155,7 @@ struct Scalar {
     __device__ __forceinline__ void run(const float* table) {
         float acc[BL][RM][RN];
         float cell[AtLeastOne<Body::CELLS>::value][RM][RN], spot[AtLeastOne<Body::SPOTS>::value][RM];
-        float along_n[AtLeastOne<Body::LINES>::value][RN], one[AtLeastOne<Body::ONES>::value];
+        float along_n[AtLeastOne<Body::N_VECTORS>::value][RN], one[AtLeastOne<Body::ONES>::value];
         const i64 last_point = g.size[ROLE_M] - 1, last_column = g.size[ROLE_N] - 1;
 #pragma unroll
         for (int i = 0; i < RM; ++i)
@@ -168,7 +168,7 @@ struct Scalar {
 #pragma unroll
                 for (int q = 0; q < Body::SPOTS; ++q) spot[q][i] = c.spot[q];
 #pragma unroll
-                for (int q = 0; q < Body::LINES; ++q) along_n[q][j] = c.along_n[q];
+                for (int q = 0; q < Body::N_VECTORS; ++q) along_n[q][j] = c.along_n[q];
 #pragma unroll
                 for (int q = 0; q < Body::ONES; ++q) one[q] = c.one[q];
 #pragma unroll
@@ -216,14 +216,14 @@ struct Scalar {
                 for (int i = 0; i < RM; ++i)
 #pragma unroll
                     for (int j = 0; j < RN; ++j) {
-                        float c[AtLeastOne<Body::CELLS>::value], p[AtLeastOne<Body::SPOTS>::value], l[AtLeastOne<Body::LINES>::value];
+                        float c[AtLeastOne<Body::CELLS>::value], p[AtLeastOne<Body::SPOTS>::value], l[AtLeastOne<Body::N_VECTORS>::value];
 #pragma unroll
                         for (int q = 0; q < Body::CELLS; ++q) c[q] = cell[q][i][j];
 #pragma unroll
                         for (int q = 0; q < Body::SPOTS; ++q) p[q] = spot[q][i];
 #pragma unroll
-                        for (int q = 0; q < Body::LINES; ++q) l[q] = along_n[q][j];
-                        constexpr Way UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
+                        for (int q = 0; q < Body::N_VECTORS; ++q) l[q] = along_n[q][j];
+                        constexpr Method UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
                         const bool by_table = Body::KIND == POWERS && (i * RN + j) % Body::MIX == 0;
                         const float slope = by_table ? Body::template slope<BY_TABLE>(c, p, l, one, b[j], g.number, table, bits)
                                                      : Body::template slope<UNIT>(c, p, l, one, b[j], g.number, table, bits);

@@ -140,7 +140,7 @@ struct Tensor {
 
     // Slopes of two columns, four rows each, as a lane multiplies them.
     struct Factors {
-        float cell[AtLeastOne<Body::CELLS>::value][2], along_n[AtLeastOne<Body::LINES>::value][2];
+        float cell[AtLeastOne<Body::CELLS>::value][2], along_n[AtLeastOne<Body::N_VECTORS>::value][2];
         float spot[AtLeastOne<Body::SPOTS>::value], one[AtLeastOne<Body::ONES>::value];
     };
     __device__ __forceinline__ void hold(Factors& h, int m, int n) const {
@@ -153,7 +153,7 @@ struct Tensor {
 #pragma unroll
             for (int q = 0; q < Body::CELLS; ++q) h.cell[q][r] = c.cell[q] * by;
 #pragma unroll
-            for (int q = 0; q < Body::LINES; ++q) h.along_n[q][r] = c.along_n[q];
+            for (int q = 0; q < Body::N_VECTORS; ++q) h.along_n[q][r] = c.along_n[q];
 #pragma unroll
             for (int q = 0; q < Body::SPOTS; ++q) h.spot[q] = c.spot[q];
 #pragma unroll
@@ -166,12 +166,12 @@ struct Tensor {
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
             const int r = e / 2 % 2;
-            float c[AtLeastOne<Body::CELLS>::value], l[AtLeastOne<Body::LINES>::value];
+            float c[AtLeastOne<Body::CELLS>::value], l[AtLeastOne<Body::N_VECTORS>::value];
 #pragma unroll
             for (int q = 0; q < Body::CELLS; ++q) c[q] = h.cell[q][r];
 #pragma unroll
-            for (int q = 0; q < Body::LINES; ++q) l[q] = h.along_n[q][r];
-            constexpr Way UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
+            for (int q = 0; q < Body::N_VECTORS; ++q) l[q] = h.along_n[q][r];
+            constexpr Method UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
             if (Body::KIND == POWERS && (ordinal * 8 + e) * Tile::TABLE % 8 < Tile::TABLE)
                 v[e] = Body::template slope<BY_TABLE>(c, h.spot, l, h.one, x[e], g.number, table, bits);
             else

@@ -24,14 +24,14 @@ struct Pulled : A {
 
 // One tile of the output.
 struct Patch {
-    Place p;
+    Coord p;
     i64 m, n, l, entry, first, end;
     i64 tile;
     int range;
 };
 
 template <class P, class Args>
-KM_DEVICE const typename P::T* origin(const Args& g, const Place& p) {
+KM_DEVICE const typename P::T* origin(const Args& g, const Coord& p) {
     return (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
 }
 template <class P>
@@ -39,7 +39,7 @@ KM_DEVICE float take(const typename P::T* at) {
     return convert<float>(load_pack<typename P::T, 1>(at).v[0]);
 }
 template <class P, class Args>
-KM_DEVICE float fetch(const Args& g, const Place& p, i64 m, i64 n, i64 k, i64 l) {
+KM_DEVICE float fetch(const Args& g, const Coord& p, i64 m, i64 n, i64 k, i64 l) {
     const i64* s = g.stride[P::PORT];
     return take<P>(origin<P>(g, p) + m * s[ROLE_M] + n * s[ROLE_N] + k * s[ROLE_K] + l * s[ROLE_L]);
 }
@@ -49,8 +49,8 @@ KM_DEVICE i64 entries(const Args& g) {
     return g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
 }
 template <class Args>
-KM_DEVICE Place entry_at(const Args& g, i64 entry) {
-    Place p;
+KM_DEVICE Coord entry_at(const Args& g, i64 entry) {
+    Coord p;
     p.c = entry % g.size[ROLE_C];
     entry /= g.size[ROLE_C];
     p.b = entry % g.size[ROLE_B];
@@ -60,7 +60,7 @@ KM_DEVICE Place entry_at(const Args& g, i64 entry) {
 }
 // Batch entries that share their rows share the copy of them; the copy of an entry, and how many there are.
 template <class Body, class Args>
-KM_DEVICE i64 plane_of(const Args& g, const Place& p) {
+KM_DEVICE i64 plane_of(const Args& g, const Coord& p) {
     const i64* s = g.stride[Body::X::PORT];
     i64 plane = 0;
     if (s[ROLE_A]) plane = p.a;
@@ -74,9 +74,9 @@ KM_DEVICE i64 planes(const Args& g) {
     return (s[ROLE_A] ? g.size[ROLE_A] : 1) * (s[ROLE_B] ? g.size[ROLE_B] : 1) * (s[ROLE_C] ? g.size[ROLE_C] : 1);
 }
 template <class Body, class Args>
-KM_DEVICE Place entry_of_plane(const Args& g, i64 plane) {
+KM_DEVICE Coord entry_of_plane(const Args& g, i64 plane) {
     const i64* s = g.stride[Body::X::PORT];
-    Place p = {0, 0, 0, 0, 0, 0};
+    Coord p = {0, 0, 0, 0, 0, 0};
     if (s[ROLE_C]) {
         p.c = plane % g.size[ROLE_C];
         plane /= g.size[ROLE_C];
@@ -169,23 +169,23 @@ constexpr int COLUMN_FIT = -1, WEIGHT_FIT = 0, FACTOR_FIT = 14, POWER_FIT = 15;
 // What a slope reads of one cell beside the row.
 template <class Body, class Args>
 struct Cell {
-    float cell[AtLeastOne<Body::CELLS>::value], spot[AtLeastOne<Body::SPOTS>::value], along_n[AtLeastOne<Body::LINES>::value];
+    float cell[AtLeastOne<Body::CELLS>::value], spot[AtLeastOne<Body::SPOTS>::value], along_n[AtLeastOne<Body::N_VECTORS>::value];
     float one[AtLeastOne<Body::ONES>::value];
-    __device__ __forceinline__ Cell(const Args& g, const Place& p, i64 m, i64 n) {
+    __device__ __forceinline__ Cell(const Args& g, const Coord& p, i64 m, i64 n) {
         each<0, Body::CELLS>([&](auto i) { cell[decltype(i)::value] = fetch<typename Body::template CellPort<decltype(i)::value>>(g, p, m, n, 0, 0); });
         each<0, Body::SPOTS>([&](auto i) { spot[decltype(i)::value] = fetch<typename Body::template SpotPort<decltype(i)::value>>(g, p, m, 0, 0, 0); });
-        each<0, Body::LINES>([&](auto i) { along_n[decltype(i)::value] = fetch<typename Body::template LinePort<decltype(i)::value>>(g, p, 0, n, 0, 0); });
+        each<0, Body::N_VECTORS>([&](auto i) { along_n[decltype(i)::value] = fetch<typename Body::template NVectorPort<decltype(i)::value>>(g, p, 0, n, 0, 0); });
         each<0, Body::ONES>([&](auto i) { one[decltype(i)::value] = fetch<typename Body::template OnePort<decltype(i)::value>>(g, p, 0, 0, 0, 0); });
     }
 };
 template <class Body, class Args>
-KM_DEVICE float weight_at(const Args& g, const Place& p, i64 m, i64 k) {
+KM_DEVICE float weight_at(const Args& g, const Coord& p, i64 m, i64 k) {
     float w[AtLeastOne<Body::WEIGHTS>::value];
     each<0, Body::WEIGHTS>([&](auto i) { w[decltype(i)::value] = fetch<typename Body::template WeightPort<decltype(i)::value>>(g, p, m, 0, k, 0); });
     return Body::weight(w, g.number);
 }
 template <class Body, class Args>
-KM_DEVICE float coefficient_at(const Args& g, const Place& p, i64 k, i64 l) {
+KM_DEVICE float coefficient_at(const Args& g, const Coord& p, i64 k, i64 l) {
     float c[AtLeastOne<Body::FACTORS>::value];
     each<0, Body::FACTORS>([&](auto i) { c[decltype(i)::value] = fetch<typename Body::template FactorPort<decltype(i)::value>>(g, p, 0, 0, k, l); });
     return Body::coefficient(c, g.number);
@@ -193,7 +193,7 @@ KM_DEVICE float coefficient_at(const Args& g, const Place& p, i64 k, i64 l) {
 
 // Writes one result; false where it is not finite, so that the exact form must decide.
 template <class Body, class Args>
-KM_DEVICE bool settle(const Args& g, const Place& p, i64 m, i64 n, i64 l, float sum) {
+KM_DEVICE bool settle(const Args& g, const Coord& p, i64 m, i64 n, i64 l, float sum) {
     float e[AtLeastOne<Body::OUTERS>::value];
     each<0, Body::OUTERS>([&](auto i) { e[decltype(i)::value] = fetch<typename Body::template OuterPort<decltype(i)::value>>(g, p, m, n, 0, 0); });
     typedef typename Body::Out P;

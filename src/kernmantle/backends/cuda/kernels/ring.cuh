@@ -23,7 +23,7 @@ struct RingTile {
 
 template <class Body, class Tile>
 __device__ constexpr int ring_stage_bytes() {
-    return (Tile::BM + Tile::BN + Body::LINES) * 128;
+    return (Tile::BM + Tile::BN + Body::VECTORS) * 128;
 }
 template <class Body, class Tile>
 __device__ constexpr int ring_shared_bytes() {
@@ -34,7 +34,7 @@ __device__ constexpr int ring_shared_bytes() {
 template <class P, int SPAN, bool EXCHANGE>
 struct Feed {
     typedef typename P::T T;
-    static constexpr bool ASYNC = Same<T, float>::value || Same<T, pair>::value;
+    static constexpr bool ASYNC = Same<T, float>::value || Same<T, packed2>::value;
     // A piece of float32 that is exchanged goes through registers, for it would be four copies of 4 bytes.
     static constexpr bool DIRECT = ASYNC && !(EXCHANGE && Same<T, float>::value);
     static constexpr bool ROWWISE = P::RUN == ALONG_K;
@@ -196,9 +196,9 @@ struct Ring {
     typedef PipelineBarriers<STAGES> Barriers;
 
     // Weights along k, one a lane of the first warp.
-    static __device__ __forceinline__ void vectors(const Args& g, const Place& p, unsigned stage, i64 k, int thread) {
-        each<0, Body::LINES>([&](auto index) {
-            typedef typename Body::template Line<decltype(index)::value> P;
+    static __device__ __forceinline__ void vectors(const Args& g, const Coord& p, unsigned stage, i64 k, int thread) {
+        each<0, Body::VECTORS>([&](auto index) {
+            typedef typename Body::template Vector<decltype(index)::value> P;
             typedef typename P::T T;
             if (thread < 32 && k + thread < g.size[ROLE_K]) {
                 const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + (k + thread) * g.stride[P::PORT][ROLE_K];
@@ -221,7 +221,7 @@ struct Ring {
         pipeline.phase = 1;
 #pragma unroll 1
         for (; walk.more(); walk.next()) {
-            const Place p = walk_coord<Tile>(g, walk);
+            const Coord p = walk_coord<Tile>(g, walk);
             const i64* xs = g.stride[X::PORT];
             const i64* ys = g.stride[Y::PORT];
             const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
@@ -238,7 +238,7 @@ struct Ring {
                 y.issue(stage, thread, inside && even_y, columns, depth - 32 * i);
                 vectors(g, p, stage, 32 * i, thread);
                 const bool even = even_x && even_y;
-                if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::LINES == 0 && even) {
+                if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::VECTORS == 0 && even) {
                     ptx::cp_async_mbarrier_arrive_noinc(barriers.full(pipeline.stage));
                 } else {
                     ptx::cp_async_wait_all();
@@ -256,7 +256,7 @@ struct Ring {
         Registers (&state)[TM][TN], const float* a, const float* b, const float* c, int j, const Args& g, i64 position) {
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            if constexpr (Body::PAIRS) {
+            if constexpr (Body::PACKED2) {
                 state[i][j].r0 += joined(gap({__float_as_uint(a[i])}, {__float_as_uint(*b)}));
             } else {
                 Body::template step<EXACT>(state[i][j], a + i, b, c, a, g.number, position, 0);
@@ -267,7 +267,7 @@ struct Ring {
     // Sums of |x - y| over pieces of WORDS pairs of k in float16, joined in float32.
     template <int WORDS>
     static __device__ __forceinline__ void reduce_half2(Registers (&state)[TM][TN], const unsigned char* raw, unsigned a, unsigned b) {
-        pair x[WORDS][TM];
+        packed2 x[WORDS][TM];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -277,7 +277,7 @@ struct Ring {
             }
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
-            pair y[WORDS];
+            packed2 y[WORDS];
 #pragma unroll
             for (int w = 0; w < WORDS; w += 4) {
                 const uint4 v = *(const uint4*)(raw + (b ^ (w << 2)) + j * 1024);
@@ -285,7 +285,7 @@ struct Ring {
             }
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
-                pair sum[WORDS];
+                packed2 sum[WORDS];
 #pragma unroll
                 for (int w = 0; w < WORDS; ++w) sum[w] = gap(x[w][i], y[w]);
 #pragma unroll
@@ -318,23 +318,23 @@ struct Ring {
                 const unsigned char* stage = raw + pipeline.stage * STAGE;
                 const unsigned char* vectors = stage + (BM + BN) * 128;
                 const int here = depth - k < 32 ? (int)(depth - k) : 32;
-                if constexpr (Body::PAIRS) {
+                if constexpr (Body::PACKED2) {
 #pragma unroll 1
                     for (int word = 0; word < (here & ~7); word += 8)
                         reduce_half2<8>(state, raw, (pipeline.stage * STAGE + at_a) ^ (word << 2), (pipeline.stage * STAGE + at_b) ^ (word << 2));
                 }
 #pragma unroll 1
-                for (int piece = 0; piece < (Body::PAIRS ? 0 : here / 4); ++piece) {
+                for (int piece = 0; piece < (Body::PACKED2 ? 0 : here / 4); ++piece) {
                     const unsigned char* pa = raw + ((pipeline.stage * STAGE + at_a) ^ (piece << 4));
                     const unsigned char* pb = raw + ((pipeline.stage * STAGE + at_b) ^ (piece << 4));
-                    float a[4][TM], c[4][AtLeastOne<Body::LINES>::value];
+                    float a[4][TM], c[4][AtLeastOne<Body::VECTORS>::value];
 #pragma unroll
                     for (int i = 0; i < TM; ++i) {
                         const float4 v = *(const float4*)(pa + i * 1024);
                         a[0][i] = v.x, a[1][i] = v.y, a[2][i] = v.z, a[3][i] = v.w;
                     }
 #pragma unroll
-                    for (int o = 0; o < Body::LINES; ++o) {
+                    for (int o = 0; o < Body::VECTORS; ++o) {
                         const float4 v = *(const float4*)(vectors + o * 128 + piece * 16);
                         c[0][o] = v.x, c[1][o] = v.y, c[2][o] = v.z, c[3][o] = v.w;
                     }
@@ -347,15 +347,15 @@ struct Ring {
                     }
                 }
 #pragma unroll 1
-                for (int kk = here & (Body::PAIRS ? ~7 : ~3); kk < here; ++kk) {
+                for (int kk = here & (Body::PACKED2 ? ~7 : ~3); kk < here; ++kk) {
                     const int swizzle = kk / 4 << 4;
                     const unsigned char* pa = raw + ((pipeline.stage * STAGE + at_a) ^ swizzle) + kk % 4 * 4;
                     const unsigned char* pb = raw + ((pipeline.stage * STAGE + at_b) ^ swizzle) + (kk % 4 ^ 1) * 4;
-                    float a[TM], c[AtLeastOne<Body::LINES>::value];
+                    float a[TM], c[AtLeastOne<Body::VECTORS>::value];
 #pragma unroll
                     for (int i = 0; i < TM; ++i) a[i] = *(const float*)(pa + i * 1024);
 #pragma unroll
-                    for (int o = 0; o < Body::LINES; ++o) c[o] = *(const float*)(vectors + o * 128 + kk * 4);
+                    for (int o = 0; o < Body::VECTORS; ++o) c[o] = *(const float*)(vectors + o * 128 + kk * 4);
 #pragma unroll
                     for (int j = 0; j < TN; ++j) {
                         const float b = *(const float*)(pb + j * 1024);
@@ -374,7 +374,7 @@ struct Ring {
 
     // CHECK: part of the tile lies outside or, in symmetric mode, above the diagonal.
     template <bool CHECK>
-    static __device__ __forceinline__ void store(const Args& g, const Place& p, Registers (&state)[TM][TN], i64 m0, i64 n0) {
+    static __device__ __forceinline__ void store(const Args& g, const Coord& p, Registers (&state)[TM][TN], i64 m0, i64 n0) {
         each<0, Body::OUTS>([&](auto index) {
             typedef typename Body::template Out<decltype(index)::value> P;
             typedef typename P::T T;
@@ -401,7 +401,7 @@ struct Ring {
     }
 
     static __device__ __forceinline__ void finish(const Args& g, i64 t, Registers (&state)[TM][TN], int row, int column) {
-        const Place p = coord_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        const Coord p = coord_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
         const bool whole = p.m + BM <= g.size[ROLE_M] && p.n + BN <= g.size[ROLE_N] && (!Tile::SYMMETRIC || p.m >= p.n + BN);
         if (whole)
             store<false>(g, p, state, p.m + row, p.n + column);

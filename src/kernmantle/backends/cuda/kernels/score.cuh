@@ -72,7 +72,7 @@ __device__ constexpr int apply_score_shared_bytes() {
 }
 
 // Where the only matrix begins, and the smallest square that float32 takes well.
-KM_DEVICE Place origin() { return Place{0, 0, 0, 0, 0, 0}; }
+KM_DEVICE Coord origin() { return Coord{0, 0, 0, 0, 0, 0}; }
 constexpr float LEAST_SQUARE = 7.8886091e-31f;
 
 // Adds four neighbours along k from a multiple of four on, exactly as it is written; those behind the end are 0.
@@ -80,8 +80,8 @@ template <class Body, class Args>
 KM_DEVICE void add_four(typename Body::Registers& s, const float (&a)[4], const float (&b)[4], const Args& g, i64 k) {
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-        float c[AtLeastOne<Body::LINES>::value];
-        if (Body::LINES > 0 && k + v >= g.size[ROLE_K]) continue;
+        float c[AtLeastOne<Body::VECTORS>::value];
+        if (Body::VECTORS > 0 && k + v >= g.size[ROLE_K]) continue;
         read_vectors<Body>(c, g, origin(), k + v);
         Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
     }
@@ -92,7 +92,7 @@ template <class Body, class Args>
 KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
-    const Place p = origin();
+    const Coord p = origin();
     const typename X::T* x = row_of<X>(g, p, m);
     const typename Y::T* y = row_of<Y>(g, p, n);
     typename Body::Registers s;

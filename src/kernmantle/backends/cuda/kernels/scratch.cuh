@@ -51,9 +51,9 @@ KM_DEVICE i64 count_tiles(const Listed<A>& g) {
     return g.list[0];
 }
 template <int BM, int BN, int GROUP, bool SYMMETRIC, class A>
-KM_DEVICE Place coord_of(const Listed<A>& g, i64 t) {
+KM_DEVICE Coord coord_of(const Listed<A>& g, i64 t) {
     const int4 entry = ((const int4*)(g.list + LIST_TILES))[t];
-    Place p;
+    Coord p;
     i64 batch = entry.z;
     p.m = (i64)entry.x * BLOCK;
     p.n = (i64)entry.y * BLOCK;
@@ -69,13 +69,13 @@ KM_DEVICE Place coord_of(const Listed<A>& g, i64 t) {
 template <class Body, class P, class Args>
 KM_DEVICE bool is_batched(const Args& g, int role) {
     bool batched = g.stride[P::PORT][role] != 0;
-    each<0, Body::LINES>([&](auto index) {
-        batched = batched || g.stride[Body::template Line<decltype(index)::value>::PORT][role] != 0;
+    each<0, Body::VECTORS>([&](auto index) {
+        batched = batched || g.stride[Body::template Vector<decltype(index)::value>::PORT][role] != 0;
     });
     return batched;
 }
 template <class Body, class P, class Args>
-KM_DEVICE i64 plane_of(const Args& g, const Place& p) {
+KM_DEVICE i64 plane_of(const Args& g, const Coord& p) {
     const i64 index[3] = {p.a, p.b, p.c};
     i64 plane = 0;
 #pragma unroll
@@ -93,7 +93,7 @@ KM_DEVICE i64 count_planes(const Args& g) {
 }
 // A batch entry that has this plane.
 template <class Body, class P, class Args>
-KM_DEVICE Place entry_of(const Args& g, i64 plane) {
+KM_DEVICE Coord entry_of(const Args& g, i64 plane) {
     i64 index[3] = {0, 0, 0};
 #pragma unroll
     for (int role = ROLE_C; role >= ROLE_A; --role)
@@ -101,11 +101,11 @@ KM_DEVICE Place entry_of(const Args& g, i64 plane) {
             index[role] = plane % g.size[role];
             plane /= g.size[role];
         }
-    return Place{index[0], index[1], index[2], 0, 0, 0};
+    return Coord{index[0], index[1], index[2], 0, 0, 0};
 }
 
 template <class P, class Args>
-KM_DEVICE const typename P::T* row_of(const Args& g, const Place& p, i64 row) {
+KM_DEVICE const typename P::T* row_of(const Args& g, const Coord& p, i64 row) {
     return (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + row * g.stride[P::PORT][P::TILE];
 }
 // COUNT neighbours along k from a multiple of COUNT on; 0 behind the end, unless all lie INSIDE.
@@ -127,9 +127,9 @@ KM_DEVICE void read_along_k(float (&to)[COUNT], const typename P::T* row, const 
     }
 }
 template <class Body, class Args>
-KM_DEVICE void read_vectors(float (&to)[AtLeastOne<Body::LINES>::value], const Args& g, const Place& p, i64 k) {
-    each<0, Body::LINES>([&](auto index) {
-        typedef typename Body::template Line<decltype(index)::value> P;
+KM_DEVICE void read_vectors(float (&to)[AtLeastOne<Body::VECTORS>::value], const Args& g, const Coord& p, i64 k) {
+    each<0, Body::VECTORS>([&](auto index) {
+        typedef typename Body::template Vector<decltype(index)::value> P;
         const typename P::T* from = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
         to[decltype(index)::value] = convert<float>(load_pack<typename P::T, 1>(from + k * g.stride[P::PORT][ROLE_K]).v[0]);
     });
@@ -148,7 +148,7 @@ __device__ constexpr bool takes_logarithms(...) {
 // One reduction by a whole warp, exactly as it is written. DEEP pieces of both rows are under way at
 // once: what such a sum costs is waiting for them.
 template <class Body, class Args>
-KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m, i64 n, int lane) {
+KM_DEVICE typename Body::Registers directly(const Args& g, const Coord& p, i64 m, i64 n, int lane) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
     constexpr int DEEP = 4;
@@ -160,8 +160,8 @@ KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m
     auto add = [&](const float (&a)[4], const float (&b)[4], i64 k) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-            float c[AtLeastOne<Body::LINES>::value];
-            if ((Body::LINES > 0 || takes_logarithms<Body>(0)) && k + v >= depth) continue;
+            float c[AtLeastOne<Body::VECTORS>::value];
+            if ((Body::VECTORS > 0 || takes_logarithms<Body>(0)) && k + v >= depth) continue;
             read_vectors<Body>(c, g, p, k + v);
             Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
         }

@@ -12,7 +12,7 @@
 
 namespace km {
 
-typedef Place BatchEntry;
+typedef Coord BatchEntry;
 
 // first: by batch entry and 64 rows. Sides: by batch entry and tile of columns, what entries read of columns, then units.
 template <class A>

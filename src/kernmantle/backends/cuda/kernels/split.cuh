@@ -87,7 +87,7 @@ struct Split {
 
     // Eight values of a row less the centre, and times the root of the weight; false if that has no root.
     template <class P>
-    static __device__ __forceinline__ bool centred(float (&v)[8], const typename P::T* row, const Args& g, const Place& p, const float* centre, i64 k) {
+    static __device__ __forceinline__ bool centred(float (&v)[8], const typename P::T* row, const Args& g, const Coord& p, const float* centre, i64 k) {
         bool rooted = true;
         read_along_k<P, false>(v, row, g, k);
 #pragma unroll
@@ -95,7 +95,7 @@ struct Split {
             if (k + i >= g.size[ROLE_K]) continue;
             v[i] -= centre[k + i];
             if constexpr (Body::WEIGHTED) {
-                float c[AtLeastOne<Body::LINES>::value];
+                float c[AtLeastOne<Body::VECTORS>::value];
                 read_vectors<Body>(c, g, p, k + i);
                 const float weight = Body::weight(c, g.number);
                 rooted = rooted && weight >= 0.0f;
@@ -110,7 +110,7 @@ struct Split {
     static __device__ void split_row(const Args& g, const float* centre, int products, int operand, i64 row_index, int lane) {
         const i64 depth = g.size[ROLE_K], blocks = ceil_div(depth, BLOCK), rows = ceil_div(g.size[P::TILE], BLOCK) * BLOCK;
         const i64 plane = row_index / rows, m = row_index % rows, base = plane * (rows / BLOCK) + m / BLOCK;
-        const Place p = entry_of<Body, P>(g, plane);
+        const Coord p = entry_of<Body, P>(g, plane);
         const bool inside = m < g.size[P::TILE];
         const typename P::T* row = row_of<P>(g, p, inside ? m : 0);
         float top = 0.0f;
@@ -154,7 +154,7 @@ struct Split {
         __syncthreads();
         const unsigned long long draw = (pilot + 1) * 0x9e3779b97f4a7c15ull;
         const i64 tiles = count_tiles<false, Tile::BM, Tile::BN>(g);
-        Place p = coord_of<Tile::BM, Tile::BN, 16, false>(g, (i64)((draw >> 16) % (unsigned long long)tiles));
+        Coord p = coord_of<Tile::BM, Tile::BN, 16, false>(g, (i64)((draw >> 16) % (unsigned long long)tiles));
 #pragma unroll 1
         for (int probe = warp; probe < PROBES; probe += WARPS) {
             const unsigned random = (probe + 1) * 0x9e3779b9u + (unsigned)(draw >> 40);

@@ -28,10 +28,10 @@ struct Squares {
         const i64 squares = ceil_div(g.size[ROLE_M], WIDE * BM);
         return squares * (squares + 1) / 2 * (WIDE * HIGH) * g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
     }
-    static __device__ __forceinline__ Place coord(const Args& g, i64 t) {
+    static __device__ __forceinline__ Coord coord(const Args& g, i64 t) {
         if (!SYMMETRIC) return coord_of<BM, BN, Tile::BAND, false>(g, t);
         const i64 squares = ceil_div(g.size[ROLE_M], WIDE * BM), tiles = squares * (squares + 1) / 2 * (WIDE * HIGH);
-        Place p;
+        Coord p;
         i64 batch = t / tiles;
         t -= batch * tiles;
         p.c = batch % g.size[ROLE_C];
@@ -46,12 +46,12 @@ struct Squares {
         return p;
     }
     // Whether a tile lies outside or above the diagonal.
-    static __device__ __forceinline__ bool is_empty(const Args& g, const Place& p) {
+    static __device__ __forceinline__ bool is_empty(const Args& g, const Coord& p) {
         return SYMMETRIC && (p.m >= g.size[ROLE_M] || p.n >= g.size[ROLE_N] || p.n >= p.m + BM);
     }
 
     // Leaves a tile to the kernel that follows.
-    static __device__ __forceinline__ void leave(const Args& g, const Place& p) {
+    static __device__ __forceinline__ void leave(const Args& g, const Coord& p) {
         const int slot = atomicAdd(g.scratch.list, 1);
         const int batch = (int)((p.a * g.size[ROLE_B] + p.b) * g.size[ROLE_C] + p.c);
         if (slot < count(g)) ((int4*)(g.scratch.list + LIST_TILES))[slot] = make_int4((int)(p.m / BLOCK), (int)(p.n / BLOCK), batch, 0);
@@ -61,7 +61,7 @@ struct Squares {
         const unsigned close = __ballot_sync(0xffffffffu, g.scratch.list[LIST_PILOTS + threadIdx.x % PILOTS] > 0);
         if (__popc(close) < PILOT_LIMIT) return false;
         for (i64 t = blockIdx.x + (i64)gridDim.x * threadIdx.x; t < count(g); t += (i64)gridDim.x * threads) {
-            const Place p = coord(g, t);
+            const Coord p = coord(g, t);
             if (!is_empty(g, p)) leave(g, p);
         }
         return true;
@@ -85,7 +85,7 @@ struct Squares {
     }
 
     // Turns products into squared distances, or logarithms of sums; a bit for each that loses digits.
-    static __device__ __forceinline__ void squared(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], float (&v)[CELLS], unsigned (&close)[WORDS]) {
+    static __device__ __forceinline__ void squared(const Args& g, const Coord& p, i64 m0, i64 n0, const int (&limit)[2 * MF], float (&v)[CELLS], unsigned (&close)[WORDS]) {
         const i64 rows = g.size[ROLE_M], columns = g.size[ROLE_N];
         const float2* row_norms = g.scratch.row[0] + plane_of<Body, X>(g, p) * padded(rows);
         const float2* column_norms = g.scratch.row[1] + plane_of<Body, Y>(g, p) * padded(columns) + n0;
@@ -127,7 +127,7 @@ struct Squares {
         return s;
     }
     // Writes the cells that are not near.
-    static __device__ __forceinline__ void store(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], const float (&v)[CELLS], const unsigned (&close)[WORDS]) {
+    static __device__ __forceinline__ void store(const Args& g, const Coord& p, i64 m0, i64 n0, const int (&limit)[2 * MF], const float (&v)[CELLS], const unsigned (&close)[WORDS]) {
         each<0, Body::OUTS>([&](auto index) {
             typedef typename Body::template Out<decltype(index)::value> P;
             typedef typename P::T T;
@@ -162,7 +162,7 @@ struct Squares {
         });
     }
     // Computes the cells that are near, one after another, by the whole warp.
-    static __device__ __forceinline__ void mend(const Args& g, const Place& p, i64 m0, i64 n0, const unsigned (&close)[WORDS], int lane) {
+    static __device__ __forceinline__ void mend(const Args& g, const Coord& p, i64 m0, i64 n0, const unsigned (&close)[WORDS], int lane) {
 #pragma unroll 1
         for (int w = 0; w < WORDS; ++w) {
             unsigned rest = close[0];
@@ -190,7 +190,7 @@ struct Squares {
     }
 
     // From products to outputs; m1, n1 is the warp's first cell, turn counts the block's tiles.
-    static __device__ __forceinline__ void finish(const Args& g, const Place& p, int m1, int n1, float (&v)[CELLS], int* left, int ordinal, int lane) {
+    static __device__ __forceinline__ void finish(const Args& g, const Coord& p, int m1, int n1, float (&v)[CELLS], int* left, int ordinal, int lane) {
         const i64 m0 = p.m + m1 + lane / 4, n0 = p.n + n1 + lane % 4 * 2;
         int limit[2 * MF], count = 0;
         unsigned close[WORDS];

@@ -17,7 +17,7 @@ __device__ constexpr int thin_shared_bytes() {
 
 // DEPTH values of COUNT neighbours along the tile, [position of k][neighbour].
 template <class P, class C, int COUNT, int DEPTH, class Args>
-__device__ __forceinline__ void read_thin(C (&to)[DEPTH][COUNT], const Args& g, const Place& p, i64 first, i64 end) {
+__device__ __forceinline__ void read_thin(C (&to)[DEPTH][COUNT], const Args& g, const Coord& p, i64 first, i64 end) {
     typedef typename P::T T;
     const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
     const i64 tile = g.stride[P::PORT][P::TILE], along = g.stride[P::PORT][ROLE_K];
@@ -49,12 +49,12 @@ __device__ __forceinline__ void thin(const typename Body::Args& g) {
     const i64 tiles = count_tiles<false, Tile::BM, Tile::BN>(g);
     const i64 rows = g.size[ROLE_M], columns = g.size[ROLE_N];
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const Place p = coord_of<Tile::BM, Tile::BN, Tile::BAND, false>(g, t);
-        C a[DEPTH][TM], c[DEPTH][AtLeastOne<Body::LINES>::value];
+        const Coord p = coord_of<Tile::BM, Tile::BN, Tile::BAND, false>(g, t);
+        C a[DEPTH][TM], c[DEPTH][AtLeastOne<Body::VECTORS>::value];
         read_thin<typename Body::template Row<0>, C, TM, DEPTH>(a, g, p, p.m, rows);
-        each<0, Body::LINES>([&](auto index) {
+        each<0, Body::VECTORS>([&](auto index) {
             C vector[DEPTH][1];
-            read_thin<typename Body::template Line<decltype(index)::value>, C, 1, DEPTH>(vector, g, p, 0, 1);
+            read_thin<typename Body::template Vector<decltype(index)::value>, C, 1, DEPTH>(vector, g, p, 0, 1);
 #pragma unroll
             for (int k = 0; k < DEPTH; ++k) c[k][decltype(index)::value] = vector[k][0];
         });

@@ -6,7 +6,7 @@ namespace km {
 
 enum Role { ROLE_A, ROLE_B, ROLE_C, ROLE_M, ROLE_N, ROLE_K, ROLE_L, SPLITS };
 // How a step takes its power: as pow does, or, for tame operands, by special functions or by table.
-enum Way { EXACT, BY_UNIT, BY_TABLE };
+enum Method { EXACT, BY_UNIT, BY_TABLE };
 constexpr int TABLE_BYTES = 8192;
 enum Run { ALONG_K, ALONG_TILE };
 
@@ -23,8 +23,8 @@ struct Arguments {
     Numbers number;
 };
 
-// Place of one output tile.
-struct Place {
+// Coord of one output tile.
+struct Coord {
     i64 a, b, c, m, n, split;
 };
 
@@ -40,8 +40,8 @@ KM_DEVICE void triangle(i64 t, i64& i, i64& j) {
 
 // The t-th tile. Bands of GROUP tile rows are walked column by column, so that tiles in flight share operands.
 template <int BM, int BN, int GROUP, bool SYMMETRIC, class Args>
-KM_DEVICE Place coord_of(const Args& g, i64 t) {
-    Place p;
+KM_DEVICE Coord coord_of(const Args& g, i64 t) {
+    Coord p;
     const i64 gm = ceil_div(g.size[ROLE_M], BM), gn = ceil_div(g.size[ROLE_N], BN);
     const i64 tiles = SYMMETRIC ? gm * (gm + 1) / 2 : gm * gn;
     // extents that are 1 are literals: nothing is divided where there is one matrix
@@ -116,8 +116,8 @@ struct Walk<true> {
 
 // Batch entry and first row of a row block.
 template <int BM, class Args>
-KM_DEVICE Place row_coord(const Args& g, i64 row) {
-    Place p;
+KM_DEVICE Coord row_coord(const Args& g, i64 row) {
+    Coord p;
     const bool single = g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C] == 1;
     const i64 blocks = ceil_div(g.size[ROLE_M], BM);
     i64 batch = single ? 0 : row / blocks;
@@ -132,25 +132,25 @@ KM_DEVICE Place row_coord(const Args& g, i64 row) {
 }
 
 template <class Tile, class Args>
-KM_DEVICE Place walk_coord(const Args& g, const Walk<false>& walk) {
+KM_DEVICE Coord walk_coord(const Args& g, const Walk<false>& walk) {
     return coord_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, walk.tile);
 }
 template <class Tile, class Args>
-KM_DEVICE Place walk_coord(const Args& g, const Walk<true>& walk) {
-    Place p = row_coord<Tile::BM>(g, walk.row);
+KM_DEVICE Coord walk_coord(const Args& g, const Walk<true>& walk) {
+    Coord p = row_coord<Tile::BM>(g, walk.row);
     p.n = (i64)walk.column * Tile::BN;
     return p;
 }
 
 // Offset of a port's first element of a tile's batch entry.
 template <class Args>
-KM_DEVICE i64 batch_offset(const Args& g, int port, const Place& p) {
+KM_DEVICE i64 batch_offset(const Args& g, int port, const Coord& p) {
     return p.a * g.stride[port][ROLE_A] + p.b * g.stride[port][ROLE_B] + p.c * g.stride[port][ROLE_C];
 }
 
 // One element of a port that has no reduced axis.
 template <class C, class T, int PORT, class Args>
-KM_DEVICE C load_at(const Args& g, const Place& p, i64 m, i64 n) {
+KM_DEVICE C load_at(const Args& g, const Coord& p, i64 m, i64 n) {
     const T* base = (const T*)g.pointer[PORT] + batch_offset(g, PORT, p);
     return convert<C>(load_pack<T, 1>(base + m * g.stride[PORT][ROLE_M] + n * g.stride[PORT][ROLE_N]).v[0]);
 }
@@ -228,16 +228,16 @@ struct Fetch {
         }
     }
 
-    // Whether a difference of these can be infinite, NaN or subnormal (LOOK 2), or they themselves not finite (LOOK 1).
+    // Whether a difference of these can be infinite, NaN or subnormal (GUARD 2), or they themselves not finite (GUARD 1).
     __device__ __forceinline__ bool is_wild() const {
         bool wild = false;
-        if (P::LOOK == 0) return false;
+        if (P::GUARD == 0) return false;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
                 const float value = convert<float>(staged[i].v[v]);
-                wild |= P::LOOK == 2 ? !is_moderate(value) : !is_finite(value);
+                wild |= P::GUARD == 2 ? !is_moderate(value) : !is_finite(value);
             }
         return wild;
     }

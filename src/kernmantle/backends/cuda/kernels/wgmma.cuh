@@ -47,7 +47,7 @@ struct Wgmma {
         state.phase = 1;
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
-            const Place p = S::coord(g, t);
+            const Coord p = S::coord(g, t);
             if (S::is_empty(g, p)) continue;
             const unsigned char* from = operand ? S::blocks_of(g, 1, plane_of<Body, typename S::Y>(g, p), p.n + mine * BLOCK, g.size[ROLE_N])
                                                 : S::blocks_of(g, 0, plane_of<Body, typename S::X>(g, p), p.m + mine * BLOCK, g.size[ROLE_M]);

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 import kernmantle as km
 from kernmantle.backends.cuda import softmax_plan
@@ -190,6 +191,24 @@ def test_strides_and_broadcast_batches(passes: list[str]) -> None:
         assert mine.shape == theirs.shape
         assert_near(mine, theirs, torch.float32, 3.0)
     assert passes == ["evaluate", "gradients"]
+
+
+@pytest.mark.parametrize("score", [DOT, None])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_heads_that_share_keys_and_values(score: Any, dtype: torch.dtype) -> None:
+    q, k, v = (t.to(dtype).requires_grad_() for t in drawn((2, 6, 300, 64), (2, 2, 400, 64), (2, 2, 400, 64)))
+    mask = torch.arange(400, device="cuda") < torch.tensor([400, 123], device="cuda")[:, None, None, None]
+    found = km.attention(q, k, v, score=score, scale=0.125, mask=mask, enable_gqa=True)
+    leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    repeated = [leaves[0], *(t.repeat_interleave(3, 1) for t in leaves[1:])]
+    wanted = scaled_dot_product_attention(*repeated, mask, scale=0.125)
+    assert_near(found.detach(), wanted.detach(), dtype)
+    g = torch.randn_like(found)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, leaves, g.double()), strict=True
+    ):
+        assert mine.shape == theirs.shape
+        assert_near(mine, theirs, dtype, 3.0)
 
 
 @pytest.mark.parametrize("size", [1e-18, 1e-3, 30.0])

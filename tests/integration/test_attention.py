@@ -79,6 +79,65 @@ def test_every_score_and_mask(name, mask):
         assert_close(found, expected(name, q, k, v, MASKS[mask], causal), depth=32)
 
 
+SHARED_MASKS = {
+    "none": None,
+    "heads": rows(6, 17, 23, seed=5),
+    "padding": torch.arange(23) < torch.tensor([20, 9])[:, None, None, None],
+    "rows": torch.rand(17, 23, generator=torch.Generator().manual_seed(1)) > 0.4,
+}
+
+
+@pytest.mark.parametrize("mask", SHARED_MASKS)
+@pytest.mark.parametrize("name", ["inner product", "own", "kernel"])
+def test_heads_that_share_keys_and_values(name, mask):
+    q = rows(2, 6, 17, 4)
+    k, v = (rows(2, groups, 23, columns, seed=seed) for groups, columns, seed in ((3, 4, 1), (3, 5, 2)))
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    table, causal = SHARED_MASKS[mask], mask == "none"
+    found = km.attention(*inputs, score=SCORES[name][0], mask=table, causal=causal, enable_gqa=True)
+    repeated = [q, *(t.repeat_interleave(2, 1) for t in (k, v))]
+    assert_close(found, expected(name, *repeated, table, causal), depth=32)
+    cotangent = rows(*found.shape, seed=7)
+    wanted = torch.autograd.grad(
+        km.attention(*repeated, score=SCORES[name][0], mask=table, causal=causal), inputs, cotangent
+    )
+    for slope, want in zip(torch.autograd.grad(found, inputs, cotangent), wanted, strict=True):
+        assert_close(slope, want, depth=64)
+
+
+def test_shared_heads_are_those_of_torch():
+    q, k, v = rows(8, 17, 4), rows(2, 23, 4, seed=1), rows(2, 23, 5, seed=2)
+    for batch in ((), (3,), (1, 2)):
+        inputs = [t.expand(*batch, *t.shape) for t in (q, k, v)]
+        assert_close(
+            km.attention(*inputs, enable_gqa=True), scaled_dot_product_attention(*inputs, enable_gqa=True), depth=32
+        )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error"),
+    [
+        (((2, 6, 5, 4), (2, 4, 7, 4), (2, 4, 7, 3)), ShapeError),
+        (((2, 6, 5, 4), (2, 3, 7, 4), (2, 2, 7, 3)), ShapeError),
+        (((2, 6, 5, 4), (3, 3, 7, 4), (3, 3, 7, 3)), ShapeError),
+        (((5, 4), (7, 4), (7, 3)), ShapeError),
+    ],
+)
+def test_heads_that_cannot_be_shared(shapes, error):
+    with pytest.raises(error, match=r"enable_gqa|batch axes"):
+        km.attention(*(torch.ones(shape) for shape in shapes), enable_gqa=True)
+
+
+def test_shared_heads_are_asked_for():
+    q, k = torch.ones(2, 6, 5, 4), torch.ones(2, 3, 7, 4)
+    with pytest.raises(ShapeError, match="enable_gqa=True"):
+        km.attention(q, k, k)
+    with pytest.raises(ParameterError, match="enable_gqa= is True or False"):
+        km.attention(q, k, k, enable_gqa=1)
+    with pytest.raises(ShapeError, match=r"does not broadcast to that of the scores, \(2, 6, 5, 7\)"):
+        km.attention(q, k, k, mask=torch.ones(3, 5, 7, dtype=torch.bool), enable_gqa=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["inner product", "own"])
 def test_every_type(name, dtype):

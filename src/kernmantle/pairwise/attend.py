@@ -101,6 +101,7 @@ def attention(
     mask: Any = None,
     causal: bool = False,
     scale: float | torch.Tensor | None = None,
+    enable_gqa: bool = False,
     **options: Any,
 ) -> Any:
     """Softmax-weighted sums of the rows of v, whose weights follow from any score of rows of q and of k.
@@ -122,6 +123,9 @@ def attention(
         Whether row i of q sees the rows 0 to i of k alone. Takes no memory.
     scale : number or tensor, optional
         By default 1/√e for the inner product, and 1 for other scores.
+    enable_gqa : bool
+        Whether heads of q, axis -3, share those of k and v as in grouped-query attention: of h heads of q and g of k
+        and v, where g divides h, head i of q sees head i // (h / g). Nothing is repeated in memory.
     **options
         ``p, w, V, VI, base`` of a metric by name.
 
@@ -159,30 +163,34 @@ def attention(
            [0.042, 0.114, 0.844]])
     """
     arrays = arrays_of({"q": q, "k": k, "v": v})
-    rows, columns = _checked_shapes(arrays.tensors)
-    chosen = _Mask(_checked_mask(mask, arrays, rows, columns), _checked_causal(causal), rows)
+    shares = _checked_truth("enable_gqa", enable_gqa, "heads of q that share those of k and v")
+    sizes = _checked_shapes(arrays.tensors, shares)
+    table = _checked_mask(mask, arrays.tensors["q"], sizes)
+    if shares:
+        arrays, table = _grouped(arrays, table, sizes[-3])
+    rows, columns = sizes[-2:]
+    chosen = _Mask(table, _checked_truth("causal", causal, "a mask of your own is mask="), rows)
     if score is None and options:
         raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
     scaled = _checked_scale(scale, score, arrays)
     is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
     call = _Call(chosen, scaled, score, options)
     found = _in_one_pass(call, *arrays.tensors.values())
-    if found is not None:
-        return arrays.finished(found)
-    if is_vendors and (torch.compiler.is_compiling() or plain([*arrays.tensors.values()])):
-        return arrays.finished(_inner_product(arrays.tensors, chosen, float(scaled)))
-    q, k, v = arrays.wide.values()
-    return arrays.finished(_attention(call, q, k, v))
+    if found is None and is_vendors and (torch.compiler.is_compiling() or plain([*arrays.tensors.values()])):
+        found = _inner_product(arrays.tensors, chosen, float(scaled))
+    if found is None:
+        found = _attention(call, *arrays.wide.values())
+    return arrays.finished(found.flatten(-4, -3) if shares else found)
 
 
-def _checked_causal(causal: Any) -> bool:
-    if not isinstance(causal, bool):
-        raise ParameterError(f"causal= is True or False, not {causal!r}; a mask of your own is mask=")
-    return causal
+def _checked_truth(name: str, value: Any, other: str) -> bool:
+    if not isinstance(value, bool):
+        raise ParameterError(f"{name}= is True or False, not {value!r}; {other}")
+    return value
 
 
-def _checked_shapes(tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """Return the numbers of rows of q and of k."""
+def _checked_shapes(tensors: dict[str, torch.Tensor], shares: bool) -> tuple[int, ...]:
+    """Return the shape of the scores; with ``shares`` each head of k and v counts for several of q."""
     listing = ", ".join(f"{name} has shape {tuple(t.shape)}" for name, t in tensors.items())
     if any(t.dim() < 2 for t in tensors.values()):
         raise ShapeError(f"q, k and v have rows and columns: {listing}")
@@ -191,33 +199,48 @@ def _checked_shapes(tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
         raise ShapeError(f"q and k have as many columns as each other: {listing}")
     if k[-2] != v[-2]:
         raise ShapeError(f"k and v have as many rows as each other: {listing}")
+    if shares and (min(map(len, (q, k, v))) < 3 or k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]):
+        raise ShapeError(
+            f"with enable_gqa=True the heads of k and v, axis -3, are as many and divide those of q: {listing}"
+        )
+    batches = [shape[:-3] + q[-3:-2] for shape in (q, k, v)] if shares else [shape[:-2] for shape in (q, k, v)]
     try:
-        torch.broadcast_shapes(q[:-2], k[:-2], v[:-2])
+        batch = torch.broadcast_shapes(*batches)
     except RuntimeError:
-        raise ShapeError(f"batch axes do not broadcast: {listing}") from None
-    return q[-2], k[-2]
+        hint = (
+            "; heads of q that share those of k and v are enable_gqa=True" if len({len(q), len(k), len(v)}) == 1 else ""
+        )
+        raise ShapeError(f"batch axes do not broadcast: {listing}{hint}") from None
+    return *batch, q[-2], k[-2]
 
 
-def _checked_mask(mask: Any, arrays: Arrays, rows: int, columns: int) -> torch.Tensor | None:
+def _grouped(arrays: Arrays, table: torch.Tensor | None, heads: int) -> tuple[Arrays, torch.Tensor | None]:
+    """Return heads of q that share one of k and v on an axis of their own, along which k, v and the mask broadcast."""
+    q, k, v = arrays.tensors.values()
+    groups = k.shape[-3]
+    tensors = {"q": q.unflatten(-3, (groups, -1)), "k": k.unsqueeze(-3), "v": v.unsqueeze(-3)}
+    if table is not None and table.dim() > 2:
+        table = table.unflatten(-3, (groups, -1)) if table.shape[-3] == heads else table.unsqueeze(-3)
+    return arrays._replace(tensors=tensors), table
+
+
+def _checked_mask(mask: Any, q: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor | None:
     """Return a mask as a tensor of shape (..., l, s), or (..., 1, s) where all rows share it."""
     if mask is None:
         return None
     (table,), _ = unwrap(mask, names=["mask"])
-    q, batch = arrays.tensors["q"], torch.broadcast_shapes(*(t.shape[:-2] for t in arrays.tensors.values()))
+    shape = tuple(table.shape)
     check_same_device([q, table], ["q", "mask"])
     if table.dtype != torch.bool and not table.is_floating_point():
         raise DtypeError(f"mask is {dtype_name(table.dtype)}; pass truths, mask != 0, or numbers that are added")
     table = table if table.dim() > 1 else table.reshape(1, -1)
     try:
-        fits = torch.broadcast_shapes((*batch, rows, columns), table.shape) == (*batch, rows, columns)
+        fits = torch.broadcast_shapes(sizes, table.shape) == sizes
     except RuntimeError:
         fits = False
     if not fits or not table.dim():
-        raise ShapeError(
-            f"mask has shape {tuple(mask.shape)}, which does not broadcast to that of the scores, "
-            f"{(*batch, rows, columns)}"
-        )
-    return table.expand(*table.shape[:-2], table.shape[-2], columns)
+        raise ShapeError(f"mask has shape {shape}, which does not broadcast to that of the scores, {sizes}")
+    return table.expand(*table.shape[:-1], sizes[-1])
 
 
 def _checked_scale(scale: Any, score: Any, arrays: Arrays) -> Any:
@@ -334,12 +357,20 @@ def _vendor(
     causal: bool, scale: float, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | None = None
 ) -> torch.Tensor:
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
-    q, k, v = (t.expand(*batch, *t.shape[-2:]) for t in (q, k, v))
+    shares = len(batch) > 2 and k.shape[-3:-2] == v.shape[-3:-2] == (1,)  # its fast forms have one axis of heads
+    if shares:
+        q = q.expand(*batch, *q.shape[-2:]).flatten(-4, -3)
+        k, v = (t.expand(*batch[:-1], 1, *t.shape[-2:]).squeeze(-3) for t in (k, v))
+        if table is not None and table.dim() > 2:
+            table = table.expand(*batch, *table.shape[-2:]).flatten(-4, -3)
+    else:
+        q, k, v = (t.expand(*batch, *t.shape[-2:]) for t in (q, k, v))
     if causal and table is not None:  # the vendor takes one of them
         seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
         table = table & seen if table.dtype == torch.bool else table.masked_fill(~seen, -math.inf)
         causal = False
-    return scaled_dot_product_attention(q, k, v, table, is_causal=causal, scale=scale)
+    result = scaled_dot_product_attention(q, k, v, table, is_causal=causal, scale=scale, enable_gqa=shares)
+    return result.unflatten(-3, batch[-2:]) if shares else result
 
 
 class _InnerProduct(torch.autograd.Function):

@@ -27,6 +27,8 @@ class Suite:
     left_out: dict[str, str]
 
 
+_TORCHDR = ("affinity", "neighbor_embedding", "eval", "spectral", "utils", "dataloader")
+"""The modules of TorchDR's tests that name KeOps."""
 SUITES = {
     "gpytorch": Suite(
         "",
@@ -34,7 +36,7 @@ SUITES = {
         {"test/kernels/keops/test_periodic_kernel.py::test_prior_type": "a method that stands outside of its class"},
     ),
     "geomloss": Suite("src", ("tests",), {}),
-    "TorchDR": Suite("", ("torchdr/tests/test_affinity.py", "torchdr/tests/test_neighbor_embedding.py"), {}),
+    "TorchDR": Suite("", tuple(f"torchdr/tests/test_{name}.py" for name in _TORCHDR), {}),
 }
 
 

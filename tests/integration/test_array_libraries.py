@@ -1,6 +1,6 @@
 """Arrays of libraries that follow the array API: what comes back is theirs, with the values that numpy arrays give.
 
-``array_api_strict`` and JAX run where they are installed, CuPy on a GPU; an array type of our own, which has nothing but
+``array_api_strict`` and JAX run where they are installed, CuPy on a GPU; an array type of our own, with nothing but
 the methods of DLPack, always does.
 """
 
@@ -19,17 +19,17 @@ X, Y, V = RANDOM.normal(size=(6, 4)), RANDOM.normal(size=(5, 4)), RANDOM.normal(
 F, G = RANDOM.normal(size=(2, 2)), RANDOM.normal(size=(2, 2))
 SPD = X.T @ X + np.eye(4)
 CALLS = {
-    "cdist": (lambda x, y: km.cdist(x, y), X, Y),
+    "cdist": (km.cdist, X, Y),
     "cdist of a name": (lambda x, y: km.cdist(x, y, "canberra"), X, Y),
     "one set": (lambda x: km.cdist(x, p=1), X),
-    "pdist": (lambda x: km.pdist(x), X),
-    "a kernel": (lambda x, y: km.Matern(2.0)(x, y), X, Y),
+    "pdist": (km.pdist, X),
+    "a kernel": (km.Matern(2.0), X, Y),
     "its product": (lambda x, y, v: km.Gaussian(1.0).matmul(x, y, v), X, Y, V),
     "neighbours": (lambda x, y: km.argkmin(x, y, 2), X, Y),
     "a contraction": (lambda x, y: km.contract("mk,nk->mn", lambda a, b: a + b, x, y, reduce="min"), X, Y),
     "Kronecker": (lambda x, f, g: km.kron_matmul(x, [f, g]), X, F, G),
     "a system": (lambda a, b: km.linalg.solve_cholesky(a, b).x, SPD, V[:4]),
-    "standardised": (lambda x: km.standardise(x), X),
+    "standardised": (km.standardise, X),
     "values and gradients": (lambda x: km.with_gradients(km.Gaussian(1.0), x), X),
 }
 

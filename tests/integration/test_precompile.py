@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 import kernmantle as km
+from kernmantle.runtime.cache import Cache
+from kernmantle.runtime.lru import clear_all
 
 
 def test_calls_compile_ahead_in_several_processes(tmp_path, capfd):
@@ -24,3 +27,14 @@ def test_calls_compile_ahead_in_several_processes(tmp_path, capfd):
             found = calls[0]()
     assert "compiled" not in capfd.readouterr().err
     assert torch.allclose(found, 3 * torch.tanh(torch.tensor(-3.0)).square().expand(5, 5))
+
+
+def test_kernels_on_disk_are_named_by_what_they_compute(tmp_path):
+    x = np.random.default_rng(0).normal(size=(9, 3))
+    with km.config(cache_dir=tmp_path):
+        clear_all()
+        km.contract("mk,nk->mn", lambda a, b: abs(a - b) / (1 + abs(a - b)), x, x, epilogue=lambda s: s**3)
+        km.Cauchy(2.0).matmul(x, x, x[:, 0])
+        names = {entry.name.split(":")[0] for entry in Cache(tmp_path).entries()}
+    assert "sum abs(x0 - x1) / (abs(x0 - x1) + 1) -> s0 * (s0 * s0)" in names, names
+    assert any(name.startswith("sum (x0 - x1) * (x0 - x1) -> rcp(") for name in names), names

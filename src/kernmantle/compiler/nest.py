@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..ir.node import Node
 from ..ir.reductions import Reduction
+from ..ir.show import pretty
 
 BATCH = "abc"
 ROLES = "abcmnkl"
@@ -59,6 +60,15 @@ class Nest:
     precision: str = "ieee"
     pulled: bool = False
     reproducible: bool = False
+
+    @property
+    def expression(self) -> str:
+        """What is computed, for people: ``sum abs(x0 - x1)``, then what is made of the sums."""
+        mapped = ", ".join(
+            f"{reduction.name} {pretty(node)}" for reduction, node in zip(self.reductions, self.map, strict=False)
+        )
+        plain = [node.op == "var" for node in self.outputs]
+        return mapped if all(plain) else f"{mapped} -> {', '.join(map(pretty, self.outputs))}"
 
     @property
     def mirrors(self) -> bool:

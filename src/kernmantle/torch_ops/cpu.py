@@ -151,7 +151,7 @@ def _digest(module: str) -> str:
     return fingerprint(sources(module))
 
 
-def job_for(emitter: str, arguments: tuple[Any, ...], title: str) -> Job:
+def job_for(emitter: str, arguments: tuple[Any, ...], title: str, expression: str = "") -> Job:
     """Return what compiling takes that which an emitter writes when it is given plans, texts and numbers.
 
     The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
@@ -160,13 +160,14 @@ def job_for(emitter: str, arguments: tuple[Any, ...], title: str) -> Job:
     if current().dump_source is not None:
         dump(emitted(emitter, arguments), "ll")
     options, digest = (own.cpu, own.features), _digest(emitter.partition(":")[0])
-    key = Key(own.triple, jit.version(), canonical((emitter, *arguments)), digest, options, title)
+    name = f"{expression}: {title}" if expression else title
+    key = Key(own.triple, jit.version(), canonical((emitter, *arguments)), digest, options, name)
     return Job(key, build, (emitter, arguments))
 
 
 def job(chosen: CpuPlan) -> Job:
     """Return what compiling a plan takes."""
-    return job_for("backends.cpu.emit:emit", (chosen,), str(chosen))
+    return job_for("backends.cpu.emit:emit", (chosen,), str(chosen), chosen.nest.expression)
 
 
 def load(chosen: CpuPlan) -> jit.LoadedKernel | None:

@@ -45,7 +45,13 @@ class CpuRows:
 
 def _load(chosen: CpuRowPlan) -> jit.LoadedKernel | None:
     """Return the kernel of a plan, compiled if the cache does not have it; None if it was only collected."""
-    return loaded(chosen, lambda: [job_for("backends.cpu.row_reduce_emit:emit_rows", (chosen,), str(chosen))], jit.load)
+    return loaded(
+        chosen,
+        lambda: [
+            job_for("backends.cpu.row_reduce_emit:emit_rows", (chosen,), str(chosen), chosen.matrix.nest.expression)
+        ],
+        jit.load,
+    )
 
 
 TARGET = CpuRows

@@ -159,18 +159,24 @@ def build(arch: str, source: str, title: str, fuse: bool, debug: bool) -> Built:
     return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
 
 
-def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
+def job_for(source: str, arch: str, title: str, fuse: bool = True, expression: str = "") -> Job:
     """Return what compiling a source takes; the headers that it includes are put in."""
     source = nvrtc.inlined(source, emit.headers())
     dump(source, "cu")
     debug = current().debug
-    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse, debug), name=title)
+    key = Key(
+        arch,
+        nvrtc.compiler_version(),
+        source,
+        options=nvrtc.options(arch, fuse, debug),
+        name=f"{expression}: {title}" if expression else title,
+    )
     return Job(key, build, (arch, source, title, fuse, debug))
 
 
 def job(chosen: CudaPlan) -> Job:
     """Return what compiling a plan takes."""
-    return job_for(emit.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible)
+    return job_for(emit.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible, chosen.nest.expression)
 
 
 def load(*plans: CudaPlan) -> list[Kernel | None]:

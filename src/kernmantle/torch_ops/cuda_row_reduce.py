@@ -119,7 +119,9 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:
     matrix = chosen.matrix
     return loaded(
         chosen,
-        lambda: [job_for(emit_rows(chosen), matrix.arch, str(chosen), not matrix.nest.reproducible)],
+        lambda: [
+            job_for(emit_rows(chosen), matrix.arch, str(chosen), not matrix.nest.reproducible, matrix.nest.expression)
+        ],
         lambda binary: (
             Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
             Kernel(binary, JOIN, JOINERS, 0, title=f"joining of {chosen}"),

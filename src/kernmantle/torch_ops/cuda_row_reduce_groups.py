@@ -85,7 +85,7 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:
     fuse = not chosen.matrix.nest.reproducible
     return loaded(
         chosen,
-        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), fuse)],
+        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), fuse, chosen.matrix.nest.expression)],
         lambda binary: (
             Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
             Kernel(binary, SELECT, SELECTORS, 0, title=f"selection of {chosen}"),

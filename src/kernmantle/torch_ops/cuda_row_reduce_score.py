@@ -84,7 +84,7 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
     names = (SPLIT,) if chosen.form == "score" else (SCALE, SPLIT)
     return loaded(
         chosen,
-        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen))],
+        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), expression=chosen.matrix.nest.expression)],
         lambda binary: (
             *(Kernel(binary, name, SPLITTERS, 0, title=f"splitting for {chosen}") for name in names),
             Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),

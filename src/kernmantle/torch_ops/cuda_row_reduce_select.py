@@ -105,7 +105,7 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
     """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
     return loaded(
         chosen,
-        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen))],
+        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), expression=chosen.matrix.nest.expression)],
         lambda binary: (
             Kernel(binary, SPLIT, SPLITTERS, 0, title=f"splitting for {chosen}"),
             Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),

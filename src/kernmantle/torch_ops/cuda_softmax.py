@@ -70,7 +70,9 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
     names = (ENTRY, COLUMNS) if chosen.rows.how == GRADIENTS else (ENTRY,)
     return loaded(
         chosen,
-        lambda: [job_for(emit_softmax(chosen), chosen.matrix.arch, str(chosen))],
+        lambda: [
+            job_for(emit_softmax(chosen), chosen.matrix.arch, str(chosen), expression=chosen.matrix.nest.expression)
+        ],
         lambda binary: (
             Kernel(binary, SPLIT, SPLITTERS, 0, title=f"packing for {chosen}"),
             *(Kernel(binary, name, chosen.threads, chosen.shared, title=str(chosen)) for name in names),

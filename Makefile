@@ -35,7 +35,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 docs: .venv/ready
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -j auto -b html docs docs/_build/html
 
 clean:
 	rm -rf .venv build dist docs/_build docs/gallery docs/api .pytest_cache .ruff_cache .hypothesis

@@ -127,9 +127,10 @@ def _from_rows(app: Any, name: str, source: list[str]) -> None:
             app.env.note_dependency(str(path))
 
 
-def setup(app: Any) -> None:
-    """Sphinx calls it."""
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx calls it; pages may be read and written by several processes."""
     reference_pages.write(Path(__file__).parent)
     app.connect("source-read", _from_rows)
     app.connect("doctree-read", _unsearched)
     app.connect("autodoc-process-docstring", _own_labels, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

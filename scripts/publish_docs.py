@@ -39,7 +39,7 @@ def _is_version(name: str) -> bool:
 def publish(site: Path, folder: Path, version: str) -> list[str]:
     """Copy a site to the folder of its version; returns all versions, newest first."""
     if not _is_version(version):
-        raise ValueError(f"{version!r} is no version; pass one as 1.2.0")
+        raise ValueError(f"{version!r} is not a version; pass one such as 1.2.0")
     if not (site / "index.html").is_file():
         raise FileNotFoundError(f"{site} has no index.html: run make docs first")
     folder.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ def test_a_fit_goes_on_from_its_checkpoint(stage, name):
 def test_files_that_one_process_lost_are_an_error_in_all(stage):
     first, second = report(stage / "lost")["said"]
     assert "refused by process 1" in first[0]
-    assert "is no checkpoint" in second[0]
+    assert "is not a checkpoint" in second[0]
     for damaged_then_lost in (first, second):
         assert "processes [1] have none" in damaged_then_lost[1]
 

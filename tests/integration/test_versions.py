@@ -54,7 +54,7 @@ def test_the_version_is_that_of_the_source(tmp_path, capsys):
     assert capsys.readouterr().out == f"versions: {__version__}\n"
     with pytest.raises(FileNotFoundError, match="run make docs first"):
         publish_docs.publish(tmp_path, tmp_path / "web", "1.0")
-    with pytest.raises(ValueError, match="is no version"):
+    with pytest.raises(ValueError, match="is not a version"):
         publish_docs.publish(made, tmp_path / "web", "latest")
     assert json.loads((tmp_path / "web/versions.json").read_text()) == [__version__]
 

@@ -46,7 +46,7 @@ def install(name: str) -> ModuleType:
     Raises
     ------
     ParameterError
-        If there is no stand-in of that name.
+        If no module of that name is imitated.
 
     Examples
     --------

@@ -65,7 +65,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
     Raises
     ------
     ParameterError
-        If ``kernel`` is no km.Kernel, or has a tensor that requires a gradient and is no ``nn.Parameter``, or a
+        If ``kernel`` is not a km.Kernel, or has a tensor that requires a gradient and is not an ``nn.Parameter``, or a
         transform that requires one: GPyTorch could not train them.
 
     Notes

@@ -44,7 +44,7 @@ def register_lora(config: Config) -> Config:
     Raises
     ------
     ParameterError
-        For what is no configuration of LoRA; by PEFT's calls, for layers with the batch behind the features, and for
+        If ``config`` is not a LoRA configuration; by PEFT's calls, for layers with the batch behind the features, and for
         merging.
 
     Notes

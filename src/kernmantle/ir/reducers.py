@@ -26,15 +26,15 @@ class Semiring:
     Raises
     ------
     TraceError, ParameterError
-        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is no number or no
-        identity, a ``plus`` that depends on the order or is not associative. All three laws are tested on samples; a
+        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is not a number or
+        not an identity, a ``plus`` that depends on the order or is not associative. All three laws are tested on samples; a
         ``plus`` that is associative only for numbers of one sign, from 0 to 1, or for 0 and 1 is taken.
     GradientError
         When an operand requires a gradient.
 
     Notes
     -----
-    Edges of tiles are padded with ``zero``, so a value that is no identity would change results.
+    Edges of tiles are padded with ``zero``, so a value that is not an identity would change results.
     Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their
     last bits from machine to machine.
 
@@ -65,7 +65,7 @@ class Fold:
     Raises
     ------
     TraceError, ParameterError
-        When a contraction is made with it: a ``step`` that cannot be traced, an ``init`` that is no number.
+        When a contraction is made with it: a ``step`` that cannot be traced, an ``init`` that is not a number.
     GradientError
         When an operand requires a gradient.
 
@@ -108,7 +108,7 @@ class Smallest(Selection):
     Raises
     ------
     ParameterError
-        If the count is no positive integer; when called, if rows have fewer entries or the operand is no score.
+        If the count is not a positive integer; when called, if rows have fewer entries or the operand is not a score.
 
     Notes
     -----
@@ -137,7 +137,7 @@ class Largest(Selection):
     Raises
     ------
     ParameterError
-        If the count is no positive integer; when called, if rows have fewer entries or the operand is no score.
+        If the count is not a positive integer; when called, if rows have fewer entries or the operand is not a score.
 
     Notes
     -----

@@ -42,7 +42,7 @@ class Checkpoint:
             found: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
             own, state = found["problem"], found["state"]
         except Exception as error:
-            raise CheckpointError(f"{self.path} is no checkpoint ({error}): remove it to begin anew") from error
+            raise CheckpointError(f"{self.path} is not a checkpoint ({error}): remove it to begin anew") from error
         different = [name for name in self._problem if own.get(name) != self._problem[name]]
         if different:
             shown = "; ".join(f"{name} was {own.get(name)!r}, is {self._problem[name]!r}" for name in different)

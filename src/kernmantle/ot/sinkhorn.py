@@ -93,7 +93,7 @@ def sinkhorn(
         iterations.
     cost : str, callable, Kernel or Contraction
         A metric of :func:`cdist` by name; a lambda of two numbers that is summed over the columns, as
-        ``lambda a, b: abs(a - b) ** 1.5``; a kernel of one's own, or a contraction to the matrix of costs.
+        ``lambda a, b: abs(a - b) ** 1.5``; your own kernel, or a contraction to the matrix of costs.
     rho : number, optional
         Price of other marginals, in units of the cost.
     debiased : bool

@@ -19,7 +19,7 @@ from .metrics import METRICS
 
 
 def _own() -> Any:
-    """Metrics of one's own, which need the kernels."""
+    """Your own metrics, which need the kernels."""
     return import_module(".own_metric", __package__)
 
 

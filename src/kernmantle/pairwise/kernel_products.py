@@ -252,7 +252,7 @@ class Products:
         Raises
         ------
         ParameterError
-            For a count that is no integer from 1 to n.
+            For a count that is not an integer from 1 to n.
         ShapeError, DtypeError
             As of :meth:`sum`.
 

@@ -1,4 +1,4 @@
-"""Metrics of one's own: functions, contractions and kernels where a metric is asked for."""
+"""Your own metrics: functions, contractions and kernels where a metric is asked for."""
 
 from __future__ import annotations
 

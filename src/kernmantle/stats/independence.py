@@ -105,7 +105,7 @@ def hsic(
     Raises
     ------
     ShapeError, ParameterError
-        For different numbers of rows, fewer than four rows (one, if biased), and what is no symmetric kernel.
+        For different numbers of rows, fewer than four rows (one, if biased), and a kernel that is not symmetric.
 
     Notes
     -----

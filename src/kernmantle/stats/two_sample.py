@@ -83,8 +83,8 @@ def mmd(
     Raises
     ------
     ShapeError, ParameterError
-        For rows of different numbers of columns, fewer than two rows (one, if biased), and what is no symmetric
-        kernel.
+        For rows of different numbers of columns, fewer than two rows (one, if biased), and a kernel that is not
+        symmetric.
 
     Notes
     -----

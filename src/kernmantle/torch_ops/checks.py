@@ -111,7 +111,7 @@ def _host_number(value: Any, operand: Any) -> float | None:
 
 
 def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:
-    """Raise ParameterError for what is no precision."""
+    """Raise ParameterError for an invalid precision."""
     choices = (*_PRECISIONS, *more)
     if precision not in choices:
         listing = ", ".join(map(repr, choices))

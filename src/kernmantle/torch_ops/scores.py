@@ -48,7 +48,7 @@ class Scores:
     Raises
     ------
     EquationError
-        In a contraction that is no row reduction; the message says what is, or to call :meth:`evaluate`.
+        In a contraction that is not a row reduction; the message says what is, or to call :meth:`evaluate`.
 
     Notes
     -----

@@ -75,7 +75,7 @@ class Options:
         }  # fmt: skip
         unknown = [name for name in options if name not in names]
         if unknown:
-            raise ParameterError(f"{unknown[0]!r} is no option of a reduction; there are {', '.join(sorted(names))}")
+            raise ParameterError(f"{unknown[0]!r} is not an option of a reduction; options are {', '.join(sorted(names))}")
         backend, scheme = options.get("backend") or "auto", options.get("sum_scheme") or "auto"
         if backend not in _BACKENDS:
             raise ParameterError(f"backend={backend!r} is none of {', '.join(_BACKENDS)}")
@@ -101,7 +101,7 @@ def reduced(
 ) -> Any:
     """Return the tensor of a reduction over axis 0 or 1, or the two of values and positions."""
     if name not in REDUCTIONS:
-        raise ParameterError(f"{name!r} is no reduction; there are {', '.join(REDUCTIONS)}")
+        raise ParameterError(f"{name!r} is not a reduction; reductions are {', '.join(REDUCTIONS)}")
     row, letter = REDUCTIONS[name], "ij"[axis]
     if row.weighted and weights is None:
         raise ParameterError(f"{name} takes weights: give a second formula")

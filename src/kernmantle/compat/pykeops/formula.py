@@ -70,11 +70,11 @@ class Formula:
             return Number(node.value)
         if isinstance(node, ast.Name):
             if node.id not in self._names:
-                raise ParameterError(f"formula {self.text!r}: {node.id!r} is no declared variable")
+                raise ParameterError(f"formula {self.text!r}: {node.id!r} is not a declared variable")
             return _symbol(self._names[node.id])
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             return self._call(node.func.id, node.args)
-        raise ParameterError(f"formula {self.text!r}: {ast.unparse(node)!r} is no operation of KeOps")
+        raise ParameterError(f"formula {self.text!r}: {ast.unparse(node)!r} is not an operation of KeOps")
 
     def _call(self, name: str, args: Sequence[ast.expr]) -> Expression:
         if name == "Var":

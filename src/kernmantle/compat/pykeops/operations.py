@@ -141,7 +141,7 @@ def _tensordot(
     shape = [shape_a[axis] for axis in free_a] + [shape_b[axis] for axis in free_b]
     order = [*range(len(shape))] if order is None else [*order]
     if sorted(order) != [*range(len(shape))]:
-        raise ShapeError(f"order {order} is no permutation of the {len(shape)} axes of the result")
+        raise ShapeError(f"order {order} is not a permutation of the {len(shape)} axes of the result")
     summed = int(np.prod([shape_a[axis] for axis in axes_a]))
     left = np.arange(a.dim).reshape(shape_a).transpose(free_a + axes_a).reshape(-1, 1, summed)
     right = np.arange(b.dim).reshape(shape_b).transpose(free_b + axes_b).reshape(1, -1, summed)
@@ -201,4 +201,4 @@ def operation(name: str) -> Callable[..., Expression]:
         return OPERATIONS[name]
     if name in LEFT_OUT:
         raise ParameterError(f"{name} of KeOps is not supported: {LEFT_OUT[name]}")
-    raise ParameterError(f"{name!r} is no operation of KeOps")
+    raise ParameterError(f"{name!r} is not an operation of KeOps")

@@ -40,7 +40,6 @@ _WIDTHS = (16, 32, 64, 96)
 _REGISTERS = {2: 200, 3: 120}
 """Registers that accumulators and fragments may take, by how many warpgroups multiply."""
 _MOST_STAGES, _LEAST_STAGES = 6, 2
-_ALIGNED = 1024
 _LEAST_ROWS = 192
 _LEAST_DEPTH, _SHALLOW, _DEEPEST = 16, 128, 4096
 """Fewest numbers a point, most of which a block has whole points in shared memory, and most."""
@@ -146,9 +145,4 @@ def memory(tile: Tile, columns: int, sizes: Mapping[str, int], ends: int) -> Sco
         list_bytes(sizes["l"]), down * split, across * split, 8 * down * POINTS, across * side_bytes(ends, 0),
         passes(columns, sizes) * across * values,
     )  # fmt: skip
-    offsets: list[int] = []
-    end = 0
-    for piece in pieces:
-        offsets.append(end)
-        end = -(-(end + piece) // _ALIGNED) * _ALIGNED
-    return ScoreMemory(tuple(offsets), end)
+    return ScoreMemory.of(pieces)

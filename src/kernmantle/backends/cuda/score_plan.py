@@ -6,8 +6,9 @@ digits there are taken by differences, and where these are too many another kern
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ...compiler.nest import Nest
 from ...compiler.patterns import inner_product, squared_differences
@@ -36,6 +37,12 @@ class ScoreMemory:
 
     offsets: tuple[int, ...]
     size: int
+
+    @staticmethod
+    def of(pieces: Iterable[int]) -> ScoreMemory:
+        """Return where pieces of so many bytes lie one behind the other, each aligned."""
+        *offsets, end = accumulate((-(-piece // _ALIGNED) * _ALIGNED for piece in pieces), initial=0)
+        return ScoreMemory(tuple(offsets), end)
 
 
 def is_score(nest: Nest) -> bool:
@@ -88,9 +95,4 @@ def memory(tile: Tile, sizes: Mapping[str, int], ends: int, columns: int) -> Sco
     parts = -(-sizes["l"] // columns) if columns else 1
     split = 4 * tile.depth * POINTS
     pieces = (_LIST_BYTES, down * split, across * split, 8 * down * POINTS, parts * across * side_bytes(ends, columns))
-    offsets: list[int] = []
-    end = 0
-    for piece in pieces:
-        offsets.append(end)
-        end = -(-(end + piece) // _ALIGNED) * _ALIGNED
-    return ScoreMemory(tuple(offsets), end)
+    return ScoreMemory.of(pieces)

@@ -26,7 +26,7 @@ ROWS_A_BLOCK, SELECTORS, LIST_BYTES = 8, 256, 1024
 RESIDENT = {32: 3, 64: 3, 128: 2}
 """Blocks of the kernel that selects for each multiprocessor, by positions of a point."""
 _STAGES = {32: 8, 64: 8, 128: 6}
-_SIDE_BYTES, _ALIGNED = 4 * (POINTS + 4), 1024
+_SIDE_BYTES = 4 * (POINTS + 4)
 _GROUP = 16
 _MOST_COLUMNS = 1 << 31
 _LEAST_DEPTH = 2
@@ -99,9 +99,4 @@ def memory(tile: Tile, sizes: Mapping[str, int]) -> ScoreMemory:
         LIST_BYTES, down * split, across * split, 16 * down * POINTS, across * _SIDE_BYTES, 8 * across * groups,
         4 * band_rows(tile, sizes) * across * groups,
     )  # fmt: skip
-    offsets: list[int] = []
-    end = 0
-    for piece in pieces:
-        offsets.append(end)
-        end = -(-(end + piece) // _ALIGNED) * _ALIGNED
-    return ScoreMemory(tuple(offsets), end)
+    return ScoreMemory.of(pieces)

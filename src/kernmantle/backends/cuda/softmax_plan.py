@@ -23,7 +23,7 @@ PIECE = 64
 WIDEST = 128
 """Most numbers a row of q, k and v."""
 _MOST_STAGES, _MOST_ROWS = 8, 1 << 30
-_BARRIERS, _ALIGNED = 16, 1024
+_BARRIERS = 16
 _SIMPLE = 3
 """Nodes of entries that leave registers for a third warpgroup: a sum times a number."""
 _LEAST_ENTRIES = 1 << 18
@@ -108,12 +108,7 @@ def memory(rows: RowNest, tile: Tile, sizes: Mapping[str, int], row_ends: int, c
         across_bytes = 2 * planes * tile.n
         pieces = (down * row, across * across_bytes * tile.depth, across * across_bytes * tile.unroll, 4 * down)
         pieces = (*pieces, across * side)
-    offsets: list[int] = []
-    end = 0
-    for size in pieces:
-        offsets.append(end)
-        end = -(-(end + batch * size) // _ALIGNED) * _ALIGNED
-    return ScoreMemory(tuple(offsets), end)
+    return ScoreMemory.of([batch * size for size in pieces])
 
 
 def blocks_of(rows: RowNest, tile: Tile, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -15,7 +15,6 @@ from .tiles import DeviceLimits, Tile
 LIST_BYTES = 2048
 MOST = 64
 """Most columns of v."""
-_ALIGNED = 1024
 _MOST_STAGES = 6
 _DEEPEST = 8
 """Most numbers a point: more do not stay in registers."""
@@ -68,9 +67,4 @@ def shared_bytes(tile: Tile, ends: int) -> int:
 def memory(tile: Tile, sizes: Mapping[str, int], ends: int) -> ScoreMemory:
     """Return where the list, v in halves and columns of the matrix lie."""
     across = -(-sizes["n"] // POINTS)
-    offsets: list[int] = []
-    end = 0
-    for piece in (LIST_BYTES, across * value_bytes(tile.unroll), across * side_bytes(tile.depth, ends)):
-        offsets.append(end)
-        end = -(-(end + piece) // _ALIGNED) * _ALIGNED
-    return ScoreMemory(tuple(offsets), end)
+    return ScoreMemory.of((LIST_BYTES, across * value_bytes(tile.unroll), across * side_bytes(tile.depth, ends)))

@@ -73,8 +73,13 @@ def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def _factor(gram: torch.Tensor, unit: float) -> torch.Tensor:
     """Lower Cholesky factor of a Gram matrix that may be singular, to the digits of each of its columns.
 
-    One that rounding has made indefinite counts as a bound of it on the diagonal: short steps, none of them wrong.
+    One that rounding has made indefinite counts as a bound of it on the diagonal: short steps, none of them wrong. That
+    of a single column, and systems with it, are numbers, for which a GPU would wait for its solvers.
     """
+    if gram.shape[-1] == 1:
+        length = torch.where(gram > 0, gram.sqrt(), 1.0)
+        even = gram / length / length + 11 * unit
+        return length * torch.where(even > 0, even.sqrt(), 1.0)
     lengths = gram.diagonal().sqrt()
     lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
     even = gram / lengths / lengths[:, None]
@@ -85,12 +90,17 @@ def _factor(gram: torch.Tensor, unit: float) -> torch.Tensor:
 
 
 def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    if factor.shape[-1] == 1:
+        return columns / factor / factor
     half = torch.linalg.solve_triangular(factor, columns, upper=False)
     return torch.linalg.solve_triangular(factor.mT, half, upper=True)
 
 
 def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.solve_triangular(factor.mT.to(columns.dtype), columns, upper=True, left=False)
+    small = factor.to(columns.dtype)
+    if small.shape[-1] == 1:
+        return columns / small
+    return torch.linalg.solve_triangular(small.mT, columns, upper=True, left=False)
 
 
 def _normal(

@@ -75,7 +75,9 @@ class Options:
         }  # fmt: skip
         unknown = [name for name in options if name not in names]
         if unknown:
-            raise ParameterError(f"{unknown[0]!r} is not an option of a reduction; options are {', '.join(sorted(names))}")
+            raise ParameterError(
+                f"{unknown[0]!r} is not an option of a reduction; options are {', '.join(sorted(names))}"
+            )
         backend, scheme = options.get("backend") or "auto", options.get("sum_scheme") or "auto"
         if backend not in _BACKENDS:
             raise ParameterError(f"backend={backend!r} is none of {', '.join(_BACKENDS)}")

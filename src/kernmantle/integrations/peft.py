@@ -44,8 +44,8 @@ def register_lora(config: Config) -> Config:
     Raises
     ------
     ParameterError
-        If ``config`` is not a LoRA configuration; by PEFT's calls, for layers with the batch behind the features, and for
-        merging.
+        If ``config`` is not a LoRA configuration; by PEFT's calls, for layers with the batch behind the features, and
+        for merging.
 
     Notes
     -----

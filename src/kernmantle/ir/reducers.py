@@ -26,8 +26,8 @@ class Semiring:
     Raises
     ------
     TraceError, ParameterError
-        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is not a number or
-        not an identity, a ``plus`` that depends on the order or is not associative. All three laws are tested on samples; a
+        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is not a number or not
+        an identity, a ``plus`` that depends on the order or is not associative. All three laws are tested on samples; a
         ``plus`` that is associative only for numbers of one sign, from 0 to 1, or for 0 and 1 is taken.
     GradientError
         When an operand requires a gradient.

@@ -46,7 +46,8 @@ def variable(values: Any, axis: int | None) -> Expression:
     if isinstance(values, list):
         if axis not in (None, 2) or not values or not all(map(is_number, values)):
             raise ParameterError(f"a list is a parameter, of numbers and without axis; got {values!r}, axis={axis}")
-        return constants([float(value) for value in values])
+        numbers = [float(value) for value in values]
+        return Number(numbers[0]) if len(numbers) == 1 else constants(numbers)
     if not isinstance(values, torch.Tensor | np.ndarray):
         raise DtypeError(f"a LazyTensor is made of an array, numbers or three integers; got {described(values)}")
     tensor = tensor_of(values)

@@ -6,6 +6,7 @@ What other kernels rearrange before, or read in runs of a block's tile, is nearl
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,15 +16,37 @@ from .plan import Pattern, Problem
 
 THREADS = 256
 DTYPES = ("f32", "f16", "bf16")
-_MOST_ROWS, _ROWS = 64, 8  # of the batch, and those of a thread
+_MOST_ROWS, _ROWS, _FEW_ROWS = 64, 8, 4  # of the batch, and those of a thread
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
-_OWN, _MANY, _WARP = 4, 3, 32  # outputs of a thread, and rows from which those are worth more threads of a sum
-_BLOCKS_EACH = 3  # blocks for a multiprocessor
+_OWN, _WARP = 4, 32  # outputs of a thread, threads of a warp
+_LONG = 8  # rounds of a thread through a sum that are worth more threads
 _LOADS, _STEPS = 32, 8  # numbers, and positions of k, that a thread reads at once
-# Seconds to start, of a weight and of its product with a row, fitted to 80 products and gradients of weights on one
-# H200 within 25 % (root mean square; decision 0032), and of what a thread waits for at once; bytes of weights a second.
-_START, _WEIGHT, _PRODUCT, _WAIT, _BYTES = 3.5e-6, 2.0e-12, 3.6e-13, 5e-7, 2.4e12
-_COPIED = 4e-6  # seconds of a copy of x whose batch is last
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds to start, of a weight, and of its product with a row by the bytes of a number; bytes a second.
+
+    ``bytes`` are those of weights, ``ends`` those of x and the result, ``apart`` those of a result that is written a
+    number at a time, ``copied`` those of an array that is copied so that its batch is first, which takes ``copying``
+    seconds to begin.
+    """
+
+    start: float
+    weight: float
+    product: Mapping[int, float]
+    bytes: float
+    ends: float
+    copying: float
+    copied: float
+    apart: float = math.inf
+
+
+# Fitted on one H200 to 76 products of random patterns within 22 %, and to 20 gradients of weights within 10 % (root
+# mean square; decision 0032). A round of a thread through a sum waits for memory.
+_PRODUCTS = Costs(2.5e-6, 5.8e-13, {2: 2.3e-13, 4: 2.8e-13}, 3.3e12, 2.5e12, 3.0e-6, 1.2e12, 6e11)
+_SUMS = Costs(2.9e-6, 9.3e-13, {2: 1.5e-13, 4: 1.5e-13}, 3.1e12, 4.1e12, 2.6e-6, 1.1e12)
+_ROUND, _AT_ONCE = 3.4e-7, 4  # seconds of a round, blocks that a multiprocessor holds
 
 
 @dataclass(frozen=True)
@@ -45,6 +68,11 @@ class StreamPlan:
     depth: int
     bias: bool = False
     activation: str = ""
+
+    @property
+    def rounds(self) -> int:
+        """How often a thread reads ``steps`` positions of k."""
+        return -(-self.pattern[2] // (self.steps * (self.columns if self.along else self.depth)))
 
     def blocks(self, problem: Problem) -> int:
         """Return the blocks of a launch."""
@@ -115,35 +143,43 @@ def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=4096)
 def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPlan | None:
-    """Return the plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed."""
-    a, b, c, d = problem.pattern
+    """Return the plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed.
+
+    A sum is shared by as few threads as read whole sectors along k, or do not go through it in many steps. Where that
+    leaves multiprocessors idle, first outputs and rows of a thread are fewer, then more threads share a sum.
+    """
+    _, b, c, d = problem.pattern
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
-    rows, least = math.ceil(problem.batch / math.ceil(problem.batch / _ROWS)), _least_columns(d)
-
-    def made(columns: int, own: int) -> StreamPlan:
-        depth = min(_threads_of_l(d) // columns, -(-b // own) if along else c)
-        steps = max(2, min(_STEPS, _LOADS // (own + rows)))
-        return StreamPlan(
-            limits.arch, problem.dtype, problem.pattern, a * c * d, rows, own, steps, along, columns, depth,
-            problem.bias, problem.activation,
-        )  # fmt: skip
-
-    # Sums along neighbours are shared by as few threads as read whole sectors, others by as few as fill the GPU.
-    columns, own, wanted = min(_threads_of_l(d), least if along else b), _OWN, _BLOCKS_EACH * limits.sm_count
+    threads, least, shared, own, rows = _threads_of_l(d), _least_columns(d), 1, _OWN, _ROWS
     while own > 1 and own >= 2 * b:
         own //= 2
-    columns = min(columns, c if along else b)
-    while made(columns, own).blocks(problem) < wanted:
-        other = min(2 * columns, c, _threads_of_l(d)) if along else -(-columns // 2)
-        helps = other >= least and made(other, own).blocks(problem) > made(columns, own).blocks(problem)
-        if own > 1 and (rows < _MANY or not helps):
+
+    def made() -> StreamPlan:
+        taken = math.ceil(problem.batch / math.ceil(problem.batch / rows))
+        columns = min(max(least, shared), c, threads) if along else min(b, threads, max(least, threads // shared))
+        depth = min(threads // columns, -(-b // own) if along else c)
+        steps = max(2, min(_STEPS, _LOADS // (own + taken)))
+        return StreamPlan(
+            limits.arch, problem.dtype, problem.pattern, problem.pattern[0] * c * d, taken, own, steps, along, columns,
+            depth, problem.bias, problem.activation,
+        )  # fmt: skip
+
+    found = made()
+    while found.rounds > _LONG and shared < threads:
+        shared *= 2
+        found = made()
+    while found.blocks(problem) < limits.sm_count:
+        if own > 1:
             own //= 2
-        elif helps:
-            columns = other
+        elif rows > _FEW_ROWS:
+            rows = _FEW_ROWS
+        elif shared < threads and (found.rounds > 1 if along else found.columns > min(least, b)):
+            shared *= 2
         else:
             break
-    return made(columns, own)
+        found = made()
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -152,14 +188,23 @@ def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -
     found = stream_plan(problem, along, limits)
     if found is None:
         return math.inf
-    sharing = found.columns if along else found.depth
-    waits = _START + _WAIT * math.ceil(problem.pattern[2] / (sharing * found.steps))
-    copied = 0.0 if problem.x_first or problem.batch == 1 else _COPIED
-    return copied + max(waits, _seconds(problem.groups * math.prod(problem.pattern), problem.batch, problem.dtype))
+    (a, b, c, d), copies = problem.pattern, not problem.x_first and problem.batch > 1
+    parts, weights = math.ceil(problem.batch / found.rows), problem.groups * a * b * c * d
+    waves = math.ceil(found.blocks(problem) / (_AT_ONCE * limits.sm_count))
+    x, y = (BYTES[problem.dtype] * problem.groups * problem.batch * a * m * d for m in (c, b))
+    taken = max(_seconds(_PRODUCTS, weights, parts, problem.batch, problem.dtype), waves * found.rounds * _ROUND)
+    apart = 0.0 if problem.y_first or problem.batch == 1 else y / _PRODUCTS.apart
+    return _PRODUCTS.start + taken + (x + y) / _PRODUCTS.ends + apart + (_copy_seconds(_PRODUCTS, x) if copies else 0.0)
 
 
-def _seconds(weights: int, batch: int, dtype: str) -> float:
-    return _START + weights * max(_WEIGHT + batch * _PRODUCT, BYTES[dtype] / _BYTES)
+def _seconds(costs: Costs, weights: int, parts: int, batch: int, dtype: str) -> float:
+    """Read weights once for each of some parts of the batch, and multiply them by all of it."""
+    size = BYTES[dtype]
+    return weights * max(parts * costs.weight + batch * costs.product[size], size / costs.bytes)
+
+
+def _copy_seconds(costs: Costs, size: float) -> float:
+    return costs.copying + size / costs.copied
 
 
 @lru_cache(maxsize=4096)
@@ -192,4 +237,7 @@ def stream_sum_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceL
     """Return what the gradient of weights should take; infinite for what is not streamed."""
     if stream_sum_plan(pattern, batch, 1, dtype, limits) is None:
         return math.inf
-    return (2 * _COPIED if last and batch > 1 else 0.0) + _seconds(math.prod(pattern), batch, dtype)
+    (a, b, c, d), size = pattern, BYTES[dtype] * batch
+    ends = [size * a * m * d for m in (b, c)]
+    copied = sum(_copy_seconds(_SUMS, own) for own in ends) if last and batch > 1 else 0.0
+    return _SUMS.start + _seconds(_SUMS, a * b * c * d, 1, batch, dtype) + sum(ends) / _SUMS.ends + copied

@@ -13,7 +13,7 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .narrow_plan import narrow_plan
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
-from .tile_cost import tile_seconds, together_seconds
+from .tile_cost import packed_seconds, tile_seconds, together_seconds
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
 _MOST_NEIGHBOURS = 12  # values of l, no power of two, all of which a thread takes
@@ -135,7 +135,7 @@ def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = Fals
     chosen = plan(problem, limits) if problem.dtype in _TYPES else None
     if chosen is None:
         return math.inf
-    return (tile_seconds if packed else together_seconds)(chosen, problem, limits)
+    return (packed_seconds if packed else together_seconds)(chosen, problem, limits)
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:

@@ -44,30 +44,34 @@ class ProductRates:
 _RATES = {
     ("f32", "dense", False): ProductRates(5.3e-6, 3.5e12, 2.53e13, 31, 115, 21, 3.2e-9, 1.0, 0.31),
     ("f32", "dense", True): ProductRates(6.8e-6, 2.9e12, 2.37e13, 82, 76, 15, 3.9e-9, 1.0, 0.3),
-    ("f32", "bmm", False): ProductRates(3.5e-6, 2.1e12, 2.62e13, 53, 71, 19, 1.6e-8, 1.0, 0.3),
-    ("f32", "bmm", True): ProductRates(3.5e-6, 2.1e12, 2.62e13, 71, 53, 19, 1.6e-8, 1.0, 0.3),
-    ("f32", "copies", False): ProductRates(4.0e-6, 6.2e12, 2.21e13, 20, 28, 13, 1.9e-9, 1.0, 0.24),
-    ("f32", "copies", True): ProductRates(3.3e-6, 8.0e12, 3.3e13, 47, 60, 11, 2.0e-9, 1.0, 0.23),
+    ("f32", "bmm", False): ProductRates(2.4e-6, 2.1e12, 2.54e13, 53, 75, 20, 2.7e-8, 1.0, 0.3),
+    ("f32", "bmm", True): ProductRates(3.3e-6, 2e12, 2.96e13, 72, 62, 22, 1.7e-8, 1.0, 0.29),
+    ("f32", "copies", False): ProductRates(4e-6, 7.3e12, 2.33e13, 20, 28, 32, 2.5e-9, 1.0, 0.2),
+    ("f32", "copies", True): ProductRates(7.1e-6, 1.4e13, 5.15e13, 32, 48, 9.1, 2e-9, 1.0, 0.19),
     ("f16", "dense", False): ProductRates(3.5e-6, 6.4e12, 3.89e14, 51, 72, 7, 8.1e-10, 3.9, 0.31),
     ("f16", "dense", True): ProductRates(5.2e-6, 5.2e12, 1.53e14, 34, 109, 20, 5.0e-10, 2.4, 0.32),
-    ("f16", "bmm", False): ProductRates(3.1e-6, 4.2e12, 1.02e14, 30, 147, 23, 4.1e-9, 2.6, 0.33),
-    ("f16", "bmm", True): ProductRates(2.4e-6, 3.8e12, 2.5e14, 65, 61, 20, 4.2e-9, 5.0, 0.29, 1.17e12),
-    ("f16", "copies", False): ProductRates(5.3e-6, 1.4e12, 3.54e14, 50, 54, 15, 1.0e-9, 1.8, 0.22),
-    ("f16", "copies", True): ProductRates(4.9e-6, 2.2e12, 1.72e14, 49, 89, 41, 2.8e-9, 2.5, 0.48),
+    ("f16", "bmm", False): ProductRates(3e-6, 4.1e12, 1.83e14, 25, 94, 83, 4.6e-9, 2.4, 0.49),
+    ("f16", "bmm", True): ProductRates(3e-6, 3.8e12, 2.16e14, 64, 61, 59, 3.1e-9, 3.2, 0.93, 2.03e12),
+    ("f16", "copies", False): ProductRates(4.8e-6, 2.2e12, 4.63e14, 51, 30, 72, 3.8e-10, 4.4, 0.59),
+    ("f16", "copies", True): ProductRates(4.7e-6, 1.9e12, 2.22e14, 49, 80, 69, 2.3e-9, 2, 0.74),
 }  # fmt: skip
 _SUMS = {
-    ("f32", "bmm", False): ProductRates(6.6e-6, 8.8e11, 1.73e13, 48, 93, 9, 1.6e-9, 1.0, 0.33),
-    ("f32", "bmm", True): ProductRates(2.5e-6, 2.8e12, 2.34e13, 82, 51, 20, 1.6e-8, 1.0, 0.3),
+    ("f32", "bmm", False): ProductRates(5.4e-6, 1.1e12, 1.42e13, 40, 72, 11, 2.5e-8, 1.0, 0.19),
+    ("f32", "bmm", True): ProductRates(5.2e-6, 2.4e12, 2.29e13, 71, 38, 26, 1.5e-8, 1.0, 0.28),
     ("f32", "dense", False): ProductRates(2.7e-6, 2.1e12, 2.55e13, 66, 64, 16, 1.3e-9, 1.0, 0.3),
     ("f32", "dense", True): ProductRates(4.1e-6, 1.6e12, 2.25e13, 75, 73, 16, 3.2e-9, 1.0, 0.3),
-    ("f16", "bmm", False): ProductRates(4.7e-6, 7.9e11, 5.8e13, 52, 110, 21, 2.2e-9, 2.4, 0.34),
-    ("f16", "bmm", True): ProductRates(7.1e-6, 4.0e12, 1.66e14, 49, 81, 89, 4.1e-9, 1.55, 0.35, 8e11),
+    ("f16", "bmm", False): ProductRates(5.4e-6, 2.3e12, 1.92e14, 51, 85, 51, 2.6e-9, 3.9, 0.82),
+    ("f16", "bmm", True): ProductRates(5.2e-6, 3.1e12, 4.34e13, 49, 38, 106, 5.3e-9, 1, 1.1, 1.79e12),
     ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
     ("f16", "dense", True): ProductRates(4.8e-6, 2.2e12, 1.22e14, 69, 75, 16, 5.9e-10, 2.0, 0.3),
 }  # of the sums over the batch that are gradients of weights
-# Bytes a second of the copies around batched products: the batch first or last; seconds to begin with both, and what
-# sums without any take less.
-_COPIED, _COPIES_START, _UNCOPIED = {False: 1.1e12, True: 1.5e12}, 4e-6, -2e-6
+# Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
+# copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the
+# sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is
+# read again no longer fits.
+_COPIES_START, _UNCOPIED, _COPIED = 4e-6, -2e-6, 1.5e12
+_ROWS, _CACHED_SECTORS, _SECTORS, _HELD, _LOST = 1.9e12, 8.1e12, 2.7e12, 2.8e7, 1.1e8
+_SECTOR = 32  # bytes that are read at once
 
 
 def product_seconds(
@@ -87,6 +91,13 @@ def product_seconds(
     elif size == 2:
         moved /= quicker(whole, _AGAIN)
     return own.launch + max(work, moved) + own.overlap * min(work, moved)
+
+
+def _gathered_seconds(numbers: float, size: int, apart: int, again: float) -> float:
+    """A copy of numbers whose neighbours lie ``apart`` bytes from each other; so many are read ``again`` before."""
+    lost = min(1.0, max(0.0, math.log(again / _HELD) / math.log(_LOST / _HELD)))
+    sector = min(_SECTOR, apart) * ((1 - lost) / _CACHED_SECTORS + lost / _SECTORS)
+    return numbers * (max(sector, size / _ROWS) + size / _ROWS)
 
 
 def _rates(dtype: str, kind: str, last: bool) -> ProductRates:
@@ -113,19 +124,27 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
     calls = min(a, d)
     if (last or d == 1) and calls <= MOST_CALLS:
         return calls * product_seconds(*sides, c, a * d / calls, dtype, _rates(dtype, "bmm", last), aligned)
-    moved = 2.0 * size * batch * a * d * (b + (c if not last or a > 1 else 0)) / _COPIED[last]
-    return _COPIES_START + moved + product_seconds(*sides, c, a * d, dtype, _rates(dtype, "copies", last), aligned)
+    rows = batch * a * d
+    if last:
+        copied = 2.0 * size * rows * (b + (c if a > 1 else 0)) / _COPIED
+    else:
+        copied = _gathered_seconds(rows * c, size, size * d, size * batch * c * d) + 2.0 * size * rows * b / _ROWS
+    return _COPIES_START + copied + product_seconds(*sides, c, a * d, dtype, _rates(dtype, "copies", last), aligned)
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
     """Return the gradient of the weights by batched products and through the gradient of the matrix."""
     a, b, c, d = pattern
     size = BYTES[dtype]
-    kind, copies = "f16" if size == 2 else "f32", d > 1 and not (last and a == 1)
-    moved = 2.0 * size * batch * a * d * (b + c) / _COPIED[last] if copies else 0.0
+    kind, rows, copied = "f16" if size == 2 else "f32", batch * a * d, 0.0
+    if last and a > 1:
+        copied = 2.0 * size * rows * (b + c) / _COPIED
+    elif not last:
+        copied = _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
+        copied += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
     found: dict[str, float] = {}
     for name, rows, columns, count, extra in (
-        ("bmm", b, c, a * d, _COPIES_START + moved if d > 1 else _UNCOPIED), ("dense", a * b * d, a * c * d, 1, 3e-6),
+        ("bmm", b, c, a * d, _COPIES_START + copied if d > 1 else _UNCOPIED), ("dense", a * b * d, a * c * d, 1, 3e-6),
     ):  # fmt: skip
         aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
         found[name] = extra + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, name, last], aligned)

@@ -146,15 +146,15 @@ def plan(
     # Time and passes for the axes before each stop, those behind it being multiplied already.
     best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
     for stop in range(1, count + 1):
-        right_columns = right * math.prod(mode.rows for mode in modes[stop:])
         found: list[tuple[float, tuple[Pass, ...]]] = []
         for first in range(stop):
             own = modes[first:stop]
             if all(mode.factor is None for mode in own):
                 found.append(best[first])
                 continue
-            left = items * math.prod(mode.columns for mode in modes[:first])
-            seconds, run = _quickest_pass(own, left, right_columns, stored, limits, fuse, tensor, kinds)
+            left, right_columns = (_beside(own, part) for part in (modes[:first], modes[stop:]))
+            sides = items * left, right * right_columns
+            seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, kinds)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
                 moved = replace(moved, parts=tuple(tuple(index + first for index in part) for part in moved.parts))
@@ -165,6 +165,16 @@ def plan(
     on_tensor_cores = any(run.kind == "mma" for run in chosen)
     seconds = best[count][0] - sum(map(_host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
+
+
+def _beside(own: Sequence[Mode], others: Sequence[Mode]) -> int:
+    """Return the extent of other axes during a pass: of those that shrink more, or grow less, after their own."""
+
+    def grows(modes: Sequence[Mode]) -> float:
+        return 1 / math.prod(mode.columns for mode in modes) - 1 / math.prod(mode.rows for mode in modes)
+
+    most = grows(own)
+    return math.prod(mode.rows if grows([mode]) < most else mode.columns for mode in others)
 
 
 def _host_seconds(run: Pass) -> float:

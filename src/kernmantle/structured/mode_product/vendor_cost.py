@@ -42,28 +42,28 @@ class ProductRates:
 
 # By the type, "dense" the matrix, "bmm" products in place, "copies" those between copies; by the batch last in memory.
 _RATES = {
-    ("f32", "dense", False): ProductRates(5.3e-6, 3.5e12, 2.53e13, 31, 115, 21, 3.2e-9, 1.0, 0.31),
-    ("f32", "dense", True): ProductRates(6.8e-6, 2.9e12, 2.37e13, 82, 76, 15, 3.9e-9, 1.0, 0.3),
-    ("f32", "bmm", False): ProductRates(2.4e-6, 2.1e12, 2.54e13, 53, 75, 20, 2.7e-8, 1.0, 0.3),
-    ("f32", "bmm", True): ProductRates(3.3e-6, 2e12, 2.96e13, 72, 62, 22, 1.7e-8, 1.0, 0.29),
-    ("f32", "copies", False): ProductRates(4e-6, 7.3e12, 2.33e13, 20, 28, 32, 2.5e-9, 1.0, 0.2),
-    ("f32", "copies", True): ProductRates(7.1e-6, 1.4e13, 5.15e13, 32, 48, 9.1, 2e-9, 1.0, 0.19),
-    ("f16", "dense", False): ProductRates(3.5e-6, 6.4e12, 3.89e14, 51, 72, 7, 8.1e-10, 3.9, 0.31),
-    ("f16", "dense", True): ProductRates(5.2e-6, 5.2e12, 1.53e14, 34, 109, 20, 5.0e-10, 2.4, 0.32),
+    ("f32", "dense", False): ProductRates(3.9e-6, 2.3e12, 2.72e13, 42, 115, 39, 2.9e-9, 1.0, 0.82),
+    ("f32", "dense", True): ProductRates(6.6e-6, 2.8e12, 2.59e13, 82, 77, 15, 4.2e-9, 1.0, 0.56),
+    ("f32", "bmm", False): ProductRates(2.3e-6, 2.1e12, 2.57e13, 53, 76, 20, 2.9e-8, 1.0, 0.3),
+    ("f32", "bmm", True): ProductRates(3.3e-6, 2e12, 3e13, 72, 61, 23, 1.7e-8, 1.0, 0.29),
+    ("f32", "copies", False): ProductRates(3.9e-6, 4.7e12, 2.7e13, 21, 28, 34, 2.7e-9, 1.0, 0.32),
+    ("f32", "copies", True): ProductRates(7.5e-6, 1.6e13, 6.33e13, 26, 61, 7.2, 2e-9, 1.0, 0.17),
+    ("f16", "dense", False): ProductRates(3.7e-6, 7.1e12, 4.87e14, 61, 72, 7, 4.9e-10, 4.6, 0.88),
+    ("f16", "dense", True): ProductRates(5e-6, 5.3e12, 4.65e14, 34, 135, 19, 1.5e-10, 6.3, 0.46),
     ("f16", "bmm", False): ProductRates(3e-6, 4.1e12, 1.83e14, 25, 94, 83, 4.6e-9, 2.4, 0.49),
-    ("f16", "bmm", True): ProductRates(3e-6, 3.8e12, 2.16e14, 64, 61, 59, 3.1e-9, 3.2, 0.93, 2.03e12),
-    ("f16", "copies", False): ProductRates(4.8e-6, 2.2e12, 4.63e14, 51, 30, 72, 3.8e-10, 4.4, 0.59),
-    ("f16", "copies", True): ProductRates(4.7e-6, 1.9e12, 2.22e14, 49, 80, 69, 2.3e-9, 2, 0.74),
+    ("f16", "bmm", True): ProductRates(3e-6, 5.1e12, 4.74e14, 66, 67, 61, 1.5e-9, 6.7, 0.82, 1.88e12),
+    ("f16", "copies", False): ProductRates(4.7e-6, 3.9e12, 5.34e14, 47, 25, 86, 2.1e-10, 6, 1.3),
+    ("f16", "copies", True): ProductRates(4.3e-6, 2.9e12, 2.91e14, 49, 84, 69, 1.9e-9, 2.5, 1.1),
 }  # fmt: skip
 _SUMS = {
-    ("f32", "bmm", False): ProductRates(5.4e-6, 1.1e12, 1.42e13, 40, 72, 11, 2.5e-8, 1.0, 0.19),
+    ("f32", "bmm", False): ProductRates(5.4e-6, 1.1e12, 1.47e13, 41, 76, 11, 2.5e-8, 1.0, 0.18),
     ("f32", "bmm", True): ProductRates(5.2e-6, 2.4e12, 2.29e13, 71, 38, 26, 1.5e-8, 1.0, 0.28),
-    ("f32", "dense", False): ProductRates(2.7e-6, 2.1e12, 2.55e13, 66, 64, 16, 1.3e-9, 1.0, 0.3),
-    ("f32", "dense", True): ProductRates(4.1e-6, 1.6e12, 2.25e13, 75, 73, 16, 3.2e-9, 1.0, 0.3),
-    ("f16", "bmm", False): ProductRates(5.4e-6, 2.3e12, 1.92e14, 51, 85, 51, 2.6e-9, 3.9, 0.82),
-    ("f16", "bmm", True): ProductRates(5.2e-6, 3.1e12, 4.34e13, 49, 38, 106, 5.3e-9, 1, 1.1, 1.79e12),
-    ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
-    ("f16", "dense", True): ProductRates(4.8e-6, 2.2e12, 1.22e14, 69, 75, 16, 5.9e-10, 2.0, 0.3),
+    ("f32", "dense", False): ProductRates(2.8e-6, 2.6e12, 2.64e13, 68, 64, 12, 8e-10, 1.0, 0.88),
+    ("f32", "dense", True): ProductRates(4.4e-6, 1.8e12, 2.16e13, 75, 74, 15, 2.9e-9, 1.0, 0.52),
+    ("f16", "bmm", False): ProductRates(5.4e-6, 3.6e12, 3.32e14, 50, 73, 73, 1.9e-9, 4.8, 1.6),
+    ("f16", "bmm", True): ProductRates(5.4e-6, 2.8e12, 1.66e14, 49, 85, 161, 4e-9, 1.0, 2.7, 1.8e12),
+    ("f16", "dense", False): ProductRates(4.3e-6, 3.4e12, 4.98e14, 61, 68, 53, 3.1e-10, 3.8, 1.1),
+    ("f16", "dense", True): ProductRates(4.7e-6, 2.2e12, 1.27e14, 69, 76, 16, 5.6e-10, 2, 0.49),
 }  # of the sums over the batch that are gradients of weights
 # Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
 # copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the

@@ -50,20 +50,24 @@ _RATES = {
     ("f32", "copies", True): ProductRates(7.5e-6, 1.6e13, 6.33e13, 26, 61, 7.2, 2e-9, 1.0, 0.17),
     ("f16", "dense", False): ProductRates(3.7e-6, 7.1e12, 4.87e14, 61, 72, 7, 4.9e-10, 4.6, 0.88),
     ("f16", "dense", True): ProductRates(5e-6, 5.3e12, 4.65e14, 34, 135, 19, 1.5e-10, 6.3, 0.46),
-    ("f16", "bmm", False): ProductRates(3e-6, 4.1e12, 1.83e14, 25, 94, 83, 4.6e-9, 2.4, 0.49),
+    ("f16", "bmm", False): ProductRates(3.1e-6, 4.2e12, 1.02e14, 30, 147, 23, 4.1e-9, 2.6, 0.33),
     ("f16", "bmm", True): ProductRates(3e-6, 5.1e12, 4.74e14, 66, 67, 61, 1.5e-9, 6.7, 0.82, 1.88e12),
     ("f16", "copies", False): ProductRates(4.7e-6, 3.9e12, 5.34e14, 47, 25, 86, 2.1e-10, 6, 1.3),
     ("f16", "copies", True): ProductRates(4.3e-6, 2.9e12, 2.91e14, 49, 84, 69, 1.9e-9, 2.5, 1.1),
 }  # fmt: skip
 _SUMS = {
-    ("f32", "bmm", False): ProductRates(5.4e-6, 1.1e12, 1.47e13, 41, 76, 11, 2.5e-8, 1.0, 0.18),
-    ("f32", "bmm", True): ProductRates(5.2e-6, 2.4e12, 2.29e13, 71, 38, 26, 1.5e-8, 1.0, 0.28),
-    ("f32", "dense", False): ProductRates(2.8e-6, 2.6e12, 2.64e13, 68, 64, 12, 8e-10, 1.0, 0.88),
-    ("f32", "dense", True): ProductRates(4.4e-6, 1.8e12, 2.16e13, 75, 74, 15, 2.9e-9, 1.0, 0.52),
-    ("f16", "bmm", False): ProductRates(5.4e-6, 3.6e12, 3.32e14, 50, 73, 73, 1.9e-9, 4.8, 1.6),
-    ("f16", "bmm", True): ProductRates(5.4e-6, 2.8e12, 1.66e14, 49, 85, 161, 4e-9, 1.0, 2.7, 1.8e12),
-    ("f16", "dense", False): ProductRates(4.3e-6, 3.4e12, 4.98e14, 61, 68, 53, 3.1e-10, 3.8, 1.1),
-    ("f16", "dense", True): ProductRates(4.7e-6, 2.2e12, 1.27e14, 69, 76, 16, 5.6e-10, 2, 0.49),
+    ("f32", "bmm", False): ProductRates(7e-6, 5.8e11, 1.81e13, 46, 89, 8.9, 1.6e-9, 1.0, 0.32),
+    ("f32", "bmm", True): ProductRates(4.7e-6, 2.4e12, 2.3e13, 84, 52, 21, 2.1e-8, 1.0, 0.31),
+    ("f32", "copies", False): ProductRates(5.9e-6, 1.2e12, 1.25e13, 34, 65, 11, 2.5e-8, 1.0, 0.16),
+    ("f32", "copies", True): ProductRates(5.1e-6, 2.4e12, 2.22e13, 70, 36, 27, 1.5e-8, 1.0, 0.27),
+    ("f32", "dense", False): ProductRates(2.7e-6, 2.1e12, 2.55e13, 66, 64, 16, 1.3e-9, 1.0, 0.3),
+    ("f32", "dense", True): ProductRates(4.1e-6, 1.6e12, 2.25e13, 75, 73, 16, 3.2e-9, 1.0, 0.3),
+    ("f16", "bmm", False): ProductRates(5.1e-6, 1.4e12, 9.6e13, 26, 67, 34, 3.9e-9, 2.3, 0.36),
+    ("f16", "bmm", True): ProductRates(5.1e-6, 3.9e12, 1.21e14, 68, 112, 96, 5.5e-9, 1.1, 0.27, 9.49e11),
+    ("f16", "copies", False): ProductRates(7e-6, 3.9e12, 6.34e14, 59, 76, 59, 9.3e-10, 9.1, 1.4),
+    ("f16", "copies", True): ProductRates(6.3e-6, 6.3e12, 1.96e14, 49, 83, 240, 5.4e-9, 1.0, 0.46, 6.7e11),
+    ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
+    ("f16", "dense", True): ProductRates(4.8e-6, 2.2e12, 1.22e14, 69, 75, 16, 5.9e-10, 2.0, 0.3),
 }  # of the sums over the batch that are gradients of weights
 # Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
 # copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the
@@ -136,16 +140,18 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
     """Return the gradient of the weights by batched products and through the gradient of the matrix."""
     a, b, c, d = pattern
     size = BYTES[dtype]
-    kind, rows, copied = "f16" if size == 2 else "f32", batch * a * d, 0.0
-    if last and a > 1:
-        copied = 2.0 * size * rows * (b + c) / _COPIED
-    elif not last:
-        copied = _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
-        copied += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
+    kind, rows, way, extra = "f16" if size == 2 else "f32", batch * a * d, "copies" if d > 1 else "bmm", _UNCOPIED
+    if d > 1:
+        extra = _COPIES_START
+    if d > 1 and last and a > 1:
+        extra += 2.0 * size * rows * (b + c) / _COPIED
+    elif d > 1 and not last:
+        extra += _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
+        extra += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
     found: dict[str, float] = {}
-    for name, rows, columns, count, extra in (
-        ("bmm", b, c, a * d, _COPIES_START + copied if d > 1 else _UNCOPIED), ("dense", a * b * d, a * c * d, 1, 3e-6),
+    for name, own, rows, columns, count, beside in (
+        ("bmm", way, b, c, a * d, extra), ("dense", "dense", a * b * d, a * c * d, 1, 3e-6),
     ):  # fmt: skip
         aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
-        found[name] = extra + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, name, last], aligned)
+        found[name] = beside + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, own, last], aligned)
     return found

@@ -152,7 +152,7 @@ def plan(
             if all(mode.factor is None for mode in own):
                 found.append(best[first])
                 continue
-            left, right_columns = (_beside(own, part) for part in (modes[:first], modes[stop:]))
+            left, right_columns = (_surrounding(own, part) for part in (modes[:first], modes[stop:]))
             sides = items * left, right * right_columns
             seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, kinds)
             if run is not None:
@@ -167,7 +167,7 @@ def plan(
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
 
 
-def _beside(own: Sequence[Mode], others: Sequence[Mode]) -> int:
+def _surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
     """Return the extent of other axes during a pass: of those that shrink more, or grow less, after their own."""
 
     def grows(modes: Sequence[Mode]) -> float:

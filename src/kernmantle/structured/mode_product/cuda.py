@@ -127,8 +127,8 @@ def _choose_algorithm(
         found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        as_given = packed or narrow_plan(problem, own) is not None
-        arranged = 0.0 if as_given else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
+        unarranged = packed or narrow_plan(problem, own) is not None
+        arranged = 0.0 if unarranged else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
         kernel = expected_seconds(problem, own, packed) + arranged
         if is_streamed(problem, weight, own, not packed):
             kernel = streamed_seconds(problem, weight, own)

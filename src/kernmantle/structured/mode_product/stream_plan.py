@@ -16,7 +16,7 @@ from .plan import Pattern, Problem
 
 THREADS = 256
 DTYPES = ("f32", "f16", "bf16")
-_MOST_ROWS, _ROWS, _FEW_ROWS = 64, 8, 4  # of the batch, and those of a thread
+_MOST_ROWS, _ROWS, _LEAST_ROWS = 64, 8, 4  # of the batch, and those of a thread
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
 _OWN, _WARP = 4, 32  # outputs of a thread, threads of a warp
 _LONG = 8  # rounds of a thread through a sum that are worth more threads
@@ -172,8 +172,8 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPl
     while found.blocks(problem) < limits.sm_count:
         if own > 1:
             own //= 2
-        elif rows > _FEW_ROWS:
-            rows = _FEW_ROWS
+        elif rows > _LEAST_ROWS:
+            rows = _LEAST_ROWS
         elif shared < threads and (found.rounds > 1 if along else found.columns > min(least, b)):
             shared *= 2
         else:

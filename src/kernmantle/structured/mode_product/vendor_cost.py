@@ -74,7 +74,7 @@ _SUMS = {
 # sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is
 # read again no longer fits.
 _COPIES_START, _UNCOPIED, _COPIED = 4e-6, -2e-6, 1.5e12
-_ROWS, _CACHED_SECTORS, _SECTORS, _HELD, _LOST = 1.9e12, 8.1e12, 2.7e12, 2.8e7, 1.1e8
+_ROWS, _CACHED_SECTORS, _SECTORS, _CACHE, _BEYOND_CACHE = 1.9e12, 8.1e12, 2.7e12, 2.8e7, 1.1e8
 _SECTOR = 32  # bytes that are read at once
 
 
@@ -99,7 +99,7 @@ def product_seconds(
 
 def _gathered_seconds(numbers: float, size: int, apart: int, again: float) -> float:
     """A copy of numbers whose neighbours lie ``apart`` bytes from each other; so many are read ``again`` before."""
-    lost = min(1.0, max(0.0, math.log(again / _HELD) / math.log(_LOST / _HELD)))
+    lost = min(1.0, max(0.0, math.log(again / _CACHE) / math.log(_BEYOND_CACHE / _CACHE)))
     sector = min(_SECTOR, apart) * ((1 - lost) / _CACHED_SECTORS + lost / _SECTORS)
     return numbers * (max(sector, size / _ROWS) + size / _ROWS)
 
@@ -140,18 +140,18 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
     """Return the gradient of the weights by batched products and through the gradient of the matrix."""
     a, b, c, d = pattern
     size = BYTES[dtype]
-    kind, rows, way, extra = "f16" if size == 2 else "f32", batch * a * d, "copies" if d > 1 else "bmm", _UNCOPIED
+    kind, rows, product, copied = "f16" if size == 2 else "f32", batch * a * d, "copies" if d > 1 else "bmm", _UNCOPIED
     if d > 1:
-        extra = _COPIES_START
+        copied = _COPIES_START
     if d > 1 and last and a > 1:
-        extra += 2.0 * size * rows * (b + c) / _COPIED
+        copied += 2.0 * size * rows * (b + c) / _COPIED
     elif d > 1 and not last:
-        extra += _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
-        extra += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
+        copied += _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
+        copied += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
     found: dict[str, float] = {}
-    for name, own, rows, columns, count, beside in (
-        ("bmm", way, b, c, a * d, extra), ("dense", "dense", a * b * d, a * c * d, 1, 3e-6),
+    for name, own, rows, columns, count, extra in (
+        ("bmm", product, b, c, a * d, copied), ("dense", "dense", a * b * d, a * c * d, 1, 3e-6),
     ):  # fmt: skip
         aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
-        found[name] = beside + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, own, last], aligned)
+        found[name] = extra + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, own, last], aligned)
     return found

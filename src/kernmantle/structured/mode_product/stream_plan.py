@@ -82,7 +82,7 @@ class StreamPlan:
 
     def __str__(self) -> str:
         order = "along" if self.along else "across"
-        shape = f"{self.rows} rows x {self.own} of {self.pattern}"
+        shape = f"{self.rows} rows x {self.own} of {tuple(self.pattern)}"
         return f"kron sparse {self.arch} streamed weights {order} k, {shape}, {self.dtype}"
 
 
@@ -108,7 +108,7 @@ class StreamSumPlan:
         return groups * a * -(-d // THREADS) * tiles
 
     def __str__(self) -> str:
-        return f"kron sparse gradient {self.arch} streamed {self.own_j} x {self.own_k} of {self.pattern}, {self.dtype}"
+        return f"kron sparse gradient {self.arch} streamed {self.own_j} x {self.own_k} of {tuple(self.pattern)}, {self.dtype}"
 
 
 def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:

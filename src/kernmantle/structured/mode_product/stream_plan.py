@@ -108,7 +108,8 @@ class StreamSumPlan:
         return groups * a * -(-d // THREADS) * tiles
 
     def __str__(self) -> str:
-        return f"kron sparse gradient {self.arch} streamed {self.own_j} x {self.own_k} of {tuple(self.pattern)}, {self.dtype}"
+        shape = f"{self.own_j} x {self.own_k} of {tuple(self.pattern)}"
+        return f"kron sparse gradient {self.arch} streamed {shape}, {self.dtype}"
 
 
 def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:

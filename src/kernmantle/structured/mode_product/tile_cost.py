@@ -234,7 +234,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
 class Waits:
     """What random products take beside a ``share`` of their model, in seconds of steps one after the other.
 
-    Of each chunk of a tile, by whether x is copied 16 bytes at a time or fewer, and of each l of a tile.
+    Of each chunk of a tile, by whether x is copied 16 bytes at a time or fewer, and of each l of a tile but one.
     """
 
     share: float
@@ -248,8 +248,8 @@ class Waits:
 # within 7 to 13 % as before (decision 0032).
 _WAITS: Mapping[tuple[bool, str], Waits] = {
     (False, "first"): Waits(1.03, 0.0, 4.4e-7), (False, "last"): Waits(0.87, 1.35e-7, 4.0e-7),
-    (False, "narrow"): Waits(0.9, 1.5e-7, 6.5e-7, 2.4e-7), (True, "first"): Waits(0.98, 1.4e-7, 2.8e-7, 6e-8),
-    (True, "last"): Waits(0.86, 2.2e-7, 0.0, 1.1e-7), (True, "narrow"): Waits(0.93, 2.0e-7, 0.0, 4.7e-7),
+    (False, "narrow"): Waits(0.92, 1.5e-7, 6.5e-7, 2.8e-7), (True, "first"): Waits(0.96, 1.4e-7, 3.0e-7),
+    (True, "last"): Waits(0.86, 3.3e-7, 0.0), (True, "narrow"): Waits(0.96, 2.0e-7, 0.0, 5.5e-7),
 }  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def packed_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits)
     kind = "last" if not plan.x_first else "narrow" if plan.takes_neighbours else "first"
     own, (_, rounds) = _WAITS[plan.split, kind], _rounds(plan, problem, limits)
     step = own.whole if plan.x_bytes == _WIDEST else own.narrow
-    waits = rounds * (plan.chunks(problem) * step + plan.tile.l * own.l)
+    waits = rounds * (plan.chunks(problem) * step + (plan.tile.l - 1) * own.l)
     return own.share * tile_seconds(plan, problem, limits) + waits
 
 

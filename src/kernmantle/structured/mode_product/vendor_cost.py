@@ -44,7 +44,7 @@ class ProductRates:
 _RATES = {
     ("f32", "dense", False): ProductRates(3.9e-6, 2.3e12, 2.72e13, 42, 115, 39, 2.9e-9, 1.0, 0.82),
     ("f32", "dense", True): ProductRates(6.6e-6, 2.8e12, 2.59e13, 82, 77, 15, 4.2e-9, 1.0, 0.56),
-    ("f32", "bmm", False): ProductRates(2.3e-6, 2.1e12, 2.57e13, 53, 76, 20, 2.9e-8, 1.0, 0.3),
+    ("f32", "bmm", False): ProductRates(3.5e-6, 2.1e12, 2.62e13, 53, 71, 19, 1.6e-8, 1.0, 0.3),
     ("f32", "bmm", True): ProductRates(3.3e-6, 2e12, 3e13, 72, 61, 23, 1.7e-8, 1.0, 0.29),
     ("f32", "copies", False): ProductRates(3.9e-6, 4.7e12, 2.7e13, 21, 28, 34, 2.7e-9, 1.0, 0.32),
     ("f32", "copies", True): ProductRates(7.5e-6, 1.6e13, 6.33e13, 26, 61, 7.2, 2e-9, 1.0, 0.17),

@@ -24,6 +24,7 @@ TITLES = {
     "compile": "Compiling", "contraction": "Distances and contractions", "cpu": "Distances and contractions",
     "estimators": "Estimators", "estimators-cpu": "Estimators", "gradient": "Gradients of predictors",
     "host": "Time of the host", "host-cuda": "Time of the host",
+    "keops-gallery": "KeOps' benchmark gallery",
     "kron": "Kronecker products", "kronsparse": "Kronecker-sparse products",
     "kronsparse-models": "Models with Kronecker-sparse layers", "layers": "Kronecker-sparse layers",
     "many": "Several GPUs",

@@ -137,7 +137,7 @@ class SparseCase:
             calls["kernel over transposed rows"] = lambda: by(
                 TRANSPOSED, rows, weight[None], None, "", False, "", None, packed
             )
-        names = ["auto", "kernel", "bmm"]
+        names = ["auto", "kernel", "bmm", *[TRANSPOSED] * (x.is_cuda and not self.last and self.pattern[3] > 1)]
         if self._fits(x):
             calls["dense, weights as given"] = lambda: by_dense(rows, weight[None])
             calls["x by dense"] = lambda: kron_sparse_matmul(grad, transposed, batch_last=self.last, algorithm="dense")

@@ -80,7 +80,7 @@ def _compile(pool: ThreadPoolExecutor, chunk: Sequence[Drawn], kind: str) -> lis
             with collected() as own:
                 for calls in (case.forward(given), case.parts(given), case.backward(given)):
                     for name, call in calls.items():
-                        if name in (OURS, UNPACKED) or "auto" in name or "kernel" in name:
+                        if name in (OURS, UNPACKED) or any(word in name for word in ("auto", "kernel", "transposed")):
                             call()
             jobs |= own
         except _FAILURES as error:

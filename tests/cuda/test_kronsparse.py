@@ -128,6 +128,19 @@ def test_products_over_turned_rows(pattern, dtype) -> None:
         assert_close(found, wanted, depth=pattern[2], magnitude=terms + rounded)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("pattern", [(2, 64, 32, 8), (3, 17, 24, 9), (1, 72, 8, 40), (1, 128, 128, 32)], ids=str)
+def test_gradients_over_turned_rows(pattern, dtype) -> None:
+    a, b, c, d = pattern
+    for batch in (1, 129, 700):
+        x = operands(pattern, batch, dtype, False)[0]
+        grad = torch.randn(batch, a * b * d, device="cuda").to(dtype)
+        found = execute.gradient(x[None], grad[None], pattern, "transposed", "")[0]
+        sides = x.double().reshape(-1, a, c, d), grad.double().reshape(-1, a, b, d)
+        wanted, terms = (torch.einsum("nikl,nijl->ijkl", *own) for own in (sides, [side.abs() for side in sides]))
+        assert_close(found, wanted, depth=batch, magnitude=terms)
+
+
 @pytest.mark.parametrize(
     ("pattern", "last"),
     [((1, 48, 40, 6), True), ((3, 20, 24, 5), True), ((5, 16, 24, 1), False), ((40, 8, 8, 32), True)],

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from kernmantle.structured.mode_product import execute, torch_products, transpose
-from kernmantle.structured.mode_product.cost import seconds
+from kernmantle.structured.mode_product.cost import gradient_seconds, seconds, transposed_seconds
 from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
-from kernmantle.structured.mode_product.transpose_plan import inner, padded, transpose_plan, transposed_seconds
+from kernmantle.structured.mode_product.transpose_plan import inner, padded, transpose_plan
+from kernmantle.testing import assert_close
 from kernmantle.torch_ops.info import RunInfo
 from tests.backend.test_cuda_compile import CARDS
 
@@ -64,6 +65,27 @@ def test_products_over_turned_rows(monkeypatch, pattern) -> None:
         assert info.route.startswith("transposed rows: ")
         execute.by("transposed", x, weight, None, "", False, "", out, packed)
         torch.testing.assert_close(out, exact(x, weight), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_gradients_over_turned_rows(monkeypatch, pattern, dtype) -> None:
+    a, b, c, d = pattern
+    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    source = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(1, 7, a * extent * d, generator=source).to(dtype) for extent in (c, b))
+    sides = grad[0].double().view(7, a, b, d), x[0].double().view(7, a, c, d)
+    wanted, terms = (torch.einsum("nijl,nikl->ijkl", *own) for own in (sides, [side.abs() for side in sides]))
+    for rows in (7, 3):
+        size = x.element_size()
+        monkeypatch.setattr(transpose, "_MOST_BYTES", rows * size * a * d * (padded(b, size) + padded(c, size)))
+        found = transpose.gradient(x, grad.expand_as(grad), pattern, "", execute.gradient)
+        assert found.shape == (1, *pattern)
+        assert found.is_contiguous()
+        assert_close(found[0], wanted, depth=7, magnitude=terms * (7 / rows))
+    assert "transposed" in gradient_seconds((1, 128, 128, 32), 4096, "bf16", "cuda")
+    assert "transposed" not in gradient_seconds((1, 128, 128, 32), 4096, "bf16", "cuda", True)
+    assert "transposed" not in gradient_seconds((32, 128, 128, 1), 4096, "bf16", "cuda")
 
 
 @pytest.mark.parametrize("pattern", [(1, 4, 5, 3), (3, 4, 5, 1), (3, 4, 2, 5), (6, 3, 3, 2), (2, 1, 3, 2)], ids=str)

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...backends.cuda.tiles import CARDS
+from ...backends.cuda.tiles import CARDS, DeviceLimits
 from ...compiler.nest import BYTES
 from .cpu_plan import small_tile
+from .plan import Problem
 from .stream_plan import stream_sum_seconds
+from .tiles import expected_seconds
+from .transpose_plan import ACCESS, in_squares, inner, padded, pass_seconds, start_seconds
 from .vendor_cost import blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
@@ -207,7 +210,42 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         found["kernel"] = min(sum_seconds(summed, pattern, batch, _MEASURED), streamed)
     else:
         found["kernel"] = 8e-5 + (5.0 if not last and d >= 4 else 1.0) * 2.0 * batch * a * b * c * d / 3e13
+    if dtype in SUMMED and not last and d > 1:
+        found[TRANSPOSED] = _transposed_sum_seconds(pattern, batch, dtype)
     return found
+
+
+def _transposed_sum_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
+    """Both arrays over transposed rows, sums of their blocks, and these in the order of the weights."""
+    (a, b, c, d), size, rates = pattern, BYTES[dtype], _rates("cuda", dtype)
+    whole = all(extent * d * size % ACCESS == 0 for extent in (b, c))
+    moved = sum(pass_seconds(extent, d, batch * a, size, True, whole) for extent in (b, c))
+    blocks, weights = (a * d, padded(b, size), padded(c, size), 1), size * a * b * c * d
+    arranged = rates.overhead + weights / rates.permuted
+    return start_seconds((b, c), d, size, whole) + moved + block_sum_seconds(blocks, batch, dtype)[1] + arranged
+
+
+def block_sum_seconds(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
+    """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
+    kernel = sum_seconds(sum_plan(_MEASURED.arch, 1, dtype, True, True), blocks, batch, _MEASURED)
+    return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
+
+
+@lru_cache(maxsize=4096)
+def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
+    """Return what a product over transposed rows should take, infinite for what is not transposed."""
+    own = inner(problem)
+    if own is None:
+        return math.inf
+    a, b, c, d = problem.pattern
+    size, rows = BYTES[problem.dtype], problem.batch * a
+    aligned = problem.x_bytes == ACCESS == problem.y_run * size
+    whole = aligned and all(in_squares(extent, d, size) for extent in (b, c))
+    moved = pass_seconds(c, d, rows, size, True, whole) + pass_seconds(b, d, rows, size, False, whole)
+    kernel = expected_seconds(own, limits, packed)
+    blocks, passes = (a * d, *own.pattern[1:3], 1), (problem.bias, problem.activation != "")
+    _, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, packed, *passes)
+    return start_seconds((b, c), d, size, whole) + moved + multiplied
 
 
 def _elementwise_seconds(d: int, ends: float) -> float:

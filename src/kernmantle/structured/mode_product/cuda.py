@@ -23,7 +23,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.tuned_tiles import session
 from . import cuda_emit
-from .cost import TRANSPOSED, quickest, rearranging_seconds
+from .cost import TRANSPOSED, quickest, rearranging_seconds, transposed_seconds
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
@@ -38,7 +38,6 @@ from .stream_plan import (
     streams,
 )
 from .tiles import expected_seconds, plan
-from .transpose_plan import transposed_seconds
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import sum_plan, sum_seconds

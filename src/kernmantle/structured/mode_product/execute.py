@@ -331,6 +331,8 @@ def gradient(
     if algorithm != "kernel":
         if algorithm == "auto":
             algorithm = quickest_gradient(pattern, *described(x))[0]
+        if algorithm == TRANSPOSED and groups == 1 and _on_gpu(x):
+            return _transposing().gradient(x, grad, pattern, precision, gradient)
         if algorithm in GRADIENTS:
             value = uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
             # An axis of length 1 may have any stride; data-parallel wrappers want that of the weight.

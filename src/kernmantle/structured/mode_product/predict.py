@@ -10,11 +10,10 @@ from ...backends.cuda.cards import Card
 from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
 from ...torch_ops.card_target import predicted
 from ...torch_ops.dtypes import NAMES
-from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds
+from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds, transposed_seconds
 from .cuda import is_streamed, is_transposed, problem_of, streamed_seconds
 from .execute import empty
 from .tiles import expected_seconds, plan
-from .transpose_plan import transposed_seconds
 
 Maybe = torch.Tensor | None
 

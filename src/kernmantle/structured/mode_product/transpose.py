@@ -10,10 +10,11 @@ from torch.nn import functional
 
 from ...backends.cuda.launch import Kernel
 from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
 from . import cuda_emit
-from .cost import TRANSPOSED
+from .cost import TRANSPOSED, block_sum_seconds
 from .cuda import choose_algorithm, load
 from .pack import PackedWeights
 from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan
@@ -63,6 +64,31 @@ def product(
             algorithm, source, own.weight, offset, activation, False, precision, result, own.packed, info
         )  # fmt: skip
         _transpose(after[:present], target, a, b, d, False)
+
+
+def gradient(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str,
+    by: Callable[..., torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Return the gradient of weights of one group, of blocks ``by`` what should be quickest, some rows at a time."""
+    a, b, c, d = pattern
+    count, size = x.shape[1], x.element_size()
+    high, wide = padded(b, size), padded(c, size)
+    rows = max(1, min(count, _MOST_BYTES // (size * a * d * (high + wide))))
+    total: Maybe = None
+    for begin in range(0, count, rows):
+        sides: list[torch.Tensor] = []
+        for source, own, extent in ((x, c, wide), (grad, b, high)):
+            part = source[0, begin : begin + rows]
+            part = part if part.stride(1) == 1 else part.contiguous()
+            turned = allocate((part.shape[0], a * d * extent), x.dtype, x.device)
+            _transpose(part, turned, a, own, d, True)
+            sides.append(turned.unflatten(1, (a, d * extent)).transpose(0, 1))
+        way, _ = block_sum_seconds((a * d, high, wide, 1), sides[0].shape[1], NAMES[x.dtype])
+        summed = by(*sides, (d, high, wide, 1), way, precision)[..., :b, :c, 0]
+        total = summed if total is None else total + summed
+    assert total is not None
+    return total.permute(0, 2, 3, 1).contiguous()[None]
 
 
 def _blocks(weight: torch.Tensor, high: int, wide: int, packed: PackedWeights | None) -> _Blocks:

@@ -7,15 +7,11 @@ memory: blocks of the array between are padded to them by zeros, whatever the ex
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
-from .cost import quickest
 from .plan import Problem
-from .tiles import expected_seconds
 
 ACCESS = 16
 # Bytes a second of the pass before and of that after, for numbers of so many bytes; a third less where l is wide.
@@ -130,24 +126,16 @@ def inner(problem: Problem) -> Problem | None:
     return replace(problem, pattern=own, groups=a, x_bytes=ACCESS, y_run=ACCESS // size)
 
 
-@lru_cache(maxsize=4096)
-def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
-    """Return what it should take, infinite for what is not transposed."""
-    own = inner(problem)
-    if own is None:
-        return math.inf
-    a, b, c, d = problem.pattern
-    _, high, wide, _ = own.pattern
-    size = BYTES[problem.dtype]
-    aligned = problem.x_bytes == ACCESS == problem.y_run * size
-    if aligned and all(in_squares(extent, d, size) for extent in (b, c)):
-        before = after = _SQUARES
-        start = _SQUARES_START
+def pass_seconds(high: int, l: int, rows: int, size: int, before: bool, aligned: bool) -> float:
+    """Return what it should take to move so many matrices ``high`` x ``l`` and their padded transposes, once begun."""
+    if aligned and in_squares(high, l, size):
+        rate = _SQUARES
     else:
-        before, after = (rate * (1.0 if d <= _WIDEST else _WIDE_SHARE) for rate in _BYTES_A_SECOND[size])
-        start = _START_SECONDS
-    moved = size * problem.batch * a * d * ((c + wide) / before + (b + high) / after)
-    kernel = expected_seconds(own, limits, packed)
-    blocks, passes = (a * d, high, wide, 1), (problem.bias, problem.activation != "")
-    _, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, packed, *passes)
-    return start + moved + multiplied
+        rate = _BYTES_A_SECOND[size][0 if before else 1] * (1.0 if l <= _WIDEST else _WIDE_SHARE)
+    return size * rows * l * (high + padded(high, size)) / rate
+
+
+def start_seconds(extents: tuple[int, int], l: int, size: int, aligned: bool) -> float:
+    """Return what two passes take to begin."""
+    whole = aligned and all(in_squares(extent, l, size) for extent in extents)
+    return _SQUARES_START if whole else _START_SECONDS

@@ -81,11 +81,11 @@ def gradient(
         for source, own, extent in ((x, c, wide), (grad, b, high)):
             part = source[0, begin : begin + rows]
             part = part if part.stride(1) == 1 else part.contiguous()
-            turned = allocate((part.shape[0], a * d * extent), x.dtype, x.device)
-            _transpose(part, turned, a, own, d, True)
-            sides.append(turned.unflatten(1, (a, d * extent)).transpose(0, 1))
-        way, _ = block_sum_seconds((a * d, high, wide, 1), sides[0].shape[1], NAMES[x.dtype])
-        summed = by(*sides, (d, high, wide, 1), way, precision)[..., :b, :c, 0]
+            rows_of_blocks = allocate((part.shape[0], a * d * extent), x.dtype, x.device)
+            _transpose(part, rows_of_blocks, a, own, d, True)
+            sides.append(rows_of_blocks.unflatten(1, (a, d * extent)).transpose(0, 1))
+        algorithm, _ = block_sum_seconds((a * d, high, wide, 1), sides[0].shape[1], NAMES[x.dtype])
+        summed = by(*sides, (d, high, wide, 1), algorithm, precision)[..., :b, :c, 0]
         total = summed if total is None else total + summed
     assert total is not None
     return total.permute(0, 2, 3, 1).contiguous()[None]

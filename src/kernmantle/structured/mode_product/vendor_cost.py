@@ -56,16 +56,16 @@ _RATES = {
     ("f16", "copies", True): ProductRates(4.3e-6, 2.9e12, 2.91e14, 49, 84, 69, 1.9e-9, 2.5, 1.1),
 }  # fmt: skip
 _SUMS = {
-    ("f32", "bmm", False): ProductRates(7e-6, 5.8e11, 1.81e13, 46, 89, 8.9, 1.6e-9, 1.0, 0.32),
-    ("f32", "bmm", True): ProductRates(4.7e-6, 2.4e12, 2.3e13, 84, 52, 21, 2.1e-8, 1.0, 0.31),
-    ("f32", "copies", False): ProductRates(5.9e-6, 1.2e12, 1.25e13, 34, 65, 11, 2.5e-8, 1.0, 0.16),
-    ("f32", "copies", True): ProductRates(5.1e-6, 2.4e12, 2.22e13, 70, 36, 27, 1.5e-8, 1.0, 0.27),
+    ("f32", "bmm", False): ProductRates(7e-6, 5.7e11, 1.8e13, 46, 90, 8.8, 1.6e-9, 1.0, 0.3),
+    ("f32", "bmm", True): ProductRates(7e-6, 2.1e12, 2.51e13, 95, 57, 21, 1.8e-8, 1.0, 0.18),
+    ("f32", "copies", False): ProductRates(5.9e-6, 1.1e12, 1.32e13, 34, 63, 12, 2.5e-8, 1.0, 0.15),
+    ("f32", "copies", True): ProductRates(6.9e-6, 4.1e12, 2.71e13, 65, 34, 24, 1.3e-8, 1.0, 0.16),
     ("f32", "dense", False): ProductRates(2.7e-6, 2.1e12, 2.55e13, 66, 64, 16, 1.3e-9, 1.0, 0.3),
     ("f32", "dense", True): ProductRates(4.1e-6, 1.6e12, 2.25e13, 75, 73, 16, 3.2e-9, 1.0, 0.3),
-    ("f16", "bmm", False): ProductRates(5.1e-6, 1.4e12, 9.6e13, 26, 67, 34, 3.9e-9, 2.3, 0.36),
-    ("f16", "bmm", True): ProductRates(5.1e-6, 3.9e12, 1.21e14, 68, 112, 96, 5.5e-9, 1.1, 0.27, 9.49e11),
-    ("f16", "copies", False): ProductRates(7e-6, 3.9e12, 6.34e14, 59, 76, 59, 9.3e-10, 9.1, 1.4),
-    ("f16", "copies", True): ProductRates(6.3e-6, 6.3e12, 1.96e14, 49, 83, 240, 5.4e-9, 1.0, 0.46, 6.7e11),
+    ("f16", "bmm", False): ProductRates(5.1e-6, 1.4e12, 9.47e13, 26, 68, 34, 3.9e-9, 2.3, 0.36),
+    ("f16", "bmm", True): ProductRates(6.3e-6, 6.4e12, 1.53e14, 71, 118, 305, 5e-9, 1.2, 0.17, 8.01e11),
+    ("f16", "copies", False): ProductRates(7e-6, 4e12, 5.44e14, 55, 69, 58, 9.8e-10, 8.9, 1.4),
+    ("f16", "copies", True): ProductRates(7.4e-6, 1.2e12, 2.09e14, 53, 64, 238, 3.7e-9, 1.0, 1.7, 9.33e11),
     ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
     ("f16", "dense", True): ProductRates(4.8e-6, 2.2e12, 1.22e14, 69, 75, 16, 5.9e-10, 2.0, 0.3),
 }  # of the sums over the batch that are gradients of weights
@@ -140,14 +140,14 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
     """Return the gradient of the weights by batched products and through the gradient of the matrix."""
     a, b, c, d = pattern
     size = BYTES[dtype]
-    kind, rows, product, copied = "f16" if size == 2 else "f32", batch * a * d, "copies" if d > 1 else "bmm", _UNCOPIED
-    if d > 1:
-        copied = _COPIES_START
-    if d > 1 and last and a > 1:
-        copied += 2.0 * size * rows * (b + c) / _COPIED
-    elif d > 1 and not last:
-        copied += _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
-        copied += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
+    kind, rows, product, copied = "f16" if size == 2 else "f32", batch * a * d, "bmm", _UNCOPIED
+    if d > 1 and not (last and a == 1):
+        product, copied = "copies", _COPIES_START
+        if last:
+            copied += 2.0 * size * rows * (b + c) / _COPIED
+        else:
+            copied += _gathered_seconds(rows * c, size, size * d, size * batch * c * d)
+            copied += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
     found: dict[str, float] = {}
     for name, own, rows, columns, count, extra in (
         ("bmm", product, b, c, a * d, copied), ("dense", "dense", a * b * d, a * c * d, 1, 3e-6),

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.backends.cuda import columns_plan
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops import cuda_row_pull
 
 pytestmark = pytest.mark.cuda
@@ -45,7 +47,8 @@ def calls(monkeypatch):
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "matern"])
 @pytest.mark.parametrize(
-    ("m", "n", "k", "c"), [(700, 900, 20, 1), (1025, 2049, 3, 2), (600, 5000, 1, 4), (513, 700, 32, 3)]
+    ("m", "n", "k", "c"),
+    [(700, 900, 20, 1), (1025, 2049, 3, 2), (600, 5000, 1, 4), (513, 700, 32, 3), (900, 700, 64, 1)],
 )
 def test_both_sets_of_points(name, m, n, k, c, calls):
     tensors, g = (_points(m, k), _points(n, k, seed=1), _points(n, c, seed=2)), _points(m, c, seed=3)
@@ -69,6 +72,58 @@ def test_equal_points_have_no_slope_of_a_distance(calls):
     assert all(bool(each.isfinite().all()) for each in found)
 
 
+@pytest.fixture
+def products(monkeypatch):
+    """Whether derivatives were made of products, and whether these lost digits."""
+    seen = []
+    own = cuda_row_pull._by_products
+    for module, name in ((cuda_row_pull, "_LEAST_BY_PRODUCTS"), (columns_plan, "_LEAST_ENTRIES")):
+        monkeypatch.setattr(module, name, 1)
+
+    def spy(*given):
+        found = own(*given)
+        seen.append(None if found is None else bool(found.loses))
+        return found
+
+    monkeypatch.setattr(cuda_row_pull, "_by_products", spy)
+    PLANS.clear()
+    yield seen
+    PLANS.clear()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "matern", "sum of both"])
+@pytest.mark.parametrize(("m", "n", "k", "c"), [(1500, 1300, 16, 1), (700, 4097, 20, 3), (2049, 1025, 64, 1)])
+def test_products_with_the_slopes(name, m, n, k, c, products):
+    kernel = {"gaussian": km.Gaussian(4.0), "matern": km.Matern(4.0, nu=2.5)}.get(name) or (
+        0.5 * km.Gaussian(3.0) + km.Gaussian(5.0)
+    )
+    tensors, g = (_points(m, k) + 10, _points(n, k, seed=1) + 10, _points(n, c, seed=2)), _points(m, c, seed=3)
+    found = _gradients(kernel, tensors, g)
+    assert products == [False, False]
+    _assert_right(found, _gradients(kernel, [tensor.double() for tensor in tensors], g.double()), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["itself", "narrow", "clusters", "NaN"])
+def test_products_that_lose_digits_give_way(kind, products):
+    x = _points(1500, 20)
+    y = x.clone() if kind in ("itself", "narrow") else _points(1300, 20, seed=1)
+    if kind == "clusters":
+        centres = _points(30, 20, seed=5)
+        x, y = (centres.repeat(50, 1) + 1e-2 * _points(1500, 20, seed=seed) for seed in (6, 7))
+    if kind == "NaN":
+        x[3, 4] = torch.nan
+    kernel = km.Gaussian({"itself": 4.0, "NaN": 4.0, "narrow": 0.6, "clusters": 0.02}[kind])
+    tensors, g = (x, y, _points(len(y), 1, seed=2)), _points(1500, 1, seed=3)
+    found = _gradients(kernel, tensors, g)
+    assert products == [kind != "itself"] * 2
+    want = _gradients(kernel, [tensor.double() for tensor in tensors], g.double())
+    if kind == "NaN":
+        assert [bool(each.isnan().any()) for each in found] == [True, True, True]
+        assert torch.equal(found[0].isnan().any(1), want[0].isnan().any(1))
+    else:
+        _assert_right(found, want)
+
+
 def test_views_offsets_and_clusters(calls):
     x = _points(20, 700, seed=1).mT + 100
     y = x[::2] + 1e-2 * _points(350, 20, seed=4)
@@ -80,7 +135,7 @@ def test_views_offsets_and_clusters(calls):
 
 
 def test_what_it_is_not_for(calls):
-    tensors, g = (_points(700, 33), _points(700, 33, seed=1), _points(700, 1, seed=2)), _points(700, 1, seed=3)
+    tensors, g = (_points(700, 65), _points(700, 65, seed=1), _points(700, 1, seed=2)), _points(700, 1, seed=3)
     found = _gradients(_kernel("gaussian"), tensors, g)
     _assert_right(found, _gradients(_kernel("gaussian"), [tensor.double() for tensor in tensors], g.double()))
     assert True not in calls

@@ -135,7 +135,7 @@ def _row_pull(program: Program, by_columns: bool, depth: int, columns: int) -> C
 
     def make(card: str) -> Planned:
         plan = row_pull_emit.RowPullPlan(pull, depth, columns, card)
-        return Planned(row_pull_emit.emit(plan), str(plan), row_pull_emit.THREADS, 0, row_pull_emit.RESIDENT)
+        return Planned(row_pull_emit.emit(plan), str(plan), row_pull_emit.THREADS, 0, plan.resident)
 
     return make
 

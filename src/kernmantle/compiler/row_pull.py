@@ -6,11 +6,12 @@ With the cotangent g of ``out[m, c] = Σ_n w(s[m, n]) v[n, c]`` and ``s[m, n] = 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..ir.differentiate import differentiate
-from ..ir.node import Node, postorder, rewrite, var, variables
+from ..ir.node import Node, const, postorder, rewrite, var, variables
 from .hoist import fold
 from .patterns import factors, product
 from .row_reduce import Apply, to_base_two
@@ -32,9 +33,70 @@ class RowPull:
     folded: tuple[Node, ...]
 
 
+@dataclass(frozen=True)
+class DifferencePull:
+    """A derivative by own points that is ``factor`` times the sum of weights times (own - other).
+
+    ``text`` is the product with the matrix of the weights. With ``same`` it is that of the apply itself.
+    """
+
+    text: str
+    factor: Node
+    same: bool
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Names of both operands, the derivative of the map by ``own``, and that of the output by the sum."""
+
+    own: str
+    other: str
+    partial: Node
+    slope: Node
+
+
 @lru_cache(maxsize=1024)
 def row_pull(text: str, by_columns: bool) -> RowPull | None:
     """Return the derivative of an apply by its points over rows, or over columns; None where it is not of this form."""
+    inner, parts = Apply.parse(text).inner, _parts(text, by_columns)
+    if parts is None:
+        return None
+    numbers = tuple(operand.name for operand in inner.numbers)
+    folded = fold(rewrite([parts.slope], lambda leaf: leaf, to_base_two), numbers, letter="f")
+    names = numbers + folded.names
+    return RowPull(parts.own, parts.other, inner.map[0], parts.partial, folded.outputs[0], names, folded.values)
+
+
+@lru_cache(maxsize=1024)
+def difference_pull(text: str, by_columns: bool) -> DifferencePull | None:
+    """Return the derivative of an apply by its points over rows, or over columns, if it is made of differences."""
+    parts = _parts(text, by_columns)
+    if parts is None or parts.partial.op != "sub":
+        return None
+    ends = [node.name for node in parts.partial.args]
+    if sorted(ends) != sorted((parts.own, parts.other)):
+        return None
+    apply = Apply.parse(text)
+    sign = const(1 if ends[0] == parts.own else -1)
+    numbers = {operand.name for operand in apply.inner.numbers}
+    of_slope = factors(parts.slope)
+    of_slope = [each for factor in of_slope for each in factors(_unmasked(factor, numbers))]
+    rest = [factor for factor in of_slope if set(variables([factor])) <= numbers]
+    moving = [factor for factor in of_slope if factor not in rest]
+    if moving == [apply.inner.outputs[0]]:
+        return DifferencePull(text, product([sign, *rest]), same=True)
+    weights = replace(apply, inner=replace(apply.inner, outputs=(parts.slope,)))
+    return DifferencePull(weights.text, sign, same=False)
+
+
+def _unmasked(node: Node, numbers: Set[str]) -> Node:
+    """Return a value without the mask that makes it 0 for numbers for which it is not defined."""
+    if node.op != "where" or node.args[1].number != 0 or not set(variables([node.args[0]])) <= numbers:
+        return node
+    return node.args[2]
+
+
+def _parts(text: str, by_columns: bool) -> _Parts | None:
     apply = Apply.parse(text)
     inner = apply.inner
     arrays = [operand for operand in inner.operands if not operand.number]
@@ -51,12 +113,9 @@ def row_pull(text: str, by_columns: bool) -> RowPull | None:
     rest = [part for part in parts if part.number is None]
     if literals and rest:
         partial, slope = product(rest), Node("mul", (product(literals), slope))
-    numbers = tuple(operand.name for operand in inner.numbers)
-    if set(variables([slope])) - {"s0", *numbers}:
+    if set(variables([slope])) - {"s0", *(operand.name for operand in inner.numbers)}:
         return None
-    folded = fold(rewrite([slope], lambda leaf: leaf, to_base_two), numbers, letter="f")
-    names = numbers + folded.names
-    return RowPull(own, other, inner.map[0], partial, folded.outputs[0], names, folded.values)
+    return _Parts(own, other, partial, slope)
 
 
 def _alike(partial: Node, mapped: Node, own: str, other: str) -> Node:

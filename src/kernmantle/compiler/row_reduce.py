@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..ir.node import Node, const, rewrite, variables
 from ..ir.program import Program
 from ..ir.reductions import PRODUCT, REDUCTIONS, SELECTIONS, Reduction
+from ..ir.simplify import simplify
 from .hoist import fold
 from .lower import Lowering
 from .nest import Nest, Port
@@ -140,6 +141,19 @@ def can_lower(apply: Apply, compute: str) -> bool:
     apart = not any(set(inner.out) <= set(operand.axes) for operand in inner.operands if operand.name in mapped)
     folds = any(reduction.is_fold for reduction in inner.reductions)
     return plain and apart and not folds and len(inner.reduced) == 1 and compute in ("f32", "f64")
+
+
+@lru_cache(maxsize=1024)
+def transposed(text: str) -> str:
+    """Return the text of the product with the transposed matrix; the first two tensors change places."""
+    apply = Apply.parse(text)
+    inner = apply.inner
+    swap = str.maketrans(inner.out, inner.out[::-1])
+    operands = [replace(operand, axes=operand.axes.translate(swap)) for operand in inner.operands]
+    if len(inner.tensors) > 1:
+        operands[:2] = reversed(operands[:2])
+    changed = replace(inner, operands=tuple(operands)).renamed()
+    return replace(apply, inner=replace(changed, map=tuple(simplify(changed.map)))).text
 
 
 def to_base_two(node: Node, args: tuple[Node, ...]) -> Node:

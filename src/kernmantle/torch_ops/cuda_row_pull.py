@@ -1,28 +1,46 @@
-"""Derivatives of products by their points on the GPU, in one kernel for each of both sets of points."""
+"""Derivatives of products by their points on the GPU, in one kernel for each of both sets of points.
+
+Where the map is a squared difference a derivative is made of products with the matrix of the slopes, which are those of
+tensor cores: Σ_n w[m, n] (x[m] - y[n]) is x[m] Σ_n w[m, n] less Σ_n w[m, n] y[n]. That loses digits where what counts
+are points close to each other, which products with random signs tell, on the device: then the kernel runs after all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_pull_emit import ENTRY, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowPullPlan, emit
-from ..compiler.row_pull import RowPull, row_pull
-from ..compiler.row_reduce import Apply
+from ..compiler.row_pull import RowPull, difference_pull, row_pull
+from ..compiler.row_reduce import Apply, transposed
 from ..ir.ops import evaluate
 from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start
+from .execute import Types
+from .row_reduce_execute import run
 
 _LEAST_ENTRIES = 1 << 18
+_LEAST_BY_PRODUCTS = 1 << 28
+"""Fewest pairs for which products are faster, with the host time of what is made of them."""
+_LEAST_NUMBERS, _MOST_WIDTH = 16, 96
+"""Fewest numbers a point and most columns of a product for which they are."""
+_SKETCHES, _CANCELLATION = 4, 4.0
+"""Products with random signs, and how much larger the parts may be than their difference: each digit more is lost."""
 _LARGEST = torch.finfo(torch.float32).max
+_TYPES = Types("f32", ("f32",)).text
 
 
 def pulled(
     text: str, numbers: Sequence[float], operands: Sequence[torch.Tensor], v: torch.Tensor, cotangent: torch.Tensor,
     wanted: Sequence[bool],
 ) -> list[torch.Tensor | None] | None:  # fmt: skip
-    """Return the wanted gradients by the operands of an apply, float32 without batch axes; None without a kernel."""
+    """Return the wanted gradients by the operands of an apply, float32 without batch axes; None without a kernel.
+
+    Behind them comes that by v, if it was made on the way.
+    """
     apply = Apply.parse(text)
     ends = [row_pull(text, by_columns) for by_columns in (False, True)]
     x, y = operands[0], operands[-1]
@@ -40,19 +58,71 @@ def pulled(
     assert by_column is not None
     first = apply.inner.operand(names[0]).axes[0] == apply.row
     rows, columns = (x, y) if first else (y, x)
-    chosen = wanted if first else wanted[::-1]
-    of_rows = _pull(by_row, apply, numbers, rows, columns, cotangent, v) if chosen[0] else None
-    of_columns = _pull(by_column, apply, numbers, columns, rows, v, cotangent) if chosen[-1] else None
+    chosen = wanted[: len(operands)] if first else wanted[: len(operands)][::-1]
+    swapped = [*reversed(operands), cotangent]
+    found: list[torch.Tensor | None] = [None, None, None]
+    if chosen[0]:
+        products = _by_products(text, False, numbers, [*operands, v], rows, columns, cotangent)
+        found[0] = _pull(by_row, apply, numbers, rows, columns, cotangent, v, products)
+    if chosen[-1]:
+        products = _by_products(text, True, numbers, swapped, columns, rows, v)
+        found[1] = _pull(by_column, apply, numbers, columns, rows, v, cotangent, products)
+        found[2] = None if products is None else products.plain
+    of_rows, of_columns, of_v = found
     if of_rows is not None and of_columns is not None and apply.inner.symmetric:
-        return [of_rows + of_columns]
-    return [of_rows, of_columns] if first else [of_columns, of_rows]
+        return [of_rows + of_columns, of_v]
+    return [of_rows, of_columns, of_v] if first else [of_columns, of_rows, of_v]
+
+
+@dataclass(frozen=True)
+class _Products:
+    """A derivative by products, whether it lost digits, as an integer on the device, and the product with v itself."""
+
+    derivative: torch.Tensor
+    loses: torch.Tensor
+    plain: torch.Tensor | None
+
+
+def _by_products(
+    text: str, by_columns: bool, numbers: Sequence[float], tensors: Sequence[torch.Tensor], own: torch.Tensor,
+    other: torch.Tensor, g: torch.Tensor,
+) -> _Products | None:  # fmt: skip
+    """Return the gradient by one set of points; ``tensors`` are those of the product, the columns v behind them."""
+    *operands, v = tensors
+    (m, k), (n, c) = own.shape, v.shape
+    width = c * (1 + k + _SKETCHES)
+    pull = difference_pull(text, by_columns)
+    fits = k >= _LEAST_NUMBERS and width <= _MOST_WIDTH and m * n >= _LEAST_BY_PRODUCTS
+    if pull is None or not fits or not limits(index_of(own.device)).has(("wgmma",)):
+        return None
+    names = [operand.name for operand in Apply.parse(text).inner.numbers]
+    (factor,) = evaluate([pull.factor], dict(zip(names, numbers, strict=True)))
+    centre = other.mean(0)
+    own, other = own - centre, other - centre
+    length = (other.square().sum(1) + own.square().sum(1).amax()).sqrt()[:, None]
+    parts = [other, length * _signs(n, _SKETCHES, own.device)]
+    columns = torch.cat([v, *((v[:, :, None] * part[:, None]).flatten(1) for part in parts)], 1)
+    (product,) = run(transposed(pull.text) if by_columns else pull.text, _TYPES, [*operands, columns], numbers)
+    sums, moments, sketch = product.split([c, c * k, c * _SKETCHES], 1)
+    moments, sketch = moments.view(m, c, k), sketch.view(m, c, _SKETCHES)
+    found = own * (g * sums).sum(1, keepdim=True) - (g[:, :, None] * moments).sum(1)
+    size = (g[:, :, None] * sketch).square().sum() / _SKETCHES
+    loses = ~(size <= _CANCELLATION**2 * found.square().sum())
+    return _Products(float(factor) * found, loses.int(), sums.contiguous() if pull.same else None)
+
+
+def _signs(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """Return 1 and -1 in an order without pattern, the same ones every time."""
+    state = torch.arange(1, rows * columns + 1, device=device) * -0x61C8864680B583EB
+    state = (state ^ (state >> 29)) * -0x40A7B892E31B1A47
+    return ((state >> 40) & 1).mul_(2).sub_(1).view(rows, columns).float()
 
 
 def _pull(
     pull: RowPull, apply: Apply, numbers: Sequence[float], own: torch.Tensor, other: torch.Tensor, g: torch.Tensor,
-    v: torch.Tensor,
+    v: torch.Tensor, products: _Products | None,
 ) -> torch.Tensor:  # fmt: skip
-    """Return the gradient by one set of points."""
+    """Return the gradient by one set of points, where products lost digits or there are none."""
     index = index_of(own.device)
     device = limits(index)
     chosen = RowPullPlan(pull, own.shape[1], v.shape[1], device.arch)
@@ -69,6 +139,8 @@ def _pull(
     )
     if kernel is not None:
         pointers = [tensor.data_ptr() for tensor in (*operands, out)]
+        pointers.append(0 if products is None else products.loses.data_ptr())
         blocks = -(-len(own) // THREADS) * parts
         start(kernel, index, blocks, (*pointers, len(own), len(other), parts, *map(float, values)))
-    return out[0] if parts == 1 else out.sum(0)
+    found = out[0] if parts == 1 else out.sum(0)
+    return found if products is None else torch.where(products.loses.bool(), found, products.derivative)

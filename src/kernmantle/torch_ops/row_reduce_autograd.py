@@ -14,20 +14,20 @@ import math
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from ..backends.reference.evaluate import evaluate
-from ..compiler.row_reduce import Apply
+from ..compiler.row_reduce import Apply, transposed
 from ..config import current
 from ..errors import GradientError
 from ..ir.definition import Definition
 from ..ir.pattern import read as read_pattern
 from ..ir.reductions import REDUCTIONS, STATISTICS, Reduction
-from ..ir.simplify import simplify
 from . import blocks
 from .autograd import apply, pulled_back
 from .dtypes import DTYPES
@@ -225,19 +225,6 @@ def _flops(shapes: Any, *others: Any, **_: Any) -> int:
     return rows_backward_flops(Apply.parse(text), shapes, needed)
 
 
-@lru_cache(maxsize=1024)
-def _transposed(text: str) -> str:
-    """Return the text of the product with the transposed matrix; the first two tensors change places."""
-    reduction = Apply.parse(text)
-    inner = reduction.inner
-    swap = str.maketrans(inner.out, inner.out[::-1])
-    operands = [replace(operand, axes=operand.axes.translate(swap)) for operand in inner.operands]
-    if len(inner.tensors) > 1:
-        operands[:2] = reversed(operands[:2])
-    transposed = replace(inner, operands=tuple(operands)).renamed()
-    return replace(reduction, inner=replace(transposed, map=tuple(simplify(transposed.map)))).text
-
-
 def _backward(
     task: Task, tensors: Tensors, result: torch.Tensor, cotangent: torch.Tensor, needed: Sequence[bool]
 ) -> list[torch.Tensor | None]:
@@ -247,22 +234,25 @@ def _backward(
     found: list[torch.Tensor | None] = [None] * len(tensors)
     wanted = tuple(needed[: len(operands)])
     if any(wanted):
-        found[: len(operands)] = _in_one_kernel(task, operands, v, wide[-1], wanted) or _through_blocks(
-            task, operands, v, result, wide[-1], wanted
-        )
-    if v is not None and needed[-1]:
-        transposed = replace(task, text=_transposed(task.text), info=RunInfo())
+        several = _in_kernels(task, operands, v, wide[-1], wanted)
+        several = several or _through_blocks(task, operands, v, result, wide[-1], wanted)
+        found = [gradient if asked else None for gradient, asked in zip_longest(several, needed)]
+    if v is not None and needed[-1] and found[-1] is None:
+        own = replace(task, text=transposed(task.text), info=RunInfo())
         swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
-        found[-1] = _evaluate(transposed, [*swapped, cotangent]).sum_to_size(v.shape)
+        found[-1] = _evaluate(own, [*swapped, cotangent]).sum_to_size(v.shape)
     return [
         None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)
     ]
 
 
-def _in_one_kernel(
+def _in_kernels(
     task: Task, operands: Tensors, v: torch.Tensor | None, cotangent: torch.Tensor, wanted: tuple[bool, ...]
 ) -> list[torch.Tensor | None] | None:
-    """Return gradients by the points without blocks of the matrix, where a GPU can and no derivative is recorded."""
+    """Return gradients by the points, and by v if it is to be had too, without blocks of the matrix.
+
+    Where a GPU can and no derivative is recorded; None elsewhere.
+    """
     types = Types.parse(task.types)
     plain_call = v is not None and not torch.is_grad_enabled() and unwatched()
     suits = plain_call and types.compute == "f32" and types.precision != "ieee" and current().precision != "ieee"

@@ -9,9 +9,18 @@ from ...ir.node import Node
 from .row_reduce_emit import ApproximateEmitter
 from .spelling import Typed, cast
 
-ENTRY, THREADS, RESIDENT = "kernmantle_kernel", 256, 2
-MOST_NUMBERS, MOST_COLUMNS = 32, 4
-_POINTERS = ("const float* own", "const float* other", "const float* g", "const float* v", "float* out")
+ENTRY, THREADS = "kernmantle_kernel", 256
+MOST_NUMBERS, MOST_COLUMNS = 64, 4
+_TWO_BLOCKS = 32
+"""Most numbers a point of which two blocks of a multiprocessor have the registers."""
+_POINTERS = (
+    "const float* own",
+    "const float* other",
+    "const float* g",
+    "const float* v",
+    "float* out",
+    "const int* gate",
+)
 _SIZES = ("rows", "columns", "parts")
 _LEAST_PART, _MOST_PARTS, _ROUNDS, _BYTES = 1024, 256, 6, 256 << 20
 
@@ -25,9 +34,14 @@ class RowPullPlan:
     columns: int
     arch: str
 
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor."""
+        return 2 if self.depth <= _TWO_BLOCKS else 1
+
     def parts(self, rows: int, columns: int, multiprocessors: int) -> int:
         """Return the parts of the columns, so that all blocks together fill the device some times."""
-        wanted = -(-_ROUNDS * RESIDENT * multiprocessors // -(-rows // THREADS))
+        wanted = -(-_ROUNDS * self.resident * multiprocessors // -(-rows // THREADS))
         limit = _BYTES // (4 * rows * self.depth)
         return max(1, min(wanted, columns // _LEAST_PART, _MOST_PARTS, limit))
 
@@ -49,7 +63,7 @@ def emit(plan: RowPullPlan) -> str:
     count = len(plan.pull.numbers)
     parameters = [*_POINTERS, *(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]
     operands = "C a, C b, const Numbers& number"
-    arguments = ", ".join(["own", "other", "g", "v", "out", *_SIZES, "number"])
+    arguments = ", ".join(["own", "other", "g", "v", "out", "gate", *_SIZES, "number"])
     return "\n".join(
         [
             f"// {plan}",
@@ -65,7 +79,7 @@ def emit(plan: RowPullPlan) -> str:
             *function("slope(C s, const Numbers& number)", plan.pull.slope, numbers | {"s0": ("s", "value")}),
             "};",
             "",
-            f'extern "C" __global__ void __launch_bounds__({THREADS}, {RESIDENT}) {ENTRY}(',
+            f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.resident}) {ENTRY}(',
             f"    {', '.join(parameters)}) {{",
             f"    const Body::Numbers number = {{{', '.join(f'float(v{i})' for i in range(count))}}};",
             f"    km::pull_rows<Body, {plan.depth}, {plan.columns}>({arguments});",

@@ -2,7 +2,7 @@
 // sum_n (sum_c g[m, c] v[n, c]) slope(sum_k map(x[m, k], y[n, k])) partial(x[m, k], y[n, k]), for every k.
 //
 // A thread has a row and its K sums in registers; rows of the other set and of v pass through shared memory. Blocks take parts of the
-// columns, whose sums are added up in order afterwards.
+// columns, whose sums are added up in order afterwards. `gate`: 0 there if somebody else has made the result, or null.
 #pragma once
 #include "apply.cuh"
 
@@ -12,10 +12,11 @@ constexpr int PULL_THREADS = 256, PULL_STAGE = 128;
 
 template <class Body, int K, int C>
 __device__ __forceinline__ void pull_rows(
-    const float* own, const float* other, const float* g, const float* v, float* out, i64 rows, i64 columns, i64 parts,
+    const float* own, const float* other, const float* g, const float* v, float* out, const int* gate, i64 rows, i64 columns, i64 parts,
     const typename Body::Numbers& number) {
     constexpr int PITCH = (K + C + 3) / 4 * 4;
     __shared__ float4 stage[PULL_STAGE * PITCH / 4];
+    if (gate != nullptr && *gate == 0) return;
     const i64 part = blockIdx.x % parts, row = blockIdx.x / parts * PULL_THREADS + threadIdx.x, at = row < rows ? row : rows - 1;
     const i64 first = columns * part / parts, last = columns * (part + 1) / parts;
     float a[K], cotangent[C], sum[K];

@@ -13,6 +13,7 @@ import torch
 import kernmantle as km
 from kernmantle.backends.cuda import select_plan
 from kernmantle.runtime.dispatch import PLANS
+from kernmantle.torch_ops import cuda_row_reduce_parts
 from kernmantle.torch_ops.info import RunInfo
 
 from .tasks import apply
@@ -20,6 +21,7 @@ from .tasks import apply
 pytestmark = pytest.mark.cuda
 SQUARES = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2)
 ROOTS = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2, epilogue=km.sqrt)
+NEGATED = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s: -s)
 WEIGHTED = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * (a - b) ** 2)
 SCALED = km.Contraction("mk,nk,h:->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, h: s * h)
 EDGES = [
@@ -78,6 +80,79 @@ def test_the_nearest_are_those_of_float64(m: int, n: int, k: int, count: int) ->
     d = squared(x, y)
     check(*nearest(SQUARES, x, y, count), d, 1e-6)
     check(*nearest(ROOTS, x, y, count), d.sqrt(), 1e-6)
+
+
+PARTS = [(300, 5000, 20, 33), (130, 4097, 64, 100), (16, 20000, 100, 256), (64, 1300, 3, 64)]
+
+
+def in_parts(contraction: km.Contraction, x: torch.Tensor, y: torch.Tensor, count: int, how: str = "smallest") -> Any:
+    info = RunInfo()
+    found = apply(contraction, how, [x, y], {}, count=count, info=info)
+    assert "parts of the columns" in info.route
+    return found
+
+
+@pytest.mark.parametrize(("m", "n", "k", "count"), PARTS)
+def test_more_than_one_warp_selects_come_from_parts(m: int, n: int, k: int, count: int) -> None:
+    x, y = normal(m, k), normal(n, k, seed=1)
+    d = squared(x, y)
+    check(*in_parts(SQUARES, x, y, count), d, 1e-6)
+    check(*in_parts(ROOTS, x, y, count), d.sqrt(), 1e-6)
+    values, places = in_parts(NEGATED, x, y, count, "largest")
+    check(-values, places, d, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["itself", "offset", "twins", "clusters", "outlier", "equal", "few values"])
+def test_parts_of_points_whose_products_tell_little(name: str) -> None:
+    x, y = hard(name)
+    y = y.repeat(4, 1)
+    check(*in_parts(SQUARES, x, y, 100), squared(x, y))
+
+
+@pytest.mark.parametrize("kind", ["one part", "few columns", "NaN"])
+def test_parts_that_have_more_of_the_nearest_than_they_select(kind: str) -> None:
+    x, y = normal(200, 20), 5 * normal(6000, 20, seed=1)
+    if kind == "one part":
+        y[3::15] = 0.1 * normal(400, 20, seed=2)  # 100 columns make 15 parts
+    elif kind == "few columns":
+        x, y = x[:40], y[:480]  # all of the 32 columns of a part are selected
+    else:
+        y[100:5950, 3] = math.nan
+    check(*in_parts(SQUARES, x, y, 100), squared(x, y))
+
+
+def test_parts_of_other_layouts_and_types() -> None:
+    x, y = normal(50, 600).T, normal(5000, 100)[:, ::2]
+    check(*in_parts(SQUARES, x, y, 64), squared(x, y))
+    pairs = normal(3, 80, 20), normal(3, 4000, 20, seed=1)
+    values, places = in_parts(SQUARES, *pairs, 50)
+    for i in range(3):
+        check(values[i], places[i], squared(pairs[0][i], pairs[1][i]))
+    x, y = normal(300, 40).bfloat16(), normal(6000, 40, seed=1).bfloat16()
+    values, places = in_parts(SQUARES, x, y, 40)
+    assert values.dtype == torch.bfloat16
+    d = squared(x, y)
+    there, wanted = d.gather(-1, places), d.sort(-1).values[:, :40]
+    assert ((there - wanted).abs() <= 3e-6 * wanted).all()
+    assert torch.equal(values, there.to(torch.bfloat16)) or ((values.double() - there).abs() <= 4e-3 * there).all()
+
+
+def test_parts_in_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_row_reduce_parts, "_BAND_BYTES", 12 * 9 * 32 * 130)
+    x, y = normal(400, 20), normal(5000, 20, seed=1)
+    check(*in_parts(SQUARES, x, y, 64), squared(x, y), 1e-6)
+
+
+def test_parts_are_captured_in_a_graph() -> None:
+    x, y = normal(300, 20), normal(5000, 20, seed=1)
+    first = km.argkmin(x, y, 50, metric="sqeuclidean", return_values=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = km.argkmin(x, y, 50, metric="sqeuclidean", return_values=True)
+    x.copy_(x.flip(0))
+    graph.replay()
+    assert torch.equal(found[0], first[0].flip(0))
+    assert torch.equal(found[1], first[1].flip(0))
 
 
 def hard(name: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,11 +13,12 @@ from ..backends.cuda.gram_plan import DeviceLimits, Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, plan_rows
+from ..backends.cuda.select_plan import part_count
 from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import RowNest
 from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
-from . import cuda_row_reduce_groups, cuda_row_reduce_score, cuda_row_reduce_select
+from . import cuda_row_reduce_groups, cuda_row_reduce_parts, cuda_row_reduce_score, cuda_row_reduce_select
 from .cuda import index_of, job_for, limits, start
 from .execute import allocate
 
@@ -42,7 +43,8 @@ class GpuRows:
             alone = cuda_row_reduce_select.entry_values(values)
             each = Layout(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
             alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)
-            if alike.form in ("select", "scan") or alike.grouped:
+            in_parts = part_count(rows, sizes | dict.fromkeys("abc", 1), own)
+            if alike.form in ("select", "scan") or alike.grouped or in_parts:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_select.of_entries(one, rows, values)
         chosen = plan_rows(rows, sizes, own, Layout(strides, tuple(alignment)))
@@ -56,15 +58,18 @@ class GpuRows:
             return cuda_row_reduce_score.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)
             )
-        starts = _starter(chosen, values, own, index)
-        if starts is None:
-            return Launcher(nothing, str(chosen))
+        in_parts = rows.selects and part_count(rows, sizes, own) > 0
+        starts = _starter(replace(chosen, gated=in_parts), values, own, index)
         trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
 
-        def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            starts(pointers, (*numbers, *trailing(tuple(numbers))))
+        def run(pointers: Sequence[int], numbers: Sequence[float], *counts: int) -> None:
+            if starts is not None:
+                starts(pointers, (*numbers, *trailing(tuple(numbers))), *counts)
 
-        return Launcher(run, str(chosen))
+        found = Launcher(run, str(chosen))
+        if in_parts:
+            found = cuda_row_reduce_parts.launcher(self.prepare, rows, values, alignment, own, device, run)
+        return found if starts is not None else Launcher(nothing, found.description)
 
 
 def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int) -> Callable[..., None] | None:

@@ -35,7 +35,7 @@ from .pow_tables import table_power
 from .score_plan import GROUP, ScoreMemory, memory, score_tile
 from .score_plan import shared_bytes as score_shared
 from .select_plan import memory as select_memory
-from .select_plan import select_tile
+from .select_plan import part_count, select_tile
 from .select_plan import shared_bytes as select_shared
 from .softmax_plan import is_split, softmax_tile
 from .softmax_plan import memory as softmax_memory
@@ -239,7 +239,7 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Whether a kernel is quicker than blocks: not of few rows, nor where products of the vendor's are quicker."""
-    if scans(rows, sizes) or columns_tiles(rows, sizes, limits):
+    if scans(rows, sizes) or columns_tiles(rows, sizes, limits) or part_count(rows, sizes, limits):
         return True
     most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
     suits = sizes["m"] >= SCAN_ROWS and sizes["l"] <= most

@@ -7,6 +7,7 @@ still be among the nearest is compared by differences: the result is that of dif
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...compiler.hoist import fold
 from ...compiler.monotone import Order, order
@@ -20,6 +21,8 @@ from .tiles import DeviceLimits, Tile
 
 SIDES, MOST = 8, 32
 """Tiles whose norms are under way, and most columns that are selected: one a lane."""
+_MOST_IN_PARTS, _SHARE = 256, 4
+"""Most columns that are selected from those of parts, and how many times more a part selects than it needs."""
 BAND_BYTES = 256 << 20
 """Most bytes of minima at a time."""
 ROWS_A_BLOCK, SELECTORS, LIST_BYTES = 8, 256, 1024
@@ -59,6 +62,18 @@ def folded_output(nest: Nest) -> tuple[Node, set[str]]:
     folded = fold(nest.outputs, uniform, letter="f")
     (output,) = folded.outputs
     return output, {*uniform, *folded.names}
+
+
+def part_count(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
+    """Return into how many parts columns are dealt of which more than ``MOST`` are selected, 0 where that is not right.
+
+    An odd number, so that columns that repeat themselves every so often are in several parts. Of columns without order
+    a part has a quarter of ``MOST``, on average: all of ``MOST`` once in 10^10 parts.
+    """
+    parts = 2 * -(-sizes["l"] * _SHARE // (2 * MOST)) + 1
+    part = {**sizes, "n": sizes["n"] // parts, "l": MOST}
+    many = rows.selects and MOST < sizes["l"] <= _MOST_IN_PARTS
+    return parts if many and select_tile(replace(rows, count=MOST), part, limits) is not None else 0
 
 
 def select_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:

@@ -1,0 +1,116 @@
+"""Selections of more columns than score tiles select at once: the best of those that are selected of parts of all.
+
+Of P parts, part i has the columns i, i + P, i + 2 P and so on. Where the worst that was selected of a part is among the
+best of all, more of that part may belong to these: then the kernel that compares all columns, which is always started
+behind, runs instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..backends.cuda.select_plan import MOST, part_count
+from ..backends.cuda.tiles import DeviceLimits
+from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
+from ..compiler.row_reduce import RowNest
+from ..runtime.launcher import Launcher
+from .dtypes import DTYPES
+
+_BAND_BYTES = 256 << 20
+"""Most bytes of what is selected of the parts at a time."""
+_KINDS = {2: "<i2", 4: "<f4", 8: "<i8"}
+Prepare = Callable[[RowNest, np.ndarray, Sequence[int], torch.device], Launcher]
+Fallback = Callable[[Sequence[int], Sequence[float], int], None]
+
+
+@dataclass(frozen=True)
+class _View:
+    """Memory of a contiguous tensor as torch may take it over."""
+
+    address: int
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.address, False), "shape": self.shape, "typestr": self.kind, "version": 3, "strides": None}
+
+
+def _steps(rows: RowNest, values: Sequence[int], role: str) -> list[int]:
+    """Return the bytes from one row or column to the next, of each port."""
+    ports = enumerate(rows.ports)
+    return [BYTES[port.dtype] * values[stride_slot(i, role)] if role in port.roles else 0 for i, port in ports]
+
+
+def launcher(
+    prepare: Prepare, rows: RowNest, values: Sequence[int], alignment: Sequence[int], own: DeviceLimits,
+    device: torch.device, fallback: Fallback,
+) -> Launcher:  # fmt: skip
+    """Return the selections of all parts and of the best of these; ``fallback(pointers, numbers, counts)``."""
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    parts, m, width, stored = part_count(rows, sizes, own), sizes["m"], sizes["l"], rows.outs[0].dtype
+    first = len(rows.ports) - len(rows.outs)
+    short = replace(rows, count=MOST, outs=(replace(rows.outs[0], dtype="f32"), rows.outs[1]))
+    by_row, by_column = (_steps(rows, values, role) for role in "mn")
+    mine = list(values)
+    mine[size_slot("l")] = MOST
+    for i in range(len(rows.ports)):
+        if i >= first:
+            mine[stride_slot(i, "m")], mine[stride_slot(i, "l")] = parts * MOST, 1
+        elif "n" in rows.ports[i].roles:
+            mine[stride_slot(i, "n")] *= parts
+    aligned = [gcd(*each) for each in zip(alignment, by_row, by_column, strict=True)]
+    band = max(1, _BAND_BYTES // (12 * parts * MOST))
+    bands = [(start, min(band, m - start)) for start in range(0, m, band)]
+    extents = [len(range(part, sizes["n"], parts)) for part in range(parts)]
+    launchers: dict[tuple[int, int], Launcher] = {}
+    for shape in dict.fromkeys((height, extent) for _, height in bands for extent in extents):
+        mine[size_slot("m")], mine[size_slot("n")] = shape
+        launchers[shape] = prepare(short, np.array(mine, np.int64), aligned, device)
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        result = torch.as_tensor(_View(pointers[first], (m, width), _KINDS[BYTES[stored]]), device=device)
+        indices = torch.as_tensor(_View(pointers[first + 1], (m, width), _KINDS[8]), device=device)
+        counts = torch.zeros(4, dtype=torch.int32, device=device)
+        for start, height in bands:
+            found = torch.empty(height, parts, MOST, device=device)
+            positions = torch.empty(height, parts, MOST, device=device, dtype=torch.int64)
+            for part, extent in enumerate(extents):
+                at = [
+                    p + start * row + part * column for p, row, column in zip(pointers, by_row, by_column, strict=True)
+                ]
+                at[first:] = [found.data_ptr() + 4 * MOST * part, positions.data_ptr() + 8 * MOST * part]
+                launchers[height, extent].run(at, numbers)
+            best, where, incomplete = best_of_parts(found, positions, width, largest=rows.how == "largest")
+            result.view(DTYPES[stored])[start : start + height] = best
+            indices[start : start + height] = where
+            counts[3] += incomplete
+        fallback(pointers, numbers, counts.data_ptr())
+
+    description = launchers[bands[0][1], extents[0]].description
+    return Launcher(run, f"{width} of {parts} parts of the columns, of each: {description}")
+
+
+def best_of_parts(
+    found: torch.Tensor, positions: torch.Tensor, count: int, *, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the best of what was found of all parts, in order, where it is, and whether more may belong to it.
+
+    ``found`` and ``positions`` have the shape (rows, parts, best first); ``positions`` are those inside of the part.
+    """
+    rows, parts, _ = found.shape
+    keys = found.neg() if largest else found
+    bits = (keys + 0.0).view(torch.int32).long()  # -0.0 is 0.0
+    bits = torch.where(keys.isnan(), 0x7FFFFFFF, torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+    positions = positions * parts + torch.arange(parts, device=found.device)[:, None]
+    ranks = (bits << 32) + positions
+    chosen = ranks.view(rows, -1).topk(count, -1, False)
+    incomplete = (ranks[:, :, -1] <= chosen.values[:, -1:]).any()
+    pick = chosen.indices
+    return found.view(rows, -1).gather(-1, pick), positions.view(rows, -1).gather(-1, pick), incomplete

@@ -27,8 +27,6 @@ HEADLINE = {
     "gauss_3_64": RowCase("gauss_3_64", SQUARES, PRODUCT, 100000, 100000, 3, 64),
     "laplace_8_16": RowCase("laplace_8_16", LAPLACE, PRODUCT, 100000, 100000, 8, 16),
 }
-SPILLED = {"gauss_3_64": 200}
-"""Bytes that the main kernel may spill."""
 
 
 @pytest.mark.parametrize("name", HEADLINE)
@@ -39,7 +37,6 @@ def test_compiles_without_serialised_products(name: str) -> None:
     assert "C75" not in log
     kernels = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
     assert set(kernels) == {"kernmantle_kernel", "kernmantle_join", SCALE, SPLIT}
-    assert int(kernels.pop("kernmantle_kernel")) <= SPILLED.get(name, 0)
     assert set(kernels.values()) == {"0"}
 
 

@@ -86,6 +86,16 @@ def test_products_of_deep_points_agree_with_float64(m: int, n: int, k: int, widt
     assert " deep, " in info.route
 
 
+@pytest.mark.parametrize(("k", "width"), [(64, 1), (64, 4), (64, 8), (16, 16), (64, 64), (200, 8)])
+def test_sums_of_long_rows_keep_their_digits(k: int, width: int) -> None:
+    x, y, v = normal(20000, k), normal(100000, k, seed=1), normal(100000, width, seed=2)
+    found = km.Gaussian(math.sqrt(k)).matmul(x, y, v)
+    rows = torch.arange(0, len(x), 100, device="cuda")
+    entries = (-squared(x[rows], y) / (2 * k)).exp()
+    terms = (entries**2 @ v.double() ** 2).sqrt()  # as large as sums of both signs are on average
+    assert (found[rows] - entries @ v.double()).norm() < 6e-7 * terms.norm()
+
+
 def deep_twin(kind: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y = normal(2000, x.shape[1], seed=1)
     outlier = x.clone()

@@ -106,15 +106,15 @@ struct ColumnRows : ValueRows<Body, Tile> {
     __device__ __forceinline__ void pass_on() const { score_pass_issue(group + 1 == GROUPS ? 0 : group + 1); }
 
     // Before the first tile, entries of 0 are multiplied with its rows of v.
-    __device__ __forceinline__ void begin(i64 m0) {
+    __device__ __forceinline__ void begin(i64 m0, i64 first) {
         Base::begin_rows(m0);
-        Base::clear_sums();
+        Base::template flush_sums<true>(first);
 #pragma unroll
         for (int i = 0; i < 4 * STEPS; ++i) weights.high[i / 4][i % 4] = weights.low[i / 4][i % 4] = 0;
         weight_unit[0] = weight_unit[1] = 1.0f;
     }
-    // Tiles of one row block; whether it came to the end.
-    __device__ __forceinline__ bool consume_rows(const Spans& spans, Stage<STAGES>& stage, i64 m0) {
+    // Tiles of one row block times columns of v from `first` on; whether it came to the end.
+    __device__ __forceinline__ bool consume_rows(const Spans& spans, Stage<STAGES>& stage, i64 m0, i64 first) {
         int before = stage.at;
 #pragma unroll 1
         for (int t = spans.begin; t < spans.end; ++t) {
@@ -129,6 +129,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
             make_tile(stage.at, t, m0);
             add_values();
             if (t > spans.begin && lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
+            if (t % SCORE_RUN == 0) Base::template flush_sums<false>(first);
             pack_entries();
             before = stage.at;
             stage.advance();
@@ -163,8 +164,8 @@ struct ColumnRows : ValueRows<Body, Tile> {
                     ptx::mbarrier_wait_parity(rows_full, phase);
                     phase ^= 1;
                 }
-                begin(m0);
-                if (!consume_rows(spans, stage, m0)) {
+                begin(m0, pass * COLUMNS);
+                if (!consume_rows(spans, stage, m0, pass * COLUMNS)) {
                     if (group == 0) score_await_issue(0);
                     return;
                 }
@@ -179,17 +180,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void apply_columns(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    if (__syncthreads_or(uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N]))) return;
-    ColumnRows<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_rows<ColumnRows<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

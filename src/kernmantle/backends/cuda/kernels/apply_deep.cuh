@@ -123,7 +123,7 @@ struct DeepRows : ValueRows<Body, Tile> {
             while (spans.next()) {
                 const i64 m0 = (i64)spans.row * BM;
                 Base::begin_rows(m0);
-                Base::clear_sums();
+                Base::template flush_sums<true>(pass * Tile::COLUMNS);
 #pragma unroll 1
                 for (int t = spans.begin; t < spans.end; ++t, phase ^= 1) {
                     if (!multiply_tile(stage, deep)) return;
@@ -133,6 +133,7 @@ struct DeepRows : ValueRows<Body, Tile> {
                     Base::multiply_values(values);
                     Base::add_values();
                     ptx::mbarrier_arrive(values_empty);  // every thread, after what it read
+                    if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(pass * Tile::COLUMNS);
                 }
                 const Share share = score_share<Tile>(g);
                 Base::end(m0, pass * Tile::COLUMNS, slot_of<Body, BM>(g.work, blockIdx.x, share.slot(spans.row), g.size[ROLE_L]), share.whole(spans.row));
@@ -144,17 +145,7 @@ struct DeepRows : ValueRows<Body, Tile> {
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void apply_deep(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    if (__syncthreads_or(uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N]))) return;
-    DeepRows<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_rows<DeepRows<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

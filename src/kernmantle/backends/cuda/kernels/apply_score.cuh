@@ -54,8 +54,9 @@ struct Score : ScoreRows<Body, Tile> {
         __syncthreads();
     }
 
-    __device__ __forceinline__ void begin(i64 m0) {
+    __device__ __forceinline__ void begin(i64 m0, i64 c) {
         Base::begin_rows(m0);
+        if (Body::SUMS) flush_sums<true>(c);
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -189,6 +190,37 @@ struct Score : ScoreRows<Body, Tile> {
         reduce_tile<true>(side, left, part);
     }
 
+    static __device__ __forceinline__ void join_lanes(State& mine) {
+        Body::join(mine, shuffle_xor(mine, 1));
+        Body::join(mine, shuffle_xor(mine, 2));
+    }
+
+    // Address of this thread's sum in memory that the block has for the row block, where it is its own; null elsewhere.
+    __device__ __forceinline__ State* address_of(i64 c, int q, int h) const {
+        const bool own = lane % 4 == 0 && (!Body::WEIGHTED || c + q < g.size[ROLE_L]);
+        return own ? score_slot<Body, BM>(g) + (c + q) * BM + local_row() + 8 * h : nullptr;
+    }
+    // Moves the sums to memory: adds them to those before, or begins with them.
+    template <bool BEGINS>
+    __device__ __forceinline__ void flush_sums(i64 c) {
+        ptx::opaque(c);  // addresses take no registers meanwhile
+#pragma unroll
+        for (int q = 0; q < GROUP; ++q)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                State& mine = total[q][h];
+                State* address = address_of(c, q, h);
+                if (BEGINS) {
+                    Body::begin(mine);
+                } else {
+                    join_lanes(mine);
+                    if (address != nullptr) Body::join(mine, *address);
+                }
+                if (address != nullptr) *address = mine;
+                Body::begin(mine);
+            }
+    }
+
     // Joins the four lanes of a row and writes it, or what is to be joined later.
     __device__ __forceinline__ void end(i64 m0, i64 c, State* slot, bool whole) {
         const auto p = origin();
@@ -197,10 +229,10 @@ struct Score : ScoreRows<Body, Tile> {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 State& mine = total[q][h];
-                Body::join(mine, shuffle_xor(mine, 1));
-                Body::join(mine, shuffle_xor(mine, 2));
+                join_lanes(mine);
                 const int local = local_row() + 8 * h;
                 if (lane % 4 != 0 || m0 + local >= g.size[ROLE_M] || (Body::WEIGHTED && c + q >= g.size[ROLE_L])) continue;
+                if (Body::SUMS) Body::join(mine, *address_of(c, q, h));
                 if (whole)
                     write_result<Body>(g, p, m0 + local, c + q, mine);
                 else
@@ -232,7 +264,7 @@ struct Score : ScoreRows<Body, Tile> {
             Spans spans(score_share<Tile>(g));
 #pragma unroll 1
             while (spans.next()) {
-                begin((i64)spans.row * BM);
+                begin((i64)spans.row * BM, c);
 #pragma unroll 1
                 for (int& t = spans.begin; t < spans.end; ++t) {
                     ptx::mbarrier_wait_parity(full + 8 * tile.at, tile.phase);
@@ -262,6 +294,7 @@ struct Score : ScoreRows<Body, Tile> {
                     __syncwarp();
                     if (lane == 0) ptx::mbarrier_arrive(sides_empty + 8 * side_at);
                     if (++side_at == SIDES) side_at = 0;
+                    if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush_sums<false>(c);
                 }
                 const Share share = score_share<Tile>(g);
                 end((i64)spans.row * BM, c, slot_of<Body, BM>(g.work, blockIdx.x, share.slot(spans.row), g.size[ROLE_L]), share.whole(spans.row));

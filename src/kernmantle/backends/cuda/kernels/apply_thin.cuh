@@ -1,10 +1,13 @@
 // Row reductions for few positions of k: a thread holds R whole rows of x and their results in registers. Rows of y, with the
-// operands that belong to them, pass through shared memory, where all lanes read the same one at once.
+// operands that belong to them, pass through shared memory, where all lanes read the same one at once. Sums in float32 of
+// THIN_RUN columns are added up in global memory, so that rounding does not add up with all of them.
 #pragma once
 #include "apply.cuh"
 #include "gram.cuh"
 
 namespace km {
+
+constexpr int THIN_RUN = 512;
 
 template <int THREADS_, int R_, int DEPTH_, int STAGE_, int UNROLL_>
 struct ApplyThin {
@@ -32,6 +35,10 @@ struct Thin {
     typedef typename Body::template Column<0> Y;
     typedef Staged<Body, Tile> S;
     static constexpr int R = Tile::R, K = Tile::DEPTH, BM = Tile::BM, GROUP = Body::SELECTS ? 1 : Body::GROUP;
+
+    static constexpr bool FLUSHES = Body::SUMS && sizeof(C) == 4;
+    // Tiles between two times that sums are moved.
+    static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 ? THIN_RUN / Tile::STAGE : 1;
 
     // How large rows may be, in units of the exponent, for their rounding to be no more than that of their sums.
     static constexpr float LIMIT = 8.0f / Extent<K>::value;
@@ -66,7 +73,24 @@ struct Thin {
         return small;
     }
 
-    __device__ __forceinline__ void begin(i64 row_block, Running* lists) {
+    // Moves the sums to memory that the block has for the row block: adds them to those before, or begins with them.
+    template <bool BEGINS>
+    __device__ __forceinline__ void flush_sums(i64 c) {
+        Running* to = slot_of<Body, BM>(g.work, blockIdx.x, 2, g.size[ROLE_L]) + threadIdx.x;
+#pragma unroll
+        for (int q = 0; q < GROUP; ++q) {
+            if (c + q >= g.size[ROLE_L]) break;
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                Running& there = to[(c + q) * BM + r * Tile::THREADS];
+                if (!BEGINS) Body::join(running[q][r], there);
+                there = running[q][r];
+                Body::begin(running[q][r]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void begin(i64 row_block, Running* lists, i64 c) {
         p = row_coord<BM>(g, row_block);
         fixed = Body::fixed(g, p);
         if constexpr (Body::SCALES) scale = Body::scale(fixed, g.number);
@@ -81,9 +105,10 @@ struct Thin {
                 worst[r] = not_a_number<C>();
             } else {
 #pragma unroll
-                for (int c = 0; c < GROUP; ++c) Body::begin(running[c][r]);
+                for (int q = 0; q < GROUP; ++q) Body::begin(running[q][r]);
             }
         }
+        if constexpr (FLUSHES) flush_sums<true>(c);
         each<0, Body::VECTORS>([&](auto index) {
             typedef typename Body::template Vector<decltype(index)::value> P;
             const typename P::T* source = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
@@ -183,7 +208,8 @@ struct Thin {
         for (int i = even; i < rows; ++i) step<SCALED>(shared + i * S::PITCH, n + i, lists);
     }
 
-    __device__ __forceinline__ void end(Running* slot, i64 c, bool whole) const {
+    __device__ __forceinline__ void end(Running* slot, i64 c, bool whole) {
+        if constexpr (FLUSHES) flush_sums<false>(c);
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const int local = r * Tile::THREADS + threadIdx.x;
@@ -195,10 +221,11 @@ struct Thin {
 #pragma unroll
                 for (int q = 0; q < GROUP; ++q) {
                     if (!inside || c + q >= g.size[ROLE_L]) continue;
+                    const Running mine = FLUSHES ? slot_of<Body, BM>(g.work, blockIdx.x, 2, g.size[ROLE_L])[(c + q) * BM + local] : running[q][r];
                     if (whole)
-                        write_result<Body>(g, p, row(r), c + q, running[q][r]);
+                        write_result<Body>(g, p, row(r), c + q, mine);
                     else
-                        slot[(c + q) * BM + local] = running[q][r];
+                        slot[(c + q) * BM + local] = mine;
                 }
             }
         }
@@ -224,7 +251,7 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
             const i64 row = quotient(t, columns), n = (t - row * columns) * Tile::STAGE;
             if (t == share.first || n == 0) {
                 slot = slot_of<Body, Tile::BM>(g.work, blockIdx.x, share.slot(row), width);
-                task.begin(row, slot);
+                task.begin(row, slot, c);
                 small = task.read_rows();
             }
             __syncthreads();
@@ -240,6 +267,9 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
                 task.template steps<Body::SCALES>(shared, n, slot);
             else
                 task.template steps<false>(shared, n, slot);
+            if constexpr (T::FLUSHES) {
+                if ((t + 1) % T::RUN == 0) task.template flush_sums<false>(c);
+            }
             if (t + 1 == share.last || (t + 1) == (row + 1) * columns) task.end(slot, c, share.whole(row));
         }
     }

@@ -4,7 +4,7 @@
 // A consumer warpgroup has 64 rows. It makes the entries of 64 columns, brings each row's largest to 2^14 .. 2^15, and makes
 // the next ones while those are multiplied; what comes out is added up in float32, as tensor cores cut what they add.
 #pragma once
-#include "wide_split.cuh"
+#include "row_sums.cuh"
 
 namespace km {
 
@@ -14,9 +14,9 @@ __device__ constexpr int apply_wide_shared_bytes() {
 }
 
 template <class Body, class Tile>
-struct WideRows {
+struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
+    typedef RowSums<Body, Tile, RowsOfGroup<Body>> Base;
     typedef typename Body::Args Args;
-    typedef typename Body::State State;
     typedef typename Body::template Row<0> X;
     static constexpr int K = Tile::DEPTH, COLUMNS = Tile::COLUMNS, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr int BM = Tile::BM, BN = Tile::BN, SIDE = wide_side<Body, Tile>();
@@ -28,17 +28,16 @@ struct WideRows {
         float unit[2];
     };
 
-    const Args& g;
+    using Base::g, Base::group, Base::lane, Base::local_row, Base::sum, Base::product;
+
     const float* sides;
     unsigned tiles, full, empty;
-    const int group, warp, lane;
     float x[K][2], ends[AtLeastOne<Body::ROW_ENDS>::value][2];
     typename Body::Fixed fixed;
-    float sum[COLUMNS / 8][4], product[COLUMNS / 8][4];
     bool infinite;
 
     __device__ __forceinline__ WideRows(const Args& g_, unsigned char* raw)
-        : g(g_), sides((const float*)(raw + STAGES * Tile::BYTES)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32), infinite(false) {
+        : Base(g_), sides((const float*)(raw + STAGES * Tile::BYTES)), infinite(false) {
         tiles = shared_address(raw);
         full = tiles + STAGES * (Tile::BYTES + SIDE * 4);
         empty = full + 8 * STAGES;
@@ -73,9 +72,6 @@ struct WideRows {
         }
     }
 
-    // First of the two rows, eight apart, that a thread holds of the block's.
-    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
-
     __device__ __forceinline__ void begin(i64 m0) {
         const auto p = origin();
         const i64 last = g.size[ROLE_M] - 1;
@@ -88,10 +84,7 @@ struct WideRows {
                 ends[decltype(index)::value][h] = end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, m, g.size[ROLE_M], ROLE_M);
             });
         }
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 8; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[j][i] = 0.0f;
+        Base::template flush_sums<true>(0);
     }
 
     // Entries of four columns, 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16, in the order of a fragment.
@@ -183,22 +176,6 @@ struct WideRows {
             }
     }
 
-    __device__ __forceinline__ void end(i64 m0, State* slot, bool whole) const {
-        const auto p = origin();
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 8; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int local = local_row() + i / 2 * 8, c = 8 * j + lane % 4 * 2 + i % 2;
-                if (m0 + local >= g.size[ROLE_M] || c >= g.size[ROLE_L]) continue;
-                const State mine = {sum[j][i] * HalfScale::of_largest(__int_as_float(g.list[LARGEST_AT + c])).inverse};
-                if (whole)
-                    write_result<Body>(g, p, m0 + local, c, mine);
-                else
-                    slot[c * BM + local] = mine;
-            }
-    }
-
     __device__ __forceinline__ void consume() {
         const auto p = origin();
         fixed = Body::fixed(g, p);
@@ -226,9 +203,10 @@ struct WideRows {
                 add(second.unit);
                 __syncwarp();
                 if (lane == 0) ptx::mbarrier_arrive(empty + 8 * now);
+                if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(0);
             }
             const Share share = score_share<Tile>(g);
-            end(m0, slot_of<Body, BM>(g.work, blockIdx.x, share.slot(spans.row), g.size[ROLE_L]), share.whole(spans.row));
+            Base::end(m0, 0, slot_of<Body, BM>(g.work, blockIdx.x, share.slot(spans.row), g.size[ROLE_L]), share.whole(spans.row));
         }
         if (infinite) atomicMax(g.list, ALL_BY_DIFFERENCES);
     }
@@ -236,17 +214,7 @@ struct WideRows {
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void apply_wide(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    if (__syncthreads_or(uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N]))) return;
-    WideRows<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_rows<WideRows<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

@@ -21,7 +21,7 @@ template <int D_, int KS_, int COLUMNS_, int GROUPS_, int BN_, int STAGES_, bool
 struct ColumnsTile {
     static constexpr int D = D_, KS = KS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, BN = BN_, STAGES = STAGES_;
     static constexpr bool FRAGMENTS = FRAGMENTS_;
-    static constexpr int BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), PARTS = SCORE_ROWS / BN;
+    static constexpr int PATIENCE = 1, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), PARTS = SCORE_ROWS / BN;
     static constexpr float SHARE = score_share_of_norms(KS);
     typedef ScoreLayout<D> Points;
     typedef ScoreLayout<D, BN> Layout;

@@ -10,7 +10,7 @@ template <int COLUMNS_, int STAGES_>
 struct DeepTile {
     static constexpr int D = 64, KS = D / 16, COLUMNS = COLUMNS_, GROUPS = 2, BN = SCORE_ROWS, STAGES = STAGES_;
     static constexpr bool FRAGMENTS = false;
-    static constexpr int BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), DEEPEST = 4096;
+    static constexpr int PATIENCE = 256, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), DEEPEST = 4096;
     // Products are added up in float32 after every stage.
     static constexpr float SHARE = score_share_of_norms(KS);
     typedef ScoreLayout<D> Layout;

@@ -13,6 +13,8 @@
 namespace km {
 
 constexpr int SCORE_ROWS = 128;
+// Tiles whose results are added up in registers before they are added to those before: rounding grows with the root of this.
+constexpr int SCORE_RUN = 32;
 
 // Of 128 points, or of some of a tile's where fewer are in shared memory.
 template <int D, int POINTS = SCORE_ROWS>
@@ -46,12 +48,14 @@ struct Scored : A {
 // the norms at every step.
 __device__ constexpr float score_share_of_norms(int steps) { return steps <= 4 ? 0.0625f : 0.125f; }
 
-// Shape of the main kernel: D positions are stored, of which KS steps of 16 are multiplied.
+// Shape of the main kernel: D positions are stored, of which KS steps of 16 are multiplied. PATIENCE: how many times as many pairs
+// may be taken by differences; above 1 a warp takes each together.
 template <int D_, int KS_, int GROUPS_, int STAGES_, int SIDES_>
 struct ScoreTile {
     static constexpr int D = D_, KS = KS_, GROUPS = GROUPS_, STAGES = STAGES_, SIDES = SIDES_;
     static constexpr int BM = 64 * GROUPS, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
     static constexpr bool FRAGMENTS = true;
+    static constexpr int PATIENCE = 1;
     static constexpr float SHARE = score_share_of_norms(KS);
     typedef ScoreLayout<D> Layout;
 };
@@ -107,6 +111,29 @@ KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
     return s.r0;
 }
 
+// The same by a warp together.
+template <class Body, class Args>
+KM_DEVICE float score_by_warp(const Args& g, i64 m, i64 n) {
+    typedef typename Body::template Row<0> X;
+    typedef typename Body::template Column<0> Y;
+    const Coord p = origin();
+    const typename X::T* x = row_of<X>(g, p, m);
+    const typename Y::T* y = row_of<Y>(g, p, n);
+    typename Body::Registers s;
+    Body::initial(s);
+#pragma unroll 2
+    for (i64 k = threadIdx.x % 32 * 4; k < g.size[ROLE_K]; k += 128) {
+        float a[4], b[4];
+        read_along_k<X, false>(a, x, g, k);
+        read_along_k<Y, false>(b, y, g, k);
+        add_four<Body>(s, a, b, g, k);
+    }
+    float sum = s.r0;
+#pragma unroll
+    for (int gap = 16; gap > 0; gap /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, gap);
+    return sum;
+}
+
 // Order in which warpgroups issue products.
 KM_DEVICE void score_await_issue(int group) { ptx::bar_sync<256>(group + 1); }
 KM_DEVICE void score_pass_issue(int group) { ptx::bar_arrive<256>(group + 1); }
@@ -120,6 +147,17 @@ template <int CELLS>
 KM_DEVICE void score_multiply(float (&d)[CELLS], unsigned low_a, unsigned high_a, unsigned low, unsigned high, int add) {
     ptx::wgmma_ss(f16(), reinterpret_cast<float (&)[CELLS / 4][4]>(d), (unsigned long long)high_a << 32 | low_a, (unsigned long long)high << 32 | low, add);
 }
+
+// Which of a block's rows a thread has.
+template <class Body>
+struct RowsOfGroup {
+    const typename Body::Args& g;
+    const int group, warp, lane;
+
+    __device__ __forceinline__ RowsOfGroup(const typename Body::Args& g_) : g(g_), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {}
+    // First of the two rows, eight apart, that a thread holds of the block's.
+    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
+};
 
 // The runs of tiles of one row block each that a block works through, begun where a row block begins (see Walk).
 struct Spans {
@@ -154,6 +192,12 @@ KM_DEVICE Share score_share(const Args& g) {
     ptx::opaque(block);
     const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN);
     return Share(block, gridDim.x, ceil_div(g.size[ROLE_M], Tile::BM) * columns, columns);
+}
+
+// Where a block adds up what it has of a row block: memory of row blocks that are written at once.
+template <class Body, int BM, class Args>
+KM_DEVICE typename Body::State* score_slot(const Args& g) {
+    return slot_of<Body, BM>(g.work, blockIdx.x, 2, g.size[ROLE_L]);
 }
 
 template <int STAGES>

@@ -26,7 +26,7 @@ struct Least<true> {
 // What a consumer warpgroup knows of its 64 rows, and the accumulators of these and Tile::BN columns. Where Tile::FRAGMENTS, the
 // points of the rows are in registers too.
 template <class Body, class Tile>
-struct ScoreRows {
+struct ScoreRows : RowsOfGroup<Body> {
     typedef typename Body::Args Args;
     typedef typename Tile::Layout Layout;
     static constexpr int D = Tile::D, KS = Tile::KS, GROUPS = Tile::GROUPS, BM = Tile::BM, BN = Tile::BN, CELLS = BN / 2;
@@ -36,8 +36,9 @@ struct ScoreRows {
     typedef Least<Body::MANY || (KS > 2)> Smallest;
     static constexpr unsigned WHOLE = 0xffffffffu;
 
-    const Args& g;
-    int group, warp, lane;
+    typedef RowsOfGroup<Body> OfGroup;
+    using OfGroup::g, OfGroup::group, OfGroup::warp, OfGroup::lane, OfGroup::local_row;
+
     float score[CELLS];
     unsigned x[FRAGMENTS ? 2 : 1][FRAGMENTS ? KS : 1][4];
     float norm[2], bound[2], factor, unit;
@@ -45,14 +46,10 @@ struct ScoreRows {
     typename Body::Fixed fixed;
     bool gives_up;
 
-    __device__ __forceinline__ ScoreRows(const Args& g_)
-        : g(g_), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32), gives_up(false) {}
+    __device__ __forceinline__ ScoreRows(const Args& g_) : OfGroup(g_), gives_up(false) {}
 
     // Whether it is so for any thread of the warpgroup.
     __device__ __forceinline__ bool any_of_group(bool mine) const { return !ptx::bar_red_and<128>(group + 1 + GROUPS, !mine); }
-
-    // First of the two rows, eight apart, that a thread holds of the block's.
-    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
 
     __device__ __forceinline__ void load_points(i64 m0) {
         typedef ScoreLayout<D> Rows;
@@ -175,25 +172,67 @@ struct ScoreRows {
             else
                 lost[i / 32] |= 1u << i % 32;
         }
-        const int mine = __popc(lost[0]) + __popc(lost[1]), rounds = __reduce_max_sync(WHOLE, mine);
+        const int mine = __popc(lost[0]) + __popc(lost[1]);
+        const int rounds = Tile::PATIENCE > 1 ? __reduce_add_sync(WHOLE, mine) : __reduce_max_sync(WHOLE, mine);
+        if (exceeds_patience(rounds, m0, n0)) return;
+        if constexpr (Tile::PATIENCE > 1)
+            correct_together(lost, m0, n0);
+        else
+            correct_alone(lost, rounds, m0, n0);
+    }
+
+    // Counts pairs taken by differences, by rounds of a warp or, where these are taken together, in one of PATIENCE tiles. Whether they
+    // are too many.
+    __device__ __forceinline__ bool exceeds_patience(int rounds, i64 m0, i64 n0) {
         int before = 0;
-        if (lane == 0 && rounds > 0) before = atomicAdd(g.list, rounds);
+        if (lane == 0 && rounds > 0) {
+            if (Tile::PATIENCE == 1 || (m0 / BM + n0 / BN) % Tile::PATIENCE == 0)
+                before = atomicAdd(g.list, rounds);
+            else
+                before = *(volatile const int*)g.list;
+        }
         gives_up = __shfl_sync(WHOLE, before, 0) > most_differences(g.size[ROLE_M], g.size[ROLE_N]);
-        if (gives_up) return;
+        return gives_up;
+    }
+
+    static __device__ __forceinline__ int first_of(const unsigned (&lost)[2]) {
+        return lost[0] ? __ffs(lost[0]) - 1 : lost[1] ? 31 + __ffs(lost[1]) : -1;
+    }
+    static __device__ __forceinline__ void drop_first(unsigned (&lost)[2]) {
+        if (lost[0])
+            lost[0] &= lost[0] - 1;
+        else
+            lost[1] &= lost[1] - 1;
+    }
+    __device__ __forceinline__ i64 column_of(int bit, int of_lane, i64 n0) const {
+        const i64 n = n0 + bit / 4 * 8 + of_lane % 4 * 2 + bit % 2;
+        return Body::MANY && n >= g.size[ROLE_N] ? g.size[ROLE_N] - 1 : n;
+    }
+    __device__ __forceinline__ void replace(int bit, float found) {
+        if (Body::SCALES) found *= factor;
+#pragma unroll
+        for (int i = 0; i < CELLS; ++i) score[i] = i == bit ? found : score[i];
+    }
+
+    __device__ __forceinline__ void correct_alone(unsigned (&lost)[2], int rounds, i64 m0, i64 n0) {
 #pragma unroll 1
         for (int round = 0; round < rounds; ++round) {
-            const int bit = lost[0] ? __ffs(lost[0]) - 1 : lost[1] ? 31 + __ffs(lost[1]) : -1;
+            const int bit = first_of(lost);
             float found = 0.0f;
-            i64 n = n0 + bit / 4 * 8 + lane % 4 * 2 + bit % 2;
-            if (Body::MANY && n >= g.size[ROLE_N]) n = g.size[ROLE_N] - 1;
-            if (bit >= 0) found = score_directly<Body>(g, m0 + local_row() + bit / 2 % 2 * 8, n);
-            if (Body::SCALES) found *= factor;
-#pragma unroll
-            for (int i = 0; i < CELLS; ++i) score[i] = i == bit ? found : score[i];
-            if (lost[0])
-                lost[0] &= lost[0] - 1;
-            else
-                lost[1] &= lost[1] - 1;
+            if (bit >= 0) found = score_directly<Body>(g, m0 + local_row() + bit / 2 % 2 * 8, column_of(bit, lane, n0));
+            replace(bit, found);
+            drop_first(lost);
+        }
+    }
+    __device__ __forceinline__ void correct_together(unsigned (&lost)[2], i64 m0, i64 n0) {
+#pragma unroll 1
+        while (const unsigned lanes = __ballot_sync(WHOLE, (lost[0] | lost[1]) != 0)) {
+            const int from = __ffs(lanes) - 1, bit = __shfl_sync(WHOLE, first_of(lost), from);
+            const i64 m = m0 + local_row() + (from / 4 - lane / 4) + bit / 2 % 2 * 8;
+            const float found = score_by_warp<Body>(g, m, column_of(bit, from, n0));
+            if (lane != from) continue;
+            replace(bit, found);
+            drop_first(lost);
         }
     }
 

@@ -16,7 +16,7 @@ struct ScoreSplit {
     // Lanes that share a row, eight positions each, and how often a warp's lanes pass over its rows.
     static constexpr int LANES = D <= 16 ? 2 : D <= 32 ? 4 : D <= 64 ? 8 : 16, PASSES = EACH * LANES / 32;
 
-    // Counts pairs that would be taken by differences, one a thread; pairs of equal index are not counted.
+    // Counts pairs that would be taken by differences, one a thread, of PATIENCE threads by one; pairs of equal index are not counted.
     static __device__ void count(const Args& g, const float* centre, int pilot) {
         __shared__ int found;
         if (threadIdx.x == 0) found = 0;
@@ -36,7 +36,7 @@ struct ScoreSplit {
             for (int i = 0; i < 8; ++i) norms = fmaf(x[i], x[i], fmaf(y[i], y[i], norms));
         }
         const bool direct = Body::DIFFERENCES ? !(score_directly<Body>(g, m, n) > fmaf(Tile::SHARE, norms, LEAST_SQUARE)) : !is_finite(norms);
-        if (direct) atomicAdd(&found, 1);
+        if (direct && threadIdx.x % Tile::PATIENCE == 0) atomicAdd(&found, 1);
         __syncthreads();
         if (threadIdx.x != 0) return;
         if constexpr (Body::SCALES) {

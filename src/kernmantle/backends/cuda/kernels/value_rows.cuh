@@ -3,19 +3,18 @@
 #pragma once
 #include "columns_split.cuh"
 #include "fragments.cuh"
+#include "row_sums.cuh"
 
 namespace km {
 
 template <class Body, class Tile>
-struct ValueRows : ScoreRows<Body, Tile> {
-    typedef ScoreRows<Body, Tile> Base;
+struct ValueRows : RowSums<Body, Tile, ScoreRows<Body, Tile>> {
+    typedef RowSums<Body, Tile, ScoreRows<Body, Tile>> Base;
     typedef typename Body::Args Args;
-    typedef typename Body::State State;
-    static constexpr int COLUMNS = Tile::COLUMNS, BM = Tile::BM, BN = Tile::BN, STEPS = BN / 16;
+    static constexpr int COLUMNS = Tile::COLUMNS, BN = Tile::BN, STEPS = BN / 16;
     using Base::CELLS, Base::WHOLE, Base::g, Base::lane, Base::score, Base::bound, Base::unit, Base::gives_up;
-    using Base::local_row, Base::uniform, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries;
+    using Base::uniform, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries, Base::sum, Base::product;
 
-    float sum[COLUMNS / 8][4], product[COLUMNS / 8][4];
     Fragments<STEPS, true> weights;
     float weight_unit[2];
     bool infinite;
@@ -24,11 +23,6 @@ struct ValueRows : ScoreRows<Body, Tile> {
 
     // Number of passes over the columns of v.
     __device__ __forceinline__ int passes() const { return (int)ceil_div(g.size[ROLE_L], COLUMNS); }
-
-    __device__ __forceinline__ void clear_sums() {
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) sum[i / 4][i % 4] = 0.0f;
-    }
 
     // Starts the products of the fragments with rows of v, small ones first.
     __device__ __forceinline__ void multiply_values(unsigned values) {
@@ -82,23 +76,6 @@ struct ValueRows : ScoreRows<Body, Tile> {
             weight_unit[h] = own.inverse;
         }
         pack_fragments<f16>(weights, reinterpret_cast<const float(&)[2 * STEPS][4]>(score), scale);
-    }
-
-    __device__ __forceinline__ void end(i64 m0, i64 first, State* slot, bool whole) const {
-        const auto p = origin();
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 8; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int local = local_row() + i / 2 * 8;
-                const i64 c = first + 8 * j + lane % 4 * 2 + i % 2;
-                if (m0 + local >= g.size[ROLE_M] || c >= g.size[ROLE_L]) continue;
-                const State mine = {sum[j][i] * HalfScale::of_largest(__int_as_float(g.list[LARGEST_AT + c])).inverse};
-                if (whole)
-                    write_result<Body>(g, p, m0 + local, c, mine);
-                else
-                    slot[c * BM + local] = mine;
-            }
     }
 };
 

@@ -100,4 +100,21 @@ __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
     split_values<Body, Tile>(g, blockIdx.x, 0, g.values + blockIdx.x * (i64)Tile::BYTES);
 }
 
+// A block of rows times many columns of v: a thread that keeps tiles coming, warpgroups that consume them. Where the points do not
+// suit products, or v does not, another kernel runs.
+template <class Rows, class Tile, int PRODUCER, int CONSUMER, class Args>
+__device__ __forceinline__ void run_rows(const Args& g) {
+    extern __shared__ __align__(1024) unsigned char raw[];
+    if (__syncthreads_or(uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N]))) return;
+    Rows task(g, raw);
+    task.prepare();
+    if (task.group == Tile::GROUPS) {
+        ptx::setmaxnreg_dec<PRODUCER>();
+        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
+    } else {
+        ptx::setmaxnreg_inc<CONSUMER>();
+        task.consume();
+    }
+}
+
 }  // namespace km

@@ -20,6 +20,7 @@ from .store import Row, latest
 COLOURS = ("#1b6ca8", "#e07a2f", "#8a8a8a", "#4c9f70", "#b05a8e", "#b8a13a", "#22313f")
 MARKS = "oDs^vP*"
 TITLES = {
+    "attention": "Attention and soft minima",
     "apply": "Products with a kernel's matrix", "apply-cpu": "Products with a kernel's matrix",
     "compile": "Compiling", "contraction": "Distances and contractions", "cpu": "Distances and contractions",
     "estimators": "Estimators", "estimators-cpu": "Estimators", "gradient": "Gradients of predictors",

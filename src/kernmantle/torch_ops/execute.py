@@ -98,9 +98,9 @@ def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
     try:
-        if len(shape) == 2:  # extents one by one cost torch 1.3 us less than a tuple of them
-            return torch.empty(shape[0], shape[1], dtype=dtype, device=device)
-        return torch.empty(shape, dtype=dtype, device=device)
+        if shape:  # extents one by one cost torch 0.5 to 1.3 us less than a tuple of them
+            return torch.empty(*shape, dtype=dtype, device=device)
+        return torch.empty((), dtype=dtype, device=device)
     except RuntimeError as error:
         size = math.prod(shape) * dtype.itemsize
         raise OutOfMemoryError(

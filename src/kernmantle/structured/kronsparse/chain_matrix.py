@@ -6,6 +6,7 @@ The matrix is made of the weights, and its gradient taken apart, by kernels wher
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from .chain_products import (
     join_side_stream,
     memory_shape,
     side_stream,
+    splits_streams,
 )
 
 _MOST_SIDE_ROWS = 4096  # up to which the rows of a bias are summed beside the gradients of weights
@@ -191,8 +193,8 @@ class MatrixBackward:
         if self.sums and x is not None:
             rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
             of_matrix = torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
-        apart = self.of_x and (self.sums or self.within or self.bias is not None)
-        with side_stream(grad.device, apart):
+        apart = self.of_x and (self.sums or self.within or self.bias is not None) and splits_streams(grad.device)
+        with side_stream(grad.device) if apart else nullcontext():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
             if self.within:
                 of_bias = allocate_as(grad, (flat.shape[0 if last else 1],))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
@@ -139,6 +138,11 @@ def _launched(
     return out
 
 
+def reads_address(multiply: Multiply | None) -> bool:
+    """Return whether a product takes of its weight the address alone, which a transposed one shares."""
+    return isinstance(multiply, partial) and multiply.func is _launched
+
+
 def _multiplied(
     activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
     out: Maybe, info: RunInfo,
@@ -212,15 +216,13 @@ def _summed(launch: Any, grad: torch.Tensor) -> torch.Tensor:
 _SIDES: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def _splits(device: torch.device) -> bool:
+def splits_streams(device: torch.device) -> bool:
     """Return whether work is put on two streams: where that costs the host nothing later."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def side_stream(device: torch.device, wanted: bool) -> Any:
+def side_stream(device: torch.device) -> Any:
     """Return what is done here runs beside what follows, until :func:`join_side_stream`."""
-    if not wanted or not _splits(device):
-        return nullcontext()
     side = _SIDES.get(device) or _SIDES.setdefault(device, torch.cuda.Stream(device))
     side.wait_stream(torch.cuda.current_stream(device))
     return torch.cuda.stream(side)
@@ -228,7 +230,7 @@ def side_stream(device: torch.device, wanted: bool) -> Any:
 
 def join_side_stream(device: torch.device) -> None:
     """What follows waits for what was done beside."""
-    if _splits(device) and device in _SIDES:
+    if device in _SIDES:
         torch.cuda.current_stream(device).wait_stream(_SIDES[device])
 
 

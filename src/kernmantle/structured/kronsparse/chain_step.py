@@ -7,6 +7,7 @@ and gradients have the features last, or first with ``batch_last``; weights are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -33,8 +34,10 @@ from .chain_products import (
     is_in_one_piece,
     join_side_stream,
     memory_shape,
+    reads_address,
     shaped,
     side_stream,
+    splits_streams,
 )
 
 FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
@@ -212,7 +215,7 @@ class FactorStep:
                 a, _, c, d = weight.shape
                 below = empty(moved, a * c * d, self.options.batch_last)
                 multiply = bind_product(moved, weight.transpose(1, 2), None, "", self.options, below, False)
-            levels.append(_FactorLevel(index, multiply, sums))
+            levels.append(_FactorLevel(index, multiply, not reads_address(multiply), sums))
             if below is None:
                 break
             moved = below
@@ -220,10 +223,14 @@ class FactorStep:
 
 
 class _FactorLevel(NamedTuple):
-    """The product by the transpose of a factor, and the gradient of its weights."""
+    """The product by the transpose of a factor, and the gradient of its weights.
+
+    ``transposes``: the product takes the transposed factor, not only its address.
+    """
 
     position: int
     multiply: Multiply | None
+    transposes: bool
     sums: Sum | None
 
 
@@ -244,16 +251,18 @@ class FactorBackward:
         of_bias = None if self.bias is None else self.bias(moved)
         found: list[Maybe] = [None] * len(weights)
         alive = [moved]  # what another stream reads stays
-        for index, multiply, sums in self.levels:
+        splits = self.apart and splits_streams(grad.device)
+        for index, multiply, transposes, sums in self.levels:
             value, weight = (saved[index - 1] if index else x), weights[index]
             if sums is not None and value is not None:
                 value = value if index else canonical(value, self.batch_last)
-                with side_stream(grad.device, self.apart):
+                with side_stream(grad.device) if splits else nullcontext():
                     found[index] = sums(value, moved)[0]
             if multiply is not None:
-                moved = multiply(moved, weight.transpose(1, 2), None, None, None, info)
+                other = weight.transpose(1, 2) if transposes else weight
+                moved = multiply(moved, other, None, None, None, info)
                 alive.append(moved)
-        if self.apart:
+        if splits:
             join_side_stream(grad.device)
         return shaped(moved, grad, self.batch_last) if self.of_x else None, of_bias, found
 

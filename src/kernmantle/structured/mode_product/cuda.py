@@ -12,7 +12,7 @@ import torch
 
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.device import gpu
-from ...backends.cuda.launch import Kernel
+from ...backends.cuda.launch import Kernel, ReadyLaunch
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime import dispatch
 from ...runtime.cache import current_cache
@@ -43,6 +43,7 @@ from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import sum_plan, sum_seconds
 
 Maybe = torch.Tensor | None
+_ALIGNED = 256  # bytes, as of what is allocated
 OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
 """What a kernel needs to start while the one before it ends."""
 
@@ -260,11 +261,12 @@ def bind_gradient(
     slots = chosen.slots(pattern, groups, batch, limits(index))
     blocks, shape = chosen.tiles(pattern, groups) * slots, (slots, groups, *pattern)
     rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
+    ready = None if loaded is None else _ready(loaded[0], 3, rest)
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         parts = allocate(shape, torch.float32, x.device)
-        if loaded is not None:
-            start(loaded[0], index, blocks, (x.data_ptr(), grad.data_ptr(), parts.data_ptr(), *rest))
+        if ready is not None:
+            start(ready, index, blocks, (x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
         total = parts[0] if slots == 1 else parts.sum(0)
         return total if x.dtype == torch.float32 else total.to(x.dtype)
 
@@ -290,26 +292,28 @@ def _wide(
     if loaded is None:
         return None
     prepare, kernel = loaded
-    sizes = (chosen.image_bytes(problem), chosen.scales(problem))
+    # In one piece: the image of the weights, and behind it what undoes the scale of each column.
+    image_bytes = -(-chosen.image_bytes(problem) // _ALIGNED) * _ALIGNED
+    whole = (image_bytes + 4 * chosen.scales(problem),)
     units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
-    rearranging = (problem.groups, *problem.pattern, *weight_strides)
-    rest = (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides)
+    ready_prepare = _ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides))
+    ready = _ready(kernel, 6, (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides))
     arrangement = chosen.arrangement(problem)
 
-    def made(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weights in the order in which the kernel reads them, and what undoes the scale of each column."""
-        image = allocate(sizes[:1], torch.uint8, weight.device)
-        scale = allocate(sizes[1:], torch.float32, weight.device)
-        start(prepare, index, units, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
-        return image, scale
+    def made(weight: torch.Tensor) -> torch.Tensor:
+        """Return the weights in the order in which the kernel reads them, and their scales."""
+        image = allocate(whole, torch.uint8, weight.device)
+        at = image.data_ptr()
+        start(ready_prepare, index, units, (weight.data_ptr(), at, at + image_bytes))
+        return image
 
     def run(
         x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
     ) -> None:
-        image, scale = (
-            made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
-        )
-        start(kernel, index, blocks, (*_pointers(x, weight, image, bias, scale, out), *rest))
+        image = made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
+        image_at, bias_at = image.data_ptr(), 0 if bias is None else bias.data_ptr()
+        addresses = x.data_ptr(), weight.data_ptr(), image_at, bias_at, image_at + image_bytes, out.data_ptr()
+        start(ready, index, blocks, addresses)
 
     return run
 
@@ -332,11 +336,12 @@ def _streamed(
     )
     if loaded is None:
         return None
-    blocks, rest = chosen.blocks(problem), (problem.batch, *problem.pattern, 0, 0)
+    blocks = chosen.blocks(problem)
+    ready = _ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, 0, *strides))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
         x = x.contiguous() if copied else x
-        start(loaded[0], index, blocks, (*_pointers(x, weight, None, bias, None, out), *rest, *strides))
+        start(ready, index, blocks, _pointers(x, weight, bias, out))
 
     return run
 
@@ -383,19 +388,22 @@ def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int
     if loaded is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))
-    rest = (problem.batch, *problem.pattern, 0, slots, *strides)
+    ready = _ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
-        start(loaded[0], index, blocks, (*_pointers(x, weight, None, bias, None, out), *rest))
+        start(ready, index, blocks, _pointers(x, weight, bias, out))
 
     return run
 
 
-def _pointers(
-    x: torch.Tensor, weight: torch.Tensor, image: Maybe, bias: Maybe, scale: Maybe, out: torch.Tensor
-) -> tuple[int, ...]:
-    image_at, bias_at, scale_at = (0 if tensor is None else tensor.data_ptr() for tensor in (image, bias, scale))
-    return x.data_ptr(), weight.data_ptr(), image_at, bias_at, scale_at, out.data_ptr()
+def _ready(kernel: Kernel, addresses: int, rest: tuple[int, ...]) -> ReadyLaunch:
+    """Return launches on so many addresses, behind which the arguments are always the same."""
+    return ReadyLaunch(kernel, (*addresses * (0,), *rest), (0,), addresses)
+
+
+def _pointers(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor) -> tuple[int, ...]:
+    """Return the addresses for a kernel that reads weights where they lie."""
+    return x.data_ptr(), weight.data_ptr(), 0, 0 if bias is None else bias.data_ptr(), 0, out.data_ptr()
 
 
 def load(

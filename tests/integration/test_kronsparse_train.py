@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from kernmantle import KSLinear, config, kron_sparse_matmul
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.kronsparse import chain_cpu, chain_matrix, chain_training
+from kernmantle.structured.kronsparse import chain_cpu, chain_matrix, chain_step, chain_training
 from kernmantle.structured.mode_product import grouped
 
 CHAINS = {
@@ -131,6 +132,90 @@ def test_second_derivatives_and_many_cotangents(kind, steps):
     for place, each in enumerate(cotangents):
         for own, whole in zip(torch.autograd.grad(found, given, each, retain_graph=True), many, strict=True):
             torch.testing.assert_close(own, whole[place])
+
+
+def ready_passes(monkeypatch):
+    """Count backward passes that were prepared in the forward pass, and those that ran so."""
+    counted = {"prepared": 0, "ran": 0}
+    prepare, run = chain_step.GroupedBackward.prepare, chain_step.ReadyBackward.run
+
+    def prepared(self, *arguments):
+        counted["prepared"] += 1
+        return prepare(self, *arguments)
+
+    def ran(self, *arguments):
+        counted["ran"] += 1
+        return run(self, *arguments)
+
+    monkeypatch.setattr(chain_step.GroupedBackward, "prepare", prepared)
+    monkeypatch.setattr(chain_step.ReadyBackward, "run", ran)
+    return counted
+
+
+def layer_of(chain, rows):
+    layer = KSLinear(18, 10, CHAINS[chain], dtype=torch.float64)
+    x = torch.randn(rows, 18, dtype=torch.float64, requires_grad=True)
+    return layer, x, [x, *layer.parameters()]
+
+
+def test_a_backward_pass_that_was_prepared_gives_the_same(steps, monkeypatch):
+    layer, x, leaves = layer_of("two", 5)
+    cotangents = [torch.randn(5, 10, dtype=torch.float64) for _ in range(3)]
+    steps("factors")
+    expected = [torch.autograd.grad(layer(x), leaves, each) for each in cotangents]
+    steps("grouped")
+    counted = ready_passes(monkeypatch)
+    found = [torch.autograd.grad(layer(x), leaves, each) for each in cotangents]
+    assert counted == {"prepared": 2, "ran": 2}
+    torch.testing.assert_close(found, expected)
+    first, second = layer(x), layer(x)  # two at once, in the other order
+    torch.testing.assert_close(torch.autograd.grad(second, leaves, cotangents[1]), expected[1])
+    torch.testing.assert_close(torch.autograd.grad(first, leaves, cotangents[0]), expected[0])
+    assert counted == {"prepared": 4, "ran": 4}
+    assert len({gradient.data_ptr() for step in found for gradient in step}) == 3 * len(leaves)
+
+
+def test_a_prepared_pass_runs_once_and_where_it_fits(steps, monkeypatch):
+    layer, x, leaves = layer_of("two", 5)
+    cotangent = torch.randn(5, 10, dtype=torch.float64)
+    steps("factors")
+    expected = torch.autograd.grad(layer(x), leaves, cotangent)
+    summed = torch.autograd.grad(layer(x).sum(), leaves)
+    steps("grouped")
+    torch.autograd.grad(layer(x), leaves, cotangent)
+    counted = ready_passes(monkeypatch)
+    kept = layer(x)
+    for _ in range(3):
+        torch.testing.assert_close(torch.autograd.grad(kept, leaves, cotangent, retain_graph=True), expected)
+    assert counted == {"prepared": 1, "ran": 1}
+    torch.testing.assert_close(torch.autograd.grad(layer(x).sum(), leaves), summed)  # a gradient of one number
+    assert counted["ran"] == 1
+    torch.testing.assert_close(torch.autograd.grad(layer(x), [x], cotangent), expected[:1])
+    counted["ran"] = 0
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+        torch.testing.assert_close(torch.autograd.grad(layer(x), leaves, cotangent), expected)
+    again = torch.autograd.grad(layer(x), leaves, cotangent, create_graph=True)
+    torch.testing.assert_close(again, expected)
+    assert counted["ran"] == 0
+    with torch.no_grad():
+        layer.weights[0].mul_(2)
+    moved = layer(x)
+    with torch.no_grad():
+        layer.weights[0].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        moved.backward(cotangent)
+
+
+def test_a_prepared_pass_lives_as_long_as_its_result(steps):
+    layer, x, _ = layer_of("two", 5)
+    steps("grouped")
+    layer(x).sum().backward()
+    layer(x).backward(torch.ones(5, 10, dtype=torch.float64))
+    result = layer(x)
+    graph = weakref.ref(result.grad_fn)
+    assert "ready" in result.grad_fn.__dict__
+    del result
+    assert graph() is None
 
 
 @pytest.mark.parametrize("kind", ["grouped", "matrix"])

@@ -41,6 +41,10 @@ from .chain_products import (
 )
 
 FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
+Launch = Callable[[Sequence[int]], None]
+PRODUCT_OPERANDS = 4
+"""Addresses of one product of a launch, the gradient's the first of them in a backward pass."""
+_MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer
 
 
 class Step(Protocol):
@@ -74,7 +78,7 @@ class GroupedStep:
     ``reads_x`` and ``reads_weights`` say that launches read these tensors, and the bias, where they lie.
     """
 
-    launches: tuple[Callable[[tuple[int, ...]], None], ...]
+    launches: tuple[Launch, ...]
     shapes: tuple[tuple[int, ...], ...]
     reads_x: bool
     reads_weights: bool
@@ -106,7 +110,7 @@ class GroupedStep:
         of_x, of_bias, *of_weights = needed
         last, moved = self.options.batch_last, canonical(grad, self.options.batch_last)
         values = [None if value is None else canonical(value, last) for value in (x, *saved)]
-        own, levels = in_one_piece(weights, grad.dtype), list[_Level]()
+        own, levels, written = in_one_piece(weights, grad.dtype), list[_Level](), 0
         reads = moved.data_ptr() == grad.data_ptr() and is_in_one_piece(weights, grad.dtype)
         reads = reads and all(
             one is None or other is None or one.data_ptr() == other.data_ptr()
@@ -127,18 +131,21 @@ class GroupedStep:
             shape = memory_shape(a * c * d, grad, last) if deeper else None
             features = a * b * d if of_this is not None else 0
             own_shape = tuple(weight.shape) if of_weights[index] else None
+            written += sum(each.numel() for each in (below, of_weight, of_this) if each is not None)
             levels.append(_Level(index, launch.launch, shape, own_shape, features))
             if below is None:
                 break
             moved = below
-        return GroupedBackward(tuple(levels), reads, of_x, last, grouped().backward_addresses)
+        return GroupedBackward(
+            tuple(levels), reads, of_x, last, grouped().backward_addresses, grad.element_size() * written
+        )
 
 
 class _Level(NamedTuple):
     """The launch for one factor: shapes of the gradients below and of its weights, and features of a bias it sums."""
 
     position: int
-    launch: Callable[[tuple[int, ...]], None]
+    launch: Launch
     below: tuple[int, ...] | None
     of_weight: tuple[int, ...] | None
     of_bias: int
@@ -153,6 +160,7 @@ class GroupedBackward:
     of_x: bool
     batch_last: bool
     addresses: Callable[..., tuple[int, ...]]
+    written_bytes: int
     route: str = "grouped"
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
@@ -161,24 +169,92 @@ class GroupedBackward:
         if not self.reads:
             grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
             values = [None if value is None else canonical(value, self.batch_last) for value in values]
-        found: list[Maybe] = [None] * len(weights)
-        of_bias, moved, grad_at = None, grad, grad.data_ptr()
+        calls, found = self._arranged(values, weights, grad, grad.data_ptr())
+        for launch, addresses in calls:
+            launch(addresses)
+        return found.below[-1] if self.of_x else None, found.of_bias, found.of_weights
+
+    def _arranged(
+        self, values: Sequence[Maybe], weights: Weights, like: torch.Tensor, grad_at: int
+    ) -> tuple[list[tuple[Launch, tuple[int, ...]]], _Written]:
+        """Return the launches with their addresses, and what they write; the gradient is like ``like``."""
+        calls, below = list[tuple[Launch, tuple[int, ...]]](), list[torch.Tensor]()
+        of_weights: list[Maybe] = [None] * len(weights)
+        of_bias: Maybe = None
         for index, launch, shape, weight_shape, features in self.levels:
-            value, below, below_at, of_weight_at, of_bias_at = values[index], None, None, None, None
+            value = values[index]
             value_at = 0 if value is None else value.data_ptr()
+            below_at = of_weight_at = of_bias_at = None
             if shape is not None:
-                below = allocate_as(grad, shape)
-                below_at = below.data_ptr()
+                below.append(allocate_as(like, shape))
+                below_at = below[-1].data_ptr()
             if weight_shape is not None:
-                of_weight = found[index] = allocate_as(grad, weight_shape)
+                of_weights[index] = of_weight = allocate_as(like, weight_shape)
                 of_weight_at = of_weight.data_ptr()
             if features:
-                of_bias = allocate_as(grad, (features,))
+                of_bias = allocate_as(like, (features,))
                 of_bias_at = of_bias.data_ptr()
-            launch(self.addresses(value_at, grad_at, weights[index].data_ptr(), below_at, of_weight_at, of_bias_at))
-            if below is not None and below_at is not None:  # what the launch reads is alive until here
-                moved, grad_at = below, below_at
-        return moved if self.of_x else None, of_bias, found
+            own = self.addresses(value_at, grad_at, weights[index].data_ptr(), below_at, of_weight_at, of_bias_at)
+            calls.append((launch, own))
+            if below_at is not None:
+                grad_at = below_at
+        return calls, _Written(below, of_bias, of_weights)
+
+    def prepare(
+        self, x: Maybe, weights: Weights, saved: Saved, result: torch.Tensor, needed: tuple[bool, ...]
+    ) -> ReadyBackward | None:
+        """Return the pass for a gradient like the result, its memory taken now; None where that is too much or copied.
+
+        In the thread of the forward pass this takes the host a third of what it takes in autograd's own.
+        """
+        if not self.reads or self.written_bytes > _MOST_READY:
+            return None
+        values = (x, *saved)
+        calls, found = self._arranged(values, weights, result, 0)
+        addresses = [0 if each is None else each.data_ptr() for each in (x, *weights, *saved)]
+        (first, own), *rest = calls
+        return ReadyBackward(first, [*own], rest, found, self.of_x, needed, result.dtype, addresses)
+
+
+class _Written(NamedTuple):
+    """What a backward pass writes: gradients below each factor, the last that of x, of the bias and of the weights."""
+
+    below: list[torch.Tensor]
+    of_bias: Maybe
+    of_weights: list[Maybe]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyBackward:
+    """A backward pass, to be run once, whose memory is taken and whose launches lack the address of the gradient.
+
+    ``addresses`` are those of the saved tensors.
+    """
+
+    first: Launch
+    operands: list[int]
+    rest: list[tuple[Launch, tuple[int, ...]]]
+    found: _Written
+    of_x: bool
+    needed: tuple[bool, ...]
+    dtype: torch.dtype
+    addresses: list[int]
+
+    def fits(self, tensors: Sequence[Maybe], grad: torch.Tensor, needed: tuple[bool, ...]) -> bool:
+        """Return whether the saved tensors lie where they lay, and the gradient is as was expected."""
+        return (
+            grad.is_contiguous() and grad.dtype == self.dtype and grad.data_ptr() % 16 == 0 and needed == self.needed
+            and [0 if each is None else each.data_ptr() for each in tensors] == self.addresses
+        )  # fmt: skip
+
+    def run(self, grad: torch.Tensor) -> Gradients:
+        """Return the gradients."""
+        own = self.operands
+        own[::PRODUCT_OPERANDS] = [grad.data_ptr()] * (len(own) // PRODUCT_OPERANDS)
+        self.first(own)
+        for launch, addresses in self.rest:
+            launch(addresses)
+        return self.found.below[-1] if self.of_x else None, self.found.of_bias, self.found.of_weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
@@ -25,7 +25,7 @@ from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from .chain_matrix import meeting
 from .chain_products import Backward, canonical, shaped
-from .chain_step import FACTORS, GROUPED, MATRIX, Step, bind_step
+from .chain_step import FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
 _MOST_DENSE = 2**26
 _BETWEEN = 5e-7  # what a product takes longer among others in a step
@@ -129,12 +129,16 @@ def _forward_kind(
 
 @dataclass(frozen=True, eq=False)
 class RecordedChain:
-    """A chain whose gradients are recorded: its step is bound, and what the backward pass binds has it in its key."""
+    """A chain whose gradients are recorded: its step is bound, and what the backward pass binds has it in its key.
+
+    ``backward`` has the passes that are prepared by the forward pass, by which gradients are needed.
+    """
 
     step: Step
     activation: str
     options: Options
     settings: tuple[Hashable, ...]
+    backward: dict[tuple[bool, ...], GroupedBackward] = field(default_factory=dict[Any, Any])
 
     @property
     def route(self) -> str:
@@ -173,28 +177,43 @@ class _Recorded(torch.autograd.Function):
         if not all(needed) and own.step.saves_between:  # what precedes a factor is read by the gradient of its weights
             saved = [each if needs else None for each, needs in zip(saved, needed[1:], strict=True)]
         ctx.own, ctx.context = own, copy_context()
-        ctx.save_for_backward(x if any(needed) else None, *weights, *saved)
+        source, backward = x if any(needed) else None, own.backward.get(ctx.needs_input_grad[2:])
+        if backward is not None:
+            ctx.ready = backward.prepare(source, weights, saved, value, ctx.needs_input_grad[2:])
+        ctx.save_for_backward(source, *weights, *saved)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         own: RecordedChain = ctx.own
-        needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
+        grad, needed, tensors = grads[0], ctx.needs_input_grad[2:], ctx.saved_tensors
+        ready: ReadyBackward | None = ctx.__dict__.pop("ready", None)  # of a graph that is kept, for its first pass
+        is_plain = not torch.is_grad_enabled() and plain(grads)
+        if ready is not None and is_plain and ready.fits(tensors, grad, needed):
+            of_x, bias, found = ready.run(grad)
+            return None, None, of_x, bias, *found
         end = len(needed) - 1
         x, weights, saved = tensors[0], tensors[1:end], tensors[end:]
         # What is bound or recorded, is so in the configuration of the forward call: torch may run this in a thread of
         # its own.
-        if torch.is_grad_enabled() or not plain(grads):
-            derivatives = partial(gradients, own.options, x, weights, grads[0], needed)
+        if not is_plain:
+            derivatives = partial(gradients, own.options, x, weights, grad, needed)
             of_x, bias, found = ctx.context.copy().run(derivatives)
             return None, None, of_x, bias, *found
-        key = program_key(("kron_sparse backward", own), needed, (*tensors, grads[0]), own.settings)
+        key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
         launch: Backward | None = PLANS.get(key)
         if launch is None:
-            make = partial(own.step.bind_backward, x, weights, saved, grads[0], needed)
+            make = partial(own.step.bind_backward, x, weights, saved, grad, needed)
             launch = ctx.context.copy().run(bound, key, make)
-        of_x, bias, found = launch(x, weights, saved, grads[0])  # pyright: ignore[reportOptionalCall]
+        if isinstance(launch, GroupedBackward) and all(each is None or in_order(each) for each in (*tensors, grad)):
+            own.backward[needed] = launch
+        of_x, bias, found = launch(x, weights, saved, grad)  # pyright: ignore[reportOptionalCall]
         return None, None, of_x, bias, *found
+
+
+def in_order(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is in one piece and aligned, as memory is that is taken for it."""
+    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
 
 
 # Function.apply looks for transforms, of which there is none: a call under one goes factor by factor.

@@ -64,7 +64,10 @@ class BoundContraction:
     def __call__(self, tensors: Sequence[Any], numbers: Mapping[str, Any], outs: Any) -> Any:
         """Return the results on operands and named arguments, in tensors of their own or written to ``outs``."""
         arrays = tensors if self.takes_operands else self.inputs.tensors(tensors, numbers)
-        values = [number_of(numbers.get(name, value), name) for name, value in self.numbers] if self.numbers else ()
+        values: Sequence[float] = ()
+        if self.numbers:
+            named = [(numbers.get(name, value), name) for name, value in self.numbers]
+            values = [own if type(own) is float else number_of(own, name) for own, name in named]
         if outs is None:
             results = self.program.results(arrays, values)
             return results[0] if self.single else tuple(results)

@@ -79,8 +79,12 @@ class BoundProgram:
 
     def results(self, tensors: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
         """Return the results in tensors of their own."""
-        if len(self.dtypes) == 1 and tensors[0].dtype is self.dtypes[0]:
-            outs = [allocate_as(tensors[0], self.shape)]
+        like = tensors[0]
+        if self.shape and len(self.dtypes) == 1 and like.dtype is self.dtypes[0]:
+            try:  # as allocate_as, without a call
+                outs = [like.new_empty(*self.shape)]
+            except RuntimeError:
+                outs = [allocate(self.shape, like.dtype, like.device)]
         else:
             outs = [allocate(self.shape, dtype, self.device) for dtype in self.dtypes]
         self.launch(tensors, numbers, outs)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...compiler.gradient_patterns import Pullback, Slope, decomposed, slope_of
-from ...compiler.nest import BYTES, ROLES, SIZES, Nest, Port, integer_slots
+from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
 from ...compiler.patterns import product
 from ...ir.node import variables
 from ...ir.ops import evaluate
@@ -298,8 +298,3 @@ def workspace(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, chosen: 
 def fixed(plan: PullPlan, integers: Sequence[int]) -> tuple[int, ...]:
     """Return the arguments between the pointers and the numbers."""
     return tuple(integers[slot] for slot in plan.integers)
-
-
-def sizes_of(integers: Sequence[int]) -> dict[str, int]:
-    """Return the extents by role of an argument list."""
-    return dict(zip(SIZES, integers, strict=False))

@@ -15,9 +15,10 @@ from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
+from .points import normal, share, squared
 from .row_nests import SQUARES, RowCase
 from .tasks import apply
-from .test_score_rows import ENDS, HARD, WEIGHTED, hard, normal, squared
+from .test_score_rows import ENDS, HARD, WEIGHTED, hard
 
 pytestmark = pytest.mark.cuda
 RAW = km.Contraction("mk,nk->mn", lambda a, b: a * b)
@@ -42,13 +43,6 @@ def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(columns_plan, name, 1)
     yield
     PLANS.clear()
-
-
-def share(found: torch.Tensor, entries: torch.Tensor, v: torch.Tensor) -> float:
-    """Largest error as a share of the sum of absolute products."""
-    size = entries.abs() @ v.double().abs()
-    assert torch.isfinite(found).all()
-    return ((found - entries @ v.double()).abs() / size.clamp_min(1e-300)).max().item()
 
 
 def share_of_products(found: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> float:

@@ -13,6 +13,7 @@ from kernmantle.backends.cuda import score_plan
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
+from .points import normal, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -32,16 +33,6 @@ def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(score_plan, name, 1)
     yield
     PLANS.clear()
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator("cuda").manual_seed(seed + sum(shape))
-    return torch.randn(*shape, device="cuda", generator=generator)
-
-
-def squared(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    x, y = x.double(), y.double()
-    return torch.cat([((part[:, None] - y) ** 2).sum(-1) for part in x.split(max(1, 40_000_000 // y.numel()))])
 
 
 def share(found: torch.Tensor, wanted: torch.Tensor, size: torch.Tensor) -> float:

@@ -16,6 +16,7 @@ from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops import cuda_row_reduce_parts
 from kernmantle.torch_ops.info import RunInfo
 
+from .points import normal, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -39,17 +40,6 @@ def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(select_plan, name, 1)
     yield
     PLANS.clear()
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator("cuda").manual_seed(seed + sum(shape))
-    return torch.randn(*shape, device="cuda", generator=generator)
-
-
-def squared(x: torch.Tensor, y: torch.Tensor, w: Any = 1.0) -> torch.Tensor:
-    x, y = x.double(), y.double()
-    step = max(1, 40_000_000 // y.numel())
-    return torch.cat([(w * (part[:, None] - y) ** 2).sum(-1) for part in x.split(step)])
 
 
 def nearest(contraction: km.Contraction, x: torch.Tensor, y: torch.Tensor, count: int, **given: Any) -> Any:

@@ -13,6 +13,7 @@ from kernmantle.backends.cuda import wide_plan
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
+from .points import normal, share, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -35,22 +36,6 @@ def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(wide_plan, name, 1)
     yield
     PLANS.clear()
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator("cuda").manual_seed(seed + sum(shape))
-    return torch.randn(*shape, device="cuda", generator=generator)
-
-
-def squared(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return ((x.double()[:, None] - y.double()) ** 2).sum(-1)
-
-
-def share(found: torch.Tensor, entries: torch.Tensor, v: torch.Tensor) -> float:
-    """Largest error as a share of the sum of absolute products."""
-    size = entries.abs() @ v.double().abs()
-    assert torch.isfinite(found).all()
-    return ((found - entries @ v.double()).abs() / size.clamp_min(1e-300)).max().item()
 
 
 @pytest.mark.parametrize(("m", "n", "k", "width"), EDGES)

@@ -325,8 +325,8 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
     """What a GPU takes to rearrange weights before it multiplies by them; ``transposed``: of a transposed matrix.
 
     Fitted to 130 random patterns on one H100 and 200 on one H200, the products with them within 25 % (root mean square;
-    decision 0032): by the bytes of blocks that are padded to sixteens, less for long runs of k and for what is padding,
-    more for what interleaves.
+    decisions 0032 and 0037): by the bytes of blocks that are padded to sixteens, less for long runs of k and for what
+    is padding, more for what interleaves.
     """
     a, b, c, d = pattern
     size, wide = BYTES[dtype], a * d * -(-b // 16) * -(-c // 16) * 256

@@ -245,7 +245,7 @@ class Waits:
 
 # By whether numbers are split and the model's kinds of tiles, fitted on one H200 to 231 products of random patterns
 # with the tiles that are chosen, within 22 % (root mean square), before 28 %, and to 240 of the grid; others of it are
-# within 7 to 13 % as before (decision 0032).
+# within 7 to 13 % as before (decision 0037).
 _WAITS: Mapping[tuple[bool, str], Waits] = {
     (False, "first"): Waits(1.03, 0.0, 4.4e-7), (False, "last"): Waits(0.87, 1.35e-7, 4.0e-7),
     (False, "narrow"): Waits(0.92, 1.5e-7, 6.5e-7, 2.8e-7), (True, "first"): Waits(0.96, 1.4e-7, 3.0e-7),

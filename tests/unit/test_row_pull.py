@@ -140,6 +140,14 @@ def test_derivatives_by_products(name, same, columns, by_products):
         assert (one.double() - other).norm() <= 1e-6 * other.norm()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("h", [0.6, 4.0])
+def test_digits_are_told_at_any_scale(h, scale, by_products):
+    x = torch.randn(300, 20)
+    _gradients(km.Gaussian(h), (x, scale * torch.randn(300, 1)), torch.randn(300, 1))
+    assert by_products == [h < 1] * 2
+
+
 @pytest.mark.parametrize("kind", ["narrow", "clusters", "NaN"])
 def test_derivatives_by_products_say_when_digits_are_lost(kind, by_products):
     x = torch.randn(300, 20)
@@ -150,6 +158,16 @@ def test_derivatives_by_products_say_when_digits_are_lost(kind, by_products):
     kernel = km.Gaussian({"narrow": 0.6, "clusters": 0.02, "NaN": 4.0}[kind])
     _gradients(kernel, (x, torch.randn(300, 1)), torch.randn(300, 1))
     assert by_products == [True, True]
+
+
+def test_products_take_bounded_memory(by_products, monkeypatch):
+    tensors = torch.randn(200, 20), torch.randn(300, 20), torch.randn(300, 1)
+    taken = []
+    monkeypatch.setattr(cuda_row_pull, "_pull", lambda *given: taken.append(given[-1]) or torch.zeros_like(given[3]))
+    for limit, there in ((300 * 25, True), (300 * 25 - 1, False)):
+        monkeypatch.setattr(cuda_row_pull, "_LARGEST_PRODUCT", limit)
+        _gradients(km.Gaussian(4.0), tensors, torch.randn(200, 1))
+        assert [found is not None for found in taken[-2:]] == [there, there]
 
 
 def test_signs_have_no_pattern():

@@ -7,6 +7,7 @@ are points close to each other, which products with random signs tell, on the de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ _LEAST_BY_PRODUCTS = 1 << 28
 """Fewest pairs for which products are faster, with the host time of what is made of them."""
 _LEAST_NUMBERS, _MOST_WIDTH = 16, 96
 """Fewest numbers a point and most columns of a product for which they are."""
+_LARGEST_PRODUCT = 1 << 26
+"""Most numbers of what is multiplied and of the product: 256 MB."""
 _SKETCHES, _CANCELLATION = 4, 4.0
 """Products with random signs, and how much larger the parts may be than their difference: each digit more is lost."""
 _LARGEST = torch.finfo(torch.float32).max
@@ -93,6 +96,7 @@ def _by_products(
     width = c * (1 + k + _SKETCHES)
     pull = difference_pull(text, by_columns)
     fits = k >= _LEAST_NUMBERS and width <= _MOST_WIDTH and m * n >= _LEAST_BY_PRODUCTS
+    fits = fits and max(m, n) * width <= _LARGEST_PRODUCT
     if pull is None or not fits or not limits(index_of(own.device)).has(("wgmma",)):
         return None
     names = [operand.name for operand in Apply.parse(text).inner.numbers]
@@ -106,8 +110,8 @@ def _by_products(
     sums, moments, sketch = product.split([c, c * k, c * _SKETCHES], 1)
     moments, sketch = moments.view(m, c, k), sketch.view(m, c, _SKETCHES)
     found = own * (g * sums).sum(1, keepdim=True) - (g[:, :, None] * moments).sum(1)
-    size = (g[:, :, None] * sketch).square().sum() / _SKETCHES
-    loses = ~(size <= _CANCELLATION**2 * found.square().sum())
+    size, left = (torch.linalg.vector_norm(t, dtype=torch.float64) for t in (g[:, :, None] * sketch, found))
+    loses = ~(size <= _CANCELLATION * math.sqrt(_SKETCHES) * left)
     return _Products(float(factor) * found, loses.int(), sums.contiguous() if pull.same else None)
 
 

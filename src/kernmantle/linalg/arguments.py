@@ -176,11 +176,14 @@ class Work:
     target: torch.Tensor | None
 
     @staticmethod
-    def on(a: torch.Tensor, overwrite: bool) -> Work:
-        """On the matrix itself where that is allowed and its strides can be used, otherwise on a copy."""
+    def on(a: torch.Tensor, overwrite: bool, by_columns: bool = False) -> Work:
+        """On the matrix itself where that is allowed and its strides can be used, otherwise on a copy, row-major."""
         stored = columns_of(a) if overwrite else None
         if stored is not None:
             return Work(a, *stored, None)
+        if by_columns:
+            memory = a.mT.clone(memory_format=torch.contiguous_format).mT
+            return Work(memory, memory, False, a if overwrite else None)
         copy = a.clone(memory_format=torch.contiguous_format)
         return Work(copy, copy.mT, True, a if overwrite else None)
 

@@ -35,8 +35,8 @@ from .solution import Described, Solution, delivered, nan_where_failed, raise_fo
 from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
-LARGE = 4096
-"""Order from which on GPUs turn over a triangle that is the upper one in column-major memory: it takes longer there."""
+LARGE = 256
+"""Order from which on GPUs turn over what is the upper triangle in column-major memory, which takes twice as long."""
 BY_TORCH = "torch.linalg.cholesky_ex"
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
 
@@ -152,17 +152,16 @@ def factorise(
     if library is None and a.is_cuda and not (overwrite or jitter):
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
-    work = Work.on(a, overwrite)
-    transposed = (a.is_cuda or library is not None) and not jitter and lower == work.flipped and a.shape[-1] >= LARGE
+    on_gpu, batched = a.is_cuda or library is not None, cusolver.is_small(a.shape[:-1], SMALL)
+    work = Work.on(a, overwrite, by_columns=on_gpu and lower and not jitter)
+    transposed = on_gpu and not (jitter or batched) and lower == work.flipped and a.shape[-1] >= LARGE
     if transposed:
         copy_triangle(work.matrix, lower)
         lower = not lower
-    if library is None or cusolver.is_small(a.shape[:-1], SMALL):
-        info, added = _by_torch(work, lower, jitter)
-        ran = cusolver.instead(a, BY_TORCH)
+    if library is None or batched:
+        (info, added), ran = _by_torch(work, lower, jitter), cusolver.instead(a, BY_TORCH)
     else:
-        info, added = _by_cusolver(library, work, lower, jitter)
-        ran = "cuSOLVER Xpotrf"
+        (info, added), ran = _by_cusolver(library, work, lower, jitter), "cuSOLVER Xpotrf"
     if transposed and clean:
         copy_triangle(work.matrix, lower)
         lower = not lower

@@ -10,10 +10,14 @@ TILE = 1024
 
 
 def _tiles(n: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the tiles on and below the diagonal."""
+    """Yield the rows and columns of the tiles on and below the diagonal; those on it, which are copied, are smaller."""
+    half = max(1, TILE // 2)
     for top in range(0, n, TILE):
-        for left in range(0, top + 1, TILE):
-            yield slice(top, min(top + TILE, n)), slice(left, min(left + TILE, n))
+        stop = min(top + TILE, n)
+        yield from ((slice(top, stop), slice(left, left + TILE)) for left in range(0, top, TILE))
+        for upper in range(top, stop, half):
+            below = slice(upper, min(upper + half, stop))
+            yield from ((below, slice(left, min(left + half, stop))) for left in range(top, upper + 1, half))
 
 
 def copy_triangle(a: torch.Tensor, lower: bool, where: torch.Tensor | None = None) -> None:
@@ -27,10 +31,13 @@ def copy_triangle(a: torch.Tensor, lower: bool, where: torch.Tensor | None = Non
         source, target = (below, above) if lower else (above, below)
         if rows == columns:
             tile = a[..., rows, columns]
-            strict = tile.tril(-1) if lower else tile.triu(1)
-            triangle = tile.tril() if lower else tile.triu()
-            value = triangle + strict.mT
-            tile.copy_(value if choice is None else torch.where(choice, value, tile))
+            strict = (tile.tril(-1) if lower else tile.triu(1)).mT
+            if choice is None:
+                tile = tile.tril_() if lower else tile.triu_()
+                tile += strict
+            else:
+                triangle = tile.tril() if lower else tile.triu()
+                tile.copy_(torch.where(choice, triangle + strict, tile))
         else:
             target.copy_(source if choice is None else torch.where(choice, source, target))
 

@@ -54,6 +54,9 @@ class Config:
     exit_on_lost_process : bool
         Whether a process ends at once, with status 1, when another of its group is lost while a GPU waits for it;
         otherwise the group's communicators are aborted and ``WorkerError`` is raised.
+    wait_on_host : bool
+        Whether the host waits for messages between GPUs, so that a lost process is a ``WorkerError`` in the others,
+        before the timeout of their group; otherwise streams wait, and torch's watchdog ends the others.
     """
 
     backend: str = "auto"
@@ -66,6 +69,7 @@ class Config:
     dump_source: Path | None = None
     chunk_bytes: int = 64 << 20
     exit_on_lost_process: bool = False
+    wait_on_host: bool = False
 
     def __post_init__(self) -> None:
         for name in ("cache_dir", "dump_source"):
@@ -76,7 +80,7 @@ class Config:
                 raise ParameterError(f"{name} must be a path or None, not {value!r}")
         _choice("backend", self.backend, ("auto",) if self.backend == "auto" else choices())
         _choice("precision", self.precision, (None, *get_args(Precision)))
-        for name in ("progress", "verbose", "debug", "exit_on_lost_process"):
+        for name in ("progress", "verbose", "debug", "exit_on_lost_process", "wait_on_host"):
             _choice(name, getattr(self, name), (True, False))
         for name, optional in (("threads", True), ("chunk_bytes", False)):
             value = getattr(self, name)
@@ -105,6 +109,7 @@ _VARIABLES: dict[str, Callable[[str], object]] = {
     "debug": _switch,
     "dump_source": str,
     "exit_on_lost_process": _switch,
+    "wait_on_host": _switch,
 }
 
 
@@ -193,7 +198,7 @@ def set_config(**changes: Any) -> None:
     **changes
         Fields of the configuration and their values: ``backend``, ``cache_dir``, ``threads``, ``progress``,
         ``precision``, ``verbose``, ``debug``, ``dump_source``, ``chunk_bytes``,
-        ``exit_on_lost_process``, as of :class:`config`.
+        ``exit_on_lost_process``, ``wait_on_host``, as of :class:`config`.
 
     Raises
     ------
@@ -261,7 +266,7 @@ class config(AbstractContextManager[Config]):
     **changes
         Settings and their values. ``backend`` ("auto", "llvm", "reference" or "cuda"), ``cache_dir``, ``threads`` of
         a CPU kernel, ``progress`` bars, ``precision`` of float32 products (None, "ieee" or "tf32"), ``verbose``,
-        ``debug``, ``dump_source``, ``chunk_bytes`` and ``exit_on_lost_process``.
+        ``debug``, ``dump_source``, ``chunk_bytes``, ``exit_on_lost_process`` and ``wait_on_host``.
 
     Raises
     ------

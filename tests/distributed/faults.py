@@ -1,7 +1,8 @@
 """What happens to a group when one of its processes is killed, raises or hangs, or the network between two is cut.
 
 Every scenario is a group of its own. Its members are forked, share nothing but the address at which they meet, and
-have a folder each. Process 1 fails; process 0 writes down what it saw.
+have a folder each. Process 1 fails; process 0 writes down what it saw. ``python -m tests.distributed.faults FOLDER
+cuda`` is the same with NCCL on two GPUs, without the network.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ import torch.distributed as dist
 import kernmantle as km
 from kernmantle import distributed as spread
 
-TIMEOUT = 3
+TIMEOUTS = {"cpu": 3, "cuda": 10}
+"""Of the groups, in seconds; processes on GPUs meet later."""
+DEVICE = "cuda" if "cuda" in sys.argv[2:] else "cpu"
 N, COLUMNS, RIDGE = 60, 2, 0.1
 KERNEL = km.Matern(0.3, 1.5)
 PHASES = ("before", "during", "after")
 MANNERS = ("killed", "raised", "hung")
 NAMESPACES = "cut"
+FIRST = "10.77.0.1"
+"""Address of the first of two network namespaces."""
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 
@@ -42,7 +47,7 @@ def whole():
 
 def mine():
     half = slice(0, 25) if dist.get_rank() == 0 else slice(25, N)
-    return tuple(t[half].clone() for t in whole())
+    return tuple(t[half].clone().to(DEVICE) for t in whole())
 
 
 def fail(manner):
@@ -186,9 +191,15 @@ def member(name, function, folder, rank, address):
     """One process of a group, as torchrun would start it: it knows an address, its rank and how many there are."""
     os.environ["TMPDIR"] = str(folder)
     torch.set_num_threads(1)
+    kind, options = "gloo", {}
+    if DEVICE == "cuda":
+        torch.cuda.set_device(rank)
+        kind, options = "nccl", {"device_id": torch.device("cuda", rank)}
+        km.set_config(wait_on_host=True)
     dist.init_process_group(
-        "gloo", init_method=f"tcp://{address}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT)
-    )
+        kind, init_method=f"tcp://{address}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUTS[DEVICE]),
+        **options,
+    )  # fmt: skip
     function(name, str(folder))
 
 
@@ -229,8 +240,8 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-def node(rank, wire, folder):
-    """A process with a network of its own; its end of the wire is moved into it."""
+def connected(rank, wire):
+    """Give this process a network of its own; its end of the wire is moved into it."""
     unshare(CLONE_NEWNET)
     wire["there"].send(b"1")
     wire["ready"].recv(1)
@@ -238,10 +249,14 @@ def node(rank, wire, folder):
     ip("addr", "add", f"10.77.0.{rank + 1}/24", "dev", f"between{rank}")
     ip("link", "set", f"between{rank}", "up")
     os.environ["GLOO_SOCKET_IFNAME"] = f"between{rank}"
-    member(NAMESPACES, partitioned, folder, rank, "10.77.0.1:29400")
 
 
-def two_machines(folder):
+def node(rank, wire, folder):
+    connected(rank, wire)
+    member(NAMESPACES, partitioned, folder, rank, f"{FIRST}:29400")
+
+
+def two_machines(folder, node=node):
     """Two network namespaces with one wire between them, of which a user namespace is the root."""
     user, group = os.getuid(), os.getgid()
     unshare(CLONE_NEWUSER | CLONE_NEWNET)
@@ -279,14 +294,14 @@ def ended(groups):
             os.waitpid(second, 0)
 
 
-def main(folder):
+def main(folder, *_):
     """Run all groups at once; survivors end by themselves, what hangs is killed then."""
     folder = Path(folder)
     torch.set_num_threads(1)
     x, y = whole()
     KERNEL.matmul(x[:25], x[25:], y[25:])
     groups = {name: start(name, function, folder / name) for name, function in SCENARIOS.items()}
-    network = forked(lambda: two_machines(folder / NAMESPACES)) if permitted() else None
+    network = forked(lambda: two_machines(folder / NAMESPACES)) if DEVICE == "cpu" and permitted() else None
     if network:
         (folder / NAMESPACES).mkdir()
     ended([groups.pop(name) for name in AGAIN])

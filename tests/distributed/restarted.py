@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from kernmantle import distributed as spread
 
-from .faults import COLUMNS, KERNEL, RIDGE, TIMEOUT, N, whole
+from .faults import COLUMNS, KERNEL, RIDGE, TIMEOUTS, N, whole
 
 
 class Ends:
@@ -35,7 +35,7 @@ class Ends:
 
 def main(folder):
     """Fit once for each start."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=10 * TIMEOUT))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10 * TIMEOUTS["cpu"]))
     start, rank, size = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), dist.get_rank(), dist.get_world_size()
     x, y = (part.tensor_split(size)[rank].clone() for part in whole())
     assert x.shape[1] == COLUMNS

@@ -1,4 +1,7 @@
-"""Failures of one process of two, as ``faults.py`` stages them: what the other is told, when, and what is on disk."""
+"""Failures of one process of two, as ``faults.py`` stages them: what the other is told, when, and what is on disk.
+
+With gloo, and with NCCL where there are two GPUs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from ..source import PACKAGE, ROOT
-from .faults import NAMESPACES, SCENARIOS, TIMEOUT, collective
+from .faults import NAMESPACES, SCENARIOS, TIMEOUTS, collective
 
 pytestmark = pytest.mark.distributed
 SLACK = 4.0
@@ -18,14 +22,22 @@ SLACK = 4.0
 DISKS = {"fit.pt.0.0", "fit.pt.0.1"}, {"fit.pt.1.0", "fit.pt.1.1"}
 
 
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request):
+    if request.param == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("nobody is left of one GPU")
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory):
+def stage(tmp_path_factory, device):
     """Where every scenario left its files."""
-    folder = tmp_path_factory.mktemp("faults")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT)])}
+    folder = tmp_path_factory.mktemp(f"faults-{device}")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT), *sys.path])}
+    environment |= {"OMP_NUM_THREADS": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
     subprocess.run(
-        [sys.executable, "-m", "tests.distributed.faults", str(folder)], check=True, cwd=ROOT, timeout=120,
-        env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True,
+        [sys.executable, "-m", "tests.distributed.faults", str(folder), device], check=True, cwd=ROOT, timeout=120,
+        env=environment, capture_output=True,
     )  # fmt: skip
     return folder
 
@@ -35,13 +47,13 @@ def report(folder, name="report.json"):
 
 
 @pytest.mark.parametrize("name", [name for name, function in SCENARIOS.items() if function is collective])
-def test_the_other_process_gets_a_clear_error_in_time(stage, name):
+def test_the_other_process_gets_a_clear_error_in_time(stage, device, name):
     said = report(stage / name)
     assert "a process of the group died, failed or did not answer within the group's timeout" in said["error"]
-    assert said["seconds"] < TIMEOUT + SLACK
+    assert said["seconds"] < TIMEOUTS[device] + SLACK
     assert said["same"]
     if name.endswith("hung"):
-        assert said["seconds"] > TIMEOUT / 2
+        assert said["seconds"] > TIMEOUTS[device] / 2
 
 
 @pytest.mark.parametrize("name", ["resume", "resume-writing"])
@@ -64,9 +76,9 @@ def test_files_that_one_process_lost_are_an_error_in_all(stage):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_machines_that_lose_each_other_both_get_an_error(stage, rank):
+def test_machines_that_lose_each_other_both_get_an_error(stage, device, rank):
     if not (stage / NAMESPACES).exists():
         pytest.skip("network namespaces are not permitted here")
     said = report(stage / NAMESPACES, f"report-{rank}.json")
     assert "died, failed or did not answer" in said["error"]
-    assert said["seconds"] < TIMEOUT + SLACK
+    assert said["seconds"] < TIMEOUTS[device] + SLACK

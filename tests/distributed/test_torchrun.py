@@ -11,12 +11,14 @@ import sys
 import pytest
 
 from ..source import PACKAGE, ROOT
+from .faults import permitted
 
 pytestmark = pytest.mark.distributed
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+SAID = r"2 processes, 2000 rows: (\d+) iterations, residual (\S+), length of y - \(K \+ ridge I\) c (\S+)\n"
+"""What the example of the page prints."""
 
 
-def run(*arguments, **variables):
+def run(*arguments, module="torch.distributed.run", **variables):
     """What a command wrote; its processes share nothing but their environment."""
     environment = {
         **variables,
@@ -25,8 +27,8 @@ def run(*arguments, **variables):
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [*TORCHRUN, *map(str, arguments)], check=False, cwd=ROOT, env=environment, capture_output=True, text=True,
-        timeout=240,
+        [sys.executable, "-m", module, *map(str, arguments)], check=False, cwd=ROOT, env=environment,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -38,14 +40,36 @@ def test_the_example_of_the_page(tmp_path):
     )
     assert command is not None
     said = run(*command[1].replace("fit.pt", str(tmp_path / "fit.pt")).split())
-    found = re.fullmatch(
-        r"2 processes, 2000 rows: (\d+) iterations, residual (\S+), length of y - \(K \+ ridge I\) c (\S+)\n", said
-    )
+    found = re.fullmatch(SAID, said)
     assert found is not None, said
     assert int(found[1]) > 1
     assert float(found[2]) <= 1e-8
     assert float(found[3]) <= 1e-8 * 2000**0.5
     assert {file.name for file in tmp_path.iterdir()} == {f"fit.pt.{rank}.{file}" for rank in (0, 1) for file in (0, 1)}
+
+
+@pytest.mark.parametrize("network", ["wire", "loopback"])
+def test_the_example_of_the_page_on_two_nodes(tmp_path, network):
+    """Twice: the second time it starts from the files that each node has on a disk of its own."""
+    page = (ROOT / "docs" / "distributed.md").read_text()
+    assert "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint" in page.replace("\n", " ")
+    if network == "wire" and not permitted():
+        pytest.skip("network namespaces are not permitted here")
+    program = [ROOT / "examples" / "many_processes.py", "--checkpoint", "fit.pt"]
+    iterations = []
+    for _ in range(2):
+        run(network, tmp_path, *program, module="tests.distributed.nodes")
+        wrong = [(tmp_path / f"node-{rank}" / "errors").read_text() for rank in (0, 1)]
+        assert [errors.splitlines()[0] for errors in wrong] == ["0", "0"], wrong
+        said = "".join((tmp_path / f"node-{rank}" / "said").read_text() for rank in (0, 1))
+        found = re.fullmatch(SAID, said)
+        assert found is not None, said
+        assert float(found[2]) <= 1e-8
+        iterations.append(int(found[1]))
+    assert iterations[1] < iterations[0]
+    for rank in (0, 1):
+        files = {file.name for file in (tmp_path / f"node-{rank}").glob("fit.pt*")}
+        assert files == {f"fit.pt.{rank}.{number}" for number in (0, 1)}
 
 
 def test_a_fit_goes_on_where_torchrun_starts_it_again(tmp_path):

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from kernmantle.distributed import watch
+import kernmantle as km
+from kernmantle.distributed import exchange, watch
 from kernmantle.errors import WorkerError
 
 SECONDS = 0.6
@@ -105,3 +108,65 @@ def test_a_process_ends_and_says_why_where_that_is_asked_for():
     )  # fmt: skip
     assert done.returncode == 1
     assert "a factor: process 1 of the group died, failed or did not answer for 0.2 s" in done.stderr
+
+
+class Wire:
+    """Messages to a GPU that arrive after so many looks at them, and what was asked of the device."""
+
+    def __init__(self, monkeypatch, looks):
+        self.looks, self.calls = looks, []
+        record = self.calls.append
+        for name, value in {
+            "Event": lambda: self, "Stream": lambda _: "another stream", "stream": lambda _: nullcontext(),
+            "current_stream": lambda _: SimpleNamespace(wait_event=lambda event: record("the stream waits")),
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(exchange, "timeout_of", lambda *_: SECONDS)
+        monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: record("aborted"))
+
+    def record(self, stream):
+        self.calls.append(f"recorded on {stream}")
+
+    def query(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def wait(self):
+        self.calls.append("waited")
+
+
+def finish(wire):
+    with exchange.answering("a sum"):
+        exchange._arrive([wire, wire], torch.device("cuda"), None, time.monotonic())
+
+
+@pytest.mark.parametrize("looks", [0, 5])
+def test_messages_to_a_gpu_are_waited_for_on_the_host(monkeypatch, looks):
+    wire = Wire(monkeypatch, looks)
+    finish(wire)
+    assert wire.calls == ["waited", "waited", "recorded on another stream", "the stream waits"]
+
+
+def test_messages_that_never_arrive_are_an_error_before_the_timeout_of_the_group(monkeypatch):
+    wire, begin = Wire(monkeypatch, 10**9), time.monotonic()
+    with pytest.raises(WorkerError, match=r"a sum: a process of the group died.*no message from the other processes"):
+        finish(wire)
+    assert wire.calls[-1] == "aborted"
+    assert time.monotonic() - begin >= exchange.SHARE * SECONDS
+    assert exchange.SHARE < 1
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "waits"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_the_host_waits_for_messages_to_gpus_where_that_is_asked_for(monkeypatch, device, asked, waits):
+    wire, sent = Wire(monkeypatch, 3), []
+
+    def send(**options):
+        sent.append(options)
+        return wire
+
+    with km.config(wait_on_host=asked):
+        exchange._exchange(send, torch.device(device), "a group")
+    assert sent == [{"group": "a group", "async_op": True} if waits else {"group": "a group"}]
+    assert ("recorded on another stream" in wire.calls) == waits

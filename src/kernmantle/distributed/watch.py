@@ -28,18 +28,24 @@ def _message(what: str, rank: int, seconds: float) -> str:
     )
 
 
-def _end(what: str, rank: int, seconds: float) -> None:
-    """End this process, as ``exit_on_lost_process`` asks."""
-    sys.stderr.write(f"kernmantle: {_message(what, rank, seconds)}. This process ends, too: exit_on_lost_process\n")
-    sys.stderr.flush()
-    os._exit(1)
+def give_up(why: str, end: bool) -> None:
+    """End this process, as ``exit_on_lost_process`` asks, or abort the communicators of the group.
 
-
-def _abort(_what: str, _rank: int, _seconds: float) -> None:
-    """Abort the communicators of the group, which ends the wait of a GPU for a process that is gone."""
+    That ends the wait of a GPU for a process that is gone.
+    """
+    if end:
+        sys.stderr.write(f"kernmantle: {why}. This process ends, too: exit_on_lost_process\n")
+        sys.stderr.flush()
+        os._exit(1)
     abort = dist.distributed_c10d._abort_process_group  # pyright: ignore[reportPrivateUsage]
     with suppress(RuntimeError, ValueError, dist.DistError):
         abort()
+
+
+def timeout_of(group: Any, device: torch.device) -> float:
+    """Seconds that processes of a group on this device wait for each other."""
+    options = getattr((group or dist.group.WORLD)._get_backend(device), "options", None)
+    return getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout).total_seconds()
 
 
 class Watch:
@@ -53,7 +59,8 @@ class Watch:
         gone: Callable[[str, int, float], None] | None = None,
     ) -> None:  # fmt: skip
         self._what, self._store, self._seconds = what, store, seconds
-        self._gone = gone or (_end if current().exit_on_lost_process else _abort)
+        end = current().exit_on_lost_process
+        self._gone = gone or (lambda what, rank, seconds: give_up(_message(what, rank, seconds), end))
         self._lost: int | None = None
         self._own, self._others = rank, [other for other in range(size) if other != rank]
         self._done = threading.Event()
@@ -93,8 +100,5 @@ class Watch:
 
 def watch(what: str, device: torch.device) -> Watch:
     """For all processes, as long as the timeout of their group is."""
-    world: Any = dist.group.WORLD
     store = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
-    options = getattr(world._get_backend(device), "options", None)
-    timeout = getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout)
-    return Watch(what, store, dist.get_rank(), dist.get_world_size(), timeout.total_seconds())
+    return Watch(what, store, dist.get_rank(), dist.get_world_size(), timeout_of(None, device))

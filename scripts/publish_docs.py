@@ -60,7 +60,7 @@ def publish(site: Path, folder: Path, version: str) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Publish what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--site", type=Path, default=ROOT / "docs" / "_build" / "html")
     parser.add_argument("--version", help="by default that of the source")

@@ -1,7 +1,7 @@
 """What a training step of a KSLinear layer takes by each of its kinds, beside nn.Linear: eager, and in a CUDA graph.
 
 ``python scripts/gpu_steps.py [ROWS ...]`` from the root of a checkout. Gradients are compared with float64 first. The
-second table has steps with and without what the forward pass takes for the backward pass (decision 0037).
+second table has steps with and without what the forward pass takes for the backward pass (decision 0039).
 """
 
 # ruff: noqa: T201

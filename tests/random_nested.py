@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,10 +188,18 @@ def _tangent(function: Any, case: Nest, leaves: list[torch.Tensor]) -> torch.Ten
     return torch.func.jvp(of_leaves, primals, tuple(along))[1]
 
 
-def _check_tangents(case: Nest, leaves: list[torch.Tensor], exact: list[torch.Tensor], depth: int) -> None:
-    wanted = _tangent(brute_force, case, exact)
-    scale = max(64.0, float(wanted.abs().max()) if wanted.numel() else 0.0)
-    assert_close(_tangent(call, case, leaves).cpu(), wanted, depth=depth * 64, magnitude=scale)
+def _uncertain(right: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]]) -> float:
+    """Return how large terms are: as values, and by what roundings of the inputs, which give ``others``, move these."""
+    sizes = [64.0, *(float(value.abs().max()) for value in right if value.numel())]
+    for other in others:
+        sizes += [float((one - two).abs().max()) / _ULP for one, two in zip(right, other, strict=True) if one.numel()]
+    return max(sizes)
+
+
+def _rounded(tensor: torch.Tensor, step: float) -> torch.Tensor:
+    """Return a tensor whose entries are larger or smaller by one rounding."""
+    signs = torch.cos(step * torch.arange(tensor.numel(), dtype=torch.float64)).reshape(tensor.shape)
+    return (tensor.detach() * (1 + _ULP * signs)).requires_grad_()
 
 
 def check(case: Nest, derivatives: int, device: str = "cpu") -> None:
@@ -221,28 +231,32 @@ def check(case: Nest, derivatives: int, device: str = "cpu") -> None:
         return
     leaves = [*tensors, *others, *([p] if torch.is_tensor(p) else [])]
     exact_leaves = [*exact[0], *exact[1], *([exact_p] if torch.is_tensor(exact_p) else [])]
-    _check_tangents(case, leaves, exact_leaves, depth)
-    moved = [(t.detach() * (1 + _ULP)).requires_grad_() for t in exact_leaves]
-    count = len(exact[0])
-    moved_result = brute_force(
-        case, moved[:count], moved[count:][: len(others)], moved[-1] if torch.is_tensor(p) else p
-    )[0]
-    results = [(found[0], leaves), (wanted[0], exact_leaves), (moved_result, moved)]
+    # all inputs a rounding larger, then every other one smaller
+    moved = [[_rounded(t, step) for t in exact_leaves] for step in (0.0, math.pi)]
+    tangent, *others_of_it = (_tangent(brute_force, case, each) for each in (exact_leaves, *moved))
+    size = _uncertain([tangent], [[other] for other in others_of_it])
+    assert_close(_tangent(call, case, leaves).cpu(), tangent, depth=depth * 64, magnitude=size)
+    results = [(found[0], leaves), (wanted[0], exact_leaves)]
+    for each in moved:
+        rest = each[len(exact[0]) :]
+        own_p = rest[-1] if torch.is_tensor(p) else p
+        results.append((brute_force(case, each[: len(exact[0])], rest[: len(others)], own_p)[0], each))
     for order in range(derivatives):
         shape = results[0][0].shape
         weights = torch.cos(torch.arange(shape.numel(), dtype=torch.float64) + order).reshape(shape)
-        mine, right, after = (
+        slopes = [
             torch.autograd.grad((weights * result).sum(), inputs, create_graph=True, materialize_grads=True)
             for result, inputs in results
+        ]
+        mine, right, *others_of_right = ([g.detach() for g in each] for each in slopes)
+        size = _uncertain(
+            [*right, results[1][0].detach()], [[*each, results[1][0].detach()] for each in others_of_right]
         )
-        # what one rounding of the inputs moves is as uncertain as a term of that size
-        sizes = [max(float(g.detach().abs().max()), float((g - h).detach().abs().max()) / _ULP)
-                 for g, h in zip(right, after, strict=True) if g.numel()]  # fmt: skip
         for one, other in zip(mine, right, strict=True):
-            assert_close(one.detach().cpu(), other.detach(), depth=depth * 64, magnitude=max(64.0, *sizes))
+            assert_close(one.cpu(), other, depth=depth * 64, magnitude=size)
         results = [
             (sum(g.square().sum().cpu() for g in each), inputs)
-            for each, (_, inputs) in zip((mine, right, after), results, strict=True)
+            for each, (_, inputs) in zip(slopes, results, strict=True)
         ]
         if not all(result.requires_grad for result, _ in results):
             return

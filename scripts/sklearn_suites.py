@@ -74,7 +74,7 @@ SUITES = {
             "test_auto_algorithm|semimetric|unsupervised_inputs": _TREES,
             "neighbors_metrics.*-(braycurtis|canberra|mahalanobis|minkowski|seuclidean)": _TREES,
             r"agnosticity.*KNeighbors.*-(50-500|100-1000)-.*-100-100-10": "asks for scikit-learn's own base class",
-            "query_equidistant|radius_neighbors_duplicates": "of neighbours at the same distance any may come first",
+            "radius_neighbors_duplicates": "of neighbours at the same distance any may come first",
             r"haversine|nan_euclidean\]": _LONE,
             r"nan_euclidean_support\[(KN|Radius)\w+(Classifier|Regressor)": _LONE,
             "Classifier_multioutput": "several columns of labels",

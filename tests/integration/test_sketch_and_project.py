@@ -120,7 +120,7 @@ def test_a_file_of_another_problem_is_refused(tmp_path):
         with pytest.raises(km.errors.CheckpointError, match=name):
             km.linalg.sketch_and_project(LAPLACE, *arguments, checkpoint=path)
     path.write_bytes(b"half")
-    with pytest.raises(km.errors.CheckpointError, match="no checkpoint"):
+    with pytest.raises(km.errors.CheckpointError, match="is not a checkpoint"):
         km.linalg.sketch_and_project(LAPLACE, x, y, RIDGE, checkpoint=path)
     with pytest.raises(km.errors.CheckpointError, match="no directory"):
         km.linalg.sketch_and_project(LAPLACE, x, y, RIDGE, checkpoint=tmp_path / "none" / "fit.pt")

@@ -152,7 +152,8 @@ def factorise(
     if library is None and a.is_cuda and not (overwrite or jitter):
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
-    on_gpu, batched = a.is_cuda or library is not None, cusolver.is_small(a.shape[:-1], SMALL)
+    on_gpu = a.is_cuda or library is not None
+    batched = on_gpu and cusolver.is_small(a.shape[:-1], SMALL)
     work = Work.on(a, overwrite, by_columns=on_gpu and lower and not jitter)
     transposed = on_gpu and not (jitter or batched) and lower == work.flipped and a.shape[-1] >= LARGE
     if transposed:

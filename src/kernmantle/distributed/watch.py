@@ -44,7 +44,8 @@ def give_up(why: str, end: bool) -> None:
 
 def timeout_of(group: Any, device: torch.device) -> float:
     """Seconds that processes of a group on this device wait for each other."""
-    options = getattr((group or dist.group.WORLD)._get_backend(device), "options", None)
+    own: Any = group or dist.group.WORLD
+    options = getattr(own._get_backend(device), "options", None)
     return getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout).total_seconds()
 
 

@@ -141,7 +141,8 @@ def prepared(
     if rank is None and rows > EXACT[where.type]:
         rank = 1000
     allowed = int(MEMORY_SHARE * available(where)) if memory is None else check_positive(memory, "memory")
-    check_positive(passes, "passes", (int, float)), check_positive(tolerance, "tolerance", float)
+    check_positive(passes, "passes", (int, float))
+    check_positive(tolerance, "tolerance", float)
     source = RowSource(x, where, rows, allowed, seed)
     deadline = time.monotonic() + (math.inf if seconds is None else check_positive(seconds, "seconds", (int, float)))
     limits = Limits(tolerance, max(1, math.ceil(passes * source.blocks)), deadline)

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WRITTEN_FOR = "1.9.1"
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("neighbors", "hdbscan", "pairwise")]
+LONG = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("neighbors", "hdbscan", "pairwise")]
 FOLDER = Path(os.environ.get("KEOPS_SUITES", "/nonexistent"))
 
 
@@ -27,7 +27,7 @@ def run(script, argument):
 
 
 @pytest.mark.skipif(version("scikit-learn") != WRITTEN_FOR, reason=f"the list is that of scikit-learn {WRITTEN_FOR}")
-@pytest.mark.parametrize("suite", ["dbscan", "kernel_ridge", *SLOW])
+@pytest.mark.parametrize("suite", ["dbscan", "kernel_ridge", *LONG])
 def test_those_of_scikit_learn(suite):
     run("sklearn_suites.py", suite)
 

@@ -731,6 +731,25 @@ def test_steps_that_depend_on_values_are_not_repeated():
         assert (again.tape, again.notes) == (None, ["ran"])
 
 
+def test_an_error_of_a_noted_call_is_that_of_the_call():
+    failing = [False, True, False, False]
+
+    def reduction(parts, notes):
+        if failing.pop(0):
+            raise MemoryError("full")
+        return (parts[0].tensor * 2,)
+
+    key, parts = object(), (Leaf(torch.ones(1, 1), "i"),)
+    assert replay.reduced_again(parts, (key,), reduction).tape is None
+    with pytest.raises(MemoryError, match="full"):
+        replay.reduced_again(parts, (key,), reduction)
+    for _ in range(2):  # noted by the next call, repeated by the one behind it
+        again = replay.reduced_again(parts, (key,), reduction)
+        assert again.tape is not None
+        assert float(again.result[0]) == 2
+    assert failing == [False]
+
+
 def test_steps_without_a_gradient_have_none_again():
     def reduction(parts, notes):
         (e,) = parts

@@ -191,7 +191,7 @@ def reduced_again(parts: Parts, key: tuple[Any, ...], reduction: Callable[[Parts
         tape = Tape(len(variables))
         try:
             result = tape.ends(reduction(_with_noted(parts, variables, tape), notes), notes)
-        except Exception:  # noqa: BLE001  # an operation that cannot be noted: the formula is lowered each time
+        except (TypeError, AttributeError):  # an operation that cannot be noted: the formula is lowered each time
             _TAPES[whole] = _REFUSED
             notes.clear()
         else:

@@ -60,26 +60,28 @@ def _dense(q: torch.Tensor, k: torch.Tensor, kind: str) -> torch.Tensor:
     return scores
 
 
+def _row_by_row(given: Exact, picks: Picks, of: Callable[..., torch.Tensor]) -> np.ndarray[Any, Any]:
+    """Rows of the result: ``of`` the number of a row within its head, and that head's q, k, v and g."""
+    heads = sorted({row // LENGTH for row in picks.rows})
+    found = []
+    for row in picks.rows:
+        tensors = (torch.from_numpy(given[name][heads.index(row // LENGTH)]) for name in "qkvg")
+        found.append(of(row % LENGTH, *tensors)[picks.columns].detach())
+    return torch.stack(found).numpy()
+
+
 def _exact(kind: str, backward: bool) -> Callable[[Exact, Picks], np.ndarray[Any, Any]]:
-    """Rows of the result, or of the gradient by q, head by head."""
+    """Rows of the result, or of the gradient by q."""
 
-    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
-        heads = sorted({row // LENGTH for row in picks.rows})
-        rows = []
-        for row in picks.rows:
-            head, i = heads.index(row // LENGTH), row % LENGTH
-            q, k, v, g = (torch.from_numpy(given[name][head]) for name in "qkvg")
-            own = q[i : i + 1].requires_grad_()
-            scores = _dense(own, k, "capped" if kind == "capped" else "product")
-            if kind == "product causal":
-                scores = scores.masked_fill(torch.arange(LENGTH) > i, -math.inf)
-            out = torch.softmax(scores, -1) @ v
-            if backward:
-                (out,) = torch.autograd.grad(out, own, g[i : i + 1])
-            rows.append(out[0, picks.columns].detach())
-        return torch.stack(rows).numpy()
+    def row(i: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        own = q[i : i + 1].requires_grad_()
+        scores = _dense(own, k, "capped" if kind == "capped" else "product")
+        if kind == "product causal":
+            scores = scores.masked_fill(torch.arange(LENGTH) > i, -math.inf)
+        out = torch.softmax(scores, -1) @ v
+        return torch.autograd.grad(out, own, g[i : i + 1])[0][0] if backward else out[0]
 
-    return exact
+    return lambda given, picks: _row_by_row(given, picks, row)
 
 
 def _ours(kind: str) -> Attend:
@@ -180,16 +182,12 @@ def _forward_mode(attend: Attend) -> Prepare:
 
 
 def _exact_tangent(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
-    heads = sorted({row // LENGTH for row in picks.rows})
-    rows = []
-    for row in picks.rows:
-        head, i = heads.index(row // LENGTH), row % LENGTH
-        q, k, v, g = (torch.from_numpy(given[name][head]) for name in "qkvg")
+    def row(i: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         weights = torch.softmax(SCALE * (k @ q[i]), 0)
         slope = SCALE * (k @ g[i] + q @ q[i])
-        tangent = (weights * (slope - weights @ slope)) @ v + weights @ k
-        rows.append(tangent[picks.columns])
-    return torch.stack(rows).numpy()
+        return (weights * (slope - weights @ slope)) @ v + weights @ k
+
+    return _row_by_row(given, picks, row)
 
 
 def _tangent() -> Case:

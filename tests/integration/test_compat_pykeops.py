@@ -16,6 +16,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle.compat.pykeops import replay
+from kernmantle.compat.pykeops import solve as solve_module
 from kernmantle.compat.pykeops.expression import Leaf
 from kernmantle.compat.pykeops.torch import (
     Genred,
@@ -494,6 +495,55 @@ def test_systems(reference):
     unknown = Vj(0, 2)
     linear = ((-Vi(X).sqdist(Vj(X)) * 0.7).exp() * unknown).solve(Vi(b.detach()), var=unknown, alpha=0.3, eps=1e-14)
     assert_close(linear, exact(X, b, 0.7), depth=4096)
+
+
+@pytest.fixture
+def solves(monkeypatch):
+    """What conjugate gradients were given and found."""
+    seen = []
+    inner = solve_module.cg
+
+    def spy(*args, **options):
+        found = inner(*args, **options)
+        seen.append((options["preconditioner"], found))
+        return found
+
+    monkeypatch.setattr(solve_module, "cg", spy)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("alpha", [1e-2, 1e-10])
+def test_systems_of_few_unknowns_are_factored(dtype, columns, alpha, solves):
+    x, b = rows(400, 3, seed=3).to(dtype), rows(400, columns, seed=4).to(dtype)
+    formula = "(Exp(-p*SqDist(x,y)) + IntCst(2)*Exp(-p*Norm2(x-y)))*b"
+    aliases = ["x=Vi(3)", "y=Vj(3)", f"b=Vj({columns})", "p=Pm(1)"]
+    found = KernelSolve(formula, aliases, "b", axis=1)(x, x, b, torch.tensor([3.0]).to(dtype), alpha=alpha, eps=1e-5)
+    squares = torch.cdist(x.double(), x.double()) ** 2
+    matrix = (-3 * squares).exp() + 2 * (-3 * squares.sqrt()).exp() + alpha * torch.eye(400)
+    assert ((matrix @ found.double() - b.double()).square().mean().sqrt() < 1e-5).all()
+    ((inverse, run),) = solves
+    assert inverse is not None
+    assert bool(run.converged)
+    assert run.iterations <= 5
+
+
+def test_systems_that_are_not_factored(solves, monkeypatch):
+    x, b = rows(60, 3, seed=3), rows(60, 1, seed=4)
+    kernel = (-Vi(x).sqdist(Vj(x))).exp()
+    monkeypatch.setattr(solve_module, "_FACTORED", 59)
+    exact = torch.linalg.solve((-(torch.cdist(x, x) ** 2)).exp() + 0.5 * torch.eye(60), b)
+    assert_close(kernel.solve(b, alpha=0.5, eps=1e-14), exact, depth=4096)
+    assert solves.pop()[0] is None
+    monkeypatch.setattr(solve_module, "_FACTORED", 60)
+    unknown = Vj(0, 1)
+    apart = (kernel * unknown * 0.5 + kernel * unknown * 0.5).solve(Vi(b), var=unknown, alpha=0.5, eps=1e-14)
+    assert_close(apart, exact, depth=4096)
+    assert solves.pop()[0] is None
+    with pytest.warns(km.errors.KernmantleWarning):
+        (-(Vi(x) | Vj(x))).solve(b, alpha=1e-3)
+    assert solves.pop()[0] is None
 
 
 def test_accumulators_out_and_dtypes():

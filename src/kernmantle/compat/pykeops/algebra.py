@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from .expression import Expression, Fold, Leaf, Map, Number, folded, substituted
+from .expression import Expression, Fold, Leaf, Map, Number, Symbol, folded, substituted
 
 _MOST_TERMS = 8
 
@@ -59,6 +59,23 @@ def factors(e: Expression) -> list[Expression]:
     if isinstance(e, Map) and e.op == "mul":
         return [factor for arg in e.args for factor in factors(arg)]
     return [e]
+
+
+def linear_in(e: Expression, position: int) -> Expression | None:
+    """Return the scalar whose product with a symbolic variable is the expression, None where it is none."""
+
+    def is_unknown(part: Expression) -> bool:
+        return isinstance(part, Symbol) and part.position == position and part.chosen is None
+
+    if e.dim == 1:
+        every = factors(e)
+        own, scalars = [part for part in every if is_unknown(part)], [times([p for p in every if not is_unknown(p)])]
+    else:
+        found = terms(e, is_unknown) or []
+        own, scalars = [vector for term in found for vector in term.vectors], [times(term.scalars) for term in found]
+    if len(own) != len(scalars) or any(scalar.symbols for scalar in scalars):
+        return None
+    return reduce(lambda a, b: Map("add", a, b), scalars)
 
 
 def flattened(e: Expression) -> Expression:

@@ -184,7 +184,8 @@ class KernelSolve:
     -----
     Calls take the variables, with the right-hand side as the unknown one, ``alpha=1e-10`` and ``eps=1e-6``: conjugate
     gradients stop where the root mean square of the residual is below eps. The operator must be symmetric and positive
-    definite. Gradients exist of every order, each by another solve.
+    definite. Gradients exist of every order, each by another solve. The matrix of at most 16 384 rows is stored and
+    factored, n³ / 3 operations, which leaves a few iterations; more rows take memory of the order of the rows alone.
 
     Examples
     --------

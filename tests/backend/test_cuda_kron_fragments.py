@@ -46,7 +46,7 @@ class Phase:
     def __init__(self, source: str, number: int) -> None:
         text = source.partition(f"struct Phase{number} {{")[2].partition("\n};")[0]
         self.constants = {name: int(value) for name, value in re.findall(r"([A-Z]+) = (\d+)", text)}
-        self.turned = "ROW_TURNED = true" in text
+        self.swizzled = "ROW_SWIZZLED = true" in text
         self.functions: dict[str, Callable[[int], int]] = {
             name: eval("lambda line: " + body.replace("/", "//"), {})
             for name, body in re.findall(r"int (\w+)\(int line\) \{ return (.*); \}", text)
@@ -57,34 +57,35 @@ class Phase:
 
     def spot(self, line: int, row: int, column: int) -> int:
         """Place in the tile of a column of a line; ``row`` is the entry of the axis."""
-        turn = self.turn(line) | (row % 4 * 8 if self.turned else 0)
-        return self.place(line) + ((self.right(line) + column) ^ turn) + row * self.constants["PITCH"]
+        swizzle = self.swizzle(line) | (row % 4 * 8 if self.swizzled else 0)
+        return self.tile_offset(line) + ((self.right(line) + column) ^ swizzle) + row * self.constants["PITCH"]
 
 
-def _turn(phase: Phase, line: int) -> int:
+def _swizzle(phase: Phase, line: int) -> int:
     """By how much columns of a row have changed places."""
-    return line % 4 * 8 if phase.turned else 0
+    return line % 4 * 8 if phase.swizzled else 0
 
 
 def begun(plan: MmaPlan, phase: Phase) -> dict[int, Entry]:
     """The tile after the first phase: of every place, the item, axes and column that it holds."""
     modes, tile = plan.run.modes, {}
     axes = [range(mode.columns) for mode in modes[:-1]]
-    for line in range(phase.constants["LINES"]):
+    for line in range(phase.constants["FIBERS"]):
         item, run, column = phase.item(line), phase.run(line), phase.right(line)
         before = list(itertools.product(*axes))[run // modes[-1].columns]
         assert run % modes[-1].columns == 0
         for q in range(modes[-1].rows):
             entries = range(LANES) if plan.right > 1 else (0,)
             for own in entries:
-                place = phase.spot(line, q, own) if plan.right > 1 else phase.place(line) + (q ^ _turn(phase, line))
+                alone = phase.tile_offset(line) + (q ^ _swizzle(phase, line))
+                place = phase.spot(line, q, own) if plan.right > 1 else alone
                 assert place not in tile
                 assert 0 <= place < max(plan.tile, 1) or len(modes) == 1
                 tile[place] = (item, *before, q, column + own)
     if plan.right == 1:  # zeros behind the last column are written, too
         padding = range(modes[-1].rows, -(-modes[-1].rows // LANES) * LANES)
-        lines = range(phase.constants["LINES"])
-        zeros = [phase.place(line) + (q ^ _turn(phase, line)) for line in lines for q in padding]
+        lines = range(phase.constants["FIBERS"])
+        zeros = [phase.tile_offset(line) + (q ^ _swizzle(phase, line)) for line in lines for q in padding]
         assert not any(place in tile for place in zeros)
     count = plan.items * math.prod(map(len, axes)) * modes[-1].rows * plan.right
     assert len(tile) == count
@@ -95,7 +96,7 @@ def moved(plan: MmaPlan, phase: Phase, axis: int, tile: dict[int, Entry]) -> dic
     """The tile after a later phase."""
     found: dict[int, Entry] = {}
     mode = plan.run.modes[axis]
-    for line, own in itertools.product(range(phase.constants["LINES"]), range(LANES)):
+    for line, own in itertools.product(range(phase.constants["FIBERS"]), range(LANES)):
         places = [phase.spot(line, k, own) for k in range(mode.columns)]
         if places[0] not in tile:  # behind the last column, where zeros are
             assert phase.right(line) + own >= phase.constants["EXTENT"]
@@ -130,8 +131,8 @@ def test_every_line_is_read_and_written_in_its_place(sizes: list[tuple[int, int]
 def written(plan: MmaPlan, last: Phase, tile: dict[int, Entry]) -> None:
     """The last phase writes every entry of the result once, at the number that its axes make."""
     rows, seen = [mode.rows for mode in plan.run.modes], set()
-    behind = last.constants["BEHIND"]
-    for line, q, own in itertools.product(range(last.constants["LINES"]), range(rows[0]), range(LANES)):
+    behind = last.constants["STRIDE"]
+    for line, q, own in itertools.product(range(last.constants["FIBERS"]), range(rows[0]), range(LANES)):
         column = last.right(line) + own
         if plan.right == 1 and column >= last.constants["EXTENT"]:
             continue
@@ -178,7 +179,7 @@ def test_neighbouring_lines_meet_in_no_bank(sizes: list[tuple[int, int]], right:
     source = emit(plan)
     for number in range(len(sizes)):
         phase = Phase(source, number)
-        for half, line in itertools.product((0, 16), range(min(8, phase.constants["LINES"]))):
+        for half, line in itertools.product((0, 16), range(min(8, phase.constants["FIBERS"]))):
             if number:
                 lanes = range(half, half + 16)
                 assert not _meet([phase.spot(line, lane % 4, lane // 4 * 2) for lane in lanes], 2)
@@ -189,7 +190,7 @@ def test_neighbouring_lines_meet_in_no_bank(sizes: list[tuple[int, int]], right:
                     places = [phase.spot(line, row, lane % 4 * 4) for row, lane in zip(rows, lanes, strict=True)]
                 else:
                     places = [
-                        phase.place(row) + (lane % 4 * 4 ^ _turn(phase, row))
+                        phase.tile_offset(row) + (lane % 4 * 4 ^ _swizzle(phase, row))
                         for row, lane in zip(rows, lanes, strict=True)
                     ]
                 assert not _meet(places, 4)

@@ -34,8 +34,8 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "selection": (SQUARES, "mn->m", lambda s: s, Smallest(5)),
 }
 FORMS = {
-    "product": ["tile"], "columns": ["score"], "softmax": ["score", "score"], "minimum": ["ring"], "truth": ["ring"],
-    "selection": ["select"],
+    "product": ["tile"], "columns": ["score"], "softmax": ["score", "score"], "minimum": ["pipelined"],
+    "truth": ["pipelined"], "selection": ["select"],
 }  # fmt: skip
 
 

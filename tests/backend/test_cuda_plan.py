@@ -43,7 +43,7 @@ def facts(nest: Nest, extents: dict[str, int], alignment: int = 16) -> Layout:
 def test_every_nest_has_a_tile_that_fits(case: Case, limits: DeviceLimits) -> None:
     for tile in candidates(case.nest, case.extents(), limits):
         assert shared_bytes(case.nest, tile) <= limits.shared_per_block
-        assert tile.schema != "ring" or limits.arch == "sm_90"
+        assert tile.schema != "pipelined" or limits.arch == "sm_90"
     assert candidates(case.nest, case.extents(), limits)
 
 
@@ -67,7 +67,7 @@ def test_a_tile_that_was_not_measured_is_tried_and_not_chosen(limits: DeviceLimi
 
 def test_large_problems_take_the_ring_on_hopper_and_the_wide_tile_elsewhere() -> None:
     nest, extents = gram(L1), sizes(m=30000, n=30000, k=1024)
-    assert plan(nest, extents, HOPPER, facts(nest, extents)).schema == "ring"
+    assert plan(nest, extents, HOPPER, facts(nest, extents)).schema == "pipelined"
     assert plan(nest, extents, ADA, facts(nest, extents)).tile.name == "wide"
 
 
@@ -134,7 +134,7 @@ def test_only_what_a_kernel_takes_is_passed() -> None:
 def test_a_plan_prints_what_it_does() -> None:
     nest, extents = gram(L1), sizes(m=30000, n=30000, k=1024)
     text = str(plan(nest, extents, HOPPER, facts(nest, extents)))
-    assert "ring sm_90 tile 128x128x32" in text
+    assert "pipelined sm_90 tile 128x128x32" in text
     assert "x0 4k" in text
     assert "f32 ieee" in text
 

@@ -122,7 +122,7 @@ def test_several_numbers_are_read_at_once_where_they_lie_so(access) -> None:
                     continue
                 together, other, step = {
                     "ALONG": (4 * tile.l, side.first, side.second), "ACROSS": (count * tile.l, side.second, side.first),
-                    "BESIDE": (tile.l, math.gcd(side.first, side.second), tile.l),
+                    "ADJACENT": (tile.l, math.gcd(side.first, side.second), tile.l),
                     "ALONG_OTHER": (8, side.first, side.second), "ACROSS_OTHER": (2 * count, side.second, side.first),
                 }[read]  # fmt: skip
                 wanted = min(16, together * size)
@@ -135,7 +135,7 @@ def test_several_numbers_are_read_at_once_where_they_lie_so(access) -> None:
                     assert tile.l == 1
                 assert max(access, size) % wanted == 0
                 assert all(each * size % wanted == 0 for each in others)
-    assert kinds >= ({"ALONG", "ACROSS", "BESIDE", "ALONE"} if access == 16 else {"ALONE"})
+    assert kinds >= ({"ALONG", "ACROSS", "ADJACENT", "ALONE"} if access == 16 else {"ALONE"})
 
 
 def test_blocks_cover_every_tile_and_warps_share_long_sums() -> None:

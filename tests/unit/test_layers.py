@@ -125,6 +125,43 @@ def test_allowed_imports_pass():
     assert faults("kernmantle.backends.cuda.nvrtc", ast.parse("def f():\n    from cuda.core import Program")) == []
 
 
+def imported(name: str, tree: ast.AST) -> set[str]:
+    """Modules of the library that a module imports, those that it imports by a text too."""
+    *package, _ = name.split(".")
+    found = [target for _, target in imports(tree, package)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            text = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+            deep = len(text) - len(text.lstrip("."))
+            if deep:
+                found.append([*package[: len(package) - deep + 1], *text.strip(".").split(".")])
+    targets = {".".join(target[:stop]) for target in found for stop in (len(target), len(target) - 1)}
+    return (targets & set(MODULES)) - {name}
+
+
+def circles(edges: dict[str, set[str]]) -> list[str]:
+    """Return the modules that come back to themselves."""
+
+    def reached(first: str) -> set[str]:
+        seen, rest = set(), [*edges[first]]
+        while rest:
+            name = rest.pop()
+            if name not in seen:
+                seen.add(name)
+                rest += edges[name]
+        return seen
+
+    return sorted(name for name in edges if name in reached(name))
+
+
+def test_no_module_imports_itself_through_others():
+    assert circles({name: imported(name, parsed(name)) for name in MODULES}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
+    own = "from . import execute\nfrom .layout import aligned\nimport_module('..config', __package__)"
+    modules = {"kernmantle.torch_ops.execute", "kernmantle.torch_ops.layout", "kernmantle.config"}
+    assert imported("kernmantle.torch_ops.targets", ast.parse(own)) == modules
+
+
 def test_importing_the_library_loads_nothing_heavy():
     heavy = [*(f"kernmantle.{room}" for room in LAZY), *sorted(OPTIONAL), "torch._dynamo", "torch._inductor", "rich"]
     code = f"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,9 +12,6 @@ from .inputs import readable
 from .kernel_algebra import ATOM
 from .kernel_row import RANGES
 from .kernels import KERNELS
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
 
 LENGTHS = "lengthscales"
 _LEAST = 0
@@ -40,8 +37,8 @@ def _check(name: str, value: Any) -> None:
         raise ParameterError(f"{name} must be {text}, got {value!r}")
 
 
-def assign(kernel: Kernel, name: str, new: Any) -> None:
-    """Set a hyperparameter; AttributeError where the kernel has none of that name."""
+def assign(kernel: Any, name: str, new: Any) -> None:
+    """Set a hyperparameter of a :class:`~.kernel.Kernel`; AttributeError where it has none of that name."""
     old = kernel.hyperparameters
     if name not in old or name == "transform":
         listing = ", ".join(other for other in old if other != "transform") or "none"

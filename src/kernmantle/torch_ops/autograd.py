@@ -16,6 +16,7 @@ from ..errors import BackendError, GradientError
 from ..runtime.dispatch import PLANS
 from ..runtime.kernel_store import collecting
 from ..runtime.lru import LRUCache
+from . import decompositions  # noqa: F401 - enters those of the operators
 from .call_key import program_key
 from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors, differentiable, gradients, tangents
 from .execute import BoundProgram, execute, prepare

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -164,7 +163,7 @@ def in_callers_context(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
-"""Operators in torch's own operations, entered where they are written."""
+"""Operators in torch's own operations, entered by the modules that define them."""
 
 
 def decomposed(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -179,7 +178,6 @@ def decomposed(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def decomposition_of(name: str) -> Callable[..., Any]:
     """Return the decomposition of an operator; BackendError if it has none."""
-    import_module(".decompositions", __package__)
     if name not in DECOMPOSITIONS:
         raise BackendError(f"the operator kernmantle::{name} has no decomposition into torch's operations")
     return DECOMPOSITIONS[name]

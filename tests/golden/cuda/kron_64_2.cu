@@ -2,25 +2,25 @@
 #include "kron_mma.cuh"
 struct Phase0 {
     typedef km::KronFactor<true, 64, 64, 3> F;
-    static constexpr int TILES = 2, LINES = 64, UNITS = 2, OFFSET = 0, NUMBER = 1, BEHIND = 1, EXTENT = 64, PITCH = 1;
-    static constexpr bool FINAL = false, LOCAL = false, ROW_TURNED = true;
+    static constexpr int TILES = 2, FIBERS = 64, UNITS = 2, OFFSET = 0, NUMBER = 1, STRIDE = 1, EXTENT = 64, PITCH = 1;
+    static constexpr bool FINAL = false, LOCAL = false, ROW_SWIZZLED = true;
     static __device__ __forceinline__ int item(int line) { return 0; }
     static __device__ __forceinline__ int run(int line) { return line % 64 * 64; }
     static __device__ __forceinline__ int run_out(int line) { return 0; }
     static __device__ __forceinline__ int right(int line) { return 0; }
-    static __device__ __forceinline__ int place(int line) { return line % 64 * 64; }
-    static __device__ __forceinline__ int turn(int line) { return 0; }
+    static __device__ __forceinline__ int tile_offset(int line) { return line % 64 * 64; }
+    static __device__ __forceinline__ int swizzle(int line) { return 0; }
 };
 struct Phase1 {
     typedef km::KronFactor<false, 64, 64, 3> F;
-    static constexpr int TILES = 2, LINES = 4, UNITS = 2, OFFSET = 4096, NUMBER = 0, BEHIND = 64, EXTENT = 64, PITCH = 64;
-    static constexpr bool FINAL = true, LOCAL = false, ROW_TURNED = true;
+    static constexpr int TILES = 2, FIBERS = 4, UNITS = 2, OFFSET = 4096, NUMBER = 0, STRIDE = 64, EXTENT = 64, PITCH = 64;
+    static constexpr bool FINAL = true, LOCAL = false, ROW_SWIZZLED = true;
     static __device__ __forceinline__ int item(int line) { return 0; }
     static __device__ __forceinline__ int run(int line) { return 0; }
     static __device__ __forceinline__ int run_out(int line) { return 0; }
     static __device__ __forceinline__ int right(int line) { return line % 4 * 16; }
-    static __device__ __forceinline__ int place(int line) { return 0; }
-    static __device__ __forceinline__ int turn(int line) { return 0; }
+    static __device__ __forceinline__ int tile_offset(int line) { return 0; }
+    static __device__ __forceinline__ int swizzle(int line) { return 0; }
 };
 struct Body {
     typedef float T;

@@ -4,19 +4,19 @@ struct Body {
     typedef float T;
     typedef float C;
     typedef km::KronArguments<5> Args;
-    static constexpr int ITEMS = 1, RIGHT = 1, THREADS = 256, RUN = 32768, RUN_IN = 32768, RUN_OUT = 32768, VEC_IN = 4, VEC_OUT = 4, FACTOR_ROOM = 320;
+    static constexpr int ITEMS = 1, RIGHT = 1, THREADS = 256, RUN = 32768, RUN_IN = 32768, RUN_OUT = 32768, VEC_IN = 4, VEC_OUT = 4, FACTOR_WORDS = 320;
     static constexpr bool ADDED = false, VARIES = false, DIRECT_IN = true, DIRECT_OUT = true, TILED = true;
-    static __device__ __forceinline__ constexpr int place(int i) { return i + i / 64 * 4; }
+    static __device__ __forceinline__ constexpr int tile_offset(int i) { return i + i / 64 * 4; }
     static __device__ __forceinline__ int spread_in(int run) { return run; }
     static __device__ __forceinline__ int spread_out(int run) { return run; }
-    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronPlace& p) {
+    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronCoord& p) {
         km::kron_factor<T, 8, 8, 8, THREADS>(s + 0, g, 0, p);
         km::kron_factor<T, 8, 8, 8, THREADS>(s + 64, g, 1, p);
         km::kron_factor<T, 8, 8, 8, THREADS>(s + 128, g, 2, p);
         km::kron_factor<T, 8, 8, 8, THREADS>(s + 192, g, 3, p);
         km::kron_factor<T, 8, 8, 8, THREADS>(s + 256, g, 4, p);
     }
-    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronPlace& p) {
+    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronCoord& p) {
         km::kron_phase<Body, km::KronShare<Body, 64, 512, 1, 1>, true, false>(s, g, p, [&](C (&v)[64]) {
             km::kron_apply<4, 8, 8, 8, 8, 1, 8>(v, km::SharedFactor<C>{f + 64});
             km::kron_apply<4, 1, 8, 8, 8, 8, 8>(v, km::SharedFactor<C>{f + 0});

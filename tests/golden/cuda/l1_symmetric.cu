@@ -1,5 +1,5 @@
-// ring sm_90 tile 128x128x32 (8x16 a thread, 128 threads) access [x0 4k, x1 4k, out0 4t] symmetric f32 ieee
-#include "ring.cuh"
+// pipelined sm_90 tile 128x128x32 (8x16 a thread, 128 threads) access [x0 4k, x1 4k, out0 4t] symmetric f32 ieee
+#include "pipelined.cuh"
 
 struct Body {
     typedef float C;
@@ -71,8 +71,8 @@ template <> struct Body::Out<0> {  // out0
     }
 };
 
-typedef km::RingTile<4, 1, 8, 16, 3, true> Tile;
-static_assert(km::ring_shared_bytes<Body, Tile>() <= 98352, "shared memory");
+typedef km::PipelinedTile<4, 1, 8, 16, 3, true> Tile;
+static_assert(km::pipelined_shared_bytes<Body, Tile>() <= 98352, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26) {
@@ -80,5 +80,5 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, i26, 0, 0}},
         {}};
-    km::ring<Body, Tile, 56, 200>(g);
+    km::pipelined<Body, Tile, 56, 200>(g);
 }

@@ -1,4 +1,4 @@
-// apply 10 largest by 1 ring, of ring sm_90 tile 128x128x32 (8x16 a thread, 128 threads) access [x0 4k, x1 4k, w 1a] f32 ieee, entries to 1e-6, from the minima of groups
+// apply 10 largest by 1 pipelined, of pipelined sm_90 tile 128x128x32 (8x16 a thread, 128 threads) access [x0 4k, x1 4k, w 1a] f32 ieee, entries to 1e-6, from the minima of groups
 #include "apply_groups.cuh"
 
 struct Body {
@@ -107,8 +107,8 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyRing<4, 1, 8, 16, 2> Tile;
-static_assert(km::apply_ring_shared_bytes<Apply, Tile>() <= 65568, "shared memory");
+typedef km::ApplyPipelined<4, 1, 8, 16, 2> Tile;
+static_assert(km::apply_pipelined_shared_bytes<Apply, Tile>() <= 65568, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i32, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1) {
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
         {p0, p1, 0, p3, p4}, {1, 1, 1, i3, i4, i5, i6, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, i32, 0, 0, i35}, {0, 0, 0, i39, 0, 0, i42}},
         {Body::C(v0), Body::C(v1)}}, work};
-    km::ring<Apply, Tile, 56, 200>(g);
+    km::pipelined<Apply, Tile, 56, 200>(g);
 }
 
 extern "C" __global__ void __launch_bounds__(256) kernmantle_select(

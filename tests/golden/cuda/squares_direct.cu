@@ -1,5 +1,5 @@
-// ring sm_90 tile 128x192x32 (8x12 a thread, 256 threads) access [x0 4k, x1 4k, out0 4t] f32 ieee
-#include "ring.cuh"
+// pipelined sm_90 tile 128x192x32 (8x12 a thread, 256 threads) access [x0 4k, x1 4k, out0 4t] f32 ieee
+#include "pipelined.cuh"
 #include "scratch.cuh"
 
 struct Body {
@@ -73,8 +73,8 @@ template <> struct Body::Out<0> {  // out0
     }
 };
 
-typedef km::RingTile<4, 2, 8, 12, 3, false> Tile;
-static_assert(km::ring_shared_bytes<Body, Tile>() <= 122928, "shared memory");
+typedef km::PipelinedTile<4, 2, 8, 12, 3, false> Tile;
+static_assert(km::pipelined_shared_bytes<Body, Tile>() <= 122928, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(384, 1) kernmantle_kernel(
     const int* list, void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26) {
@@ -82,5 +82,5 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernmantle_kernel(
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, i26, 0, 0}},
         {}}, list};
-    km::ring<Body, Tile, 56, 224>(g);
+    km::pipelined<Body, Tile, 56, 224>(g);
 }

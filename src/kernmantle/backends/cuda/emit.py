@@ -421,7 +421,7 @@ def _template(plan: CudaPlan) -> list[str]:
         shape = (planes(plan.nest),)
     elif plan.schema in PRODUCTS:
         shape = (*((tile.n,) if plan.schema == "wgmma" else ()), tile.stages, planes(plan.nest))
-    elif plan.schema in ("ring", "position"):
+    elif plan.schema in ("pipelined", "position"):
         shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
     else:
         shape = (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll)
@@ -432,7 +432,7 @@ def _template(plan: CudaPlan) -> list[str]:
 
 
 def _call(plan: CudaPlan) -> str:
-    if plan.schema not in ("ring", "position"):
+    if plan.schema not in ("pipelined", "position"):
         return f"{plan.schema}<Body, Tile>"
     producer, consumer = register_split(plan.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
     return f"{plan.schema}<Body, Tile, {producer}, {consumer}>"

@@ -23,7 +23,7 @@ from .tiles import TILES, DeviceLimits, Tile, blocks_per_sm
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
 _PRODUCERS = {
-    "ring": 128, "position": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128, "columns": 128,
+    "pipelined": 128, "position": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128, "columns": 128,
     "deep": 128, "softmax": 128,
 }  # fmt: skip
 PRODUCTS = ("wgmma", "mma")
@@ -181,7 +181,7 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
     """Dynamic shared memory of a block."""
     if tile.schema in ("thin", "scan"):
         return 0
-    if tile.schema in ("ring", "position"):
+    if tile.schema in ("pipelined", "position"):
         return tile.stages * ((tile.m + tile.n + len(staged(nest)["vectors"])) * 128 + 16)
     stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
     merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
@@ -247,7 +247,7 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    loops = plan.schema in ("ring", "position", *PRODUCTS) or plan.listed
+    loops = plan.schema in ("pipelined", "position", *PRODUCTS) or plan.listed
     persistent = limits.sm_count * plan.resident if loops else _GRID_LIMIT
     return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
@@ -316,7 +316,7 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
 def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> bool:
     if not limits.has(tile.requires):
         return False
-    if tile.schema == "ring":
+    if tile.schema == "pipelined":
         square = tile.m == tile.n or not symmetric
         two_at_a_time = not tile.half2 or (_sums_half2(nest) and sizes["k"] % 2 == 0)
         return square and two_at_a_time and supports_warp_specialized(nest, sizes, limits)
@@ -412,7 +412,7 @@ def _resident(tile: Tile, nest: Nest) -> int:
     words = cell_words(nest)
     if tile.schema == "thin":
         return 1 if tile.depth > 4 else tile.resident
-    if tile.schema in ("ring", "position") or tile.matrix_operand or words == 1:
+    if tile.schema in ("pipelined", "position") or tile.matrix_operand or words == 1:
         return tile.resident
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
 

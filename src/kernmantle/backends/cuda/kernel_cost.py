@@ -106,7 +106,7 @@ def gram(plan: CudaPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -
         relative = TIMES.positions
     counted = cost(plan.tile, nest, sizes, plan.symmetric, card.limits) * max(relative, 0.5)
     counted *= 2 if BYTES[nest.compute] == 8 else 1
-    rate = TIMES.heavy if heavy else TIMES.pipelined if plan.schema == "ring" else TIMES.light
+    rate = TIMES.heavy if heavy else TIMES.pipelined if plan.schema == "pipelined" else TIMES.light
     return Launch(str(plan), START, moved, counted / rate)
 
 

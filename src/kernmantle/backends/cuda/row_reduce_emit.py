@@ -300,7 +300,7 @@ def _template(plan: CudaRowPlan) -> list[str]:
     shape = {
         "thin": (tile.threads, tile.rows, tile.depth, tile.columns, tile.unroll),
         "tile": (tile.threads_m, tile.rows, tile.columns, tile.depth, tile.unroll),
-        "ring": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
+        "pipelined": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
         "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
         "select": (tile.depth, tile.unroll, tile.threads // 128, tile.rows // 2, tile.stages, NORMS),
         "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages),
@@ -324,13 +324,13 @@ def _template(plan: CudaRowPlan) -> list[str]:
 def _call(plan: CudaRowPlan) -> str:
     if plan.form == "select":
         return f"find_minima<Apply, Tile, {SELECT_PRODUCER}, {SELECT_CONSUMER}>"
-    if plan.form not in ("ring", *_ON_TENSOR_CORES):
+    if plan.form not in ("pipelined", *_ON_TENSOR_CORES):
         return f"apply_{plan.form}<Apply, Tile>" if plan.form in ("thin", "scan") else "gram<Apply, Tile>"
     if plan.form in _ON_TENSOR_CORES:
         producer, consumer = REGISTERS[plan.tile.threads // 128]
         return f"apply_{plan.form}<Apply, Tile, {producer}, {consumer}>"
     producer, consumer = register_split(plan.matrix.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
-    return f"ring<Apply, Tile, {producer}, {consumer}>"
+    return f"pipelined<Apply, Tile, {producer}, {consumer}>"
 
 
 def emit_rows(plan: CudaRowPlan) -> str:

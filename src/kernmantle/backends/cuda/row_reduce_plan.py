@@ -1,7 +1,7 @@
 """How the GPU runs a row nest: which loops make the entries of the matrix, how many at once, what they take.
 
 Rows of few entries stay in registers ("thin"); longer ones pass through the tiles of gram ("tile") or through its
-warp-specialised form ("ring"), whose threads then reduce what they hold. On Hopper, squared distances and inner
+warp-specialised form ("pipelined"), whose threads then reduce what they hold. On Hopper, squared distances and inner
 products come from tensor cores ("score"), bounds on them give the nearest columns ("select"), and entries of points of
 few numbers are multiplied with many columns there ("wide"), as those of score tiles are ("columns", of more numbers
 "deep"), with one of the others for points that do not suit these.
@@ -306,7 +306,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     pitch = group + 4 * (8 <= group < _CHUNK)
     weights = tile.n * pitch * size if rows.v is not None else 0
     states = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
-    form, shared = "ring" if pipelined else "tile", -(-max(matrix.shared, keys) // 16) * 16
+    form, shared = "pipelined" if pipelined else "tile", -(-max(matrix.shared, keys) // 16) * 16
     shared += (1 + (pipelined and group < _CHUNK)) * weights + states
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
@@ -328,7 +328,7 @@ def _grouped(
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
     resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + _RESERVED)))
-    return replace(direct, matrix=matrix, form="ring", shared=matrix.shared, resident=resident, grouped=True)
+    return replace(direct, matrix=matrix, form="pipelined", shared=matrix.shared, resident=resident, grouped=True)
 
 
 def minima_bytes(plan: CudaRowPlan, sizes: Mapping[str, int]) -> int:

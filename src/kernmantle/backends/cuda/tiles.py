@@ -141,8 +141,8 @@ TILES = (
     Tile("deep", 4, 8, 2, 2, 16, 8, 8, 2, 0.182, heavy=0.467),
     Tile("rows", 8, 1, 1, 1, 16, 32, 8, 2, 0.00961, heavy=0.0587),
     Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.0107, heavy=0.0511),
-    Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.665, "ring", 3, requires=("warp_specialized",)),
-    Tile("half2", 16, 8, 8, 8, 32, 1, 1, 2, 1.131, "ring", 3, requires=("warp_specialized",), half2=True),
+    Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.665, "pipelined", 3, requires=("warp_specialized",)),
+    Tile("half2", 16, 8, 8, 8, 32, 1, 1, 2, 1.131, "pipelined", 3, requires=("warp_specialized",), half2=True),
     Tile("positions", 16, 8, 8, 4, 32, 1, 1, 2, 1.2, "position", 3, requires=("warp_specialized",)),
     Tile("one", 1, 1, 1, 1, 16, 128, 8, 2, 0.0151, heavy=0.126),
     Tile("least", 4, 8, 1, 1, 4, 1, 1, 2, 1, heavy=1),
@@ -154,13 +154,15 @@ PRODUCT_TILES = (
     Tile("synchronous products", 32, 8, 4, 8, 64, 1, 1, 1, 0.85, "mma", 2),
 )
 # Differences in tiles of the products' extents: the columns of a thread follow from these.
-DIFFERENCES_PIPELINED = Tile("ring", 16, 16, 8, 0, 32, 1, 1, 1, 0.95, "ring", 3, requires=("warp_specialized", "wgmma"))
+DIFFERENCES_PIPELINED = Tile(
+    "ring", 16, 16, 8, 0, 32, 1, 1, 1, 0.95, "pipelined", 3, requires=("warp_specialized", "wgmma")
+)
 DIFFERENCES = Tile("large", 16, 16, 8, 0, 16, 1, 4, 1, 0.8)
 LOGARITHMS = Tile("logarithms", 16, 32, 8, 0, 16, 1, 1, 1, 0.8)
 SPLITTER = Tile("split", 8, 32, 1, 1, 64, 1, 1, 2, 1.0, "split")
 
 # Row reductions: the tiles that make the entries of a matrix, the warp-specialised one apart.
-ROW_PIPELINED = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3, requires=("warp_specialized",))
+ROW_PIPELINED = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "pipelined", 3, requires=("warp_specialized",))
 ROW_SCAN = Tile("apply scan", 1, 256, 1, 1, 64, 1, 1, 2, 1.0, "scan")
 ROW_TILES = (
     Tile("apply large", 16, 8, 8, 8, 16, 1, 4, 3, 0.85),

@@ -26,7 +26,7 @@ def _offset(plan: FmaPlan, factor: int) -> int:
 
 
 def _factors(plan: FmaPlan) -> list[str]:
-    text = ["    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronPlace& p) {"]
+    text = ["    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronCoord& p) {"]
     for mode in plan.run.modes:
         if mode.factor is not None:
             sizes = f"{mode.rows}, {mode.columns}, {plan.pitch(mode)}, THREADS"
@@ -36,7 +36,7 @@ def _factors(plan: FmaPlan) -> list[str]:
 
 def _phases(plan: FmaPlan) -> list[str]:
     text = [
-        "    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronPlace& p) {"
+        "    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronCoord& p) {"
     ]
     for number, phase in enumerate(plan.phases):
         own = plan.extents[phase.first : phase.stop]
@@ -72,7 +72,7 @@ def emit(plan: FmaPlan) -> str:
     constants = {
         "ITEMS": plan.items, "RIGHT": plan.right, "THREADS": plan.threads, "RUN": math.prod(plan.extents),
         "RUN_IN": plan.run.columns, "RUN_OUT": plan.run.rows, "VEC_IN": layout.in_width, "VEC_OUT": layout.out_width,
-        "FACTOR_ROOM": plan.factor_words, "ADDED": layout.added, "VARIES": layout.varies,
+        "FACTOR_WORDS": plan.factor_words, "ADDED": layout.added, "VARIES": layout.varies,
         "DIRECT_IN": plan.direct_in, "DIRECT_OUT": plan.direct_out, "TILED": plan.tile > 0,
     }  # fmt: skip
     types = {
@@ -83,7 +83,7 @@ def emit(plan: FmaPlan) -> str:
         '#include "kron_fma.cuh"',
         "struct Body {",
         *members(types, constants),
-        f"    static __device__ __forceinline__ constexpr int place(int i) {{ return {index}; }}",
+        f"    static __device__ __forceinline__ constexpr int tile_offset(int i) {{ return {index}; }}",
         _spread(plan, [mode.columns for mode in plan.run.modes], "spread_in"),
         _spread(plan, [mode.rows for mode in plan.run.modes], "spread_out"),
         *_factors(plan),

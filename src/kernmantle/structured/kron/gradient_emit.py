@@ -13,7 +13,7 @@ def emit(plan: BackPlan) -> str:
     """CUDA C++; the same plan always gives the same text."""
     template = "KronHalves" if plan.splits else "KronBack"
     constants: dict[str, int | bool | str] = {
-        "PAIR": plan.last_extent if plan.has_columns else 0, "A": plan.extent, "W": plan.across, "VEC": plan.vector,
+        "JOINED": plan.last_extent if plan.has_columns else 0, "A": plan.extent, "W": plan.across, "VEC": plan.vector,
         "USED": plan.used, "LAST": bool(plan.last) and not plan.has_columns,
     }  # fmt: skip
     for number, group in enumerate((plan.first, plan.last)):

@@ -22,7 +22,7 @@ struct KronArguments {
     double alpha, beta;
 };
 
-struct KronPlace {
+struct KronCoord {
     i64 a, b, c, right;
 };
 
@@ -31,8 +31,8 @@ KM_DEVICE i64 kron_tiles(const Args& g) {
     return g.size[KRON_A] * g.size[KRON_B] * ((g.size[KRON_C] + ITEMS - 1) / ITEMS) * ((g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT);
 }
 template <int ITEMS, int RIGHT, class Args>
-KM_DEVICE KronPlace kron_coord(const Args& g, i64 t) {
-    KronPlace p;
+KM_DEVICE KronCoord kron_coord(const Args& g, i64 t) {
+    KronCoord p;
     const i64 across = (g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT, down = (g.size[KRON_C] + ITEMS - 1) / ITEMS;
     p.right = t % across * RIGHT;
     t /= across;
@@ -42,13 +42,13 @@ KM_DEVICE KronPlace kron_coord(const Args& g, i64 t) {
     p.a = t / g.size[KRON_B];
     return p;
 }
-KM_DEVICE i64 kron_offset(const i64 (&stride)[KRON_AXES], const KronPlace& p) {
+KM_DEVICE i64 kron_offset(const i64 (&stride)[KRON_AXES], const KronCoord& p) {
     return p.a * stride[KRON_A] + p.b * stride[KRON_B] + p.c * stride[KRON_C] + p.right * stride[KRON_RIGHT];
 }
 
 // A factor of ROWS x COLUMNS as [column][row], rows padded with zeros to PITCH.
 template <class T, int ROWS, int COLUMNS, int PITCH, int THREADS, class C, class Args>
-KM_DEVICE void kron_factor(C* to, const Args& g, int number, const KronPlace& p) {
+KM_DEVICE void kron_factor(C* to, const Args& g, int number, const KronCoord& p) {
     const i64(&s)[5] = g.factor_stride[number];
     const T* from = (const T*)g.factor[number] + p.a * s[2] + p.b * s[3] + p.c * s[4];
     for (int i = threadIdx.x; i < COLUMNS * PITCH; i += THREADS) {
@@ -70,7 +70,7 @@ struct KronEntry {
         right = B::RIGHT == 1 ? 0 : at % B::RIGHT;
     }
     template <class Args>
-    KM_DEVICE bool is_inside(const Args& g, const KronPlace& p) const {
+    KM_DEVICE bool is_inside(const Args& g, const KronCoord& p) const {
         return (B::ITEMS == 1 || p.c + item < g.size[KRON_C]) && (B::RIGHT == 1 || p.right + right < g.size[KRON_RIGHT]);
     }
     // UNIT: neighbours lie beside each other, along the run where nothing lies to its right.
@@ -82,7 +82,7 @@ struct KronEntry {
 };
 
 template <class B, class C, class Args>
-KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
+KM_DEVICE void kron_read(C* to, const Args& g, const KronCoord& p) {
     typedef typename B::T T;
     typedef KronEntry<B, B::RUN_IN, B::VEC_IN> Entry;
     constexpr int VEC = B::VEC_IN, BATCH = 4;
@@ -100,7 +100,7 @@ KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
         for (int i = 0; i < BATCH; ++i) {
             if (n + i * B::THREADS >= Entry::COUNT) break;
             const Entry e(n + i * B::THREADS);
-            C* at = to + B::place((e.item * B::RUN + B::spread_in(e.run)) * B::RIGHT + e.right);
+            C* at = to + B::tile_offset((e.item * B::RUN + B::spread_in(e.run)) * B::RIGHT + e.right);
             Pack<C, VEC> wide;
 #pragma unroll
             for (int v = 0; v < VEC; ++v) wide.v[v] = inside[i] ? convert<C>(staged[i].v[v]) : C(0);
@@ -125,7 +125,7 @@ KM_DEVICE void kron_store(const Args& g, i64 to, i64 y_offset, const C (&value)[
 }
 
 template <class B, class C, class Args>
-KM_DEVICE void kron_write(const C* from, const Args& g, const KronPlace& p) {
+KM_DEVICE void kron_write(const C* from, const Args& g, const KronCoord& p) {
     typedef KronEntry<B, B::RUN_OUT, B::VEC_OUT> Entry;
     constexpr int VEC = B::VEC_OUT;
     const i64 to = kron_offset(g.out_stride, p), y_offset = B::ADDED ? kron_offset(g.y_stride, p) : 0;
@@ -133,7 +133,7 @@ KM_DEVICE void kron_write(const C* from, const Args& g, const KronPlace& p) {
     for (int n = threadIdx.x; n < Entry::COUNT; n += B::THREADS) {
         const Entry e(n);
         if (!e.is_inside(g, p)) continue;
-        const C* at = from + B::place((e.item * B::RUN + B::spread_out(e.run)) * B::RIGHT + e.right);
+        const C* at = from + B::tile_offset((e.item * B::RUN + B::spread_out(e.run)) * B::RIGHT + e.right);
         const Pack<C, VEC> wide = *(const Pack<C, VEC>*)at;
         kron_store<B, VEC>(g, to + e.template offset<(VEC > 1)>(g.out_stride), B::ADDED ? y_offset + e.template offset<(VEC > 1)>(g.y_stride) : 0, wide.v);
     }

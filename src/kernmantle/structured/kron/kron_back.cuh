@@ -5,7 +5,7 @@
 // LAST: the trailing axis has a factor too. Then, for the tiles X and V (A, B) of one position,
 //   T = X F1^T, G0 += V T^T, S = F0^T V, G1 += S^T X, and S F1 is the gradient of x.
 //
-// PAIR, its extent: the same where the second axis is followed by others, W columns of them at a time.
+// JOINED, its extent: the same where the second axis is followed by others, W columns of them at a time.
 //
 // Axes have room for 8, 16, 32 or 64 entries in a tile; beyond their own, Q of v and P of x, are zeros.
 //
@@ -27,34 +27,34 @@ constexpr int gradient_entries(int q, int p, int inner_q, int inner_p) {
     return inner_q ? q / inner_q * (p / inner_p) + inner_q * inner_p : q * p;
 }
 
-// B: the type T, room A of the axis and W of the tile across, LAST, PAIR, how many neighbours VEC a copy and how many ITEMS
+// B: the type T, room A of the axis and W of the tile across, LAST, JOINED, how many neighbours VEC a copy and how many ITEMS
 // a tile takes (USED), and of each factor Q, P and those of the second of two parts, 0 where it is one.
 template <class B>
 struct KronBack {
     typedef typename B::T T;
-    static constexpr int THREADS = 256, A = B::A, W = B::W, LINES = 4096 / W, ITEMS = LINES / A, PITCH = W + 8;
-    static constexpr int PAIR = B::PAIR, INNER_FIBERS = PAIR ? PAIR : 1, SECOND_EXTENT = PAIR ? PAIR : W;
-    static constexpr bool BOTH = B::LAST || PAIR;
+    static constexpr int THREADS = 256, A = B::A, W = B::W, FIBERS = 4096 / W, ITEMS = FIBERS / A, PITCH = W + 8;
+    static constexpr int JOINED = B::JOINED, INNER_FIBERS = JOINED ? JOINED : 1, SECOND_EXTENT = JOINED ? JOINED : W;
+    static constexpr bool BOTH = B::LAST || JOINED;
     // From entry to entry of the axis A in a tile; lines of one entry follow each other where there is a pair.
-    static constexpr int STEP = PAIR ? PAIR * PITCH + 8 : PITCH, TILE = LINES * PITCH + (PAIR ? A * 8 : 0);
+    static constexpr int STEP = JOINED ? JOINED * PITCH + 8 : PITCH, TILE = FIBERS * PITCH + (JOINED ? A * 8 : 0);
     static constexpr int ROWS = A < 16 ? 16 : A, FIRST_PITCH = A + 4, PITCH_LAST = SECOND_EXTENT + 4;
     static constexpr int FIRST = ROWS * FIRST_PITCH, SECOND = BOTH ? SECOND_EXTENT * PITCH_LAST : 0, TILES = BOTH ? 3 : 2;
-    static constexpr int VEC = B::VEC, LOADS = LINES * W / VEC / THREADS, STORE_WIDTH = VEC > 1 ? 2 : 1;
+    static constexpr int VEC = B::VEC, LOADS = FIBERS * W / VEC / THREADS, STORE_WIDTH = VEC > 1 ? 2 : 1;
     static constexpr int PARTS0 = gradient_entries(B::Q0, B::P0, B::INNER_Q0, B::INNER_P0);
     static constexpr int PARTS = PARTS0 + (BOTH ? gradient_entries(B::Q1, B::P1, B::INNER_Q1, B::INNER_P1) : 0);
     static constexpr int SHARED_BYTES = 4 * (TILES * TILE + FIRST + 2 * SECOND);
     static constexpr bool EXACT = sizeof(T) == 2;
     // Lines by warps: groups of 16 by 8 NB columns.
-    static constexpr int NB = W >= 32 ? 4 : 2, WIDE = W / (8 * NB), UNITS = LINES / 16 * WIDE / 8;
+    static constexpr int NB = W >= 32 ? 4 : 2, WIDE = W / (8 * NB), UNITS = FIBERS / 16 * WIDE / 8;
     static constexpr int DOWN = ROWS / 16, UNITS_A = ITEMS * DOWN * WIDE / 8;
     typedef BackSum<A> Sum0;
     typedef BackSum<SECOND_EXTENT> Sum1;
     static_assert(UNITS > 0 && UNITS_A > 0 && ITEMS > 0, "a tile has work for every warp");
-    static_assert(PAIR == 0 || (PAIR == A && A == 16 && W == 16 && !B::LAST), "a pair is of 16 and 16");
+    static_assert(JOINED == 0 || (JOINED == A && A == 16 && W == 16 && !B::LAST), "a pair is of 16 and 16");
 
     // Where a line, and the lines of one entry of all others than the axis A, begin in a tile.
-    static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (PAIR ? fiber / INNER_FIBERS * 8 : 0); }
-    static __device__ __forceinline__ int item_at(int item) { return PAIR ? item * PITCH : item * A * PITCH; }
+    static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (JOINED ? fiber / INNER_FIBERS * 8 : 0); }
+    static __device__ __forceinline__ int item_at(int item) { return JOINED ? item * PITCH : item * A * PITCH; }
 
     // Entries of the axis, and of the second of a pair, that v has, else x; the length of its lines.
     static constexpr int extent(bool of_v) { return of_v ? B::Q0 : B::P0; }
@@ -64,13 +64,13 @@ struct KronBack {
     // Where a column of a line of a tile is in v, else in x and in what leaves; -1 where there is none.
     template <bool OF_V, class Args>
     static __device__ __forceinline__ i64 offset_of(const Args& g, i64 item0, i64 column, int fiber) {
-        constexpr int HEIGHT = extent(OF_V) * (PAIR ? second(OF_V) : 1), CAPACITY = A * INNER_FIBERS;
+        constexpr int HEIGHT = extent(OF_V) * (JOINED ? second(OF_V) : 1), CAPACITY = A * INNER_FIBERS;
         i64 row = item0 * HEIGHT + fiber;
         bool inside = row < g.items * HEIGHT;
-        if (HEIGHT < CAPACITY || B::USED * CAPACITY < LINES) {
-            const int item = PAIR ? 0 : fiber / A, entry = PAIR ? fiber / INNER_FIBERS : fiber % A, other = PAIR ? fiber % INNER_FIBERS : 0;
-            inside = item < B::USED && item0 + item < g.items && entry < extent(OF_V) && (!PAIR || other < second(OF_V));
-            row = (item0 + item) * HEIGHT + (PAIR ? entry * second(OF_V) + other : entry);
+        if (HEIGHT < CAPACITY || B::USED * CAPACITY < FIBERS) {
+            const int item = JOINED ? 0 : fiber / A, entry = JOINED ? fiber / INNER_FIBERS : fiber % A, other = JOINED ? fiber % INNER_FIBERS : 0;
+            inside = item < B::USED && item0 + item < g.items && entry < extent(OF_V) && (!JOINED || other < second(OF_V));
+            row = (item0 + item) * HEIGHT + (JOINED ? entry * second(OF_V) + other : entry);
         }
         return inside && column < width<OF_V>(g) ? row * width<OF_V>(g) + column : -1;
     }
@@ -143,8 +143,8 @@ struct KronBack {
         for (int n = threadIdx.x; n < A * A; n += THREADS) first[n / A * FIRST_PITCH + n % A] = entry<0>(g, n % A, n / A);
         if (BOTH) {
             constexpr int E = SECOND_EXTENT;
-            float* one = PAIR ? back : forth;
-            float* other = PAIR ? forth : back;
+            float* one = JOINED ? back : forth;
+            float* other = JOINED ? forth : back;
             for (int n = threadIdx.x; n < E * E; n += THREADS) {
                 const float value = entry<2>(g, n / E, n % E);
                 one[n % E * PITCH_LAST + n / E] = value;
@@ -186,7 +186,7 @@ struct KronBack {
         }
     }
 
-    static __device__ __forceinline__ void pair(float& one, float& other, const float* at) {
+    static __device__ __forceinline__ void load_two(float& one, float& other, const float* at) {
         const Pack<float, 2> both = *(const Pack<float, 2>*)at;
         one = both.v[0];
         other = both.v[1];
@@ -198,8 +198,8 @@ struct KronBack {
         multiply<NB, W / 8, STORED, false>(
             out,
             [&](int step, float (&a)[4]) {
-                pair(a[0], a[2], tile + (row + g) * PITCH + step * 8 + 2 * t);
-                pair(a[1], a[3], tile + (row + g + 8) * PITCH + step * 8 + 2 * t);
+                load_two(a[0], a[2], tile + (row + g) * PITCH + step * 8 + 2 * t);
+                load_two(a[1], a[3], tile + (row + g + 8) * PITCH + step * 8 + 2 * t);
             },
             [&](int step, int n, float (&b)[2]) {
                 const float* at = table + (step * 8 + 2 * t) * PITCH_LAST + column + n * 8 + g;
@@ -248,11 +248,11 @@ struct KronBack {
             out,
             [&](int chunk, float (&a)[4]) {
                 const float* at = v + address(chunk) + (wd * 16 + g) * step;
-                pair(a[0], a[2], at);
+                load_two(a[0], a[2], at);
                 a[1] = a[3] = 0.0f;
-                if (Sum::ROWS >= 16) pair(a[1], a[3], at + 8 * step);
+                if (Sum::ROWS >= 16) load_two(a[1], a[3], at + 8 * step);
             },
-            [&](int chunk, int n, float (&b)[2]) { pair(b[0], b[1], x + address(chunk) + ((wa * Sum::NB + n) * 8 + g) * step); });
+            [&](int chunk, int n, float (&b)[2]) { load_two(b[0], b[1], x + address(chunk) + ((wa * Sum::NB + n) * 8 + g) * step); });
         add(sum, out);
     }
     // G1 += S^T X over lines.
@@ -364,7 +364,7 @@ struct KronBack {
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<SECOND_EXTENT, true>(out, forth, x + fiber_at(row), PITCH, 0, gr, t);
+                    if (JOINED) times_axis<SECOND_EXTENT, true>(out, forth, x + fiber_at(row), PITCH, 0, gr, t);
                     else times_last<true>(out, x, forth, row, column, gr, t);
                     keep(between + fiber_at(row) + column, out, PITCH, gr, t, true);
                 }
@@ -386,13 +386,13 @@ struct KronBack {
                     keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, gr, t, A >= 16);
                 }
                 __syncthreads();
-                if (PAIR) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * PAIR); }, warp, gr, t);
+                if (JOINED) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * JOINED); }, warp, gr, t);
                 else sum_last(sum1, between, x, warp, gr, t);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<SECOND_EXTENT, false>(out, back, between + fiber_at(row), PITCH, 0, gr, t);
+                    if (JOINED) times_axis<SECOND_EXTENT, false>(out, back, between + fiber_at(row), PITCH, 0, gr, t);
                     else times_last<false>(out, between, back, row, column, gr, t);
                     give_out(g, out, item0, row + gr, column0 + column + 2 * t, true);
                 }

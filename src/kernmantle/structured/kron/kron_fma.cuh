@@ -59,18 +59,18 @@ struct KronShare {
     int down, right;
     KM_DEVICE explicit KronShare(int n) : down(n / (RIGHT / ALONG) * ACROSS), right(n % (RIGHT / ALONG) * ALONG) {}
     KM_DEVICE int first() const { return down * EXTENT * RIGHT + right; }
-    // From the first value to line `line`, each of ALONG neighbours. B::place of first() + step() is the sum of both.
+    // From the first value to line `line`, each of ALONG neighbours. B::tile_offset of first() + step() is the sum of both.
     static __device__ __forceinline__ constexpr int step(int fiber) { return fiber * RIGHT; }
 };
 
 template <class B, class Share, class C>
 KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& share) {
-    s += B::place(share.first());
+    s += B::tile_offset(share.first());
     constexpr int VEC = 16 / sizeof(C);
     if (Share::RIGHT == 1 && Share::EXTENT % VEC == 0) {
 #pragma unroll
         for (int i = 0; i < Share::VALUES; i += VEC) {
-            const Pack<C, VEC> pack = *(const Pack<C, VEC>*)(s + B::place(i));
+            const Pack<C, VEC> pack = *(const Pack<C, VEC>*)(s + B::tile_offset(i));
 #pragma unroll
             for (int w = 0; w < VEC; ++w) v[i + w] = pack.v[w];
         }
@@ -78,7 +78,7 @@ KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& 
 #pragma unroll
         for (int i = 0; i < Share::VALUES; i += Share::ALONG) {
             const int fiber = i / Share::ALONG;
-            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::place(Share::step(fiber)));
+            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::tile_offset(Share::step(fiber)));
 #pragma unroll
             for (int w = 0; w < Share::ALONG; ++w) v[i + w] = pack.v[w];
         }
@@ -87,7 +87,7 @@ KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& 
 
 template <class B, class Share, class C>
 KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share& share) {
-    s += B::place(share.first());
+    s += B::tile_offset(share.first());
     constexpr int VEC = 16 / sizeof(C);
     if (Share::RIGHT == 1 && Share::EXTENT % VEC == 0) {
 #pragma unroll
@@ -95,7 +95,7 @@ KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share&
             Pack<C, VEC> pack;
 #pragma unroll
             for (int w = 0; w < VEC; ++w) pack.v[w] = v[i + w];
-            *(Pack<C, VEC>*)(s + B::place(i)) = pack;
+            *(Pack<C, VEC>*)(s + B::tile_offset(i)) = pack;
         }
     } else {
 #pragma unroll
@@ -104,13 +104,13 @@ KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share&
             Pack<C, Share::ALONG> pack;
 #pragma unroll
             for (int w = 0; w < Share::ALONG; ++w) pack.v[w] = v[i + w];
-            *(Pack<C, Share::ALONG>*)(s + B::place(Share::step(fiber))) = pack;
+            *(Pack<C, Share::ALONG>*)(s + B::tile_offset(Share::step(fiber))) = pack;
         }
     }
 }
 
 template <class B, class Share, class C, class Args>
-KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const KronPlace& p, const Share& share) {
+KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const KronCoord& p, const Share& share) {
     typedef typename B::T T;
     const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
     Pack<T, Share::ALONG> staged[Share::VALUES / Share::ALONG];
@@ -125,7 +125,7 @@ KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const Kron
 }
 
 template <class B, class Share, class C, class Args>
-KM_DEVICE void kron_store_global(const Args& g, const KronPlace& p, const C (&v)[Share::VALUES], const Share& share) {
+KM_DEVICE void kron_store_global(const Args& g, const KronCoord& p, const C (&v)[Share::VALUES], const Share& share) {
     constexpr bool UNIT = B::VEC_OUT > 1;
     const i64 to = kron_offset(g.out_stride, p), y_offset = B::ADDED ? kron_offset(g.y_stride, p) : 0;
 #pragma unroll
@@ -141,7 +141,7 @@ KM_DEVICE void kron_store_global(const Args& g, const KronPlace& p, const C (&v)
 
 // One phase: FIRST reads from global memory, LAST writes there.
 template <class B, class Share, bool FIRST, bool LAST, class C, class Args, class Apply>
-KM_DEVICE void kron_phase(C* s, const Args& g, const KronPlace& p, const Apply& apply) {
+KM_DEVICE void kron_phase(C* s, const Args& g, const KronCoord& p, const Apply& apply) {
 #pragma unroll 1
     for (int n = threadIdx.x; n < Share::COUNT; n += B::THREADS) {
         const Share share(n);
@@ -157,7 +157,7 @@ KM_DEVICE void kron_phase(C* s, const Args& g, const KronPlace& p, const Apply& 
 // Bytes of shared memory: the factors, then a tile with its gaps.
 template <class B>
 __device__ constexpr int kron_fma_shared_bytes() {
-    return (int)sizeof(typename B::C) * (B::FACTOR_ROOM + (B::TILED ? B::place(B::ITEMS * B::RUN * B::RIGHT) : 0));
+    return (int)sizeof(typename B::C) * (B::FACTOR_WORDS + (B::TILED ? B::tile_offset(B::ITEMS * B::RUN * B::RIGHT) : 0));
 }
 
 // The pass: B::factors puts the factors into shared memory, B::phases does the work.
@@ -166,12 +166,12 @@ KM_DEVICE void kron_fma(const Args& g) {
     typedef typename B::C C;
     extern __shared__ __align__(1024) unsigned char raw[];
     C* factors = (C*)raw;
-    C* s = factors + B::FACTOR_ROOM;
+    C* s = factors + B::FACTOR_WORDS;
     const i64 tiles = kron_tiles<B::ITEMS, B::RIGHT>(g);
     i64 last = -1;
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const KronPlace p = kron_coord<B::ITEMS, B::RIGHT>(g, t);
+        const KronCoord p = kron_coord<B::ITEMS, B::RIGHT>(g, t);
         const i64 entry = B::VARIES ? (p.a * g.size[KRON_B] + p.b) * g.size[KRON_C] + p.c : 0;
         if (entry != last) {
             __syncthreads();

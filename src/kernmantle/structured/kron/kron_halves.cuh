@@ -34,11 +34,11 @@ struct KronHalves : KronBack<B> {
     typedef typename Base::Arguments Arguments;
     typedef typename Base::Sum0 Sum0;
     typedef typename Base::Sum1 Sum1;
-    static constexpr int A = Base::A, W = Base::W, LINES = Base::LINES, THREADS = Base::THREADS, PAIR = Base::PAIR, E = Base::SECOND_EXTENT;
+    static constexpr int A = Base::A, W = Base::W, FIBERS = Base::FIBERS, THREADS = Base::THREADS, JOINED = Base::JOINED, E = Base::SECOND_EXTENT;
     static constexpr int NB = Base::NB, WIDE = Base::WIDE, UNITS = Base::UNITS, UNITS_A = Base::UNITS_A, DOWN = Base::DOWN, LOADS = Base::LOADS;
     static constexpr bool BOTH = Base::BOTH;
     // In halves: lines, entries of the axis A, and the rests behind the halves.
-    static constexpr int PITCH = W + 8, STEP = PAIR ? PAIR * PITCH + 8 : PITCH, TILE = LINES * PITCH + (PAIR ? A * 8 : 0);
+    static constexpr int PITCH = W + 8, STEP = JOINED ? JOINED * PITCH + 8 : PITCH, TILE = FIBERS * PITCH + (JOINED ? A * 8 : 0);
     static constexpr int PITCH_A = A + 8, PITCH_E = E + 8, FIRST = A * PITCH_A, SECOND = BOTH ? E * PITCH_E : 0;
     typedef typename B::T T;
     static constexpr bool SPLIT = sizeof(T) == 4;
@@ -46,8 +46,8 @@ struct KronHalves : KronBack<B> {
     static constexpr int SHARED_BYTES = 2 * PLANES * (Base::TILES * TILE + FIRST + SECOND);
     static_assert(A >= 16, "whole fragments");
 
-    static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (PAIR ? fiber / (PAIR ? PAIR : 1) * 8 : 0); }
-    static __device__ __forceinline__ int item_at(int item) { return PAIR ? item * PITCH : item * A * PITCH; }
+    static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (JOINED ? fiber / (JOINED ? JOINED : 1) * 8 : 0); }
+    static __device__ __forceinline__ int item_at(int item) { return JOINED ? item * PITCH : item * A * PITCH; }
 
     // The sum over STEPS of 16 terms of left (m, k) and right (k, n). A side begins at `a(step)`, its lines lie `pitch`
     // apart; ACROSS: the lines are those of k. The rests lie REST behind.
@@ -290,7 +290,7 @@ struct KronHalves : KronBack<B> {
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<E, false>(out, second, x + fiber_at(row), PITCH, 0, lane);
+                    if (JOINED) times_axis<E, false>(out, second, x + fiber_at(row), PITCH, 0, lane);
                     else times_last<false>(out, second, x + fiber_at(row), column, lane);
                     keep(between + fiber_at(row) + column, out, PITCH, state1, lane);
                 }
@@ -312,13 +312,13 @@ struct KronHalves : KronBack<B> {
                     keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, state0, lane);
                 }
                 __syncthreads();
-                if (PAIR) sum_axis<Sum1>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * PAIR); }, power_s, power_x, warp, lane);
+                if (JOINED) sum_axis<Sum1>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * JOINED); }, power_s, power_x, warp, lane);
                 else sum_last(sum1, between, x, power_s, power_x, warp, lane);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
                     const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    if (PAIR) times_axis<E, true>(out, second, between + fiber_at(row), PITCH, 0, lane);
+                    if (JOINED) times_axis<E, true>(out, second, between + fiber_at(row), PITCH, 0, lane);
                     else times_last<true>(out, second, between + fiber_at(row), column, lane);
                     give_out(g, out, power1, power_s, item0, row, column0 + column, lane);
                 }

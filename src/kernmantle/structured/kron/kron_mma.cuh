@@ -70,15 +70,15 @@ struct KronOutput {
     template <class Args>
     KM_DEVICE KronOutput(const Args& g, const i64 (&s)[KRON_AXES], i64 base, int unit, int lane) {
         const i64 run = B::RIGHT == 1 ? 1 : s[KRON_RUN];
-        step = LAST ? 8 * s[KRON_C] : 8 * Phase::BEHIND * run;
+        step = LAST ? 8 * s[KRON_C] : 8 * Phase::STRIDE * run;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int fiber = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::LINES - 1);
+            const int fiber = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::FIBERS - 1);
             at[i] = base + Phase::item(fiber) * s[KRON_C]
-                    + (LAST ? 0 : (Phase::run_out(fiber) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(fiber)) + LANE_WIDTH * (lane % 4);
+                    + (LAST ? 0 : (Phase::run_out(fiber) + kron_row(lane) * Phase::STRIDE) * run + Phase::right(fiber)) + LANE_WIDTH * (lane % 4);
         }
     }
-    KM_DEVICE i64 place(int w, int tile, int h, int n) const {
+    KM_DEVICE i64 offset(int w, int tile, int h, int n) const {
         return LAST ? at[0] + (2 * tile + h) * step + 16 * w + 8 * n : at[LAST ? 0 : tile] + (2 * w + h) * step + 8 * n;
     }
 };
@@ -126,7 +126,7 @@ struct KronMma {
             if (ROWS) {
                 const int fiber = unit * DOWN + row, item = First::item(fiber);
                 own = from + item * g.x_stride[KRON_C] + First::run(fiber) + along;
-                valid = fiber < First::LINES && item < items;
+                valid = fiber < First::FIBERS && item < items;
             } else {
                 own = EVEN ? from + mine * g.x_stride[KRON_RUN] + at + n / 32 * step : from + row * g.x_stride[KRON_RUN] + along;
                 valid = inside && along < right;
@@ -173,7 +173,7 @@ struct KronMma {
         for (int i = 0; i < Phase::TILES; ++i) {
             const int fiber = unit * Phase::TILES + i;
             rest[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(fiber) - LANE_WIDTH * (lane % 4);
-            if (fiber >= Phase::LINES || Phase::item(fiber) >= items) rest[i] = 0;
+            if (fiber >= Phase::FIBERS || Phase::item(fiber) >= items) rest[i] = 0;
         }
         kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
             int here;
@@ -182,7 +182,7 @@ struct KronMma {
             } else {
                 here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? rest[tile] - 8 * n : 0;
             }
-            if (here > 0) store(g, to.place(w, tile, h, n), B::ADDED ? y_offset.place(w, tile, h, n) : 0, here, value);
+            if (here > 0) store(g, to.offset(w, tile, h, n), B::ADDED ? y_offset.offset(w, tile, h, n) : 0, here, value);
         });
     }
 
@@ -190,19 +190,19 @@ struct KronMma {
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void store_smem(const Fragments& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST;
-        constexpr int LINES = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
-        C* to[LINES];
+        constexpr int FIBERS = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
+        C* to[FIBERS];
         // By how much columns have changed places: by the row of the lane or by that of the line.
-        const int swizzle = Phase::ROW_TURNED ? kron_row(lane) % 4 * 8 : 0;
+        const int swizzle = Phase::ROW_SWIZZLED ? kron_row(lane) % 4 * 8 : 0;
 #pragma unroll
-        for (int i = 0; i < LINES; ++i) {
-            const int fiber = EACH * (unit * LINES + i) + (LAST ? kron_row(lane) : 0);
-            const int along = LAST ? 0 : ((Phase::right(fiber) + LANE_WIDTH * (lane % 4)) ^ (Phase::turn(fiber) | swizzle)) + kron_row(lane) * Phase::PITCH;
-            to[i] = fiber < Phase::LINES ? tile + Phase::place(fiber) + along : nullptr;
+        for (int i = 0; i < FIBERS; ++i) {
+            const int fiber = EACH * (unit * FIBERS + i) + (LAST ? kron_row(lane) : 0);
+            const int along = LAST ? 0 : ((Phase::right(fiber) + LANE_WIDTH * (lane % 4)) ^ (Phase::swizzle(fiber) | swizzle)) + kron_row(lane) * Phase::PITCH;
+            to[i] = fiber < Phase::FIBERS ? tile + Phase::tile_offset(fiber) + along : nullptr;
         }
         kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, int n, const C (&value)[LANE_WIDTH]) {
             C* at = to[LAST ? 2 * own + h : own];
-            if (Phase::LINES % (EACH * LINES) && at == nullptr) return;
+            if (Phase::FIBERS % (EACH * FIBERS) && at == nullptr) return;
             if (!LAST && Phase::F::ROWS % 16 && 16 * w + 8 * h + kron_row(lane) >= Phase::F::ROWS) return;
             Pack<C, LANE_WIDTH> pack;
 #pragma unroll
@@ -224,10 +224,10 @@ struct KronMma {
 #pragma unroll 1
         for (int unit = warp; unit < Phase::UNITS; unit += B::GROUP) {
             KronFragments<B, typename Phase::F, Phase::TILES> x;
-            const int swizzle = Phase::ROW_TURNED ? lane % 4 * 8 : 0;
+            const int swizzle = Phase::ROW_SWIZZLED ? lane % 4 * 8 : 0;
             x.template read_columns<Phase::PITCH>(tile, [&](int own, int column) {
-                const int fiber = min(unit * Phase::TILES + own, Phase::LINES - 1);
-                return Phase::place(fiber) + ((Phase::right(fiber) + column) ^ (Phase::turn(fiber) | swizzle));
+                const int fiber = min(unit * Phase::TILES + own, Phase::FIBERS - 1);
+                return Phase::tile_offset(fiber) + ((Phase::right(fiber) + column) ^ (Phase::swizzle(fiber) | swizzle));
             }, lane);
             __syncwarp();
             epilogue<Phase>(g, p, x, tile, factors, backs, unit, lane);

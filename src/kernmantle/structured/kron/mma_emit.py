@@ -46,14 +46,14 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
     indices = {axis: stride for axis, stride in plan.strides.items() if axis != count}
     swizzles = {plan.swizzled_axis: 8} if plan.swizzled_axis is not None and phase.axis < plan.swizzled_axis else {}
     constants = {
-        "TILES": phase.tiles, "LINES": phase.fibers, "UNITS": phase.units, "OFFSET": offset,
-        "NUMBER": modes[phase.axis].factor or 0, "BEHIND": right_of, "EXTENT": modes[-1].rows,
+        "TILES": phase.tiles, "FIBERS": phase.fibers, "UNITS": phase.units, "OFFSET": offset,
+        "NUMBER": modes[phase.axis].factor or 0, "STRIDE": right_of, "EXTENT": modes[-1].rows,
         "PITCH": plan.strides[phase.axis],
     }  # fmt: skip
     flags = {
         "FINAL": final,
         "LOCAL": number > 0 and _is_local(plan, number),
-        "ROW_TURNED": plan.swizzled_axis is not None and phase.axis >= plan.swizzled_axis,
+        "ROW_SWIZZLED": plan.swizzled_axis is not None and phase.axis >= plan.swizzled_axis,
     }
     return [
         f"struct Phase{number} {{",
@@ -64,8 +64,8 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         _function("run", phase, before),
         _function("run_out", phase, after),
         _function("right", phase, {count: LANES}),
-        _function("place", phase, indices),
-        _function("turn", phase, swizzles, 4),
+        _function("tile_offset", phase, indices),
+        _function("swizzle", phase, swizzles, 4),
         "};",
     ]
 

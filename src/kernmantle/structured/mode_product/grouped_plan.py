@@ -166,7 +166,7 @@ def _read(view: View, l: int, own: int, extent: int, r: int, size: int) -> str:
         return "ALONG"
     if view.first == l and extent % own == 0 and own * l * size >= 4 and _fits(view, own * l, size, view.second):
         return "ACROSS"
-    return "BESIDE" if l * size >= 4 and l > 1 and _fits(view, l, size, view.first, view.second) else "ALONE"
+    return "ADJACENT" if l * size >= 4 and l > 1 and _fits(view, l, size, view.first, view.second) else "ALONE"
 
 
 def _others(view: View, l: int) -> View | None:
@@ -361,7 +361,7 @@ def _read_seconds(view: View, read: str, count: int, present: float, l: int, siz
     """Return what it takes to read so many numbers, of which some are beyond the edges."""
     if read == "ALONE":
         return count * _ALONE[size] + present * _sector_bytes(view, size, size) * _READ_BYTE
-    if read == "BESIDE":
+    if read == "ADJACENT":
         return count * size * _NEIGHBOURS_BYTE + present * _sector_bytes(view, l * size, size) * _READ_BYTE
     return count * size * _RUN_BYTE[size]
 

@@ -30,7 +30,7 @@ struct GroupedProduct {
 
 // How an operand is read: four numbers along r at once, its own axis at once, neighbouring l at once, or number by number. The
 // _OTHER kinds are for arrays of which every second number belongs to another product: a lane reads both and drops one.
-enum GroupedRead { ALONG, ACROSS, BESIDE, ALONE, ALONG_OTHER, ACROSS_OTHER };
+enum GroupedRead { ALONG, ACROSS, ADJACENT, ALONE, ALONG_OTHER, ACROSS_OTHER };
 
 // The tile of one kind of product, from a struct of its parameters:
 //   T, WARPS             type of arrays, and warps of a block
@@ -155,7 +155,7 @@ struct GroupedFragment {
                 for (int r = 0; r < 4; ++r) {
                     if (own >= left || r >= depth_left) continue;
                     const T* const from = at + own * side.own + r * side.along;
-                    if constexpr (READ == BESIDE) {
+                    if constexpr (READ == ADJACENT) {
                         read_words<WARP_L * sizeof(T)>(word + offset(own, r, 0) / EACH, from);
                     } else {
 #pragma unroll

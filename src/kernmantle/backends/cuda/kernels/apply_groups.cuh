@@ -5,7 +5,7 @@
 // in the order of k in which they were made, and keeps the nearest, of equal ones those of lower index.
 #pragma once
 #include "apply_scan.cuh"
-#include "apply_ring.cuh"
+#include "apply_pipelined.cuh"
 #include "lanes.cuh"
 
 namespace km {

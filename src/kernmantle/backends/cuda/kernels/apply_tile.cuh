@@ -21,11 +21,11 @@ struct Lanes {
                 half[i] = upper ? k[i + R / 2] : k[i];
                 Body::join(half[i], got);
             }
-            int place = upper ? R / 2 : 0;
-            if constexpr (STEP > 1) place += Lanes<Body, R / 2>::template join<STEP / 2>(half, lane);
+            int first = upper ? R / 2 : 0;
+            if constexpr (STEP > 1) first += Lanes<Body, R / 2>::template join<STEP / 2>(half, lane);
 #pragma unroll
             for (int i = 0; i < R / 2; ++i) k[i] = half[i];
-            return place;
+            return first;
         } else {
             Body::join(k[0], shuffle_xor(k[0], STEP));
             if constexpr (STEP > 1) return join<STEP / 2>(k, lane);
@@ -75,16 +75,16 @@ struct Weights {
 #pragma unroll 4
             for (int e = thread; e < BN * CHUNK; e += THREADS) {
                 const int n = e / CHUNK, q = e % CHUNK;
-                C* place = to + at(n, q);
+                C* entry = to + at(n, q);
                 const T* from = base + n * s[ROLE_N] + q * s[ROLE_L];
                 const bool inside = p.n + n < g.size[ROLE_N] && c + q < g.size[ROLE_L];
                 if constexpr (Same<T, float>::value) {
                     if (inside)
-                        ptx::cp_async<4>(shared_address(place), from);
+                        ptx::cp_async<4>(shared_address(entry), from);
                     else
-                        *place = 0.0f;
+                        *entry = 0.0f;
                 } else {
-                    *place = inside ? convert<C>(load_pack<T, 1>(from).v[0]) : C(0);
+                    *entry = inside ? convert<C>(load_pack<T, 1>(from).v[0]) : C(0);
                 }
             }
         }

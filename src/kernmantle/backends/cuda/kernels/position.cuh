@@ -1,10 +1,10 @@
-// Positions of the smallest or largest mapped value, in the warp-specialized form of ring.cuh.
+// Positions of the smallest or largest mapped value, in the warp-specialized form of pipelined.cuh.
 //
 // Comparing and choosing for every pair would take twice the instructions of the extreme alone. So eight positions of k are reduced to
 // their extreme first, and where that beats a cell's, the cell keeps it and which eight they were. At the end of a tile every
 // cell's eight values are computed again to find the first that is the extreme. Where a value is NaN all of them are.
 #pragma once
-#include "ring.cuh"
+#include "pipelined.cuh"
 #include "scratch.cuh"
 
 namespace km {

@@ -13,7 +13,7 @@
 namespace km {
 
 template <int WARPS_M_, int WARPS_N_, int TM_, int TN_, int STAGES_, bool SYMMETRIC_>
-struct RingTile {
+struct PipelinedTile {
     static constexpr int WARPS_M = WARPS_M_, WARPS_N = WARPS_N_, TM = TM_, TN = TN_, STAGES = STAGES_;
     static constexpr int BM = WARPS_M * 4 * TM, BN = WARPS_N * 8 * TN, DEPTH = 32;
     static constexpr int CONSUMERS = WARPS_M * WARPS_N, PRODUCERS = 4, THREADS = 32 * (CONSUMERS + PRODUCERS);
@@ -22,12 +22,12 @@ struct RingTile {
 };
 
 template <class Body, class Tile>
-__device__ constexpr int ring_stage_bytes() {
+__device__ constexpr int pipelined_stage_bytes() {
     return (Tile::BM + Tile::BN + Body::VECTORS) * 128;
 }
 template <class Body, class Tile>
-__device__ constexpr int ring_shared_bytes() {
-    return Tile::STAGES * ring_stage_bytes<Body, Tile>() + PipelineBarriers<Tile::STAGES>::BYTES;
+__device__ constexpr int pipelined_shared_bytes() {
+    return Tile::STAGES * pipelined_stage_bytes<Body, Tile>() + PipelineBarriers<Tile::STAGES>::BYTES;
 }
 
 // Fills a (SPAN x 32) piece of a stage; all 128 producers take part. EXCHANGE swaps neighbouring k.
@@ -184,13 +184,13 @@ struct Feed {
 };
 
 template <class Body, class Tile>
-struct Ring {
+struct Pipelined {
     typedef typename Body::C C;
     typedef typename Body::Args Args;
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
     static constexpr int TM = Tile::TM, TN = Tile::TN, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES;
-    static constexpr int STAGE = ring_stage_bytes<Body, Tile>();
+    static constexpr int STAGE = pipelined_stage_bytes<Body, Tile>();
 
     typedef PipelineState<STAGES> State;
     typedef PipelineBarriers<STAGES> Barriers;
@@ -411,8 +411,8 @@ struct Ring {
 };
 
 template <class Body, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
-__device__ __forceinline__ void ring(const typename Body::Args& g) {
-    typedef Ring<Body, Tile> R;
+__device__ __forceinline__ void pipelined(const typename Body::Args& g) {
+    typedef Pipelined<Body, Tile> R;
     extern __shared__ __align__(1024) unsigned char raw[];
     const unsigned shared = shared_address(raw);
     const typename R::Barriers barriers = {shared + Tile::STAGES * R::STAGE};
@@ -430,12 +430,12 @@ __device__ __forceinline__ void ring(const typename Body::Args& g) {
 
 // For other reductions on the same stages.
 template <int WARPS_M, int WARPS_N, int TM, int TN, int STAGES, bool SYMMETRIC>
-using StagedTile = RingTile<WARPS_M, WARPS_N, TM, TN, STAGES, SYMMETRIC>;
+using StagedTile = PipelinedTile<WARPS_M, WARPS_N, TM, TN, STAGES, SYMMETRIC>;
 template <class Body, class Tile>
-using StagedReduction = Ring<Body, Tile>;
+using StagedReduction = Pipelined<Body, Tile>;
 template <class Body, class Tile>
 __device__ constexpr int staged_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>();
+    return pipelined_shared_bytes<Body, Tile>();
 }
 
 }  // namespace km

@@ -1,15 +1,15 @@
-// The warp-specialized kernel of gram (ring.cuh), whose consumers reduce their entries instead of storing them. Before the first
+// The warp-specialized kernel of gram (pipelined.cuh), whose consumers reduce their entries instead of storing them. Before the first
 // stage of a tile they load the rows of v that belong to it, into one of two buffers alternately or, where v is 16 columns wide,
 // into a single one, which leaves shared memory for one more stage. Partial results of rows lie after the buffers.
 #pragma once
 #include "apply_tile.cuh"
-#include "ring.cuh"
+#include "pipelined.cuh"
 
 namespace km {
 
 template <int WARPS_M_, int WARPS_N_, int TM_, int TN_, int STAGES_>
-struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
-    typedef RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> Base;
+struct ApplyPipelined : PipelinedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
+    typedef PipelinedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> Base;
     static_assert(WARPS_N_ == 1, "all columns of a row lie in one warp");
     static constexpr int BAND = 1;
     static constexpr bool RUNS = true;
@@ -32,18 +32,18 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
 
     template <class Body>
     static __device__ __forceinline__ typename Body::C* buffer(const unsigned char* raw, int parity) {
-        return (typename Body::C*)((unsigned char*)raw + ring_shared_bytes<Body, ApplyRing>() + parity * V<Body>::BYTES);
+        return (typename Body::C*)((unsigned char*)raw + pipelined_shared_bytes<Body, ApplyPipelined>() + parity * V<Body>::BYTES);
     }
     template <class Body>
     static __device__ __forceinline__ void begin(const typename Body::Args& g, const Walk<true>& walk, const unsigned char* raw) {
-        const Coord p = walk_coord<ApplyRing>(g, walk);
+        const Coord p = walk_coord<ApplyPipelined>(g, walk);
         if (Body::WEIGHTED && BUFFERS<Body> == 1) Layout::sync();
         V<Body>::stage(buffer<Body>(raw, walk.parity() % BUFFERS<Body>), g, p, 0, threadIdx.x);
     }
     template <class Body>
     static __device__ __forceinline__ void end(
         const typename Body::Args& g, const Walk<true>& walk, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw) {
-        const Coord p = walk_coord<ApplyRing>(g, walk);
+        const Coord p = walk_coord<ApplyPipelined>(g, walk);
         if (Body::WEIGHTED) {
             V<Body>::wait();
             Layout::sync();
@@ -53,8 +53,8 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
     }
 };
 template <class Body, class Tile>
-__device__ constexpr int apply_ring_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES + state_bytes<Body, Tile::BM>();
+__device__ constexpr int apply_pipelined_shared_bytes() {
+    return pipelined_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES + state_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

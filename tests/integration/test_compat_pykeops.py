@@ -33,6 +33,7 @@ from kernmantle.compat.pykeops.torch import (
 )
 from kernmantle.errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import row_reduce_autograd
 
 M, N, D = 6, 7, 3
 
@@ -815,3 +816,22 @@ def test_steps_without_a_gradient_have_none_again():
     assert again.tape is not None
     wide = replay.reduced_again((Leaf(torch.ones(1, 1, dtype=torch.float64), "i"),), (key,), reduction)
     assert (wide.result[0].dtype, wide.tape) == (torch.float64, None)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("rows", [0, 5])
+def test_formulas_that_are_repeated_are_prepared_once(monkeypatch, batch, rows):
+    counted = []
+    inner = row_reduce_autograd.task_of
+    monkeypatch.setattr(row_reduce_autograd, "task_of", lambda *a, **k: counted.append(a) or inner(*a, **k))
+    product = Genred("Exp(-p*SqDist(x, y)) * b", ["x = Vi(3)", "y = Vj(3)", "b = Vj(2)", "p = Pm(1)"], axis=1)
+    for seed in range(6):
+        g = torch.Generator().manual_seed(seed)
+        x, y, b, p = (
+            torch.rand(s, generator=g).double() for s in ((*batch, rows, 3), (*batch, N, 3), (*batch, N, 2), (1,))
+        )
+        exact = (-p * torch.cdist(x, y) ** 2).exp() @ b
+        assert_close(product(x, y, b, p), exact, depth=64)
+        if seed == 2:
+            counted.clear()
+    assert (not counted) == (rows > 0)

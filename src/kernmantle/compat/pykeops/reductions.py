@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...errors import ParameterError
 from ...torch_ops.info import RunInfo
-from ...torch_ops.row_reduce_autograd import rowwise
+from ...torch_ops.row_reduce_autograd import RepeatedRows
 from ...torch_ops.row_reduce_blocks import BLOCK_BYTES
 from ...torch_ops.row_select import nearest
 from .algebra import Term, centred, factors, flattened, terms, times
@@ -115,7 +115,7 @@ class Reducer:
         if count:
             results = noted(nearest, *own, count, how == "largest", info=info)
         else:
-            results = (noted(rowwise, own[0], how, *own[1:], v, info=info),)
+            results = (noted(RepeatedRows(), own[0], how, *own[1:], v, info=info),)
         self.route.steps.append(Step(f"{how} over {self.axis}", info))
         if v is not None:
             return results

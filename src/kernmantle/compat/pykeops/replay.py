@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -39,15 +40,18 @@ Filling = Callable[[list[Any]], Any]
 
 def _filling(parts: Any) -> Filling:
     """Return the function of the results so far that gives arguments, which refer to them."""
-    if isinstance(parts, dict):
+    kind = type(parts)
+    if kind is _Ref:
+        return itemgetter(parts.index)
+    if kind is dict:
         names, values = list(parts), _filling(tuple(parts.values()))
         return (lambda found: dict(zip(names, values(found), strict=True))) if parts else lambda _: parts
-    kinds = {type(part) for part in parts}
-    if not kinds & {_Ref, tuple, list, dict}:
+    if kind is not tuple and kind is not list:
         return lambda _: parts
-    if not kinds & {tuple, list, dict}:
-        return lambda found: tuple([found[part.index] if type(part) is _Ref else part for part in parts])
-    return lambda found: _mapped(parts, lambda part: found[part.index] if type(part) is _Ref else part)
+    if not any(type(part) in (_Ref, tuple, list, dict) for part in parts):
+        return lambda _: parts
+    every = [_filling(part) for part in parts]
+    return lambda found: kind([fill(found) for fill in every])
 
 
 class Tape:

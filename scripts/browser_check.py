@@ -13,14 +13,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 
 WIDTHS = (390, 1024, 1366, 1440)
 PAGES = (
-    "index.html", "first_steps.html", "kernels.html", "distances.html", "performance.html", "regressions.html",
-    "migration.html", "reference.html", "api/kernmantle.cdist.html",
-)  # fmt: skip
+    "*.html",
+    "gallery/index.html",
+    "api/functions.html",
+    "api/kernmantle.cdist.html",
+    "api/kernmantle.Gaussian.html",
+)
+TOGETHER = 8
+"""Pages that one browser shows at a time."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SCRIPT = """
 <script>
@@ -66,15 +72,16 @@ def shown(address: str, program: str | None = None) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
-def measure(site: Path, page: str, program: str) -> dict[str, dict[str, object]]:
-    """Return by width how wide the page scrolls and what sticks out."""
+def measure(site: Path, pages: Sequence[str], program: str) -> list[dict[str, dict[str, object]]]:
+    """Return of every page by width how wide it scrolls and what sticks out."""
     frames = "".join(
-        f'<iframe id="w{width}" width="{width}" height="900" src="{(site / page).resolve().as_uri()}"></iframe>'
+        f'<iframe id="{at}-{width}" width="{width}" height="900" src="{(site / page).resolve().as_uri()}"></iframe>'
+        for at, page in enumerate(pages)
         for width in WIDTHS
     )
     run = """<script>window.onload = () => setTimeout(() => { const found = {};
-      for (const f of document.querySelectorAll("iframe")) { f.id = f.id; const own = f.id; f.id = "page";
-        found[own.slice(1)] = measure(+own.slice(1)); f.id = own; }
+      for (const f of document.querySelectorAll("iframe")) { const own = f.id; f.id = "page";
+        found[own] = measure(+own.split("-")[1]); f.id = own; }
       document.title = "done"; document.body.innerHTML = "<pre id=found>" + JSON.stringify(found)
         .replace(/&/g, "&amp;").replace(/</g, "&lt;") + "</pre>"; }, 1500)</script>"""
     with tempfile.TemporaryDirectory() as folder:
@@ -85,25 +92,30 @@ def measure(site: Path, page: str, program: str) -> dict[str, dict[str, object]]
         text = shown(file.as_uri(), program)
     found = re.search(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
     if found is None:
-        raise RuntimeError(f"the browser did not measure {page}")
-    return json.loads(unescape(found[1]))
+        raise RuntimeError(f"the browser did not measure {', '.join(pages)}")
+    every = json.loads(unescape(found[1]))
+    return [{str(width): every[f"{at}-{width}"] for width in WIDTHS} for at in range(len(pages))]
 
 
-def faults(site: Path, pages: tuple[str, ...] = PAGES) -> list[str]:
+def faults(site: Path, patterns: Sequence[str] = PAGES) -> list[str]:
     """Return a line for every page and width that scrolls sideways; pages that are absent are left out."""
     program = browser()
     if program is None:
         raise FileNotFoundError(f"none of {', '.join(BROWSERS)} is installed")
-    lines = []
-    for page in pages:
-        if (site / page).is_file():
-            for width, one in measure(site, page, program).items():
-                if int(str(one["scroll"])) > int(width) + 1:
-                    lines.append(f"{page} at {width}: {one['scroll']} wide, {one['wide']}")
+    pages = [str(path.relative_to(site)) for pattern in patterns for path in sorted(site.glob(pattern))]
+    lines: list[str] = []
+    for start in range(0, len(pages), TOGETHER):
+        some = pages[start : start + TOGETHER]
+        for page, found in zip(some, measure(site, some, program), strict=True):
+            lines += [
+                f"{page} at {width}: {one['scroll']} wide, {one['wide']}"
+                for width, one in found.items()
+                if int(str(one["scroll"])) > int(width) + 1
+            ]
     return lines
 
 
 if __name__ == "__main__":
-    wrong = faults(Path(sys.argv[1]), tuple(sys.argv[2:]) or PAGES)
+    wrong = faults(Path(sys.argv[1]), sys.argv[2:] or PAGES)
     print("\n".join(wrong) or "no page is wider than its window")
     raise SystemExit(bool(wrong))

@@ -129,6 +129,7 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     if browser:
         found = searched(site, "viterbi", browser, tmp_path / "profile")
         assert {"semirings.html", "gallery/plot_viterbi.html"} <= set(found)
+        assert searched(site, "cdist", browser, tmp_path / "profile")[0] == "api/kernmantle.cdist.html"
         check = [sys.executable, str(ROOT / "scripts" / "browser_check.py"), str(site)]
         wide = subprocess.run(check, check=False, capture_output=True, text=True, timeout=600)
         assert wide.returncode == 0, wide.stdout + wide.stderr

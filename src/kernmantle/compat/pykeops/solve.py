@@ -1,7 +1,7 @@
 """Linear systems of formulas by conjugate gradients, with gradients of every order.
 
-The matrix of a system of few unknowns is stored and factored once: its factor preconditions the iteration, which then
-takes a few products with the formula, and says what it says without one.
+The matrix of a system of few unknowns is stored and factored once. Solutions by the factor are corrected by what the
+formula leaves, and the factor preconditions conjugate gradients where that is not enough.
 """
 
 from __future__ import annotations
@@ -67,9 +67,13 @@ class System:
         if size == 0:
             return torch.zeros_like(right)
         limit = min(1.0, max(self.eps / size, 4 * torch.finfo(right.dtype).eps))
-        inverse = self._inverse(right)
+        inverse, columns = self._inverse(right), right.detach().reshape(-1, 1)
+        first = None if inverse is None else _refined(operator, inverse, columns, limit)
+        if first is not None and first.converged:
+            return first.x.reshape(right.shape)
         found = cg(
-            operator, right.detach().reshape(-1), preconditioner=inverse, tolerance=limit, max_iterations=_MOST
+            operator, columns[:, 0], preconditioner=inverse, x0=None if first is None else first.x[:, 0],
+            tolerance=limit, max_iterations=_MOST,
         )  # fmt: skip
         return found.x.reshape(right.shape)
 
@@ -105,6 +109,29 @@ class _Flat:
         return torch.stack(
             [self._system.apply(v.reshape(self._like.shape)).reshape(-1) for v in columns.unbind(-1)], -1
         )
+
+
+@dataclass(frozen=True)
+class _Refined:
+    """A solution, and whether its residual is within the tolerance."""
+
+    x: torch.Tensor
+    converged: bool
+
+
+def _refined(operator: _Flat, inverse: Columns, right: torch.Tensor, limit: float) -> _Refined:
+    """Return the solution by corrections, each the factor's solution for what is left, while that falls to half."""
+    x, rest = torch.zeros_like(right), right
+    before = length = float(torch.linalg.vector_norm(right, dtype=torch.float64))
+    while True:
+        new = x + inverse(rest)
+        left = right - operator @ new
+        size = float(torch.linalg.vector_norm(left, dtype=torch.float64))
+        if size <= limit * length:
+            return _Refined(new, True)
+        if not size <= before / 2:
+            return _Refined(x, False)
+        x, rest, before = new, left, size
 
 
 class _Solved(torch.autograd.Function):

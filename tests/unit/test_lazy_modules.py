@@ -5,6 +5,8 @@ from importlib import import_module
 
 import pytest
 
+from kernmantle import pairwise
+
 from ..source import FILES, parsed
 
 
@@ -47,3 +49,13 @@ def test_there_are_such_modules():
 def test_an_attribute_of_a_loaded_module_exists(module, loaded, attribute):
     package = module if FILES[module].stem == "__init__" else module.rpartition(".")[0]
     assert hasattr(import_module(loaded, package), attribute)
+
+
+def test_what_fails_while_a_name_is_loaded_is_said(monkeypatch):
+    def fails(name, package):
+        raise AttributeError("module 'metric_forms' has no attribute 'MADE_UP'")
+
+    monkeypatch.setattr(pairwise, "_import_module", fails)
+    for name in ("cdist", "Gaussian"):
+        with pytest.raises(ImportError, match="MADE_UP"):
+            pairwise.__getattr__(name)

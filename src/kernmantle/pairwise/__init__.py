@@ -5,6 +5,7 @@ Each name loads the module that it is from: distances need nothing of kernels.
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from .attend import attention
@@ -52,11 +53,18 @@ __all__ = [
 ]
 
 
+def _module(name: str) -> _Any:
+    try:
+        return _import_module(f".{name}", __name__)
+    except AttributeError as error:  # which an import statement takes for a name that is not there
+        raise ImportError(f"{__name__}.{name} cannot be imported: {error}") from error
+
+
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return globals().setdefault(name, getattr(_import_module(f".{_HOMES[name]}", __name__), name))
+        return globals().setdefault(name, getattr(_module(_HOMES[name]), name))
     if name[:1].isupper():  # a kernel of the table
-        constructors = _import_module(".constructors", __name__).CONSTRUCTORS
+        constructors = _module("constructors").CONSTRUCTORS
         if name in constructors:
             return constructors[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,7 +47,7 @@ _NEIGHBORS = (
 _PAIRS = "a function of two rows, or a DistanceMetric, is not one of their entries, which is what is compiled"
 _TREES = "a tree of scikit-learn, of which ours have none, or what a tree refuses"
 _LONE = "haversine and nan_euclidean, which are metrics of pairwise_distances alone"
-_WEIGHTS = "weights as a function, or None, within a radius"
+_WEIGHTS = "weights as a function of arrays of distances: within a radius ours take one of a distance"
 _WORDS = "the words of an error, or a warning that ours do not give"
 SUITES = {
     "pairwise": Suite(
@@ -78,8 +78,7 @@ SUITES = {
             r"haversine|nan_euclidean\]": _LONE,
             r"nan_euclidean_support\[(KN|Radius)\w+(Classifier|Regressor)": _LONE,
             "Classifier_multioutput": "several columns of labels",
-            "radius.*_weight_func|classifier_zero_distance": _WEIGHTS,
-            "RadiusNeighborsRegressor_multi|radius_neighbors_regressor": _WEIGHTS,
+            "classifier_zero_distance|radius_neighbors_regressor": _WEIGHTS,
             "parallel_array_radius": "a radius for each row",
             "outlier_labeling|metric_params_interface|validate_params|all_zero_weights": _WORDS,
         },

@@ -254,3 +254,16 @@ def test_a_radius_may_be_infinite():
     assert np.array_equal(found, np.abs(x - x.T))
     with pytest.raises(ValueError, match="radius"):
         km.estimators.NearestNeighbors(radius=np.nan).fit(x).radius_neighbors(x)
+
+
+@pytest.mark.parametrize("name", ["RadiusNeighborsRegressor", "RadiusNeighborsClassifier"])
+def test_weights_within_a_radius_may_be_a_function_of_the_distance_or_none(name):
+    y = X[:, 0] if "Regressor" in name else (X[:, 0] > np.median(X[:, 0])).astype(int)
+    for ours, theirs in (
+        (None, None), (lambda d: km.exp(-d), lambda rows: np.array([np.exp(-d) for d in rows], dtype=object)),
+    ):  # fmt: skip
+        fitted = getattr(estimators, name)(5.0, weights=ours).fit(X, y)
+        want = getattr(sklearn.neighbors, name)(5.0, weights=theirs).fit(X, y).predict(Z)
+        assert_close(fitted.predict(Z), want, depth=64)
+    with pytest.raises(ValueError, match="a function or None"):
+        getattr(estimators, name)(5.0, weights="gaussian").fit(X, y)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from .classifier import named
 from .data import Back, labels_as_array, rows_and_targets
 from .measure import Measure, check_real
 from .neighbor_queries import WITHIN, RadiusQueries, terms_within
-from .neighbors import WEIGHTS
+from .neighbors import WEIGHTS, Weights
 
 _where = FUNCTIONS["where"]
 _EQUAL = Entry(
@@ -31,17 +33,23 @@ _RECIPROCAL = Entry(
 )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
+def _weighted(weights: Callable[[Any], Any]) -> Entry:
+    """Return the entry of a function of the distances within the radius."""
+    return replace(WITHIN, function=lambda d, radius, own, other: _where((d <= radius) & (own != other), weights(d), 0))
+
+
 class _WithinRadius(RadiusQueries):
     """Rows, and sums over those within the radius."""
 
-    weights: str
+    weights: Weights
     metric: Metric
     p: float
     metric_params: Mapping[str, Any] | None
 
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}")
+        if self.weights is not None and not callable(self.weights) and self.weights not in WEIGHTS:
+            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}, a function or None")
         check_real(self.radius, "radius", 0, finite=False)
         self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params))
 
@@ -51,7 +59,9 @@ class _WithinRadius(RadiusQueries):
         found = self._between(rows.detach())
         labelled = torch.cat([values, values.new_ones(len(values), 1)], 1).to(rows)
         terms = terms_within(found, float(self.radius), X is None)
-        if self.weights == "uniform":
+        if callable(self.weights):
+            sums = found.product(_weighted(self.weights), labelled, **terms)
+        elif self.weights in (None, "uniform"):
             sums = found.product(WITHIN, labelled, **terms)
         else:
             equal, others = found.product(_EQUAL, labelled, **terms), found.product(_RECIPROCAL, labelled, **terms)
@@ -66,8 +76,9 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
     ----------
     radius : float
         Distance up to which rows vote.
-    weights : {"uniform", "distance"}
-        Equal votes, or those of the reciprocal distance.
+    weights : {"uniform", "distance"}, callable or None
+        Equal votes (also None), those of the reciprocal distance, or a function of a distance, which is compiled:
+        ``lambda d: km.exp(-d)``. scikit-learn's takes arrays of distances.
     metric, p, metric_params, device, algorithm, leaf_size, n_jobs
         As of :class:`NearestNeighbors`.
     outlier_label : label or "most_frequent", optional
@@ -102,7 +113,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
     """
 
     def __init__(
-        self, radius: float = 1.0, *, weights: str = "uniform", metric: Metric = "minkowski", p: float = 2.0,
+        self, radius: float = 1.0, *, weights: Weights = "uniform", metric: Metric = "minkowski", p: float = 2.0,
         metric_params: Mapping[str, Any] | None = None, outlier_label: Any = None, device: str | None = None,
         algorithm: str = "auto", leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
@@ -204,7 +215,7 @@ class RadiusNeighborsRegressor(MultiOutputMixin, RegressorMixin, _WithinRadius):
     """
 
     def __init__(
-        self, radius: float = 1.0, *, weights: str = "uniform", metric: Metric = "minkowski", p: float = 2.0,
+        self, radius: float = 1.0, *, weights: Weights = "uniform", metric: Metric = "minkowski", p: float = 2.0,
         metric_params: Mapping[str, Any] | None = None, device: str | None = None, algorithm: str = "auto",
         leaf_size: int = 30, n_jobs: int | None = None,
     ) -> None:  # fmt: skip

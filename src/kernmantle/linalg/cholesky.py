@@ -149,7 +149,7 @@ def factorise(
         factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
     library = cusolver.library(a)
-    if library is None and a.is_cuda and not (overwrite or jitter):
+    if a.is_cuda and not (overwrite or jitter) and (library is None or cusolver.is_one(a)):
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
     on_gpu = a.is_cuda or library is not None

@@ -421,6 +421,16 @@ def instead(tensor: torch.Tensor, routine: str) -> str:
     return f"{routine}, as {found}" if isinstance(found, str) else routine
 
 
+def is_one(a: torch.Tensor) -> bool:
+    """Return whether it is one matrix outside of a CUDA graph.
+
+    torch's own call then factors a copy as fast or faster: orders 600 / 1000 / 2000 / 10 000 in float32 took Xpotrf with
+    its copies 0.40 / 0.61 / 1.02 / 14.4 ms on an H200 and `cholesky_ex` 0.26 / 0.39 / 0.77 / 13.4 ms
+    (`benchmarks/results/linalg/h200-cholesky.jsonl`). In place, in graphs and for batches of large matrices it is not.
+    """
+    return items(a.shape[:-2]) == 1 and not capturing(a)
+
+
 def is_small(shape: Sequence[int], limit: int) -> bool:
     """Return whether a batch (..., n) is better off in one batched call than on several streams."""
     return items(shape[:-1]) > 1 and shape[-1] <= limit

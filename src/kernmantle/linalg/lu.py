@@ -99,7 +99,7 @@ def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, to
     work = Work.on(a, overwrite)
     library = cusolver.library(a)
     batched = cusolver.is_small(a.shape[:-1], SMALL) and not cusolver.capturing(a)
-    if library is None or batched or a.numel() == 0:
+    if library is None or batched or a.numel() == 0 or (a.is_cuda and not overwrite and cusolver.is_one(a)):
         pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         if a.numel():

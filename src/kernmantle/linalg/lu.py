@@ -262,9 +262,10 @@ def solve_lu(
 
     Notes
     -----
-    On CUDA by cuSOLVER's Xgetrf and Xgetrs, each item on one of eight streams, batches of matrices up to order 512 by
-    torch's batched routines, and up to order 32 by one kernel that factors and solves; without nvmath-python by
-    ``torch.linalg.lu_factor_ex``, which ``ran`` tells. On the CPU by LAPACK.
+    On CUDA one matrix is factored by ``torch.linalg.lu_factor_ex``; in place and in graphs by cuSOLVER's Xgetrf, where
+    nvmath-python is installed, and so are large matrices of a batch, on eight streams. Batches of matrices up to order
+    512 go to torch's batched routines, and up to order 32 to one kernel that factors and solves. ``ran`` tells which.
+    On the CPU it is LAPACK.
     Gradients of every order exist by a and b, under torch.func too, whose transforms factor once for each derivative.
 
     Cost: 2 n³ / 3 operations a matrix and 2 n² a column; one copy of a unless it may be overwritten.

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import sklearn.cluster
 import torch
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import cdist
 from sklearn.metrics import adjusted_rand_score
 
 import kernmantle as km
 from kernmantle import errors, estimators
+from kernmantle.estimators import dbscan, neighbourhood
+from kernmantle.estimators.measure import Measure
 from kernmantle.estimators.spanning_tree import spanning_tree
 from kernmantle.pairwise.distance import REPORTED, Distances, distances
 from kernmantle.testing import assert_close
@@ -58,6 +60,85 @@ def test_dbscan_of_chains_duplicates_and_single_rows():
     for rows, eps, count in cases:
         options = {"eps": eps, "min_samples": count}
         same(estimators.DBSCAN(**options).fit(rows), sklearn.cluster.DBSCAN(algorithm="kd_tree", **options).fit(rows))
+
+
+@pytest.fixture(params=[4e-6, 0.01, 0.2, 9.0])
+def by_products(request, monkeypatch):
+    """Euclidean distances by products, whatever they are of, and whatever error they are taken to have."""
+
+    def products(measure, rows, radius):
+        power = measure.euclidean_power
+        return neighbourhood.Rounded.of(rows, radius ** (2 / power)) if power else None
+
+    monkeypatch.setattr(dbscan, "rounded", products)
+    monkeypatch.setattr(neighbourhood, "_PRODUCT_ERROR", request.param)
+
+
+def test_rows_whose_products_do_not_decide_are_asked_again(by_products):
+    grid = np.stack(np.meshgrid(np.arange(12), np.arange(9)), -1).reshape(-1, 2)[RANDOM.permutation(108)] + 0.0
+    cases = [(X, *case) for case in ((0.2, 2), (0.4, 4), (0.7, 4), (0.7, 1), (1.2, 10), (99.0, 5), (1e-9, 2))]
+    cases += [(LINE, 1.01 / 199, 2), (LINE, 0.99 / 199, 2), (LINE, 0.99 / 199, 1), (grid, 1.0, 5)]
+    cases += [(np.repeat(X, 3, 0), 0.3, 6), (np.zeros((20, 2)), 0.1, 20), (np.zeros((1, 2)), 0.1, 2)]
+    for rows, eps, count in cases:
+        options = {"eps": eps, "min_samples": count}
+        theirs = sklearn.cluster.DBSCAN(algorithm="kd_tree", **options).fit(rows)
+        same(estimators.DBSCAN(**options).fit(rows), theirs)
+        if eps == 0.4:
+            options["eps"] = eps**2
+            same(estimators.DBSCAN(metric="sqeuclidean", **options).fit(rows), theirs)
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1.0, 1e18])
+def test_rows_that_float32_does_not_hold_the_squares_of_are_compared_by_distances(scale):
+    rows = torch.from_numpy(X * scale).float()
+    products = neighbourhood.Rounded.of(rows, 0.25 * scale**2)
+    assert (products is None) == (scale != 1)
+
+
+@pytest.mark.parametrize("rechecked", [1, 10**9])
+def test_rounds_of_products(monkeypatch, rechecked):
+    """Few or many rows that are asked again come to the same components as scipy's."""
+    monkeypatch.setattr(dbscan, "_RECHECKED", rechecked)
+    rows = torch.from_numpy(X)
+    for radius in (0.1, 0.3, 0.5, 0.9):
+        found = distances("euclidean", {}, rows, rows)
+        graph = cdist(X, X) <= radius
+        wanted = connected_components(graph, directed=False)[1]
+        for error in (None, 1e-6, 0.05, 0.4):
+            monkeypatch.setattr(neighbourhood, "_PRODUCT_ERROR", error or 0)
+            products = None if error is None else neighbourhood.Rounded.of(rows, radius**2)
+            hood = neighbourhood.Neighbourhood(found, radius, products)
+            assert (dbscan.connected(hood).numpy() == wanted).all()
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_products_are_on_the_sure_side(side, shift):
+    """With float32 products of rows far from the origin, too."""
+    rows = torch.randn(400, 20, generator=torch.Generator().manual_seed(0)) + shift
+    exact = cdist(rows.double(), rows.double())
+    for radius in np.quantile(exact, [0.01, 0.3, 0.7]):
+        hood = neighbourhood.Neighbourhood(
+            distances("euclidean", {}, rows, rows), radius, neighbourhood.Rounded.of(rows, radius**2)
+        )
+        counts = hood.reduced(neighbourhood.COUNT, side).numpy()
+        nearly = (exact <= radius * (1 + side * 1e-3)).sum(1)
+        wanted = (exact <= radius).sum(1)
+        assert (side * counts >= side * wanted).all()
+        assert (side * counts <= side * nearly).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "power"),
+    [
+        ({"metric": "l2"}, 1), ({"metric": "sqeuclidean"}, 2), ({"metric": "minkowski", "p": 2}, 1),
+        ({"metric": "minkowski", "p": 1}, 0), ({"metric": "cosine"}, 0), ({"metric": absolute}, 0),
+        ({"metric": "precomputed"}, 0), ({"metric": "minkowski", "metric_params": {"w": np.ones(3)}}, 0),
+    ],
+)  # fmt: skip
+def test_which_distances_are_compared_as_products(options, power):
+    given = {"p": None, "metric_params": None} | options
+    assert Measure.of(given["metric"], given["p"], given["metric_params"]).euclidean_power == power
 
 
 def test_dbscan_joins_by_either_distance_where_they_are_two():

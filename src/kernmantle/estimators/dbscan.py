@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,20 +12,15 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator, ClusterMixin
 from tqdm import tqdm
 
-from ..ir.functions import FUNCTIONS
-from ..pairwise.distance import Distances, Entry
+from ..pairwise.distance import numbered
 from ..pairwise.own_metric import Metric
 from .data import rows_of, weights_of
 from .measure import Measure, check_index, check_integer, check_real, check_square
-from .neighbor_queries import WITHIN, terms_within
+from .neighbourhood import WEIGHT, Neighbourhood, rounded
 from .state import Stored
 
-_where = FUNCTIONS["where"]
-_WEIGHT = Entry(lambda d, radius, weight: _where(d <= radius, weight, 0), rows=("radius",), columns=("weight",))
-_SMALLEST = Entry(
-    lambda d, radius, own, other: _where((d <= radius) & (own != other), other, math.inf), rows=("radius", "own"),
-    columns=("other",),
-)  # fmt: skip
+_RECHECKED = 16
+"""So many times fewer rows than there are is few enough to be asked again in float32 at once."""
 
 
 def joined(labels: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -36,34 +30,56 @@ def joined(labels: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray
     return connected_components(graph, directed=False)[1][labels]
 
 
-def connected(found: Distances, radius: float, bar: Any = None) -> np.ndarray:
+def _united(labels: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the component of every row, by its smallest row, after edges between components that are named so."""
+    parent = torch.arange(len(labels), device=labels.device)
+    while True:
+        one, other = parent[one], parent[other]
+        if bool((one == other).all()):
+            return parent[labels]
+        parent = parent.scatter_reduce(0, torch.maximum(one, other), torch.minimum(one, other), "amin")
+        for _ in range(len(labels).bit_length()):  # a component's parent is smaller: the root, by doubling
+            parent = parent[parent]
+
+
+def connected(hood: Neighbourhood) -> torch.Tensor:
     """Return the component of every row in the graph of rows within a radius, numbered by their first rows.
 
     In every round each row asks for the smallest component within the radius that is not its own, and all components
     that found one are joined with it: their number falls at least to half, most often to a few. A row that found none
     has none forever. Of a symmetric distance the largest component need not ask, for the others ask for it, and rows
-    that have none need not be asked for.
+    that have none need not be asked for. Of rounded distances those surely within join first, then the rows that have
+    others perhaps within are asked again.
     """
-    count = found.shape[0]
-    labels, active = np.arange(count), np.arange(count)
-    bound = terms_within(found, radius, True)["radius"]
-    while count:
-        largest = np.bincount(labels).argmax() if found.is_symmetric else -1
+    found = hood.found
+    active = numbered(found.shape[0], found).long()
+    labels, begins = active, True
+    while len(active):
+        largest = labels.bincount().argmax() if found.is_symmetric else -1
+        columns = active if found.is_symmetric else torch.arange(len(labels), device=labels.device)
         rows = active[labels[active] != largest]
-        columns = active if found.is_symmetric else np.arange(count)
+        if hood.products is not None and not begins and len(rows):
+            perhaps = hood.part(rows, columns).smallest(1, labels[rows], labels[columns])
+            active = _without(active, rows[perhaps.isinf()], len(labels))
+            rows = rows[perhaps.isfinite()]
         if not len(rows):
             break
-        own = torch.as_tensor(labels, dtype=found.dtype, device=found.device)
-        asked, others = (torch.from_numpy(index).to(found.device) for index in (rows, columns))
-        terms = {"radius": bound[: len(rows)], "own": own[asked], "other": own[others]}
-        least = found.part(asked, others).reduced("min", _SMALLEST, bar=bar, **terms).cpu().numpy()
-        has = np.isfinite(least)
-        if not has.any():
-            break
-        labels = joined(labels, labels[rows[has]], least[has].astype(np.int64))
-        active = np.setdiff1d(active, rows[~has], assume_unique=True)
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
+        side = -1 if hood.products is not None and (begins or _RECHECKED * len(rows) > len(labels)) else 0
+        least = hood.part(rows, columns).smallest(side, labels[rows], labels[columns])
+        if side and not begins and bool(least.isinf().all()):
+            side, least = 0, hood.part(rows, columns).smallest(0, labels[rows], labels[columns])
+        has = least.isfinite()
+        if not side:
+            active = _without(active, rows[~has], len(labels))
+        labels = _united(labels, labels[rows[has]], least[has].long())
+        begins = False
+    return labels.unique(return_inverse=True)[1]
+
+
+def _without(active: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+    stays = torch.ones(count, dtype=torch.bool, device=active.device)
+    stays[rows] = False
+    return active[stays[active]]
 
 
 class DBSCAN(ClusterMixin, Stored, BaseEstimator):
@@ -105,6 +121,10 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
     Labels and core rows are those of ``sklearn.cluster.DBSCAN``: a row within ``eps`` of several clusters is of the
     first of them. A distance that is not symmetric joins core rows where either of the two is within ``eps``; a row is
     the first argument where its neighbours are counted.
+
+    On GPUs, Euclidean distances of float32 rows of 16 to 128 numbers are compared with ``eps`` as products, on tensor
+    cores; those so close to it that rounding decides are computed again by differences, and labels are those of the
+    latter.
 
     Memory is that of the rows, whatever ``eps`` is: neighbours are counted and components found by reductions of
     distances that are never stored. Cost: m² distances to count, as many for the first round of components, and fewer
@@ -152,20 +172,16 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
         weights = weights_of(sample_weight, rows, negative=True)
         found = measure.fitted(rows).between(rows.detach(), rows.detach())
         with tqdm(desc="rows", disable=not self.verbose) as shown:
-            bar = shown if self.verbose else None
-            terms = terms_within(found, eps, False)
+            hood = Neighbourhood(found, eps, rounded(measure, rows, eps), shown if self.verbose else None)
             if weights is None:
-                mass = found.reduced("sum", WITHIN, bar=bar, **terms)
+                is_core = hood.has(wanted)
             else:
-                mass = found.reduced("sum", _WEIGHT, bar=bar, radius=terms["radius"], weight=weights)
-            core, border = (mass >= wanted).nonzero()[:, 0], (mass < wanted).nonzero()[:, 0]
+                is_core = hood.reduced(WEIGHT, weight=weights) >= wanted
+            core, border = is_core.nonzero()[:, 0], (~is_core).nonzero()[:, 0]
             labels = torch.full((len(rows),), -1, device=found.device)
-            clusters = connected(found.part(core, core), eps, bar)
-            labels[core] = torch.from_numpy(clusters).to(labels)
+            labels[core] = connected(hood.part(core, core))
             if len(core) and len(border):
-                part = found.part(border, core)
-                terms = {**terms_within(part, eps, False), "other": labels[core].to(found.dtype)}
-                least = part.reduced("min", _SMALLEST, bar=bar, **terms)
+                least = hood.part(border, core).first(labels[core])
                 labels[border] = torch.where(least.isfinite(), least, -1).long()
         self.labels_, self.core_sample_indices_, self.components_ = back(labels), back(core), back(rows[core])
         return self

@@ -62,6 +62,16 @@ class Measure(Stored):
         """Whether rows are distances already."""
         return self.metric == PRECOMPUTED
 
+    @property
+    def euclidean_power(self) -> int:
+        """1 for the Euclidean distance, 2 for its square, of columns that count the same; 0 for all others."""
+        if self.is_precomputed or not isinstance(self.metric, str) or self.options.get("w") is not None:
+            return 0
+        name, p = find(self.metric).name, self.options.get("p")
+        if name == "sqeuclidean":
+            return 2
+        return int(name == "euclidean" or (name == "minkowski" and p in (None, 2)))
+
     def between(self, rows: torch.Tensor, others: torch.Tensor) -> Distances:
         """Return the distances between rows and others; of precomputed ones the rows are the distances."""
         if self.is_precomputed:

@@ -41,13 +41,15 @@ class Entry:
 class Distances:
     """The distances between rows x and rows y, which are computed wherever they are reduced.
 
-    The operands are those of the contraction; terms of rows and columns are vectors of their dtype and device.
+    The operands are those of the contraction; terms of rows and columns are vectors of their dtype and device. What is
+    reduced has the precision of a contraction.
     """
 
     contraction: Contraction
     operands: tuple[torch.Tensor, ...]
     parameters: Mapping[str, Any]
     is_symmetric: bool
+    precision: str | None = "ieee"
 
     @staticmethod
     def precomputed(matrix: torch.Tensor) -> Distances:
@@ -93,7 +95,7 @@ class Distances:
 
     def matrix(self) -> torch.Tensor:
         """Return the distances, (m, n)."""
-        return self.contraction(*self.operands, precision="ieee", params=self.parameters)
+        return self.contraction(*self.operands, precision=self.precision, params=self.parameters)
 
     def reduced(self, how: str, entry: Entry, *, bar: Any = None, **terms: torch.Tensor) -> torch.Tensor:
         """Return a reduction over the rows y of a function of the distances, (m,): "sum", "min", "max".
@@ -135,7 +137,7 @@ class Distances:
         return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     def _evaluated(self, how: str, v: torch.Tensor | None) -> list[torch.Tensor]:
-        task, tensors = task_of(self.contraction, how, self.operands, self.parameters, v, 0, "ieee")
+        task, tensors = task_of(self.contraction, how, self.operands, self.parameters, v, 0, self.precision)
         return task.evaluate([tensor.detach() for tensor in tensors])
 
     def _joined(self, entry: Entry | None, terms: Mapping[str, torch.Tensor]) -> Distances:
@@ -143,7 +145,8 @@ class Distances:
         if entry is None:
             return self
         along = [terms[name].to(self.operands[0]) for name in (*entry.rows, *entry.columns)]
-        return Distances(_of_entries(self.contraction.text, entry), (*self.operands, *along), self.parameters, False)
+        of_entries = _of_entries(self.contraction.text, entry)
+        return replace(self, contraction=of_entries, operands=(*self.operands, *along), is_symmetric=False)
 
 
 _MATRIX = Contraction("mn->mn", lambda d: d)

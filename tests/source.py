@@ -16,3 +16,8 @@ MODULES = list(FILES)
 def parsed(name: str) -> ast.Module:
     """Syntax tree of a module."""
     return ast.parse(FILES[name].read_text(encoding="utf-8"))
+
+
+def holding(text: str) -> list[str]:
+    """Modules in whose source a text stands: a quick choice of those that are worth parsing."""
+    return [name for name, path in FILES.items() if text in path.read_text(encoding="utf-8")]

@@ -12,7 +12,7 @@ import kernmantle as km
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.pairwise import CONSTRUCTORS
 
-from ..source import FILES, parsed
+from ..source import holding, parsed
 
 PROMPT = re.compile(r"^\s*>>> ", re.MULTILINE)
 SECTION = re.compile(r"^([A-Z][a-z]+)\n-{3,}$", re.MULTILINE)
@@ -65,7 +65,7 @@ def documented(name):
 
 NEEDS = {f"kernmantle.integrations.{name}": name for name in ("peft", "transformers")}
 """Modules of packages that the tests do not install, since they bring others of several hundred megabytes."""
-WITH_EXAMPLES = [name for name in FILES if documented(name)]
+WITH_EXAMPLES = [name for name in holding(">>> ") if documented(name)]
 
 
 def public():

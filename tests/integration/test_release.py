@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def built(tmp_path_factory):
     return sdist, wheel
 
 
+def contents(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_sdist_holds_what_the_wheel_and_its_tests_need(built, tmp_path):
+    sdist, wheel = built
+    with tarfile.open(sdist) as archive:
+        shipped = {Path(name).parts[1] for name in archive.getnames()}
+    assert {"src", "tests", "docs", "examples", "benchmarks", "scripts", "CITATION.cff", "SECURITY.md"} <= shipped
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, where=ROOT)
+    (direct,) = tmp_path.glob("*.whl")
+    assert contents(direct) == contents(wheel)
+
+
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
     """The interpreter of an environment with the wheel, which borrows the dependencies of this one."""
@@ -63,6 +79,7 @@ def test_the_wheel_of_the_sdist_works_alone(installed, tmp_path):
     assert found.split() == [str(site / "kernmantle" / "__init__.py"), kernmantle.__version__, "5.0"]
     command = python.with_name("kernmantle" + python.suffix)
     assert kernmantle.__version__ in run(command, "info", where=tmp_path)
+    assert run(command, "--version", where=tmp_path).split() == ["kernmantle", kernmantle.__version__]
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])

@@ -6,9 +6,7 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 from packaging.metadata import Metadata
@@ -122,47 +120,6 @@ def test_every_supported_python_is_named(metadata):
 def test_the_citation_has_the_version():
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {kernmantle.__version__}\n" in citation
-
-
-@pytest.mark.slow
-def test_sdist_and_wheel_install_in_a_fresh_environment(wheel, contents, tmp_path):
-    """From the sources that are shipped to a program that computes; torch is that of this environment."""
-
-    def run(*command, where=tmp_path):
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        done = subprocess.run(
-            command, check=False, cwd=where, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path), where=ROOT)
-    (sdist,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    source = tmp_path / sdist.name.removesuffix(".tar.gz")
-    assert {"tests", "docs", "examples", "CITATION.cff", "SECURITY.md"} <= {path.name for path in source.iterdir()}
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path), where=source)
-    (built,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        assert {name: archive.read(name).decode() for name in archive.namelist()} == contents
-    run(sys.executable, "-m", "venv", "fresh")
-    python = tmp_path / "fresh" / Path("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
-    site = Path(run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    run(str(python), "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", str(wheel))
-    (site / "shared.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
-    code = "import kernmantle as km, torch; print(km.__file__); print(km.cdist(torch.eye(2), p=1).tolist())"
-    home, distances = run(str(python), "-c", code).splitlines()
-    assert Path(home).is_relative_to(site)
-    assert distances == "[[0.0, 2.0], [2.0, 0.0]]"
-    assert run(str(python.parent / "kernmantle"), "--version").split() == ["kernmantle", kernmantle.__version__]
-
-
-@pytest.mark.slow
-def test_a_program_of_a_user_is_typed():
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(ROOT / "tests/typing/program.py")]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout
 
 
 def test_without_a_gpu_torch_has_no_cuda():

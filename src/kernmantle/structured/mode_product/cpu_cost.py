@@ -1,0 +1,174 @@
+"""What each algorithm for a Kronecker-sparse product, and for the gradient of its weights, should take on a CPU core.
+
+A row of the tables has the six numbers of a machine with which an algorithm is estimated: seconds to start, and of each
+block, cache line, byte that no second cache has, byte of the weights, and product of two vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...compiler.nest import BYTES
+
+Pattern = tuple[int, int, int, int]
+MACHINE = "AMD EPYC (znver4, AVX-512), one core"
+"""What the tables were fitted on, to rows of ``python scripts/cpu_costs.py`` (decision 0044)."""
+CACHE = 2**20
+"""Bytes of its second cache."""
+SURE = 0.85
+"""An algorithm takes the place of our kernel where it should take at most so much of its time."""
+_FETCHED, _VECTOR = 64, 64  # bytes of a cache line and of a vector
+_NARROW, _INTERLEAVED = 16, 16  # rows of a block, and blocks that lie interleaved, from which halves are read otherwise
+_SMALL_BLOCK = 16  # entries of a block that may be gone through one by one
+_MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
+
+
+class Costs(NamedTuple):
+    """Seconds of a call, and of each block, cache line (``traffic``), far byte, byte of weights and product."""
+
+    start: float
+    block: float
+    traffic: float
+    far: float
+    weight: float
+    product: float
+
+    def seconds(self, amounts: Amounts) -> float:
+        """Return what a call with these amounts should take."""
+        return sum(each * count for each, count in zip(self, amounts, strict=True))
+
+
+class Amounts(NamedTuple):
+    """What a call consists of, in the order of :class:`Costs`."""
+
+    starts: float
+    blocks: float
+    traffic: float
+    far: float
+    weights: float
+    products: float
+
+
+PRODUCT: Mapping[str, Costs] = {
+    "bmm half first": Costs(3.6e-05, 5.2e-08, 1.4e-08, 5e-11, 9.6e-11, 1.1e-10),
+    "bmm half first apart": Costs(3.7e-05, 3e-08, 2.2e-08, 1.6e-10, 2.7e-11, 5.1e-11),
+    "bmm half last": Costs(2.7e-05, 1.2e-07, 1.5e-09, 0, 9.4e-11, 1.5e-10),
+    "bmm half last apart": Costs(4.7e-05, 1.8e-07, 2.7e-09, 7.3e-11, 2.6e-11, 2.2e-10),
+    "bmm wide first": Costs(2.2e-05, 8.7e-09, 6.5e-09, 4e-11, 7.2e-12, 4.5e-10),
+    "bmm wide first apart": Costs(2.8e-05, 3.5e-08, 1.5e-08, 1e-10, 1.4e-11, 5.8e-10),
+    "bmm wide last": Costs(1.8e-05, 1.6e-07, 0, 5.9e-12, 1.9e-10, 4.4e-10),
+    "bmm wide last apart": Costs(2.6e-05, 1.2e-07, 0, 6.1e-11, 2.2e-11, 6.6e-10),
+    "dense half": Costs(2.1e-05, 0, 4.1e-09, 2.4e-11, 6.4e-11, 1.5e-10),
+    "dense wide": Costs(1.1e-05, 0, 2.2e-09, 3.9e-11, 6.3e-11, 4.1e-10),
+    "entries": Costs(1.3e-05, 7.4e-06, 0, 1.7e-11, 0, 7.1e-09),
+    "kernel half first": Costs(2.1e-05, 3.9e-09, 1.2e-08, 1.9e-10, 8.2e-11, 3e-10),
+    "kernel half first apart": Costs(1.9e-05, 4.5e-09, 2.2e-08, 9.1e-11, 2e-11, 4.2e-10),
+    "kernel half first narrow": Costs(2.3e-05, 0, 3.3e-08, 6.7e-11, 5.1e-11, 1.4e-11),
+    "kernel half last": Costs(2.1e-05, 1.1e-08, 3.2e-09, 1.7e-11, 4.1e-11, 4e-10),
+    "kernel half last apart": Costs(2e-05, 1.2e-08, 5.6e-09, 0, 1.4e-11, 3.6e-10),
+    "kernel half last narrow": Costs(2.1e-05, 2.2e-08, 2.4e-09, 3.6e-11, 5.8e-12, 4.8e-10),
+    "kernel wide first": Costs(8.9e-06, 7.6e-09, 0, 2.8e-11, 6.1e-12, 3.7e-10),
+    "kernel wide last": Costs(9.8e-06, 5.5e-09, 5.4e-10, 1e-11, 2.4e-12, 3.5e-10),
+}  # fmt: skip
+"""Algorithm, numbers of two bytes or wider ones, layout: blocks that are narrow, or lie apart in memory."""
+GRADIENT: Mapping[str, Costs] = {
+    "bmm wide first": Costs(1.8e-05, 1.3e-07, 4e-09, 5.9e-11, 3.5e-11, 4e-10),
+    "bmm wide first apart": Costs(2.1e-05, 5.9e-08, 1.5e-08, 1.3e-10, 1.5e-11, 5.9e-10),
+    "bmm wide last": Costs(1.7e-05, 1.4e-07, 1.6e-11, 0, 3.9e-11, 5.2e-10),
+    "bmm wide last apart": Costs(1.7e-05, 1.6e-07, 0, 6.8e-11, 1.8e-11, 6.8e-10),
+    "dense wide": Costs(1.2e-05, 0, 3.4e-09, 1e-11, 6.7e-11, 4e-10),
+    "entries": Costs(7e-06, 1.1e-05, 0, 2.4e-11, 0, 8.1e-09),
+    "kernel half first": Costs(1.9e-05, 3.9e-08, 1.5e-09, 4e-10, 2.1e-11, 5.8e-10),
+    "kernel half last": Costs(1.8e-05, 1.7e-08, 3.3e-09, 6.1e-11, 2.2e-11, 2.9e-10),
+    "kernel wide first": Costs(1.1e-05, 5.3e-09, 2.4e-09, 4.8e-11, 3.1e-12, 4.1e-10),
+    "kernel wide last": Costs(1.7e-05, 4.4e-09, 1.7e-09, 2.7e-11, 9e-12, 3.6e-10),
+}  # fmt: skip
+"""The same of gradients of weights."""
+
+
+def amounts(algorithm: str, pattern: Pattern, batch: int, dtype: str, last: bool, is_gradient: bool) -> Amounts:
+    """Return what a product, or a gradient of its weights, consists of; ``last``: the batch lies together in memory."""
+    (a, b, c, d), size = pattern, BYTES[dtype]
+    own, ends, weights = _VECTOR // max(size, 4), size * batch * a * d * (b + c), size * a * b * c * d
+    far, scattered = max(0, ends + weights - CACHE), weights * (1 if d == 1 else min(d, 16))
+    if algorithm == "dense":
+        entries = a * b * d * a * c * d
+        return Amounts(1, 0, ends / _FETCHED, far, size * entries, batch * entries / own)
+    if algorithm == "entries":
+        return Amounts(1, b * c, ends / _FETCHED, far, 0, batch * a * b * c * d / own)
+    if algorithm == "bmm":
+        products = batch * a * d * b * c / own * max(1, 8 / min(b, c))
+        return Amounts(1, a * d, ends / _FETCHED, far, scattered, products)
+    if size == 2 and not is_gradient:
+        rows, lanes = (b, batch) if last else (batch, b)
+        return Amounts(1, a * d * c, ends / _FETCHED, far, scattered, a * c * d * rows * -(-lanes // own))
+    together = 1 if last else min(d & -d, own)
+    rows, depth, lanes = (b, batch, c) if is_gradient else (b, c, batch) if last else (batch, c, b)
+    blocks, vectors = a * d // together, -(-lanes * together // own)
+    traffic = ends / _FETCHED
+    if not last:
+        run = min(d & -d, _FETCHED // size)
+        traffic = batch * (a * d // run) * (-(-c * run * size // _FETCHED) + -(-b * run * size // _FETCHED))
+    tiles = blocks * -(-rows // 8) * -(-vectors // 3)
+    return Amounts(1, tiles, traffic, far, scattered, blocks * rows * depth * vectors)
+
+
+def row_of(algorithm: str, pattern: Pattern, dtype: str, last: bool, is_gradient: bool) -> str:
+    """Return the name of the row by which a call is estimated."""
+    _, b, _, d = pattern
+    kind, layout = "half" if BYTES[dtype] == 2 else "wide", "last" if last else "first"
+    if algorithm == "entries":
+        return algorithm
+    if algorithm == "dense":
+        return f"{algorithm} {kind}"
+    if algorithm == "bmm":
+        return f"{algorithm} {kind} {layout}{'' if d == 1 else ' apart'}"
+    if kind == "half" and not is_gradient:
+        layout += " narrow" if b < _NARROW else " apart" if d >= _INTERLEAVED else ""
+    return f"{algorithm} {kind} {layout}"
+
+
+def _estimated(
+    algorithms: list[str], pattern: Pattern, batch: int, dtype: str, last: bool, is_gradient: bool
+) -> dict[str, float]:
+    rows = GRADIENT if is_gradient else PRODUCT
+    return {
+        each: rows[row_of(each, pattern, dtype, last, is_gradient)].seconds(
+            amounts(each, pattern, batch, dtype, last, is_gradient)
+        )
+        for each in algorithms
+    }
+
+
+def dense_seconds(shape: tuple[int, int], batch: int, dtype: str) -> float:
+    """Return what a dense layer (out_features, in_features) should take."""
+    return _estimated(["dense"], (1, shape[0], shape[1], 1), batch, dtype, False, False)["dense"]
+
+
+def product_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, packed: bool) -> dict[str, float]:
+    """Return what each algorithm for a product should take; through the matrix only if it is made (``packed``)."""
+    a, b, c, d = pattern
+    if a * d == 1:
+        return _estimated(["dense"], pattern, batch, dtype, last, False)
+    found = ["kernel", "bmm"]
+    if not last and BYTES[dtype] > 2 and b * c <= _SMALL_BLOCK:
+        found.append("entries")
+    if packed and a * b * d * a * c * d <= _MOST_DENSE:
+        found.append("dense")
+    return _estimated(found, pattern, batch, dtype, last, False)
+
+
+def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
+    """Return the same of gradients of weights; those of halves are summed in float32 by the kernel alone."""
+    a, b, c, d = pattern
+    if a * d == 1:
+        return {"bmm": dense_seconds((b, c), batch, dtype)}
+    if BYTES[dtype] == 2:
+        return _estimated(["kernel"], pattern, batch, dtype, last, True)
+    found = ["kernel", "bmm"]
+    if not last and b * c <= _SMALL_BLOCK:
+        found.append("entries")
+    if d > 1 and a * b * d * a * c * d <= _MOST_DENSE:
+        found.append("dense")
+    return _estimated(found, pattern, batch, dtype, last, True)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.backends.cuda import launch
+from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.structured.kronsparse import chain_products, chain_training
 from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
@@ -125,6 +127,37 @@ def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) 
         graph.replay()
     for one, other in zip(found, step(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("recorded", [True, False], ids=["step", "forward"])
+@pytest.mark.parametrize("kind", ["factors", "matrix"])
+def test_a_graph_loads_the_kernels_of_a_plan_that_no_eager_call_had(kind, recorded, dtype, monkeypatch) -> None:
+    monkeypatch.setattr(chain_training, "kind_of", lambda *given: kind if given[-1] is True else "grouped")
+    monkeypatch.setattr(chain_training, "forward_kind", chain_training.kind_of)
+    batch = 333 + recorded + 2 * (kind == "matrix")  # plans of their own
+    layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda", dtype=dtype).requires_grad_(recorded)
+    x = torch.randn(batch, 384, device="cuda", dtype=dtype).requires_grad_(recorded)
+    grad = torch.randn(batch, 1536, device="cuda", dtype=dtype)
+
+    def step():
+        value = layer(x)
+        leaves = [x, *layer.weights, layer.bias]
+        return [value.detach(), *(torch.autograd.grad(value, leaves, grad) if recorded else ())]
+
+    step()
+    KERNELS.clear()
+    monkeypatch.setattr(launch, "_LIBRARIES", {})
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    assert launch._LIBRARIES or dtype == torch.bfloat16 or not recorded  # vendor's products need none of ours
+    with torch.no_grad():
+        x.normal_()
+    graph.replay()
+    depth = 256 + batch
+    for one, wanted, terms in zip(found, *exact(layer, x, grad), strict=False):
+        assert_close(one, wanted, dtype=dtype, depth=depth, magnitude=terms)
 
 
 def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:

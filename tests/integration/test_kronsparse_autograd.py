@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
-import kernmantle.structured.mode_product.torch_op  # noqa: F401
 from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.kronsparse import KSLinear, KSPattern, kron_sparse_matmul
 from kernmantle.structured.kronsparse import chain_training
 from kernmantle.structured.mode_product import cuda
+from kernmantle.structured.mode_product.torch_op import Options
 from kernmantle.testing import assert_close
 
 CONFIGURATIONS = [
@@ -103,18 +103,23 @@ def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
     monkeypatch.setattr(cuda, "index_of", lambda device: 0)
     wide = ((6, 64, 64, 1), (1, 768, 192, 2))
 
-    def chosen(patterns, batch, dtype="bf16"):
-        found = chain_training.expected(patterns, batch, dtype, False, torch.device("cuda"))
-        assert min(found.values()) > 0
-        return min(found, key=found.get)
+    monkeypatch.setattr(chain_training, "_has_kernels", lambda *_: True)
 
-    assert chosen(wide, 65536) == chosen(wide, 25088) == "matrix"
-    assert chosen(wide, 25088, "f32") == "factors"
-    assert chosen(wide, 1) == chosen(wide, 16) == chosen(wide, 16, "f32") == "grouped"
-    assert chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088) == "matrix"
-    assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088) == "factors"
-    assert chosen(((16, 16, 64, 1), (1, 1024, 64, 4)), 65536) == "factors"
-    assert chosen(((6, 64, 64, 1),), 16) == "grouped"
+    def chosen(patterns, batch, dtype="bf16"):
+        """Eagerly, and in a CUDA graph."""
+        options = Options(False, "auto", "")
+        given = patterns, batch, dtype, False, options, torch.device("cuda")
+        assert min(chain_training.expected(*given[:4], given[5]).values()) > 0
+        return chain_training.kind_for(*given), chain_training.kind_for(*given, True)
+
+    assert chosen(wide, 65536) == chosen(wide, 25088) == ("matrix", "matrix")
+    assert chosen(wide, 25088, "f32") == ("factors", "factors")
+    assert chosen(wide, 1) == chosen(wide, 16) == chosen(wide, 16, "f32") == ("grouped", "grouped")
+    assert chosen(wide, 2048, "f32") == chosen(wide, 4096, "f32") == ("grouped", "factors")
+    assert chosen(wide, 4096) == chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088) == ("grouped", "matrix")
+    assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088) == ("factors", "factors")
+    assert chosen(((6, 64, 64, 1),), 16) == ("grouped", "grouped")
+    monkeypatch.undo()
     layer = KSLinear(384, 1536, wide, dtype=torch.bfloat16)
     x = torch.empty(1, 25088, 384).bfloat16()
     assert chain_training.kind_of(x, list(layer.weights), layer._options) == "factors"  # on a CPU

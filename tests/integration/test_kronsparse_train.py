@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from kernmantle import KSLinear, config, kron_sparse_matmul
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.kronsparse import chain_cpu, chain_matrix, chain_step, chain_training
+from kernmantle.structured.kronsparse import chain_cpu, chain_matrix, chain_op, chain_step, chain_training
 from kernmantle.structured.mode_product import grouped
 
 CHAINS = {
@@ -276,7 +276,7 @@ def test_steps_of_frozen_weights_keep_nothing_between_factors(kind, steps):
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("kind", ["factors", "grouped", "matrix"])
-def test_compiled_steps_are_one_operator_each_way(kind, batch_last, steps):
+def test_compiled_steps_are_one_operator_each_way(kind, batch_last, steps, monkeypatch):
     torch._dynamo.reset()
     graphs = []
 
@@ -308,6 +308,39 @@ def test_compiled_steps_are_one_operator_each_way(kind, batch_last, steps):
         assert not launched
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
+        with monkeypatch.context() as captured:  # single products may be quicker where nothing waits for the host
+            captured.setattr(chain_op, "splits_streams", lambda _: True)
+            captured.setattr(chain_training, "is_quicker_by_factors", lambda *_: True)
+            found = gradients(compiled, given)
+        assert bool(launched) == (kind == "matrix")
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["step", "forward"])
+def test_a_graph_that_is_captured_has_a_plan_of_its_own(wanted, steps, monkeypatch):
+    layer, x, leaves = layer_of("two", 5)
+    for each in leaves:
+        each.requires_grad_(wanted)
+    cotangent = torch.randn(5, 10, dtype=torch.float64)
+
+    def values():
+        result = layer(x)
+        return [result.detach(), *(torch.autograd.grad(result, leaves, cotangent) if wanted else ())]
+
+    steps("factors")
+    expected = values()
+    assert not launched
+    steps("grouped")
+    monkeypatch.setattr(chain_training, "kind_of", lambda *given: "factors" if given[-1] is True else "grouped")
+    monkeypatch.setattr(chain_training, "forward_kind", chain_training.kind_of)
+    for captures in (False, True, False, True):
+        launched.clear()
+        with monkeypatch.context() as graph:
+            graph.setattr(torch.cuda, "is_current_stream_capturing", lambda captures=captures: captures)
+            found = values()
+        assert bool(launched) != captures
+        torch.testing.assert_close(found, expected)
 
 
 def test_compiled_steps_of_any_batch_go_factor_by_factor(steps):

@@ -18,9 +18,16 @@ class Driver:
 
     def __init__(self):
         self.launches, self.status = [], driver.CUresult.CUDA_SUCCESS
-        self.ObjectCode = SimpleNamespace(
-            from_cubin=lambda binary, name: SimpleNamespace(get_kernel=lambda entry: SimpleNamespace(handle=77))
-        )
+        self.mode, self.loaded_in = "global", []
+        self.ObjectCode = SimpleNamespace(from_cubin=lambda binary, name: SimpleNamespace(get_kernel=self.get_kernel))
+
+    def get_kernel(self, entry):
+        self.loaded_in.append(self.mode)
+        return SimpleNamespace(handle=77)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        before, self.mode = self.mode, mode
+        return driver.CUresult.CUDA_SUCCESS, before
 
     def cuLaunchKernelEx(self, config, kernel, parameters, extra):
         begin, values, then, size, end = (ctypes.c_void_p * 5).from_address(extra)
@@ -60,6 +67,12 @@ def test_every_launch_has_its_own_grid_stream_and_arguments(notes):
 def test_the_default_stream_and_no_arguments(notes):
     launch.Kernel(b"code", "entry", 32)(0, 0, 5, ())
     assert notes.launches == [(0, (5, 1, 1), (32, 1, 1), 0, [], b"")]
+
+
+def test_kernels_are_loaded_as_a_graph_that_is_captured_allows(notes):
+    launch.Kernel(b"code", "entry", 32)
+    assert [mode.name for mode in notes.loaded_in] == ["CU_STREAM_CAPTURE_MODE_RELAXED"]
+    assert notes.mode == "global"
 
 
 def test_a_kernel_may_start_early(notes):

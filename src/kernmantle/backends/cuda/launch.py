@@ -50,7 +50,7 @@ def _driver() -> Any:
 
 @contextmanager
 def relaxed_capture() -> Generator[None]:
-    """Let this thread query events while it captures a graph, which other modes of a capture forbid."""
+    """Let this thread query events and load kernels while a graph is captured, which other modes forbid."""
     driver = _driver()
     _, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
@@ -101,8 +101,9 @@ class Kernel:
         # On arguments that lie ready a launch of 30 takes the host 6.2 us, by cuda.core's own function 8.5 (0030).
         self.launch: Callable[..., Any] = _driver().cuLaunchKernelEx
         try:
-            self._kernel = _library(binary, shared, self.title).get_kernel(entry)
-            self.handle = _driver().CUfunction(int(self._kernel.handle))
+            with relaxed_capture():
+                self._kernel = _library(binary, shared, self.title).get_kernel(entry)
+                self.handle = _driver().CUfunction(int(self._kernel.handle))
         except Exception as error:
             if not is_from_cuda(error):
                 raise

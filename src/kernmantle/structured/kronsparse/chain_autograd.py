@@ -24,7 +24,7 @@ from ..mode_product.pack import PackedChain, PackedWeights
 from ..mode_product.torch_op import Maybe, Options, product
 from . import chain_cpu, chain_execute, chain_training
 from .chain_op import compiled_chain
-from .chain_products import Multiply, Weights, bind_product, canonical, choose_algorithm, shaped
+from .chain_products import ChainByCapture, Multiply, Weights, bind_product, canonical, choose_algorithm, shaped
 from .chain_step import GROUPED, GroupedStep, bind_grouped
 
 Parts = Sequence[PackedWeights] | None
@@ -208,10 +208,24 @@ def _bind(
             return kernels
     if wanted:
         return chain_training.bind_recorded(x, weights, bias, activation, options)
-    if out is None and chain_training.forward_kind(value, weights, bias, activation, options, packed) == GROUPED:
+    if out is None and _is_grouped(value, weights, bias, activation, options, packed):
         own = [weight.detach() for weight in weights]
-        return GroupedChain(bind_grouped(x.detach(), own, None if bias is None else bias.detach(), options, activation))
+        offset = None if bias is None else bias.detach()
+        found = GroupedChain(bind_grouped(x.detach(), own, offset, options, activation))
+        if _is_grouped(value, weights, bias, activation, options, packed, True):
+            return found
+        return ChainByCapture(found, partial(_bind_captured, activation=activation, options=options, packed=packed))
     return _bind_products(value, weights, bias, activation, options, packed, out)
+
+
+def _is_grouped(value: torch.Tensor, weights: Weights, *rest: Any) -> bool:
+    return chain_training.forward_kind(value, weights, *rest) == GROUPED
+
+
+def _bind_captured(
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Options, packed: bool
+) -> ProductChain | MatrixChain:
+    return _bind_products(canonical(x.detach(), options.batch_last), weights, bias, activation, options, packed, None)
 
 
 def _bind_products(

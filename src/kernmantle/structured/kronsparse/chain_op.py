@@ -24,7 +24,7 @@ from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_training
-from .chain_products import Weights, canonical, memory_shape, shaped
+from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
 _HEAD = 5  # arguments of the Function before its tensors
@@ -36,9 +36,18 @@ def _options(batch_last: bool, algorithm: str, precision: str) -> Options:
     return Options(batch_last, algorithm, precision or current().precision or "")
 
 
-def _kind_in_force(kind: str, options: Options) -> str:
-    """Return the kind of step: float32 arithmetic, which may be asked for after tracing, is that of single products."""
-    return FACTORS if kind == GROUPED and options.precision == "ieee" else kind
+def _kind_in_force(kind: str, options: Options, x: torch.Tensor, weights: Weights) -> str:
+    """Return the kind of step for rows like x: single products may stand in for launches, as both save the same.
+
+    They do so for float32 arithmetic, which may be asked for after tracing, and where they should be quicker in a CUDA
+    graph that is being captured.
+    """
+    if kind != GROUPED or (options.precision != "ieee" and not splits_streams(x.device)):
+        return kind
+    single = options.precision == "ieee" or chain_training.is_quicker_by_factors(
+        canonical(x, options.batch_last), weights
+    )
+    return FACTORS if single else kind
 
 
 def _step(x: torch.Tensor, weights: Weights, bias: Maybe, kind: str, options: Options, of_x: bool) -> Step:
@@ -52,7 +61,7 @@ def _run(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Return the product, and what the backward pass reads beside x and the weights."""
     options = _options(batch_last, algorithm, precision)
-    step = _step(x, weights, bias, _kind_in_force(kind, options), options, of_x)
+    step = _step(x, weights, bias, _kind_in_force(kind, options, x, weights), options, of_x)
     value, saved = step.forward(x, weights, bias, RunInfo())
     if kind == GROUPED and not isinstance(step, GroupedStep):
         saved = [each if each is None else shaped(each, x, batch_last) for each in saved]
@@ -65,7 +74,7 @@ def _run_backward(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Return the gradients ``needed``, of x, the bias and the weights."""
     options = _options(batch_last, algorithm, precision)
-    if _kind_in_force(kind, options) != kind:
+    if _kind_in_force(kind, options, grad, weights) != kind:
         kind, saved = FACTORS, [canonical(each, batch_last) for each in saved]
     key = program_key(("kron_sparse chain backward", kind), (options, *needed), (x, *weights, *saved, grad))
     launch = bound(key, partial(_bind_backward, kind, options, x, weights, saved, grad, needed))

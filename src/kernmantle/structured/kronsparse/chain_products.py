@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from ...config import current
+from ...runtime.dispatch import BoundCall
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
@@ -232,6 +234,31 @@ def join_side_stream(device: torch.device) -> None:
     """What follows waits for what was done beside."""
     if device in _SIDES:
         torch.cuda.current_stream(device).wait_stream(_SIDES[device])
+
+
+@dataclass(frozen=True, eq=False)
+class ChainByCapture:
+    """A chain that runs as one plan eagerly and as another one in a CUDA graph, which leaves the host nothing to do.
+
+    ``bind`` makes the other one from x, weights and bias, with the first call while a graph is captured.
+    """
+
+    eager: BoundCall
+    bind: Callable[[torch.Tensor, Weights, Maybe], BoundCall]
+    captured: list[BoundCall] = field(default_factory=list[Any])
+
+    @property
+    def route(self) -> str:
+        """What ``info`` says of eager calls."""
+        return self.eager.route
+
+    def __call__(self, tensors: Any, numbers: RunInfo | None, outs: Maybe) -> torch.Tensor:
+        """Return the product; ``numbers`` takes the route."""
+        if not torch.cuda.is_current_stream_capturing():
+            return self.eager(tensors, numbers, outs)
+        if not self.captured:
+            self.captured.append(self.bind(*tensors[:3]))
+        return self.captured[0](tensors, numbers, outs)
 
 
 @lru_cache(maxsize=1)

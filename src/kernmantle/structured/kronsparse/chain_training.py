@@ -24,18 +24,17 @@ from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from .chain_matrix import meeting
-from .chain_products import Backward, canonical, shaped
+from .chain_products import Backward, ChainByCapture, canonical, shaped
 from .chain_step import FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
 _MOST_DENSE = 2**26
 _BETWEEN = 5e-7  # what a product takes longer among others in a step
-# Seconds of the host: for each factor of a product a launch with its result, or the algorithm that is quickest on the
-# GPU, which makes images or views of its weights; for each factor of a step a launch forward and one back, or two
-# products, a sum and what they allocate; of a step through the matrix. The GPU waits for all of them where it has
-# nothing else to do, for none where it runs behind or in a graph. Measured with an H100 (decision 0023).
-_HOST_LAUNCH, _HOST_FACTOR = 1e-5, 4e-5
-_HOST_GROUPED, _HOST_MATRIX, _HOST_FACTORS = 3e-5, 8e-5, 1e-4
-_HOST_SHARE = 0.25
+# Seconds of the host on an H200 (decision 0039): for each factor of a product a launch with its result, or the
+# algorithm that is quickest on the GPU, which makes images or views of its weights; for each factor of a step a launch
+# forward and one back, or two products, a sum and what they allocate; of a step through the matrix. An eager call takes
+# these or the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
+_HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
+_HOST_GROUPED, _HOST_MATRIX, _HOST_FACTORS = 1.5e-4, 4.5e-4, 5e-4
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
@@ -47,20 +46,35 @@ def _gpu() -> Any:
     return import_module("..mode_product.cuda", __package__)
 
 
-def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options) -> str:
-    """Return how a step should be quickest: "factors", one product after the other, "grouped" or "matrix"."""
+def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options, is_captured: bool = False) -> str:
+    """Return how a step should be quickest: "factors", one product after the other, "grouped" or "matrix".
+
+    ``is_captured`` says that it is part of a CUDA graph, where nothing waits for the host.
+    """
     batch, dtype, _, last = described(x)
-    return kind_for(tuple([weight.shape for weight in weights]), batch, dtype, last, options, x.device)  # pyright: ignore
+    patterns = tuple([weight.shape for weight in weights])
+    return kind_for(patterns, batch, dtype, last, options, x.device, is_captured)  # pyright: ignore
 
 
 def kind_for(
-    patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, options: Options, device: torch.device
-) -> str:
+    patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, options: Options, device: torch.device,
+    is_captured: bool = False,
+) -> str:  # fmt: skip
     """Return the same of rows that are described."""
     if not _has_kernels(batch, dtype, options, device):
         return FACTORS
-    found = expected(patterns, batch, dtype, last, device)
-    return min(found, key=lambda name: found[name])
+    found, count = expected(patterns, batch, dtype, last, device), len(patterns)
+    if is_captured:
+        return min(found, key=lambda name: found[name])
+    host = {FACTORS: _HOST_FACTORS * count, GROUPED: _HOST_GROUPED * count, MATRIX: _HOST_MATRIX}
+    return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
+
+
+def is_quicker_by_factors(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
+    """Return whether a GPU should take longer for a launch a factor than for single products."""
+    batch, dtype, _, last = described(x)
+    found = expected(tuple([weight.shape for weight in weights]), batch, dtype, last, x.device)  # pyright: ignore
+    return found[FACTORS] < found[GROUPED]
 
 
 def _has_kernels(batch: int, dtype: str, options: Options, device: torch.device) -> bool:
@@ -73,7 +87,7 @@ def _has_kernels(batch: int, dtype: str, options: Options, device: torch.device)
 def expected(
     patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device
 ) -> dict[str, float]:
-    """Return what each kind of step should take on a GPU."""
+    """Return the seconds that each kind of step should take a GPU."""
 
     def multiplied(pattern: Pattern, transposed: bool) -> float:
         kernel = _gpu().expected(pattern, batch, dtype, not last, device, transposed)
@@ -84,36 +98,36 @@ def expected(
         summed = quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
         return multiplied(pattern, False) + multiplied((a, c, b, d), True) + summed + 3 * _BETWEEN
 
-    own, count = _gpu().limits(_gpu().index_of(device)), len(patterns)
+    own = _gpu().limits(_gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), GROUPED: grouped_seconds(patterns, batch, dtype, last, own)}
-    host = {FACTORS: _HOST_FACTORS * count, GROUPED: _HOST_GROUPED * count, MATRIX: _HOST_MATRIX}
     (a, _, c, d), final = patterns[0], patterns[-1]
     shape = final[0] * final[1] * final[3], a * c * d
     if len(patterns) > 1 and math.prod(shape) <= _MOST_DENSE:
         made = joining_seconds(patterns, dtype) if not meeting(patterns) else joined_seconds(patterns, dtype, own)
         found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + made
-    return {kind: taken + _HOST_SHARE * host[kind] for kind, taken in found.items()}
+    return found
 
 
 def forward_kind(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options,
-    packed: bool = False,
+    packed: bool = False, is_captured: bool = False,
 ) -> str:  # fmt: skip
     """Return how a product without gradients should be quickest: "factors" or "grouped".
 
-    ``packed``: factors have images of their weights, made once.
+    ``packed``: factors have images of their weights, made once. ``is_captured``: see :func:`kind_of`.
     """
     batch, dtype, _, last = described(x)
     if not _has_kernels(batch, dtype, options, x.device) or (packed and any(own.dtype != x.dtype for own in weights)):
         return FACTORS
     patterns = tuple([weight.shape for weight in weights])
-    return _forward_kind(patterns, batch, dtype, last, x.device, bias is not None, activation != "", packed)  # pyright: ignore
+    ends = bias is not None, activation != ""
+    return _forward_kind(patterns, batch, dtype, last, x.device, *ends, packed, is_captured)  # pyright: ignore
 
 
 @lru_cache(maxsize=1024)
 def _forward_kind(
     patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device, bias: bool,
-    activation: bool, packed: bool = False,
+    activation: bool, packed: bool = False, is_captured: bool = False,
 ) -> str:  # fmt: skip
     by_factors, transposed = 0.0, None if packed else False
     for number, pattern in enumerate(patterns):
@@ -123,8 +137,9 @@ def _forward_kind(
     own, count = _gpu().limits(_gpu().index_of(device)), len(patterns)
     by_launches = sum(forward_seconds(pattern, batch, dtype, last, own) for pattern in patterns)
     by_launches += _UNSURE * max(0.0, by_launches - _SURE)
-    saved = 0.0 if packed else _HOST_SHARE * count * (_HOST_FACTOR - _HOST_LAUNCH)
-    return GROUPED if by_launches <= by_factors + saved else FACTORS
+    if not packed and not is_captured:
+        by_launches, by_factors = max(by_launches, count * _HOST_LAUNCH), max(by_factors, count * _HOST_FACTOR)
+    return GROUPED if by_launches <= by_factors else FACTORS
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +169,21 @@ class RecordedChain:
 
 def bind_recorded(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options
+) -> Any:
+    """Return the step that should be quickest for tensors like these, another one while a graph is captured."""
+    value = canonical(x.detach(), options.batch_last)
+    eager, captured = (kind_of(value, weights, options, within) for within in (False, True))
+    found = _bind_kind(eager, x, weights, bias, activation, options)
+    if eager == captured:
+        return found
+    return ChainByCapture(found, partial(_bind_kind, captured, activation=activation, options=options))
+
+
+def _bind_kind(
+    kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options
 ) -> RecordedChain:
-    """Return the step that should be quickest for tensors like these."""
-    kind = kind_of(canonical(x.detach(), options.batch_last), weights, options)
-    step = bind_step(kind, x, weights, bias, options, x.requires_grad)
     own = current()
+    step = bind_step(kind, x, weights, bias, options, x.requires_grad)
     return RecordedChain(step, activation, options, (own.backend, own.precision))
 
 

@@ -74,6 +74,7 @@ def emit_stream(plan: StreamPlan) -> str:
     traits = _pattern(plan.pattern) | {
         "ROWS": plan.rows, "OWN": plan.own, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
         "X_ROW": plan.x_row, "ACTIVATION": ACTIVATIONS.index(plan.activation), "ALONG": plan.along, "BIAS": plan.bias,
+        "LAST": plan.last,
     }  # fmt: skip
     return _text(
         '#include "kronsparse_stream.cuh"\n',

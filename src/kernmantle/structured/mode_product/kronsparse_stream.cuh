@@ -45,6 +45,7 @@ KM_DEVICE int split_off(unsigned& at, int size) {
 //   COLUMNS, DEPTH       threads of a block along neighbours and across them
 //   ALONG                k lies along neighbours in memory, else j does
 //   X_ROW                numbers from a row of x to the next one; features lie together
+//   LAST                 rows of the batch lie together in y: what a block has of them is stored in their order
 //   BIAS, ACTIVATION     what is done with a sum before it is stored
 template <class P>
 __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
@@ -53,13 +54,15 @@ __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
     constexpr int OUTPUTS = (P::ALONG ? P::DEPTH : P::COLUMNS) * P::OWN, SHARING = P::ALONG ? P::COLUMNS : P::DEPTH;
     constexpr int J_STEP = P::ALONG ? 1 : P::COLUMNS, W_J = P::ALONG ? P::C * P::D : P::D, W_K = P::ALONG ? P::D : P::B * P::D;
     constexpr int STRIDE = SHARING * P::STEPS, WHOLE = P::C / STRIDE * STRIDE;
-    __shared__ float parts[P::ROWS * STREAM_THREADS];
+    // Odd from thread to thread, so that neither rows nor threads meet in a bank.
+    constexpr int STAGED = P::ROWS | 1, STAGED_THREADS = Thread::WIDE * (P::ALONG ? P::DEPTH : P::COLUMNS);
+    __shared__ float parts[(P::LAST ? STAGED : P::ROWS) * STREAM_THREADS];
     const Thread own;
     const int count = (int)g.count;
     unsigned at = blockIdx.x;
     const int n0 = split_off(at, (count + P::ROWS - 1) / P::ROWS) * P::ROWS;
     const int tile = split_off(at, (P::B + OUTPUTS - 1) / OUTPUTS);
-    const int l = split_off(at, Thread::TILES_L) * Thread::WIDE + own.l;
+    const int l0 = split_off(at, Thread::TILES_L) * Thread::WIDE, l = l0 + own.l;
     const int i = split_off(at, P::A), group = (int)at;
     const bool active = own.across < P::DEPTH && l < P::D;
     const int part = P::ALONG ? own.along : own.across;
@@ -134,9 +137,32 @@ __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
                 for (int n = 0; n < P::ROWS; ++n) sum[o][n] = parts[n * STREAM_THREADS + threadIdx.x];
         }
     }
-    if (!active || part > 0) return;
     T* const y = (T*)g.y + group * g.yg + n0 * g.yn;
     const T* const bias = (const T*)g.bias + group * g.bg;
+    if constexpr (P::LAST) {
+        // The thread of sums of (j, l) has the rank of its l behind that of its j.
+        const int rank = own.l + Thread::WIDE * (P::ALONG ? own.across : own.along), rows = min(P::ROWS, count - n0);
+#pragma unroll
+        for (int o = 0; o < P::OWN; ++o) {
+            const int j = j0 + o * J_STEP;
+            __syncthreads();
+            if (active && part == 0 && j < P::B) {
+                const float offset = P::BIAS ? convert<float>(bias[((i64)i * P::B + j) * P::D + l]) : 0.0f;
+#pragma unroll
+                for (int n = 0; n < P::ROWS; ++n) parts[rank * STAGED + n] = activated<P::ACTIVATION>(sum[o][n] + offset);
+            }
+            __syncthreads();
+#pragma unroll 1
+            for (int e = threadIdx.x; e < STAGED_THREADS * rows; e += STREAM_THREADS) {
+                const int from = e / rows, n = e - from * rows, own_l = l0 + from % Thread::WIDE;
+                const int own_j = tile * OUTPUTS + (P::ALONG ? from / Thread::WIDE * P::OWN : from / Thread::WIDE) + o * J_STEP;
+                if (own_l < P::D && own_j < P::B)
+                    y[n * g.yn + (((i64)i * P::B + own_j) * P::D + own_l) * g.yf] = Store<T>::from(parts[from * STAGED + n]);
+            }
+        }
+        return;
+    }
+    if (!active || part > 0) return;
 #pragma unroll
     for (int o = 0; o < P::OWN; ++o) {
         const int j = j0 + o * J_STEP;

@@ -53,7 +53,7 @@ _ROUND, _AT_ONCE = 3.4e-7, 4  # seconds of a round, blocks that a multiprocessor
 class StreamPlan:
     """Template parameters, see ``kronsparse_stream.cuh``: ``columns`` threads along neighbours, ``depth`` across.
 
-    ``x_row`` are numbers from a row of x to the next one.
+    ``x_row`` are numbers from a row of x to the next one; ``last``: rows of the result lie together.
     """
 
     arch: str
@@ -68,6 +68,7 @@ class StreamPlan:
     depth: int
     bias: bool = False
     activation: str = ""
+    last: bool = False
 
     @property
     def rounds(self) -> int:
@@ -163,7 +164,7 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPl
         steps = max(2, min(_STEPS, _LOADS // (own + taken)))
         return StreamPlan(
             limits.arch, problem.dtype, problem.pattern, problem.pattern[0] * c * d, taken, own, steps, along, columns,
-            depth, problem.bias, problem.activation,
+            depth, problem.bias, problem.activation, problem.batch > 1 and not problem.y_first,
         )  # fmt: skip
 
     found = made()

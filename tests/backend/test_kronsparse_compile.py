@@ -20,11 +20,13 @@ from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import cuda, tiles, tuned
+from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.structured.mode_product.cuda_emit import (
     ENTRY,
     PREPARE,
     emit,
+    emit_cluster,
     emit_narrow,
     emit_stream,
     emit_stream_sum,
@@ -377,3 +379,14 @@ def test_products_that_stream_their_weights_compile(dtype, card) -> None:
     resources = compiled(emit_stream_sum(sums), card).resources
     assert 0 < resources.registers <= 128
     assert resources.spill_stores == 0
+
+
+@pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f32", "sm_100"), ("f16", "sm_120")])
+def test_chains_in_clusters_compile(dtype, card) -> None:
+    for chain in (((32, 128, 128, 1), (1, 344, 128, 32)), ((6, 16, 304, 1), (1, 9, 12, 8))):
+        for rows in (1, 4, 16):
+            plan = cluster_plan(*chain, rows, dtype, True, "gelu", CARDS[card])
+            assert plan is not None
+            resources = compiled(emit_cluster(plan), card).resources
+            assert 0 < resources.registers <= 168
+            assert resources.spill_stores <= 8

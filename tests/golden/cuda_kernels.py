@@ -22,6 +22,8 @@ from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
+from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
+from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
@@ -254,6 +256,15 @@ def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     return make
 
 
+def _cluster(rows: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = cluster_plan((32, 128, 128, 1), (1, 128, 128, 32), rows, dtype, True, "gelu", CARDS[card])
+        assert plan is not None
+        return Planned(cuda_emit.emit_cluster(plan), str(plan), CLUSTER_THREADS, plan.shared)
+
+    return make
+
+
 def _transpose(size: int, pads: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = transpose_plan(card, size, 60, 7, pads, True)
@@ -345,6 +356,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse streamed sum bf16", _stream_sum((6, 302, 390, 42), 16, "bf16"))
     table.add("kronsparse transpose 4 bytes, padded", _transpose(4, True))
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
+    table.add("kronsparse chain in clusters, 1 row bf16", _cluster(1, "bf16"), HOPPER)
+    table.add("kronsparse chain in clusters, 16 rows f32", _cluster(16, "f32"), HOPPER)
     return table.rows
 
 

@@ -148,5 +148,5 @@ PACKED = (
 def test_packed_products_of_small_batches_go_in_one_launch(pattern, rows, dtype, last, taken, monkeypatch) -> None:
     monkeypatch.setattr(cuda, "limits", lambda index: CARDS["sm_90"])
     monkeypatch.setattr(cuda, "index_of", lambda device: 0)
-    found = _forward_kind.__wrapped__((pattern,), rows, dtype, last, torch.device("cuda", 0), False, False, True)
+    found = _forward_kind((pattern,), rows, dtype, last, torch.device("cuda", 0), False, False, True)
     assert found == ("factors", "grouped")[taken[1] < taken[0]]

@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Feature = Literal["warp_specialized", "wgmma", "fp64_mma", "overlapped_launch", "bounded_registers", "measured"]
+Feature = Literal[
+    "warp_specialized", "wgmma", "fp64_mma", "overlapped_launch", "clusters", "bounded_registers", "measured"
+]  # fmt: skip
 """What a tile may require.
 
 ``warp_specialized``: barriers in shared memory, bulk copies and registers that move between warps.
 ``wgmma``: asynchronous products of groups of four warps, from shared memory.
 ``fp64_mma``: tensor cores that multiply float64 faster than its additions are.
 ``overlapped_launch``: programmatic dependent launch, a kernel starts while the one before it ends.
+``clusters``: blocks that start together and read one another's shared memory.
 ``bounded_registers``: the compiler was seen to keep to fewer registers where several blocks are to be resident.
 ``measured``: tiles that won in measurements on this generation only (decision 0005).
 """
@@ -47,7 +50,7 @@ class Arch:
 
 
 _FP64: Features = frozenset({"fp64_mma"})
-_OVERLAPPED: Features = frozenset({"overlapped_launch"})
+_OVERLAPPED: Features = frozenset({"overlapped_launch", "clusters"})
 _PIPELINED: Features = _OVERLAPPED | Features({"warp_specialized"})
 _BOUNDED: Features = frozenset({"bounded_registers"})
 _HOPPER: Features = _PIPELINED | _BOUNDED | Features({"fp64_mma", "wgmma", "measured"})

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from ...config import current
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
+from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_tracked, is_transformed, plain
 from ...torch_ops.tuned_tiles import session
@@ -148,6 +149,25 @@ class GroupedChain:
 
 
 @dataclass(frozen=True, eq=False)
+class ClusterChain:
+    """Two factors of a few rows on a GPU, in one launch with the bias and the activation."""
+
+    launch: Callable[[tuple[int, ...]], None]
+    features: int
+    route: str
+
+    def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+        """Return the product; ``numbers`` takes the route."""
+        x, (first, second), bias, _ = tensors
+        if numbers is not None:
+            numbers.route = self.route
+        out = allocate_as(x, (*x.shape[:-1], self.features))
+        offset = 0 if bias is None else bias.data_ptr()
+        self.launch((x.data_ptr(), first.data_ptr(), second.data_ptr(), offset, out.data_ptr()))
+        return out
+
+
+@dataclass(frozen=True, eq=False)
 class WatchedChain:
     """Each product with whatever derivative is being recorded: under a transform, and while torch.compile traces."""
 
@@ -196,6 +216,13 @@ def _bind(
     wanted: tuple[bool, ...], out: Maybe,
 ) -> Any:  # fmt: skip
     value, packed = canonical(x.detach(), options.batch_last), packed and not wanted
+    if not wanted and out is None and value.data_ptr() == x.data_ptr():
+        cluster = chain_training.cluster_for(value, weights, bias, activation, options, packed)
+        if cluster is not None:
+            a, b, _, d = weights[-1].shape
+            into = execute.empty(value, a * b * d, options.batch_last)
+            launch = chain_training.clusters().bind_cluster(cluster, value, into)
+            return ClusterChain(launch.launch, a * b * d, launch.route)
     if not wanted and out is None:
         found = chain_execute.plan(value, weights, options.algorithm, packed and not options.precision)
         if found is not None and packed and found[0][0].kind == "dense" and len(found[0]) == 1:

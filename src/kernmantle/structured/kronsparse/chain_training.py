@@ -19,6 +19,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
+from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
 from ..mode_product.cost import dense_seconds, joining_seconds, quickest, quickest_gradient
 from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
@@ -124,22 +125,53 @@ def forward_kind(
     return _forward_kind(patterns, batch, dtype, last, x.device, *ends, packed, is_captured)  # pyright: ignore
 
 
-@lru_cache(maxsize=1024)
+def cluster_for(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options, packed: bool
+) -> ClusterPlan | None:
+    """Return the plan of two factors in one launch, for x (1, N, features); None where others should be quicker."""
+    batch, dtype, _, last = described(x)
+    if last or not _has_kernels(batch, dtype, options, x.device) or (bias is not None and not bias.is_contiguous()):
+        return None
+    found = clusters().plan_of(x, weights, bias, activation, options.precision, x)
+    if found is None:
+        return None
+    patterns = tuple([weight.shape for weight in weights])
+    others = _forward_seconds(patterns, batch, dtype, last, x.device, bias is not None, activation != "", packed)  # pyright: ignore
+    return found if cluster_seconds(found, batch) <= min(others) else None
+
+
+@lru_cache(maxsize=1)
+def clusters() -> Any:
+    """Return what is loaded with the first chain of a few rows on a GPU."""
+    return import_module("..mode_product.cluster", __package__)
+
+
 def _forward_kind(
     patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device, bias: bool,
     activation: bool, packed: bool = False, is_captured: bool = False,
 ) -> str:  # fmt: skip
+    by_factors, by_launches = _forward_seconds(patterns, batch, dtype, last, device, bias, activation, packed)
+    if not packed and not is_captured:
+        count = len(patterns)
+        by_launches, by_factors = max(by_launches, count * _HOST_LAUNCH), max(by_factors, count * _HOST_FACTOR)
+    return GROUPED if by_launches <= by_factors else FACTORS
+
+
+@lru_cache(maxsize=1024)
+def _forward_seconds(
+    patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device, bias: bool,
+    activation: bool, packed: bool,
+) -> tuple[float, float]:  # fmt: skip
+    """Return what a product should take factor by factor, and by a launch for each factor."""
     by_factors, transposed = 0.0, None if packed else False
     for number, pattern in enumerate(patterns):
         after = (bias, activation) if number == len(patterns) - 1 else (False, False)
         kernel = _gpu().expected(pattern, batch, dtype, not last, device, transposed)
         by_factors += quickest(pattern, batch, dtype, "cuda", last, kernel, packed, *after)[1]
-    own, count = _gpu().limits(_gpu().index_of(device)), len(patterns)
+    own = _gpu().limits(_gpu().index_of(device))
     by_launches = sum(forward_seconds(pattern, batch, dtype, last, own) for pattern in patterns)
     by_launches += _UNSURE * max(0.0, by_launches - _SURE)
-    if not packed and not is_captured:
-        by_launches, by_factors = max(by_launches, count * _HOST_LAUNCH), max(by_factors, count * _HOST_FACTOR)
-    return GROUPED if by_launches <= by_factors else FACTORS
+    return by_factors, by_launches
 
 
 @dataclass(frozen=True, eq=False)

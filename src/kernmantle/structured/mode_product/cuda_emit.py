@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
+from .cluster_plan import CLUSTER, ClusterPlan
+from .cluster_plan import THREADS as CLUSTER_THREADS
 from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
@@ -102,6 +104,28 @@ extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
     const void* x, const void* grad, void* out, km::i64 count, km::i64 xg, km::i64 yg) {{
     const km::KronSparseStreamSum arguments = {{x, grad, out, count, xg, yg}};
     km::kron_sparse_stream_sum<Plan>(arguments);
+}}
+""",
+    )
+
+
+def emit_cluster(plan: ClusterPlan) -> str:
+    """Return the source of two factors for a few rows, in clusters of blocks."""
+    (_, high, wide, _), (_, b, c, d) = plan.first, plan.second
+    traits = {
+        "B1": high, "C1": wide, "B2": b, "C2": c, "D2": d, "ROWS": plan.rows, "SPLIT": plan.split,
+        "ACTIVATION": ACTIVATIONS.index(plan.activation), "BIAS": plan.bias,
+    }  # fmt: skip
+    return _text(
+        '#include "kronsparse_chain.cuh"\n',
+        struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
+        shared_check("km::KronSparseChainTile<Plan>::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__({CLUSTER_THREADS}) __cluster_dims__({CLUSTER}) {ENTRY}(
+    const void* x, const void* first, const void* second, const void* bias, void* y, km::i64 count, km::i64 xn,
+    km::i64 yn) {{
+    const km::KronSparseChain arguments = {{x, first, second, bias, y, count, xn, yn}};
+    km::kron_sparse_chain<Plan>(arguments);
 }}
 """,
     )

@@ -44,7 +44,7 @@ class Costs:
 
 # Fitted on one H200 to 76 products of random patterns within 22 %, and to 20 gradients of weights within 10 % (root
 # mean square; decision 0037). A round of a thread through a sum waits for memory.
-_PRODUCTS = Costs(2.5e-6, 5.8e-13, {2: 2.3e-13, 4: 2.8e-13}, 3.3e12, 2.5e12, 3.0e-6, 1.2e12, 6e11)
+_PRODUCTS = Costs(2.5e-6, 5.8e-13, {2: 2.3e-13, 4: 2.8e-13}, 3.3e12, 2.5e12, 3.0e-6, 1.2e12, 1.7e12)
 _SUMS = Costs(2.9e-6, 9.3e-13, {2: 1.5e-13, 4: 1.5e-13}, 3.1e12, 4.1e12, 2.6e-6, 1.1e12)
 _ROUND, _AT_ONCE = 3.4e-7, 4  # seconds of a round, blocks that a multiprocessor holds
 

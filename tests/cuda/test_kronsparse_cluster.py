@@ -1,0 +1,94 @@
+"""Two factors of a Kronecker-sparse chain in one launch of clusters, for a few rows, against float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import cluster
+from kernmantle.structured.mode_product.execute import ACTIVATIONS
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CHAINS = {
+    "monarch": ((32, 128, 128, 1), (1, 128, 128, 32)), "wider": ((64, 64, 64, 1), (1, 172, 64, 64)),
+    "several": ((8, 24, 264, 1), (2, 40, 12, 8)), "odd": ((16, 40, 72, 1), (4, 33, 20, 8)),
+    "long": ((6, 16, 304, 1), (1, 9, 12, 8)), "few": ((4, 8, 8, 1), (1, 2, 4, 8)),
+}  # fmt: skip
+
+
+def exact(x, weights, bias):
+    """The result in float64, and the sizes of its terms; what lies between is rounded to the type of x."""
+    found = []
+    for own in (lambda value: value.double(), lambda value: value.double().abs()):
+        value = own(x)
+        for weight in weights:
+            a, _, c, d = weight.shape
+            value = torch.einsum("nikl,ijkl->nijl", value.reshape(-1, a, c, d), own(weight)).flatten(1)
+            value = value.to(x.dtype).double() if weight is weights[0] else value
+        found.append(value if bias is None else value + own(bias))
+    return found
+
+
+def operands(chain, batch, dtype):
+    torch.manual_seed(0)
+    weights = [(torch.randn(own, device="cuda") / math.sqrt(own[2])).to(dtype) for own in chain]
+    (a, _, c, d), (i, j, _, k) = chain
+    x, bias = (torch.randn(shape, device="cuda").to(dtype) for shape in ((batch, a * c * d), (i * j * k,)))
+    return x, weights, bias
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_a_chain_is_one_launch(chain, dtype) -> None:
+    for batch, has_bias, activation in ((1, False, ""), (3, True, ""), (16, True, "relu"), (7, False, "gelu")):
+        x, weights, bias = operands(chain, batch, dtype)
+        bias = bias if has_bias else None
+        out = torch.full((batch, math.prod(chain[1][:2]) * chain[1][3]), math.nan, dtype=dtype, device="cuda")
+        plan = cluster.plan_of(x[None], weights, bias, activation, "", out[None])
+        assert plan is not None
+        offset = 0 if bias is None else bias.data_ptr()
+        launch = cluster.bind_cluster(plan, x[None], out[None]).launch
+        launch((x.data_ptr(), *(weight.data_ptr() for weight in weights), offset, out.data_ptr()))
+        wanted, terms = exact(x, weights, bias)
+        depth = chain[0][2] + chain[1][2]
+        assert_close(out, ACTIVATIONS[activation](wanted), depth=depth, magnitude=terms)
+
+
+def test_rows_may_lie_apart_and_what_does_not_fit_takes_another_way() -> None:
+    chain = CHAINS["several"]
+    x, weights, bias = operands(chain, 5, torch.bfloat16)
+    apart = torch.cat([x, torch.full_like(x[:, :8], math.nan)], 1)[:, : x.shape[1]]
+    out = torch.empty(5, bias.numel(), dtype=x.dtype, device="cuda")
+    plan = cluster.plan_of(apart[None], weights, bias, "", "", out[None])
+    assert plan is not None
+    launch = cluster.bind_cluster(plan, apart[None], out[None]).launch
+    launch((apart.data_ptr(), *(weight.data_ptr() for weight in weights), bias.data_ptr(), out.data_ptr()))
+    wanted, terms = exact(x, weights, bias)
+    assert_close(out, wanted, depth=276, magnitude=terms)
+    odd = torch.cat([x, x[:, :3]], 1)[:, : x.shape[1]]
+    assert cluster.plan_of(odd[None], weights, bias, "", "", out[None]) is None
+    assert cluster.plan_of(x[None], [weights[0], weights[1].mT], bias, "", "", out[None]) is None
+    assert cluster.plan_of(x.repeat(4, 1)[None], weights, bias, "", "", out[None]) is None
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["layer", "packed"])
+def test_layers_of_single_tokens_take_it(packed, monkeypatch) -> None:
+    monkeypatch.setattr(chain_training, "cluster_seconds", lambda *_: 0.0)
+    layer = km.KSLinear(4096, 4096, patterns=CHAINS["monarch"], device="cuda", dtype=torch.bfloat16).requires_grad_(
+        False
+    )
+    own = layer.pack() if packed else layer
+    for shape in ((1,), (2, 3)):
+        x = torch.randn(*shape, 4096, device="cuda").bfloat16()
+        found = own(x)
+        assert "in clusters" in own.info
+        assert found.shape == x.shape
+        wanted, terms = exact(x.reshape(-1, 4096), list(layer.weights), layer.bias)
+        assert_close(found.reshape(-1, 4096), wanted, depth=256, magnitude=terms)

@@ -405,9 +405,8 @@ def solve_cholesky(
     Notes
     -----
     On CUDA one matrix is factored by ``torch.linalg.cholesky_ex``; in place and in graphs by cuSOLVER's Xpotrf, where
-    nvmath-python is installed, and so are large matrices of a batch, on eight streams. Batches of matrices up to order
-    512 go to torch's batched routines, and up to order 32 to one kernel that factors and solves. ``ran`` tells which.
-    On the CPU it is LAPACK.
+    nvmath-python is installed, and so are large matrices of a batch, on eight streams. Batches up to order 512 go to
+    torch's batched routines, up to order 32 to one kernel. ``ran`` tells which. On the CPU it is LAPACK.
     Gradients of every order exist by a, as a symmetric matrix, and b, under torch.func too, whose transforms factor
     once for each derivative.
 

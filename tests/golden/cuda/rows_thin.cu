@@ -141,7 +141,7 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyThin<512, 8, 3, 1024, 4> Tile;
+typedef km::ApplyThin<512, 8, 3, 1024, 8> Tile;
 static_assert(km::apply_thin_shared_bytes<Apply, Tile>() <= 16384, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(512, 1) kernmantle_kernel(

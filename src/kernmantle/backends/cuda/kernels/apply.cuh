@@ -118,26 +118,32 @@ KM_DEVICE C end_value(const Args& g, const Coord& p, i64 at, i64 extent, int rol
     return at < extent ? convert<C>(load_pack<T, 1>(base + at * g.stride[P::PORT][role]).v[0]) : C(0);
 }
 
-// The second kernel: row blocks that several blocks have parts of. Block b joins the one in which its run begins, if it
-// is the first of those blocks that begin inside it.
+// First block whose run begins at that tile or after it.
+KM_DEVICE i64 first_from(i64 tile, i64 blocks, i64 tiles) { return quotient(tile * blocks + tiles - 1, tiles); }
+
+// The second kernel: row blocks that several blocks have parts of, in the order of these. All blocks whose run begins inside a row
+// block, not at its start, share its results among them.
 template <class Body, int BM>
 KM_DEVICE void join_runs(const typename Body::Args& g, i64 blocks, i64 tiles, i64 columns) {
     typedef typename Body::Running Running;
     const i64 b = blockIdx.x + 1, width = g.size[ROLE_L];
-    const Share own(b, blocks, tiles, columns);
-    const i64 row = own.first / columns, start = row * columns;
-    if (own.first == start || (b - 1) * tiles / blocks > start) return;
+    const i64 begin = Share(b, blocks, tiles, columns).first, row = quotient(begin, columns), start = row * columns;
+    if (begin == start) return;
+    const i64 first = first_from(start + 1, blocks, tiles), end = first_from(start + columns, blocks, tiles);
+    const i64 last = (end < blocks ? end : blocks) - 1, sharing = last - first + 1;
     const Coord p = row_coord<BM>(g, row);
-    i64 last = b;
-    while (last + 1 < blocks && (last + 1) * tiles / blocks < start + columns) ++last;
     const i64 results = Body::SELECTS ? 1 : width;
-    for (i64 e = threadIdx.x; e < results * BM; e += blockDim.x) {
+    Running* const own = slot_of<Body, BM>(g.work, first - 1, Share(first - 1, blocks, tiles, columns).slot(row), width);
+    // Of a run that begins inside the row block this is the first one.
+    const Running* const others = slot_of<Body, BM>(g.work, first, 0, width);
+    const i64 step = slot_of<Body, BM>(g.work, 1, 0, width) - slot_of<Body, BM>(g.work, 0, 0, width);
+    for (i64 e = (b - first) * blockDim.x + threadIdx.x; e < results * BM; e += sharing * blockDim.x) {
         const i64 m = p.m + e % BM;
         if (m >= g.size[ROLE_M]) continue;
-        Running* mine = slot_of<Body, BM>(g.work, b - 1, Share(b - 1, blocks, tiles, columns).slot(row), width) + e;
+        Running* mine = own + e;
         if constexpr (Body::SELECTS) {
-            for (i64 other = b; other <= last; ++other) {
-                const Running* from = slot_of<Body, BM>(g.work, other, Share(other, blocks, tiles, columns).slot(row), width) + e;
+            for (i64 other = 0; other < sharing; ++other) {
+                const Running* from = others + other * step + e;
                 for (i64 q = 0; q < width; ++q) {
                     const Running next = from[q * BM];
                     if (!before(next.key, next.position, mine[(width - 1) * BM])) break;
@@ -147,10 +153,8 @@ KM_DEVICE void join_runs(const typename Body::Args& g, i64 blocks, i64 tiles, i6
             for (i64 q = 0; q < width; ++q) write_result<Body>(g, p, m, q, mine[q * BM]);
         } else {
             Running total = *mine;
-            for (i64 other = b; other <= last; ++other) {
-                const Share run(other, blocks, tiles, columns);
-                Body::join(total, slot_of<Body, BM>(g.work, other, run.slot(row), width)[e]);
-            }
+#pragma unroll 8
+            for (i64 other = 0; other < sharing; ++other) Body::join(total, others[other * step + e]);
             write_result<Body>(g, p, m, e / BM, total);
         }
     }

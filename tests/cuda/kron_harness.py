@@ -25,7 +25,8 @@ from kernmantle.runtime.cache import Built, Key, current_cache
 from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
-from kernmantle.structured.kron.factor_gradient_plan import STAGES, GramPlan, gram
+from kernmantle.structured.kron.factor_gradient_emit import emit_total
+from kernmantle.structured.kron.factor_gradient_plan import STAGES, TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
 from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, suits
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, views
@@ -148,10 +149,10 @@ class GramCase:
 
 GRAMS = [
     GramCase(rows, columns, count, right, dtype)
-    for rows, columns in ((8, 8), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100))
-    for count, right in ((1, 1), (700, 1), (37, 8), (5, 64), (3, 130), (400, 4), (33, 3))
+    for rows, columns in ((8, 8), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100), (69, 69), (5, 130), (218, 239))
+    for count, right in ((1, 1), (700, 1), (37, 8), (5, 64), (3, 130), (400, 4), (33, 3), (7, 15), (9, 75), (9000, 17))
     for dtype in ("f32", "f16")
-    if dtype == "f32" or (right % 2 == 0 if right > 1 else rows % 2 == columns % 2 == 0)
+    if (dtype == "f16" or max(rows, columns) <= 128) and count * right * rows * columns < 2**28
 ]
 
 
@@ -170,12 +171,16 @@ def run_gram(machine: Machine, case: GramCase) -> Array:
     chosen, (v, u) = case.plan(own), case.arrays()
     source = factor_gradient_emit.emit(chosen)
     kernel = Kernel(binary_of(source), factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, case.name)
-    shares = chosen.shares(case.count * case.right, GRAM_SHARES * chosen.tiles)
-    parts = np.full((shares, case.rows, case.columns), np.nan, np.float32)
-    left, right, out = machine.upload(v), machine.upload(u), machine.upload(parts)
-    pointers = [int(buffer.handle) for buffer in (left, right, out)]
-    kernel(0, int(machine.stream.handle), shares * chosen.tiles, (*pointers, case.count, case.right))
-    return machine.download(out, parts).sum(0, dtype=np.float64).astype(np.float32)
+    shares, stream = chosen.shares(case.count, case.right, GRAM_SHARES * chosen.tiles), int(machine.stream.handle)
+    result = np.full((case.rows, case.columns), np.nan, TYPES[case.dtype])
+    left, right, out = machine.upload(v), machine.upload(u), machine.upload(result)
+    parts = out if shares == 1 else machine.upload(np.full((shares, *result.shape), np.nan, np.float32))
+    pointers = [int(buffer.handle) for buffer in (left, right, parts)]
+    kernel(0, stream, shares * chosen.tiles, (*pointers, case.count, case.right))
+    if shares > 1:
+        total = Kernel(binary_of(emit_total(case.dtype)), factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, "total")
+        total(0, stream, -(-result.size // TOTAL_ENTRIES), (int(parts.handle), int(out.handle), shares, result.size))
+    return machine.download(out, result)
 
 
 def cases() -> Iterator[KronCase]:
@@ -266,7 +271,7 @@ def built(source: str, arch: str) -> Built:
 def sources_of(case: AnyCase, own: DeviceLimits) -> list[str]:
     """Sources that a case needs."""
     if isinstance(case, GramCase):
-        return [factor_gradient_emit.emit(case.plan(own))]
+        return [factor_gradient_emit.emit(case.plan(own)), emit_total(case.dtype)]
     if isinstance(case, BackCase):
         return [gradient_emit.emit(case.plan(own))]
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]
@@ -277,7 +282,8 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     if isinstance(case, GramCase):
         found = case.plan(own)
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
-        return {("gram", found.stored, found.along, is_round), ("gram", found.tile, found.along, found.vec_u > 1)}
+        kind = "gram", found.stored, found.order
+        return {(*kind, is_round), (*kind, found.capacities, found.vec_u > 1)}
     if isinstance(case, BackCase):
         return {
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
-from .factor_gradient_plan import STAGES, GramPlan
+from .factor_gradient_plan import STAGES, TOTAL_THREADS, GramPlan
 
 ENTRY = "km_gram"
+ORDERS = {"rows": "km::GRAM_ROWS", "along": "km::GRAM_ALONG", "flat": "km::GRAM_FLAT"}
 
 
 def emit(plan: GramPlan) -> str:
     """CUDA C++; the same plan always gives the same text."""
-    tiles, down, across, along = plan.shape
+    (down, across, along), (rows, columns) = plan.warps, plan.fragments
     constants = {
-        "Q": plan.rows, "P": plan.columns, "WARPS_Q": down, "WARPS_P": across, "WARPS_K": along, "TILES_P": tiles,
-        "DEEP": plan.deep, "STAGES": STAGES, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u, "ALONG": plan.along,
+        "Q": plan.rows, "P": plan.columns, "WARPS_Q": down, "WARPS_P": across, "WARPS_K": along, "MQ": rows,
+        "NP": columns, "DEEP": plan.deep, "STAGES": STAGES, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u,
+        "ORDER": ORDERS[plan.order], "RIGHT": plan.right,
     }  # fmt: skip
     text = [
         f"// {plan}",
         '#include "kron_gram.cuh"',
         *struct("Body", {"T": SCALARS[plan.stored]}, constants),
         shared_check("km::KronGram<Body>::SHARED_BYTES", plan.shared),
-        f'extern "C" __global__ void __launch_bounds__({plan.threads}, 2)',
+        f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.blocks})',
         f"{ENTRY}(const void* v, const void* u, void* out, long long count, long long right) {{",
-        "    km::KronGram<Body>::run((const Body::T*)v, (const Body::T*)u, (float*)out, count, right);",
+        "    km::KronGram<Body>::run((const Body::T*)v, (const Body::T*)u, out, count, right);",
+        "}",
+    ]
+    return "\n".join(text) + "\n"
+
+
+def emit_total(stored: str) -> str:
+    """CUDA C++ of the sum of shares, which are in float32."""
+    text = [
+        '#include "kron_gram.cuh"',
+        f'extern "C" __global__ void __launch_bounds__({TOTAL_THREADS})',
+        f"{ENTRY}(const void* parts, void* out, long long shares, long long size) {{",
+        f"    km::kron_gram_total((const float*)parts, ({SCALARS[stored]}*)out, (int)shares, (int)size);",
         "}",
     ]
     return "\n".join(text) + "\n"

@@ -7,81 +7,126 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
-WIDEST = 128
+# Largest rows or columns, by the bytes of a number.
+WIDEST = {2: 256, 4: 128}
 STAGES = 3
-# By the tile: columns in 8s of a warp, warps down, across and along the sum.
+# Fewest positions that follow each other in memory for copies along them: shorter runs are copied as they lie.
+RUN = 16
+# Chunks of a sum that one block takes alone: more are shared, and shares are added up by one more kernel.
+ALONE = 4
+# Threads of the kernel that adds shares, and entries of its blocks.
+TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
+WARPS = 8
+# float32, by the tile: columns in 8s of a warp, warps down, across and along the sum.
 _SHAPES = {16: (2, 1, 1, 8), 32: (4, 2, 1, 4), 64: (4, 4, 2, 1)}
+_CAPACITIES = (16, 32, 64, 128)
+# Generations with shared memory for tiles of 128 x 128.
+_WIDE = ("sm_90", "sm_100")
 
 
 @dataclass(frozen=True)
 class GramPlan:
     """The sum of v[l, q, r] u[l, p, r] over l and r for a factor of q = ``rows`` and p = ``columns``.
 
-    ``along``: positions r follow each other in memory; ``vec_v`` and ``vec_u``: neighbours of a copy.
+    ``order``: "along" where positions r follow each other in long runs, "rows" where there is one, "flat" where the
+    entries of an l are copied as they lie, ``right`` positions each; ``vec_v`` and ``vec_u``: neighbours of a copy.
     """
 
     rows: int
     columns: int
     stored: str
     arch: str
-    along: bool
+    order: str
+    right: int
     vec_v: int
     vec_u: int
 
     @property
-    def tile(self) -> int:
+    def capacities(self) -> tuple[int, int]:
         """Rows and columns of a block's tile."""
-        return min((size for size in _SHAPES if size >= max(self.rows, self.columns)), default=max(_SHAPES))
+        if SIZES[self.stored] == 4:
+            tile = _capacity(max(self.rows, self.columns), max(_SHAPES))
+            return tile, tile
+        most = max(_CAPACITIES) if self.arch in _WIDE else 64
+        return _capacity(self.rows, most), _capacity(self.columns, most)
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Columns in 8s of a warp, warps down, across and along."""
-        return _SHAPES[self.tile]
+    def fragments(self) -> tuple[int, int]:
+        """Rows in 16s and columns in 8s of a warp."""
+        down, across = self.capacities
+        if SIZES[self.stored] == 4:
+            return 1, _SHAPES[down][0]
+        return min(32, down) // 16, min(32, across) // 8
+
+    @property
+    def warps(self) -> tuple[int, int, int]:
+        """Warps down, across and along the sum."""
+        (down, across), (rows, columns) = self.capacities, self.fragments
+        if SIZES[self.stored] == 4:
+            return _SHAPES[down][1:]
+        down, across = down // (16 * rows), across // (8 * columns)
+        return down, across, max(1, WARPS // (down * across))
 
     @property
     def deep(self) -> int:
         """Positions of a stage."""
-        return 2048 // self.tile
+        return 2048 // self.capacities[0] if SIZES[self.stored] == 4 else max(64, 16 * self.warps[2])
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * math.prod(self.shape[1:])
+        return 32 * math.prod(self.warps)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor is to hold."""
+        return 2 if self.threads <= 32 * WARPS else 1
 
     @property
     def tiles(self) -> int:
         """Tiles of the result."""
-        return -(-self.rows // self.tile) * -(-self.columns // self.tile)
+        down, across = self.capacities
+        return -(-self.rows // down) * -(-self.columns // across)
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        size = SIZES[self.stored]
-        stage = self.tile * (self.deep + 16 // size) if self.along else self.deep * (self.tile + 32 // size)
-        return max(STAGES * 2 * stage * size, 4 * self.shape[3] * self.tile**2)
+        size, (down, across) = SIZES[self.stored], self.capacities
+        if self.order == "along":
+            stage = (down + across) * (self.deep + 16 // size)
+        else:
+            stage = self.deep * (down + across + 16)
+        sums = 4 * self.warps[2] * down * across
+        return STAGES * stage * size + sums if size == 2 else max(STAGES * stage * size, sums)
 
-    def shares(self, positions: int, resident: int) -> int:
-        """Return the shares of the sum for so many blocks that run at once."""
-        return max(1, min(-(-positions // self.deep), resident // self.tiles))
+    def shares(self, count: int, right: int, resident: int) -> int:
+        """Return the shares of the sum over ``count`` x ``right`` for so many blocks that run at once."""
+        chunks = -(-count // (self.deep // self.right)) if self.order == "flat" else -(-count * right // self.deep)
+        return 1 if chunks <= ALONE else max(1, min(chunks, resident // self.tiles))
 
     def __str__(self) -> str:
-        order = "along" if self.along else "across"
-        return f"gradient of {self.rows}x{self.columns} {self.stored} {order}, copies of {self.vec_v} and {self.vec_u}"
+        copies = f"copies of {self.vec_v} and {self.vec_u}"
+        return f"gradient of {self.rows}x{self.columns} {self.stored} {self.order}, {copies}"
+
+
+def _capacity(extent: int, most: int) -> int:
+    return min((own for own in _CAPACITIES if own >= extent), default=most) if extent <= most else most
 
 
 @lru_cache(maxsize=1024)
 def gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> GramPlan | None:
     """Return the plan of a gradient; None where the vendor's product is taken."""
-    if stored not in SIZES or max(rows, columns) > WIDEST:
+    if stored not in SIZES or max(rows, columns) > WIDEST[SIZES[stored]]:
         return None
     size = SIZES[stored]
-    runs = (right, right) if right > 1 else (rows, columns)
-    vec_v, vec_u = (_width(length, 16 // size if aligned else 1) for length in runs)
-    if min(vec_v, vec_u) * size < 4:
-        return None
-    if right > 1:
-        vec_v = vec_u = min(vec_v, vec_u)
-    return GramPlan(rows, columns, stored, arch, right > 1, vec_v, vec_u)
+    most = 16 // size if aligned else 1
+    if right >= RUN:
+        vec = _width(right, most)
+        return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec)
+    vec_v, vec_u = (_width(length * right, most) for length in (rows, columns))
+    if right == 1 and min(vec_v, vec_u) * size >= 4:
+        return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u)
+    return GramPlan(rows, columns, stored, arch, "flat", right, *((1, 1) if size == 4 else (vec_v, vec_u)))
 
 
 def _width(length: int, most: int) -> int:

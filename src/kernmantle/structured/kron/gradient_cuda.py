@@ -15,7 +15,7 @@ from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import factor_gradient_emit, gradient_emit
 from .cuda import resident
-from .factor_gradient_plan import GramPlan, gram
+from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
 from .gradient_plan import THREADS, BackPlan, Groups, back, pays
 from .modes import Mode
 
@@ -199,18 +199,31 @@ def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.
 def _summing(
     chosen: GramPlan, index: int, rows: int, columns: int, count: int, right: int
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    kernel = loaded(
+    kernels = loaded(
         chosen,
-        lambda: [job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
+        lambda: [
+            job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen)),
+            job_for(factor_gradient_emit.emit_total(chosen.stored), chosen.arch, f"sum of shares {chosen.stored}"),
+        ],
+        lambda *binaries: (
+            Kernel(binaries[0], factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
+            Kernel(binaries[1], factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, title="sum of shares"),
+        ),
     )
-    if kernel is None:
+    if kernels is None:
         return lambda u, _: u.new_zeros(rows, columns)
-    shares = chosen.shares(count * right, resident(kernel, index) * limits(index).sm_count)
+    kernel, total = kernels
+    shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
 
     def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out = torch.empty((rows, columns), dtype=u.dtype, device=u.device)
+        if shares == 1:
+            start(kernel, index, chosen.tiles, (v.data_ptr(), u.data_ptr(), out.data_ptr(), count, right))
+            return out
         parts = torch.empty((shares, rows, columns), dtype=torch.float32, device=u.device)
         start(kernel, index, shares * chosen.tiles, (v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right))
-        return parts.sum(0).to(u.dtype)
+        blocks = -(-rows * columns // TOTAL_ENTRIES)
+        start(total, index, blocks, (parts.data_ptr(), out.data_ptr(), shares, rows * columns))
+        return out
 
     return run

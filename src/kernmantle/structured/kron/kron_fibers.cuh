@@ -255,6 +255,59 @@ struct KronFragments {
             for (int j = 0; j < 4; ++j) back[tile][j] = 1.0f;
         }
     }
+
+    // The same of halves as they lie in memory: every row or entry begins `shift` halves behind a multiple of 16 bytes, of which
+    // `shifts` are those of all rows.
+    template <int PITCH>
+    KM_DEVICE void read_shifted_rows(const H* from, const unsigned short* shifts, int lane) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int row = 16 * tile + 8 * h + kron_row(lane), shift = shifts[row];
+                const unsigned* own = (const unsigned*)(from + row * PITCH) + shift / 2 + lane % 4 * 2;
+                back[tile][2 * h] = back[tile][2 * h + 1] = 1.0f;
+#pragma unroll
+                for (int s = 0; s < DEEP; ++s) {
+                    const unsigned a = own[8 * s], b = own[8 * s + 1], c = own[8 * s + 2];
+                    unsigned first = __funnelshift_r(a, b, shift % 2 * 16), second = __funnelshift_r(b, c, shift % 2 * 16);
+                    if (16 * (s + 1) > F::COLUMNS) {
+                        const int left = F::COLUMNS - 16 * s - lane % 4 * 4;
+                        first &= left > 1 ? 0xffffffffu : left > 0 ? 0xffffu : 0u;
+                        second &= left > 3 ? 0xffffffffu : left > 2 ? 0xffffu : 0u;
+                    }
+                    high[tile][s][h] = first;
+                    high[tile][s][2 + h] = second;
+                }
+            }
+        }
+    }
+    template <int PITCH>
+    KM_DEVICE void read_shifted_columns(const H* from, const unsigned short* shifts, int lane) {
+        // Of every eighth entry the shift is the same, and that of the fourth between them is as odd.
+        const int shift[2] = {shifts[lane % 4], shifts[lane % 4 + 4]};
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const H* own = from + 16 * tile + lane / 4 * 2 + lane % 4 * PITCH;
+#pragma unroll
+            for (int s = 0; s < DEEP; ++s) {
+                unsigned v[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const bool inside = 16 * (s + 1) <= F::COLUMNS || 16 * s + 4 * e + lane % 4 < F::COLUMNS;
+                    const unsigned* at = (const unsigned*)(own + (16 * s + 4 * e) * PITCH) + shift[e % 2] / 2;
+                    v[e] = inside ? __funnelshift_r(at[0], at[1], shift[e % 2] % 2 * 16) : 0;
+                }
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    high[tile][s][2 * i] = __byte_perm(v[0], v[1], i == 0 ? 0x5410 : 0x7632);
+                    high[tile][s][2 * i + 1] = __byte_perm(v[2], v[3], i == 0 ? 0x5410 : 0x7632);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) back[tile][j] = 1.0f;
+        }
+    }
 };
 
 template <int DEEP, int PRODUCTS>

@@ -97,6 +97,10 @@ struct KronMma {
     // Neighbours of the result that one lane has.
     static constexpr int LANE_WIDTH = 16 / sizeof(C);
     static constexpr int PER = (ROWS ? First::F::COLUMNS : B::RIGHT) / ENTRIES;
+    // Whether rows begin anywhere: they are copied with what fills 16 bytes at either end, and a stage ends with where they begin.
+    static constexpr bool SHIFTED = sizeof(T) == 2 && B::COPY == 2;
+    static constexpr int CHUNKS = ((ROWS ? First::F::COLUMNS : B::RIGHT) + 14) / 8;
+    static_assert(!SHIFTED || B::PITCH == 8 * CHUNKS, "rows and what is copied with them");
     // Whether a stage is swizzled so that lanes that are served together read different banks; else its rows are padded for that.
     static constexpr bool SWIZZLED = sizeof(T) == 4 && B::PITCH % 16 == 0;
 
@@ -104,6 +108,27 @@ struct KronMma {
     static __device__ __forceinline__ int spot(int row, int along) {
         if (!SWIZZLED) return row * B::PITCH + along;
         return ROWS ? (row * B::PITCH + along) ^ row / 2 % 2 * 16 : row * B::PITCH + (along ^ row % 4 * 8);
+    }
+
+    // Where the row of that number begins in memory, and how many of its entries are there.
+    static __device__ __forceinline__ int row_of(const Args& g, const T*& from, int unit, int row, int items, int right) {
+        const int fiber = ROWS ? unit * DOWN + row : unit * First::TILES, item = First::item(fiber);
+        from += item * g.x_stride[KRON_C] + First::run(fiber) * (ROWS ? 1 : g.x_stride[KRON_RUN]) + (ROWS ? 0 : row * g.x_stride[KRON_RUN]);
+        return (!ROWS || fiber < First::LINES) && item < items ? (ROWS ? First::F::COLUMNS : min(B::RIGHT, right)) : 0;
+    }
+    // Starts the copies of one unit whose rows begin anywhere.
+    static __device__ __forceinline__ void fetch_shifted(const Args& g, const Scheduler& p, int unit, T* stage, int lane) {
+        const int items = p.items(), right = p.right();
+        unsigned short* shifts = (unsigned short*)(stage + DOWN * B::PITCH);
+#pragma unroll 4
+        for (int n = lane; n < DOWN * CHUNKS; n += 32) {
+            const int row = n / CHUNKS, chunk = n % CHUNKS;
+            const T* from = (const T*)g.x + p.at;
+            const int length = row_of(g, from, unit, row, items, right), shift = (int)((unsigned long long)from % 16) / 2;
+            const int bytes = length > 0 ? max(0, min(16, 2 * (length + shift - 8 * chunk))) : 0;
+            ptx::cp_async<16>(shared_address(stage + row * B::PITCH + 8 * chunk), bytes > 0 ? from - shift + 8 * chunk : (const T*)g.x - (unsigned long long)g.x % 16 / 2, bytes);
+            if (chunk == 0) shifts[row] = shift;
+        }
     }
 
     // Starts the copies of one unit of the first phase.
@@ -244,7 +269,7 @@ struct KronMma {
         T* const all_stages = (T*)(factors + B::FACTOR_WORDS);
         T* stages = all_stages + warp * B::STAGES * B::STAGE;
         C* tile = (C*)(all_stages + B::WARPS * B::STAGES * B::STAGE) + group * B::TILE;
-        if (ROWS && First::F::COLUMNS % 16) {
+        if (ROWS && !SHIFTED && First::F::COLUMNS % 16) {
             for (int i = lane; i < B::STAGES * B::STAGE; i += 32) stages[i] = T{};
             __syncwarp();
         }
@@ -256,7 +281,8 @@ struct KronMma {
         Pipeline filled, used;
         const auto prefetch = [&]() {
             if (left > 0) {
-                fetch(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
+                if constexpr (SHIFTED) fetch_shifted(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
+                else fetch(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
                 unit_ahead += B::GROUP;
                 if (unit_ahead >= First::UNITS) {
                     unit_ahead = own;
@@ -280,7 +306,10 @@ struct KronMma {
                 __syncwarp();
                 KronFragments<B, typename First::F, First::TILES> x;
                 const T* stage = stages + used.stage * B::STAGE;
-                if constexpr (ROWS) x.template read_rows<SWIZZLED>(stage, [&](int row) { return (SWIZZLED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
+                const unsigned short* shifts = (const unsigned short*)(stage + DOWN * B::PITCH);
+                if constexpr (SHIFTED && ROWS) x.template read_shifted_rows<B::PITCH>(stage, shifts, lane);
+                else if constexpr (SHIFTED) x.template read_shifted_columns<B::PITCH>(stage, shifts, lane);
+                else if constexpr (ROWS) x.template read_rows<SWIZZLED>(stage, [&](int row) { return (SWIZZLED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
                 else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (SWIZZLED ? lane % 4 * 8 : 0); }, lane);
                 __syncwarp();
                 prefetch();

@@ -160,8 +160,15 @@ class MmaPlan:
         return 0 if len(self.phases) == 1 else self.strides[-1] * self.items
 
     @property
+    def is_shifted(self) -> bool:
+        """Whether halves are copied as they lie, with what fills 16 bytes at either end of a run."""
+        return SIZES[self.stored] == 2 and self.layout.copy == 2
+
+    @property
     def pitch(self) -> int:
         """Entries from line to line, or along a column, in a stage of the ring."""
+        if self.is_shifted:
+            return ((self.run.modes[-1].columns if self.right == 1 else self.right) + 14) // 8 * 8
         wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
         swizzled_axis = self.stored == "f32" and self.run.modes[-1].columns <= LONGEST_SWIZZLED
         if swizzled_axis and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
@@ -174,7 +181,8 @@ class MmaPlan:
     def stage(self) -> int:
         """Entries of a stage of a warp's ring."""
         first = self.phases[0]
-        return self.pitch * (LANES * first.tiles if first.last else first.mode.columns)
+        down = LANES * first.tiles if first.last else first.mode.columns
+        return self.pitch * down + (_up(down) if self.is_shifted else 0)
 
     def members(self, phase: MmaPhase) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the number of the first factor of a phase and the shapes of those multiplied out."""

@@ -51,8 +51,8 @@ def powers(base: int, count: int) -> Sizes:
 
 TENSOR = (
     powers(16, 1), powers(16, 3), powers(16, 4), powers(32, 2), powers(32, 3), powers(50, 2), powers(64, 2),
-    powers(128, 1), powers(8, 5), powers(4, 6), ((16, 48), (64, 20)), ((31, 63), (20, 8)), powers(25, 2), powers(127, 1),
-    ((17, 9), (69, 69)), ((11, 75), (10, 91), (8, 25)),
+    powers(128, 1), powers(8, 5), powers(4, 6), ((16, 48), (64, 20)), ((31, 63), (20, 8)), powers(25, 2),
+    powers(127, 1), ((17, 9), (69, 69)), ((11, 75), (10, 91), (8, 25)),
 )  # fmt: skip
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 

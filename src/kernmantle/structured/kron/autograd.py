@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from ...torch_ops.torch_private import (
     register_derivative,
 )
 from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
-from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, positions_of
+from .gradient import UNBOUND, BoundGradients, bind_gradients, conjugate, factor_numbers, gradients, positions_of
 from .gradient_steps import partial_text
 from .modes import cheapest, contracted, parse, products, text_of
 from .torch_products import product as torch_product
@@ -245,6 +245,22 @@ class KronCall:
     identities: bool = False
     product: BoundKron | None = None
     sizes: tuple[tuple[int, ...], int, int] = ((), 0, 0)
+    keeps: bool = False
+    pays: dict[tuple[bool, ...], bool] = field(default_factory=dict)
+
+    def is_worth_saving(
+        self, x: torch.Tensor, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], saved: Tensors
+    ) -> bool:
+        """Return whether gradients read what lies between the passes, found once for those that are wanted."""
+        found = self.pays.get(needed)
+        if found is None:
+            assert self.product is not None
+            form, done = self.form, self.product.done
+            launch = bind_gradients(
+                self.text, self.options, form.x(x), factors, form.x(grad), needed, form.transposed, done, saved
+            )
+            found = self.pays[needed] = isinstance(launch, BoundGradients) and launch.reads_saved
+        return found
 
     @property
     def route(self) -> str:
@@ -265,9 +281,12 @@ class KronCall:
 
     def __call__(
         self, tensors: tuple[torch.Tensor, Tensors, Maybe], numbers: tuple[Number, Number], outs: Maybe,
-        info: RunInfo | None = None,
+        info: RunInfo | None = None, saved: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the product of x and the factors, plus y, in ``outs`` where that is given; nothing is recorded."""
+        """Return the product of x and the factors, plus y, in ``outs`` where that is given; nothing is recorded.
+
+        ``saved`` takes what lies between its passes.
+        """
         x, factors, y = tensors
         if outs is not None and not outs.is_inference():
             torch.autograd.graph.increment_version([outs])
@@ -276,7 +295,11 @@ class KronCall:
             own = [form.factor(factor) for factor in factors]
             return form.result(execute(self.text, self.options, numbers, form.x(x), own, form.y(y), into, info))
         out = allocate_as(x, self.shape) if outs is None else outs
-        self.product.launch(x, factors, y, out, (float(numbers[0]), float(numbers[1])))  # pyright: ignore
+        shares = float(numbers[0]), float(numbers[1])  # pyright: ignore
+        if saved is None:
+            self.product.launch(x, factors, y, out, shares)
+        else:
+            self.product.launch(x, factors, y, out, shares, saved)
         if info is not None:
             info.route = self.product.route
         return out
@@ -296,11 +319,17 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, call: KronCall, numbers: tuple[Number, Number], info: RunInfo | None, x: torch.Tensor, y: Maybe,
         *factors: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        wanted = ctx.needs_input_grad[5:]
+        needed = (ctx.needs_input_grad[3], *ctx.needs_input_grad[5:])
         ctx.call, ctx.numbers, ctx.context = call, numbers, copy_context()
         ctx.x_shape, ctx.y_shape = x.shape, None if y is None else y.shape
-        ctx.save_for_backward(x if any(wanted) else None, *factors)
-        return call((x, factors, y), numbers, None, info)
+        saved: list[torch.Tensor] = []
+        may_save = call.keeps and numbers[0] == 1 and any(needed[1:]) and call.pays.get(needed, True)
+        out = call((x, factors, y), numbers, None, info, saved if may_save else None)
+        if may_save and not call.is_worth_saving(x, factors, out, needed, saved):
+            saved = []
+        ctx.saved = len(saved)
+        ctx.save_for_backward(x if any(needed[1:]) else None, *saved, *factors)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
@@ -315,15 +344,17 @@ _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
     x, *factors = ctx.saved_tensors
+    saved, factors = factors[: ctx.saved], factors[ctx.saved :]
     of_x, of_y, *wanted = ctx.needs_input_grad[3:]
     needed, x, moved = (of_x, *wanted), None if x is None else form.x(x), form.x(grad)
     through, found = None, [None] * len(factors)
     if of_x or any(wanted):
         launch = UNBOUND
         if not torch.is_grad_enabled() and plain((grad,)):
-            launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed)
+            done = call.product.done if saved else ()
+            launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
         if launch is not UNBOUND:
-            through, found = launch((x, factors, moved), conjugate(alpha), None)
+            through, found = launch((x, factors, moved, saved), conjugate(alpha), None)
         else:
             own = [form.factor(factor) for factor in factors]
             through, found = _recorded_gradients(call.text, call.options, alpha, x, own, moved, needed)

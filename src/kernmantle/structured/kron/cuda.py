@@ -51,18 +51,21 @@ def planned_for(
 def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:
     """Return how tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
     stored, columns = NAMES[arrays.x.dtype], arrays.x.shape[-1]
-    if (stored == "f64" and arch not in DOUBLES) or (stored == "f32" and precision == "ieee"):
-        return None
     if any(factor.dim() > 2 and math.prod(factor.shape[:-2]) > 1 for factor in arrays.factors):
         return None
     own = [arrays.x, arrays.out] if arrays.y is None else [arrays.x, arrays.out, arrays.y]
     along = -1 if columns > 1 else -2
     if any(tensor.stride(along) != 1 and tensor.shape[along] > 1 for tensor in own):
         return None
+    return tensor_for(stored, precision, arch)
+
+
+def tensor_for(stored: str, precision: str, arch: str) -> Tensor | None:
+    """Return how tensor cores multiply arrays of a type that lie in order, None where they do not."""
+    if (stored == "f64" and arch not in DOUBLES) or (stored == "f32" and precision == "ieee"):
+        return None
     if stored == "f32":
         return Tensor("f16", 1 if precision == "tf32" else 3)
-    if stored == "f64":
-        return Tensor("f64", 1)
     return Tensor(stored, 1)
 
 

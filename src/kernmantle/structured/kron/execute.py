@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,11 +56,15 @@ class BoundKron:
     """The product of one text with arrays of equal specs: what remains is to launch it on their addresses.
 
     ``reads_addresses``: the launch takes from its tensors addresses alone, so any views of equal address will do.
+    ``done`` has, for each array that lies between its passes as x lies, the positions whose factors are applied, and
+    ``between`` the bytes of all of them.
     """
 
     route: str
-    launch: Launch
+    launch: Any
     reads_addresses: bool = False
+    done: tuple[tuple[int, ...], ...] = ()
+    between: int = 0
 
     def __call__(self, tensors: tuple[torch.Tensor, Tensors, torch.Tensor | None], numbers: Numbers, outs: Any) -> None:
         """Write the product of x and the factors, plus y, to ``outs``; ``numbers`` are alpha and beta."""
@@ -85,7 +90,12 @@ def _bind(
     plan, kernel = backend.planned(modes, arrays, options)
     prepared = prepare(plan.passes, modes, arrays, kernel)
     if prepared is not None:
-        return BoundKron(f"{backend.NAME}: {plan}", prepared, True)
+        done, sizes = list[tuple[int, ...]](), [math.prod(stage.shape) for stage in prepared.stages if stage.shape]
+        if arrays.x.shape == x.shape and arrays.batch == tuple(x.shape[:-2]):
+            for own in plan.passes[:-1]:
+                before = done[-1] if done else ()
+                done.append(tuple(sorted((*before, *(position for part in own.parts for position in part)))))
+        return BoundKron(f"{backend.NAME}: {plan}", prepared, True, tuple(done), x.element_size() * sum(sizes))
 
     def by_passes(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
         run(plan.passes, modes, own, arranged(x, factors, y, out), kernel)

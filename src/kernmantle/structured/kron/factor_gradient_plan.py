@@ -99,9 +99,13 @@ class GramPlan:
         sums = 4 * self.warps[2] * down * across
         return STAGES * stage * size + sums if size == 2 else max(STAGES * stage * size, sums)
 
+    def chunks(self, count: int, right: int) -> int:
+        """Return the stages that a sum over ``count`` x ``right`` takes."""
+        return -(-count // (self.deep // self.right)) if self.order == "flat" else -(-count * right // self.deep)
+
     def shares(self, count: int, right: int, resident: int) -> int:
-        """Return the shares of the sum over ``count`` x ``right`` for so many blocks that run at once."""
-        chunks = -(-count // (self.deep // self.right)) if self.order == "flat" else -(-count * right // self.deep)
+        """Return the shares of the sum for so many blocks that run at once."""
+        chunks = self.chunks(count, right)
         return 1 if chunks <= ALONE else max(1, min(chunks, resident // self.tiles))
 
     def __str__(self) -> str:

@@ -14,13 +14,17 @@ from ...runtime.dispatch import bound
 from ...torch_ops.autograd import constant
 from ...torch_ops.call_key import program_key
 from .execute import BoundKron, Number, Sizes, backend_for, bind, factor_sizes, out_shape
-from .gradient_steps import gradient_steps, partial_text
+from .gradient_steps import SAVED, gradient_steps, partial_text
 from .modes import contracted, parse
 from .torch_products import batch_of
 
 Tensors = Sequence[torch.Tensor]
 Maybe = torch.Tensor | None
 Found = tuple[Maybe, list[Maybe]]
+Inputs = tuple[Maybe, Tensors, torch.Tensor, Tensors]
+"""x, the factors, the gradient of the result, and what the product left between its passes."""
+Done = tuple[tuple[int, ...], ...]
+"""For each such value the positions whose factors are applied."""
 Multiply = Callable[[str, tuple[Number, Number], torch.Tensor, Tensors], torch.Tensor]
 """The product of a text, alpha and beta, x and factors."""
 
@@ -134,9 +138,17 @@ def _multiplied(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Return the sum of v[…, l, q, r] conj(u[…, l, p, r]) over l and r, by the vendor's products."""
     if u.shape[-1] == 1:
         return v.squeeze(-1).mT @ u.squeeze(-1).conj()
-    if u.shape[-1] >= max(u.shape[-2], v.shape[-2]):
-        product = v @ u.mH
-        return product.squeeze(-3) if u.shape[-3] == 1 else product.sum(-3)
+    return (_batched if u.shape[-1] >= max(u.shape[-2], v.shape[-2]) else _copied)(u, v)
+
+
+def _batched(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the same by a product for every l."""
+    product = v @ u.mH
+    return product.squeeze(-3) if u.shape[-3] == 1 else product.sum(-3)
+
+
+def _copied(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the same by one product of copies in another order."""
     return v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
 
 
@@ -185,15 +197,27 @@ class _Sum(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BoundGradients:
-    """The gradients of a product with tensors of equal specs: partial products and sums without addresses."""
+    """The gradients of a product with tensors of equal specs: partial products and sums without addresses.
+
+    ``count``: how many values it takes that the product left between its passes.
+    """
 
     route: str
     steps: tuple[_Product | _Sum, ...]
+    count: int = 0
 
-    def __call__(self, tensors: tuple[Maybe, Tensors, torch.Tensor], numbers: Number, _outs: None = None) -> Found:
+    @property
+    def reads_saved(self) -> bool:
+        """Return whether a step reads what the product left between its passes."""
+        read: set[int] = set()
+        for step in self.steps:
+            read |= {step.source} if isinstance(step, _Product) else {step.u.number, step.v.number}
+        return not read.isdisjoint(range(SAVED, SAVED + self.count))
+
+    def __call__(self, tensors: Inputs, numbers: Number, _outs: None = None) -> Found:
         """Return the gradients of x and the factors; ``numbers`` is alpha."""
-        x, factors, grad = tensors
-        values: list[Maybe] = [x, grad]
+        x, factors, grad, saved = tensors
+        values: list[Maybe] = [x, grad, *saved]
         found: list[Maybe] = [None] * len(factors)
         through: Maybe = None
         for step in self.steps:
@@ -226,27 +250,30 @@ class BoundPasses:
     passes: tuple[Any, ...]
     applied: tuple[Callable[..., torch.Tensor] | None, ...]
 
-    def __call__(self, tensors: tuple[Maybe, Tensors, torch.Tensor], numbers: Number, _outs: None = None) -> Found:
+    def __call__(self, tensors: Inputs, numbers: Number, _outs: None = None) -> Found:
         """Return the gradients of x and the factors; ``numbers`` is alpha."""
-        x, factors, grad = tensors
+        x, factors, grad, _ = tensors
         through, parts = _gpu().gradients(self.passes, self.applied, factors, x, grad, numbers)
         return through, [parts[number] if numbers == 1 else parts[number] * numbers for number in range(len(factors))]
 
 
 def bind_gradients(
-    text: str, options: str, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool
-) -> BoundGradients | BoundPasses:
+    text: str, options: str, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool,
+    done: Done = (), saved: Tensors = (),
+) -> BoundGradients | BoundPasses:  # fmt: skip
     """Return what finds the gradients of x (…, columns, c) and of the factors, ``UNBOUND`` where kernels do not.
 
-    ``transposed``: the factors are transposes of those of the text.
+    ``transposed``: the factors are transposes of those of the text. ``saved`` are what lies between the passes of the
+    product, with the factors at the positions ``done`` applied.
     """
-    key = program_key(("kron gradients", text, needed, transposed), (options,), (x, *factors, grad))
-    return bound(key, partial(_bind_gradients, text, options, x, factors, grad, needed, transposed))
+    key = program_key(("kron gradients", text, needed, transposed, done), (options,), (x, *factors, grad, *saved))
+    return bound(key, partial(_bind_gradients, text, options, x, factors, grad, needed, transposed, done, saved))
 
 
 def _bind_gradients(
-    text: str, options: str, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool
-) -> BoundGradients | BoundPasses:
+    text: str, options: str, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool,
+    done: Done, saved: Tensors,
+) -> BoundGradients | BoundPasses:  # fmt: skip
     own = [factor.mT for factor in factors] if transposed else list(factors)
     modes = parse(text, factor_sizes(own))
     if any(factor.dim() > 2 for factor in own) or not grad.numel() or backend_for(grad, modes) is None:
@@ -255,7 +282,7 @@ def _bind_gradients(
         passes = _bind_passes(text, options, x, own, needed, transposed)
         if passes is not None:
             return passes
-    return _bind_steps(text, options, x, own, grad, needed, transposed)
+    return _bind_steps(text, options, x, own, grad, needed, transposed, done, saved)
 
 
 def _bind_passes(
@@ -292,12 +319,14 @@ def _bound_product(
 
 
 def _bind_steps(
-    text: str, options: str, x: Maybe, own: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool
-) -> BoundGradients:
+    text: str, options: str, x: Maybe, own: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool,
+    done: Done, saved: Tensors,
+) -> BoundGradients:  # fmt: skip
     shapes, adjoints = factor_sizes(own), [factor.mT for factor in own]
-    numbers, values = factor_numbers(text, shapes), [x, grad]
+    numbers, values = factor_numbers(text, shapes), [x, grad, *saved]
     steps: list[_Product | _Sum] = []
-    for kind, *step, released in gradient_steps(text, shapes, needed[1:], (False,) * len(own), needed[0]):
+    price = _gpu().price(shapes, grad, options) if grad.is_cuda else None
+    for kind, *step, released in gradient_steps(text, shapes, needed[1:], (False,) * len(own), needed[0], done, price):
         if kind == "product":
             source, partial_, is_adjoint, is_last = step
             value, multiplied = _present(values[source]), adjoints if is_adjoint else own
@@ -318,7 +347,7 @@ def _bind_steps(
             steps.append(
                 _bind_sum(u, v, values, options, tuple(numbers[position] or 0 for position in group), released)
             )
-    return BoundGradients("gradients by partial products", tuple(steps))
+    return BoundGradients("gradients by partial products", tuple(steps), len(saved))
 
 
 def _operand(number: int, tensor: torch.Tensor, arrange: Callable[[torch.Tensor], torch.Tensor]) -> _Operand:
@@ -330,9 +359,9 @@ def _operand(number: int, tensor: torch.Tensor, arrange: Callable[[torch.Tensor]
 def _bind_sum(
     u: _Operand, v: _Operand, values: Sequence[Maybe], options: str, numbers: tuple[int, ...], released: tuple[int, ...]
 ) -> _Sum:
-    """Return what sums v[l, q, r] u[l, p, r] over l and r: a kernel, or one product where views allow it."""
+    """Return what sums v[l, q, r] u[l, p, r] over l and r: a kernel, or products by the vendor's, as views allow."""
     one, other = u.of(values), v.of(values)
-    kernel = None if not one.is_cuda or options.startswith("ieee") else _gpu().bind_sum(one, other)
+    method, kernel = _gpu().sum_by(one, other, options) if one.is_cuda else ("", None)
     if kernel is not None or u.view is None or v.view is None or one.dim() != 3:
         return _Sum(kernel or _multiplied, u, v, numbers, released)
     (count, p, right), (_, q, _) = one.shape, other.shape
@@ -342,7 +371,7 @@ def _bind_sum(
     elif count == 1:
         first, second = ((right, p), (by_r, by_p)), ((q, right), (of_q, of_r))
     else:
-        return _Sum(_multiplied, u, v, numbers, released)
+        return _Sum({"batched": _batched, "copied": _copied}.get(method, _multiplied), u, v, numbers, released)
     return _Sum(_product, u._replace(view=first), v._replace(view=second), numbers, released)
 
 

@@ -14,8 +14,9 @@ from ...runtime.kernel_store import loaded
 from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import factor_gradient_emit, gradient_emit
-from .cuda import resident
+from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
+from .gradient_cost import PRICED, GpuPrice, sum_seconds
 from .gradient_plan import THREADS, BackPlan, Groups, back, pays
 from .modes import Mode
 
@@ -181,6 +182,28 @@ def gradients(
     if x.dtype != torch.float32:
         found = {number: share.to(x.dtype) for number, share in found.items()}
     return value.view(x.shape), found
+
+
+def price(shapes: tuple[tuple[int, int], ...], grad: torch.Tensor, options: str) -> GpuPrice | None:
+    """Return what steps of gradients cost where products (…, columns, c) are like ``grad``; None for other types."""
+    if grad.dtype not in NAMES or NAMES[grad.dtype] not in PRICED:
+        return None
+    own, stored = limits(index_of(grad.device)), NAMES[grad.dtype]
+    tensor = tensor_for(stored, options.partition(" ")[0], own.arch)
+    return GpuPrice(shapes, math.prod(grad.shape[:-2]), grad.shape[-1], stored, own, tensor, options.endswith(" fuse"))
+
+
+def sum_by(
+    u: torch.Tensor, v: torch.Tensor, options: str
+) -> tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None]:
+    """Return the method of a sum that should be quickest, and its kernel where that is ours."""
+    if options.startswith("ieee") or u.dim() != 3 or u.dtype not in NAMES or NAMES[u.dtype] not in PRICED:
+        return "", None
+    (count, columns, right), rows, own = u.shape, v.shape[1], limits(index_of(u.device))
+    kernel = None if u.dtype == torch.float64 else bind_sum(u, v)
+    methods = sum_seconds((rows, columns), count, right, NAMES[u.dtype], own, kernel is not None)
+    method = min(methods, key=methods.__getitem__)
+    return method, kernel if method == "kernel" else None
 
 
 def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:

@@ -1,27 +1,41 @@
 """The steps of the gradients of a Kronecker product: partial products of x and of the gradient, and sums over both.
 
-For one factor all others must be on either side. Either those of the other half go onto one side at once, so there are
-as many partial products as with all intermediate results stored, and never more than log2 of them in memory; or one
-factor after the other in the order of fewest multiplications, and back, where others would make large what is between.
-Small neighbours share the gradient of their product, from which theirs follow. What the last factors need is one step
-from the gradient of x.
+For one factor all others must be on either side. Either those of the other part go onto one side at once, so there are
+as many partial products as with all intermediate results stored, and never more than log2 of them in memory where parts
+are halves; or one factor after the other in the order of fewest multiplications, and back, where others would make
+large what is between. Small neighbours share the gradient of their product, from which theirs follow. What the last
+factors need is one step from the gradient of x. What the product left between its passes is not made again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Protocol
 
 from ...torch_ops.autograd import constant
 from .execute import Sizes
 from .modes import Mode, cheapest, columns, contracted, grouped, parse, rows, text_of
 
-# Neighbouring factors up to this size together share one gradient.
+# Neighbouring factors up to this size together share one gradient. Where steps have a price, others are tried.
 JOINT = 64
-X, GRAD = 0, 1
+JOINTS = (1, JOINT, 2048)
+X, GRAD, SAVED = 0, 1, 2
 Value = tuple[int, tuple[int, ...]]
 """A value's number, and the positions whose factors, or adjoint factors, are applied to it."""
+
+
+class Price(Protocol):
+    """Seconds of the steps, for the arrays of a call on a device."""
+
+    def product(self, text: str, is_adjoint: bool) -> float:
+        """Return those of the product of a text, by adjoint factors where it says so."""
+        ...
+
+    def sum(self, group: Sequence[Mode], left: int, right: int) -> float:
+        """Return those of neighbouring factors' gradients, over ``left`` entries before them and ``right`` behind."""
+        ...
 
 
 @constant
@@ -37,77 +51,151 @@ def partial_text(text: str, shapes: Sizes, run: tuple[int, ...], done: tuple[int
 
 
 @constant
-def gradient_steps(text: str, shapes: Sizes, wanted: tuple[bool, ...], batched: tuple[bool, ...], of_x: bool) -> Any:
+def gradient_steps(
+    text: str, shapes: Sizes, wanted: tuple[bool, ...], batched: tuple[bool, ...], of_x: bool,
+    saved: tuple[tuple[int, ...], ...] = (), price: Price | None = None,
+) -> Any:  # fmt: skip
     """Return the steps that find the gradients of the wanted factors, and of x; ``batched`` factors share none.
 
-    Values are numbered, x first and the gradient of the product second. A step is ("product", source, text, whether by
-    adjoint factors, whether it gives the gradient of x, values that are not read again), which makes the next value; or
-    ("sum", value of x, value of the gradient, positions of a group, rows before it, size of what is summed, values that
-    are not read again).
+    Values are numbered, x first, the gradient of the product second, then those of x with the factors at each of the
+    positions ``saved`` applied. A step is ("product", source, text, whether by adjoint factors, whether it gives the
+    gradient of x, values that are not read again), which makes the next value; or ("sum", value of x, value of the
+    gradient, positions of a group, rows before it, size of what is summed, values that are not read again). The steps
+    are those of least ``price``, or that move fewest entries.
     """
     modes, every = parse(text, shapes), contracted(parse(text, shapes))
     is_wanted = [mode.factor is not None and wanted[mode.factor] for mode in modes]
     alone = [position for position in every if not is_wanted[position] or batched[modes[position].factor or 0]]
     together = [position for position in every if position not in alone]
-    groups = tuple(sorted((*grouped(modes, together, JOINT), *((position,) for position in alone))))
-    by_halves, by_chain = (_Steps(text, shapes, modes, is_wanted, of_x) for _ in range(2))
-    by_halves.halve(groups, (X, ()), (GRAD, ()))
-    by_chain.follow(groups)
-    best = min(by_halves, by_chain, key=lambda one: one.moved)
-    if of_x and not best.through:
-        best.multiply((GRAD, ()), every, True, True)
-    return _released(best.steps)
+    found: list[_Steps] = []
+    groupings = [grouped(modes, together, most) for most in (JOINTS if price is not None else (JOINT,))]
+    for own in dict.fromkeys(groupings):
+        groups = tuple(sorted((*own, *((position,) for position in alone))))
+        by_parts, by_chain = (_Steps(text, shapes, modes, is_wanted, of_x, saved, price) for _ in range(2))
+        by_parts.halve(groups)
+        by_chain.follow(groups)
+        found += [by_parts, by_chain]
+    for own in found:
+        if of_x and not own.through:
+            own.multiply((GRAD, ()), every, True, True)
+    return _released(min(found, key=lambda one: one.cost).steps)
 
 
 class _Steps:
-    """Steps of the gradients, and the entries that they read and write."""
+    """Steps of the gradients, and their price, or the entries that they read and write."""
 
-    def __init__(self, text: str, shapes: Sizes, modes: Sequence[Mode], is_wanted: Sequence[bool], of_x: bool) -> None:
+    def __init__(
+        self, text: str, shapes: Sizes, modes: Sequence[Mode], is_wanted: Sequence[bool], of_x: bool,
+        saved: Sequence[tuple[int, ...]], price: Price | None,
+    ) -> None:  # fmt: skip
         self.text, self.shapes, self.modes, self.is_wanted, self.of_x = text, shapes, modes, is_wanted, of_x
-        self.every = contracted(modes)
+        self.every, self.price = contracted(modes), price
+        self.saved: list[Value] = [(SAVED + index, positions) for index, positions in enumerate(saved)]
         self.steps: list[list[Any]] = []
-        self.count, self.moved, self.through = 2, 0, False
+        self.count, self.cost, self.through = SAVED + len(saved), 0.0, False
 
     def _size(self, done: tuple[int, ...], adjoint: bool) -> int:
         return math.prod(mode.rows if (i in done) != adjoint else mode.columns for i, mode in enumerate(self.modes))
 
+    def _from_saved(self, source: Value, run: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
+        """Return the value of x with the fewest positions missing to a source with a run applied, and those."""
+        wanted = {*source[1], *run}
+        for value in self.saved:
+            missing = tuple(sorted(wanted.difference(value[1])))
+            if wanted.issuperset(value[1]) and len(missing) < len(run):
+                source, run = value, missing
+        return source, run
+
+    def _price_of_product(self, source: Value, run: tuple[int, ...], adjoint: bool) -> float:
+        source, run = (source, run) if adjoint else self._from_saved(source, run)
+        if not run:
+            return 0.0
+        if self.price is None:
+            return self._size(source[1], adjoint) + self._size(source[1] + run, adjoint)
+        return self.price.product(partial_text(self.text, self.shapes, run, source[1], adjoint), adjoint)
+
+    def _price_of_sum(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
+        if self.price is None:
+            return self._size(x[1], False) + self._size(grad[1], True)
+        right = math.prod(
+            mode.rows if index in x[1] else mode.columns for index, mode in enumerate(self.modes) if index > group[-1]
+        )
+        return self.price.sum([self.modes[position] for position in group], self._left(group, grad), right)
+
+    def _left(self, group: tuple[int, ...], grad: Value) -> int:
+        before = enumerate(self.modes[: group[0]])
+        return math.prod(mode.columns if i in grad[1] else mode.rows for i, mode in before)
+
     def multiply(self, source: Value, run: tuple[int, ...], adjoint: bool, is_last: bool) -> Value:
         """Apply the factors at some positions, or their adjoints, to a value."""
-        number, done = source
-        text = partial_text(self.text, self.shapes, run, done, adjoint)
-        self.steps.append(["product", number, text, adjoint, is_last, ()])
-        self.moved += self._size(done, adjoint) + self._size(done + run, adjoint)
+        self.cost += self._price_of_product(source, run, adjoint)
+        done = source[1] + run
+        if not adjoint:
+            source, run = self._from_saved(source, run)
+            if not run:
+                return source[0], done
+        text = partial_text(self.text, self.shapes, run, source[1], adjoint)
+        self.steps.append(["product", source[0], text, adjoint, is_last, ()])
         self.through |= is_last
         self.count += 1
-        return self.count - 1, done + run
+        return self.count - 1, done
 
     def add(self, group: tuple[int, ...], x: Value, grad: Value) -> None:
         """Sum the gradient of the product of a group of factors, from values with all others applied."""
-        before = enumerate(self.modes[: group[0]])
-        left = math.prod(mode.columns if i in grad[1] else mode.rows for i, mode in before)
         own = [self.modes[position] for position in group]
-        self.steps.append(["sum", x[0], grad[0], group, left, (rows(own), columns(own)), ()])
-        self.moved += self._size(x[1], False) + self._size(grad[1], True)
+        self.steps.append(["sum", x[0], grad[0], group, self._left(group, grad), (rows(own), columns(own)), ()])
+        self.cost += self._price_of_sum(group, x, grad)
 
     def _are_wanted(self, positions: tuple[int, ...]) -> bool:
         return any(self.is_wanted[position] for position in positions)
 
-    def halve(self, groups: tuple[tuple[int, ...], ...], x: Value, grad: Value) -> None:
-        """All others must be on either side of a factor: those of the other half go onto one side at once."""
-        if not self._are_wanted(sum(groups, ())):
+    def halve(self, groups: tuple[tuple[int, ...], ...]) -> None:
+        """All others must be on either side of a factor: those of the other part go onto one side at once."""
+        self._part(groups, 0, len(groups), (X, ()), (GRAD, ()), self._middle(groups))
+
+    def _part(
+        self, groups: tuple[tuple[int, ...], ...], begin: int, end: int, x: Value, grad: Value,
+        middle: Callable[[int, int], int],
+    ) -> None:  # fmt: skip
+        if not self._are_wanted(sum(groups[begin:end], ())):
             return
-        if len(groups) == 1:
-            (group,) = groups
+        if end - begin == 1:
+            group = groups[begin]
             self.add(group, x, grad)
             if self.of_x and len(group) + len(grad[1]) == len(self.every):
                 self.multiply(grad, group, True, True)
             return
-        middle = len(groups) // 2
-        first, second = sum(groups[:middle], ()), sum(groups[middle:], ())
+        at = middle(begin, end)
+        first, second = sum(groups[begin:at], ()), sum(groups[at:end], ())
         if self._are_wanted(first):
-            self.halve(groups[:middle], self.multiply(x, second, False, False), grad)
+            self._part(groups, begin, at, self.multiply(x, second, False, False), grad, middle)
         if self._are_wanted(second):
-            self.halve(groups[middle:], x, self.multiply(grad, first, True, False))
+            self._part(groups, at, end, x, self.multiply(grad, first, True, False), middle)
+
+    def _middle(self, groups: tuple[tuple[int, ...], ...]) -> Callable[[int, int], int]:
+        """Return where to part neighbouring groups: for the least price, in halves where there is none."""
+        if self.price is None:
+            return lambda begin, end: (begin + end) // 2
+
+        @cache
+        def best(begin: int, end: int) -> tuple[float, int]:
+            if not self._are_wanted(sum(groups[begin:end], ())):
+                return 0.0, begin
+            x, grad = (X, sum(groups[end:], ())), (GRAD, sum(groups[:begin], ()))
+            if end - begin == 1:
+                is_last = self.of_x and end == len(groups)
+                through = self._price_of_product(grad, groups[begin], True) if is_last else 0.0
+                return self._price_of_sum(groups[begin], x, grad) + through, begin
+            found: list[tuple[float, int]] = []
+            for at in range(begin + 1, end):
+                first, second = sum(groups[begin:at], ()), sum(groups[at:end], ())
+                seconds = best(begin, at)[0] + best(at, end)[0]
+                seconds += self._price_of_product(x, second, False) if self._are_wanted(first) else 0.0
+                seconds += self._price_of_product(grad, first, True) if self._are_wanted(second) else 0.0
+                found.append((seconds, at))
+            return min(found)
+
+        return lambda begin, end: best(begin, end)[1]
 
     def follow(self, groups: tuple[tuple[int, ...], ...]) -> None:
         """One factor after the other in the order of fewest multiplications, and back."""

@@ -82,13 +82,13 @@ struct GramTile {
             ptx::cp_async<WIDE>(shared_address(to + (FLAT ? separated(at) : at)), valid ? own : from, valid ? WIDE : 0);
         });
     }
-    static __device__ __forceinline__ void load(Taken (&held)[ROUNDS], const T* from, i64 begin, i64 count, i64 right, i64 l, i64 r, int first) {
+    static __device__ __forceinline__ void load(Taken (&staged)[ROUNDS], const T* from, i64 begin, i64 count, i64 right, i64 l, i64 r, int first) {
         each(from, begin, count, right, l, r, first, [&](int n, const T* own, bool valid, int) {
-            held[n] = Taken{};
-            if (valid) held[n] = load_pack<T, WIDTH>(own);
+            staged[n] = Taken{};
+            if (valid) staged[n] = load_pack<T, WIDTH>(own);
         });
     }
-    static __device__ __forceinline__ void store(T* to, const Taken (&held)[ROUNDS]) {
+    static __device__ __forceinline__ void store(T* to, const Taken (&staged)[ROUNDS]) {
         int mine = threadIdx.x;
         ptx::opaque(mine);
 #pragma unroll
@@ -96,7 +96,7 @@ struct GramTile {
             const int copy = mine + n * THREADS;
             if (COPIES % THREADS && copy >= COPIES) break;
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) to[FLAT ? separated(copy * WIDTH + i) : copy / ACROSS * PITCH + copy % ACROSS * WIDTH + i] = held[n].v[i];
+            for (int i = 0; i < WIDTH; ++i) to[FLAT ? separated(copy * WIDTH + i) : copy / ACROSS * PITCH + copy % ACROSS * WIDTH + i] = staged[n].v[i];
         }
     }
     // Positions of a stage that no l has.
@@ -157,11 +157,11 @@ struct KronGram {
         }
     }
     // Moves sums of halves to this thread's in shared memory, which they are added to unless they are the FIRST; LAST: back.
-    static __device__ __forceinline__ void flush(float (&sum)[MQ][NP][4], float* kept, bool first, bool last) {
+    static __device__ __forceinline__ void flush(float (&sum)[MQ][NP][4], float* flushed, bool first, bool last) {
 #pragma unroll
         for (int i = 0; i < MQ * NP * 4; ++i) {
             float& own = sum[i / (4 * NP)][i / 4 % NP][i % 4];
-            float& other = kept[i * THREADS + threadIdx.x];
+            float& other = flushed[i * THREADS + threadIdx.x];
             const float total = first ? own : own + other;
             if (!last) other = total;
             own = last ? total : 0.0f;
@@ -263,7 +263,7 @@ struct KronGram {
         for (int s = 0; s + 1 < B::STAGES; ++s) prefetch(s);
         if (share < chunks) store(stages);
         Pipeline pipeline;
-        float* kept = (float*)(raw + STAGES_BYTES);
+        float* flushed = (float*)(raw + STAGES_BYTES);
         int taken = 0;
         bool is_first = true;
 #pragma unroll 1
@@ -277,12 +277,12 @@ struct KronGram {
             else multiply(sum, stage, wq, wp, wk, lane);
             if (chunk + shares < chunks) store(stages + pipeline.next() * STAGE);
             if (EXACT && ++taken == FLUSH) {
-                flush(sum, kept, is_first, false);
+                flush(sum, flushed, is_first, false);
                 taken = 0;
                 is_first = false;
             }
         }
-        if (EXACT && !is_first) flush(sum, kept, false, true);
+        if (EXACT && !is_first) flush(sum, flushed, false, true);
         ptx::cp_async_wait_all();
         __syncthreads();
         const i64 offset = shares > 1 ? (i64)share * B::Q * B::P : 0;

@@ -20,6 +20,8 @@ from .inputs import Product, gather, target
 from .modes import parse, text_of
 
 _NUMBERS = (int, float)
+# Share of a GPU's memory that products keep for their gradients unasked.
+_SAVED = 1 / 128
 
 
 def kron_matmul(
@@ -33,7 +35,7 @@ def kron_matmul(
     out: Any = None,
     precision: str | None = None,
     fuse: bool = True,
-    store: bool = False,
+    store: bool | None = None,
 ) -> Any:
     """Return the product of a matrix and a Kronecker product of matrices, which is never formed.
 
@@ -61,9 +63,10 @@ def kron_matmul(
         pass on tensor cores.
     fuse : bool
         Whether several factors may be applied in one pass over memory.
-    store : bool
+    store : {None, True, False}
         Whether a product that needs several passes keeps what lies between them for its gradients, which otherwise
-        compute it again: memory of the size of x for the time of a pass.
+        compute it again: memory of the size of x for the time of a pass. None does where that saves time and takes no
+        more than 1/128 of a GPU's memory.
 
     Returns
     -------
@@ -115,12 +118,12 @@ def kron_matmul(
 
 def multiply(
     x: Any, factors: Sequence[Any], side: Any = "right", alpha: Any = 1, beta: Any = 0, y: Any = None, out: Any = None,
-    precision: Any = None, fuse: Any = True, store: Any = False, info: RunInfo | None = None,
+    precision: Any = None, fuse: Any = True, store: Any = None, info: RunInfo | None = None,
 ) -> Any:  # fmt: skip
     """Return the product as :func:`kron_matmul` does; ``info`` takes the route."""
-    if type(store) is not bool:
-        raise ParameterError(f"store must be True or False, not {store!r}")
-    key = None if store else _key(x, factors, side, alpha, beta, y, out, precision, fuse)
+    if store is not None and type(store) is not bool:
+        raise ParameterError(f"store must be None, True or False, not {store!r}")
+    key = None if store else _key(x, factors, side, alpha, beta, y, out, precision, fuse, store)
     found: KronCall | None = None if key is None else PLANS.get(key)
     if found is not None and key is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
@@ -136,7 +139,7 @@ def multiply(
     if into is None and (store or torch.compiler.is_compiling() or not plain(call.values)):
         result = (in_two if store else product)(call.text, call.options, call.numbers, *call.canonical(), info)
         return call.wrap(call.form.result(result))
-    bound, own = _bound(key, call, factors, into)
+    bound, own = _bound(key, call, factors, into, store)
     if is_tracked(call.values):
         return call.wrap(bound.recorded(call.x, own, call.y, call.numbers, info))
     result = bound((call.x, own, call.y), call.numbers, into, info)
@@ -144,7 +147,7 @@ def multiply(
 
 
 def _key(
-    x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any
+    x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any, store: Any
 ) -> CallKey | None:
     """Return the key of a call; None where an argument is of no usual kind, or a gradient meets ``out``."""
     if type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS or type(factors) not in (list, tuple):
@@ -153,12 +156,12 @@ def _key(
         return None
     sizes = tuple([factor if type(factor) is int else None for factor in factors])
     own = [factor for factor in factors if type(factor) is not int]
-    key = call_key(("kron_matmul", sizes), (side, precision, fuse, beta == 0, y is out), (x, *own, y, out))
+    key = call_key(("kron_matmul", sizes), (side, precision, fuse, store, beta == 0, y is out), (x, *own, y, out))
     return None if key is None or (out is not None and is_recorded(key)) else key
 
 
 def _bound(
-    key: CallKey | None, call: Product, factors: Sequence[Any], out: torch.Tensor | None
+    key: CallKey | None, call: Product, factors: Sequence[Any], out: torch.Tensor | None, store: bool | None
 ) -> tuple[KronCall, Sequence[torch.Tensor]]:
     """Return a checked call for its tensors, and its factors; stored by its key where it is bound to kernels."""
     plan = KronCall(call.text, call.options, call.form, call.shape, call.y is not None)
@@ -176,6 +179,10 @@ def _bound(
     if not found.reads_addresses:
         return plan, call.factors
     sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)
-    plan = KronCall(text, call.options, form, call.shape, call.y is not None, len(own) < len(factors), found, sizes)
+    added, has_identities = call.y is not None, len(own) < len(factors)
+    keeps = store is None and bool(found.done) and call.x.is_cuda
+    if keeps:
+        keeps = found.between <= _SAVED * torch.cuda.get_device_properties(call.x.device).total_memory
+    plan = KronCall(text, call.options, form, call.shape, added, has_identities, found, sizes, keeps)
     PLANS[key] = plan
     return plan, own

@@ -261,9 +261,9 @@ class Prepared:
 
     def __call__(
         self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
-        numbers: Numbers,
+        numbers: Numbers, saved: list[torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """Write the product to ``out``."""
+        """Write the product to ``out``; ``saved`` takes what lies between the passes."""
         source, alpha = x, numbers[0]
         for stage in self.stages:
             if stage.shape is None:
@@ -279,6 +279,8 @@ class Prepared:
                 pointers += [factors[number].data_ptr() for number in stage.numbers]
                 launched(stage.start, stage.offsets, pointers, shares)
             source, alpha = into, 1.0
+            if saved is not None and stage.shape is not None:
+                saved.append(into)
 
 
 def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:

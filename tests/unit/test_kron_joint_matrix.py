@@ -64,11 +64,11 @@ def test_matrices_with_a_few_columns_multiply_by_rows(right: int, is_transposed:
     assert_close(out, factor @ x, depth=5, magnitude=factor.abs() @ x.abs())
 
 
-def test_only_many_entries_of_halves_go_by_rows() -> None:
-    assert goes_by_rows(2, 2**20, 2)
-    assert goes_by_rows(2, 2**20, 7)
-    for size, entries, right in ((2, 2**20, 1), (2, 2**20, 8), (4, 2**20, 2), (2, 2**20 - 1, 2)):
-        assert not goes_by_rows(size, entries, right)
+def test_few_columns_behind_large_factors_go_by_rows() -> None:
+    for mode, count, right, stored in ((173, 96600, 8, "f32"), (239, 280302, 2, "bf16"), (216, 200, 7, "f16")):
+        assert goes_by_rows(Mode(mode, mode, 0), count, right, stored)
+    for mode, count, right, stored in ((173, 96600, 1, "f32"), (173, 600, 1384, "f32"), (20, 4, 6, "f32")):
+        assert not goes_by_rows(Mode(mode, mode, 0), count, right, stored)
 
 
 def test_halves_beside_two_columns_take_no_more_than_their_copies() -> None:

@@ -26,10 +26,9 @@ ACCESS = 16
 # Times as long as the model of tensor cores says that passes over halves take whose runs are copied by 2 or by 4 bytes:
 # 41 plans of random products on one H200, within 16 % where runs are wider (decision 0032).
 _NARROW = {2: 2.6, 4: 1.25}
-_LEAST_ENTRIES, _COPIED = (
-    2**20,
-    0.3,
-)  # entries that copies pay for; share of the memory's speed of copies in other orders
+_COPIED = 0.3  # share of the memory's speed of copies in other orders
+_MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
+_MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
 _LEAST_COLUMNS = 2.1  # columns; products of halves whose rows are not aligned are as much slower where there are fewer
 _RESERVE = 1024
 _ACROSS = 32  # neighbours behind a run that one block of additions takes at least
@@ -129,22 +128,33 @@ VENDOR = {
 }
 
 
-def goes_by_rows(size: int, entries: int, right: int) -> bool:
-    """Whether so many entries of so many bytes, ``right`` behind an axis, are brought into rows of that axis first.
+def goes_by_rows(mode: Mode, count: int, right: int, stored: str) -> bool:
+    """Return whether ``count`` arrays of an axis with ``right`` behind it are brought into rows of that axis first.
 
-    Gradients with such products by the vendor's of many matrices took 71 ms, so 9 (decision 0032).
+    Gradients of halves with such products by the vendor's of many matrices took 71 ms, so 9 (decision 0032).
     """
-    return size == 2 and 1 < right < ACCESS // size and entries >= _LEAST_ENTRIES
+    if not 1 < right <= _MOST_RIGHT:
+        return False
+    return _rows_seconds(mode, count, right, stored, _MEMORY) < _direct_seconds(mode, count, right, stored, _MEMORY)
 
 
 def matmul_seconds(mode: Mode, count: int, right: int, stored: str, limits: DeviceLimits) -> float:
     """Return one factor by the vendor's product on ``count`` matrices of its columns x ``right``."""
+    by_rows = goes_by_rows(mode, count, right, stored)
+    return (_rows_seconds if by_rows else _direct_seconds)(mode, count, right, stored, memory_of(limits))
+
+
+def _rows_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate: float) -> float:
+    """Return the same between copies in another order."""
+    copied = 2.0 * SIZES[stored] * count * right * (mode.columns + mode.rows) / (_COPIED * memory_rate)
+    return 2 * LAUNCH + copied + _direct_seconds(mode, count * right, 1, stored, memory_rate)
+
+
+def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate: float) -> float:
+    """Return the same of matrices as they lie."""
     size = SIZES[stored]
-    if goes_by_rows(size, count * right * mode.columns, right):
-        copied = 2.0 * size * count * right * (mode.columns + mode.rows) / (_COPIED * memory_of(limits))
-        return 2 * LAUNCH + copied + matmul_seconds(mode, count * right, 1, stored, limits)
     rates = VENDOR["f16" if size == 2 else stored][right > 1]
-    memory = size * float(count) * right * (mode.columns + mode.rows) / (rates.memory * memory_of(limits))
+    memory = size * float(count) * right * (mode.columns + mode.rows) / (rates.memory * memory_rate)
     tall, wide = (count, mode.rows) if right == 1 else (mode.rows, right)
     padded = -(-tall // rates.high) * rates.high * float(-(-wide // rates.wide) * rates.wide)
     work = (1 if right == 1 else count) * padded * (rates.start + max(mode.columns, rates.deep)) / rates.products

@@ -1,4 +1,4 @@
-"""What the steps of gradients of a Kronecker product should take on a GPU: partial products, and sums by each method."""
+"""What the steps of gradients of a Kronecker product should take on a GPU: partial products, and sums."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ...torch_ops.dtypes import NAMES
 from ...torch_ops.layout import merged
 from .cost import goes_by_rows
 from .modes import Mode
@@ -214,7 +215,7 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
         return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1], parts)
     x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
     out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
-    by_rows = goes_by_rows(x.element_size(), x.numel(), right)
+    by_rows = x.is_cuda and goes_by_rows(mode, count, right, NAMES[x.dtype])
     return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows, parts, by_rows)
 
 

@@ -10,7 +10,10 @@ import torch
 from kernmantle import kron_matmul
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
-from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, pays, tiled, whole
+from kernmantle.structured.kron.gradient_cost import GpuPrice
+from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, seconds, tiled, whole
+from kernmantle.structured.kron.gradient_steps import seconds_of_steps
+from kernmantle.structured.kron.mma_plan import Tensor
 from kernmantle.structured.kron.modes import parse, text_of
 from kernmantle.testing import assert_close
 
@@ -88,7 +91,7 @@ def test_passes_give_every_gradient(started, monkeypatch, sizes, right, transpos
     x, grad = torch.randn(count, columns, right), torch.randn(count, rows, right)
     factors = [torch.randn(p, q).mT if place % 2 else torch.randn(q, p) for place, (q, p) in enumerate(sizes)]
     modes = parse(text_of(range(len(sizes))), sizes)
-    chosen = gradient_cuda.bind(modes, factors, x, None, transposed)
+    chosen = gradient_cuda.bind(modes, factors, x, transposed=transposed)
     assert chosen
 
     def applied(places):
@@ -199,7 +202,10 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
 def test_passes_are_taken_where_they_should_be_quicker():
     def quicker(sizes, rows, wanted, of_x=True):
         chosen = back(sizes, 1, "f32", "sm_90", HOPPER.shared_per_block)
-        return pays(chosen, sizes, (rows, 1), HOPPER, wanted, of_x)
+        text, is_wanted = " ".join(map(str, range(len(sizes)))), tuple(place in wanted for place in range(len(sizes)))
+        price = GpuPrice(sizes, rows, 1, "f32", HOPPER, Tensor("f16", 3), True)
+        steps = seconds_of_steps(text, sizes, is_wanted, of_x, (), price)
+        return seconds(chosen, sizes, (rows, 1), HOPPER) < steps
 
     assert quicker(_square(64, 64), 1024, range(2))
     assert quicker(_square(*[12] * 4), 500, range(4))

@@ -14,7 +14,7 @@ from ...runtime.dispatch import bound
 from ...torch_ops.autograd import constant
 from ...torch_ops.call_key import program_key
 from .execute import BoundKron, Number, Sizes, backend_for, bind, factor_sizes, out_shape
-from .gradient_steps import SAVED, gradient_steps, partial_text
+from .gradient_steps import SAVED, gradient_steps, partial_text, seconds_of_steps
 from .modes import contracted, parse
 from .torch_products import batch_of
 
@@ -279,19 +279,21 @@ def _bind_gradients(
     if any(factor.dim() > 2 for factor in own) or not grad.numel() or backend_for(grad, modes) is None:
         return UNBOUND
     if x is not None and any(needed[1:]) and grad.is_cuda and grad.shape[:-2] == x.shape[:-2]:
-        passes = _bind_passes(text, options, x, own, needed, transposed)
+        passes = _bind_passes(text, options, x, own, needed, transposed, done)
         if passes is not None:
             return passes
     return _bind_steps(text, options, x, own, grad, needed, transposed, done, saved)
 
 
 def _bind_passes(
-    text: str, options: str, x: torch.Tensor, own: Tensors, needed: tuple[bool, ...], transposed: bool
+    text: str, options: str, x: torch.Tensor, own: Tensors, needed: tuple[bool, ...], transposed: bool, done: Done
 ) -> BoundPasses | None:
-    if options.startswith("ieee"):
-        return None
     shapes = factor_sizes(own)
-    passes = _gpu().bind(parse(text, shapes), own, x, needed, transposed)
+    price = None if options.startswith("ieee") else _gpu().price(shapes, x, options)
+    if price is None:
+        return None
+    most = seconds_of_steps(text, shapes, needed[1:], needed[0], done, price)
+    passes = _gpu().bind(parse(text, shapes), own, x, most, transposed)
     applied: list[Callable[..., torch.Tensor] | None] = []
     for each in passes:
         if not each.rest:

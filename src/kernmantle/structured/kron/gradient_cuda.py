@@ -17,7 +17,7 @@ from . import factor_gradient_emit, gradient_emit
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, sum_seconds
-from .gradient_plan import THREADS, BackPlan, Groups, back, pays
+from .gradient_plan import THREADS, BackPlan, Groups, back, seconds
 from .modes import Mode
 
 Tensors = Sequence[torch.Tensor]
@@ -118,23 +118,20 @@ def _shares(plan: BackPlan, transposed: bool) -> tuple[Share, ...]:
 
 
 def bind(
-    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, needed: Sequence[bool] | None = None,
-    transposed: bool = False,
-) -> tuple[BackPass, ...]:  # fmt: skip
-    """Return the passes that find the gradients of x and of all factors; none where others are quicker.
+    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, most: float = math.inf, transposed: bool = False
+) -> tuple[BackPass, ...]:
+    """Return the passes that find the gradients of x and of all factors; none where they take ``most`` seconds.
 
-    ``needed``: of x and of the factors, which are asked for, all of them if it is not given. ``transposed``: gradients
-    of factors are those of their transposes.
+    ``transposed``: gradients of factors are those of their transposes.
     """
     first, stop = _range(modes)
     items, right = math.prod(x.shape[:-2]), x.shape[-1]
     items *= math.prod([mode.columns for mode in modes[:first]])
     right *= math.prod([mode.columns for mode in modes[stop:]])
     chosen = plans(modes, factors, x)
-    if needed is not None:
-        wanted = [position - first for position in range(first, stop) if needed[1 + (modes[position].factor or 0)]]
+    if chosen:
         sizes, own = [(mode.rows, mode.columns) for mode in modes[first:stop]], limits(index_of(x.device))
-        chosen = chosen if chosen and pays(chosen, sizes, (items, right), own, wanted, needed[0]) else ()
+        chosen = chosen if seconds(chosen, sizes, (items, right), own) < most else ()
     found: list[BackPass] = []
     for plan, groups in chosen:
         positions = [first + position for group in groups for position in group]
@@ -200,10 +197,10 @@ def sum_by(
     if options.startswith("ieee") or u.dim() != 3 or u.dtype not in NAMES or NAMES[u.dtype] not in PRICED:
         return "", None
     (count, columns, right), rows, own = u.shape, v.shape[1], limits(index_of(u.device))
-    kernel = None if u.dtype == torch.float64 else bind_sum(u, v)
-    methods = sum_seconds((rows, columns), count, right, NAMES[u.dtype], own, kernel is not None)
+    in_order = u.is_contiguous() and v.is_contiguous()
+    methods = sum_seconds((rows, columns), count, right, NAMES[u.dtype], own, in_order)
     method = min(methods, key=methods.__getitem__)
-    return method, kernel if method == "kernel" else None
+    return method, bind_sum(u, v) if method == "kernel" else None
 
 
 def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -178,28 +178,19 @@ def tiled(plan: BackPlan) -> BackPlan:
     return replace(plan, used=max(1, ENTRIES // taken))
 
 
-def pays(
-    chosen: Sequence[tuple[BackPlan, Groups]], sizes: Sequence[Size], call: tuple[int, int], limits: DeviceLimits,
-    wanted: Collection[int], of_x: bool,
-) -> bool:  # fmt: skip
-    """Return whether the passes should be quicker than a sum for every group with ``wanted`` places.
-
-    ``call`` are the entries before and behind the factors; ``of_x``: the gradient of x is asked for. Sums need all
-    other factors on either side of theirs, those of half of the groups at once.
-    """
+def seconds(
+    chosen: Sequence[tuple[BackPlan, Groups]], sizes: Sequence[Size], call: tuple[int, int], limits: DeviceLimits
+) -> float:
+    """Return what the passes should take on ``call`` entries before and behind the factors."""
     items, right = call
-    every = [group for _, own in chosen for group in own]
-    entries, seconds, stored = items * right * max(whole(sizes)), 0.0, chosen[0][0].stored
+    entries, total, stored = items * right * max(whole(sizes)), 0.0, chosen[0][0].stored
     moved = MOVED * SIZES[stored] * entries / memory_of(limits)
     for plan, own in chosen:
         positions = [position for group in own for position in group]
         width = right * whole(sizes[positions[-1] + 1 :])[0]
-        seconds += 2 * LAUNCH + plan.tiles(items, width) * TILE_SECONDS[stored] / limits.sm_count
+        total += 2 * LAUNCH + plan.tiles(items, width) * TILE_SECONDS[stored] / limits.sm_count
         items *= whole(plan.sizes)[1]
-    seconds += (len(chosen) - 1) * (LAUNCH + 2 * moved)
-    sums = sum(any(position in wanted for position in group) for group in every)
-    products = of_x + min(2 * (len(every) - 1), 2 * sums * (len(every) - 1).bit_length())
-    return seconds <= (products + 2 * sums) * LAUNCH + 2 * (products + sums) * moved
+    return total + (len(chosen) - 1) * (LAUNCH + 2 * moved)
 
 
 def _vector(widths: Sequence[int], stored: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 from ...torch_ops.autograd import constant
@@ -63,6 +63,21 @@ def gradient_steps(
     gradient, positions of a group, rows before it, size of what is summed, values that are not read again). The steps
     are those of least ``price``, or that move fewest entries.
     """
+    return _quickest(text, shapes, wanted, batched, of_x, saved, price)[1]
+
+
+def seconds_of_steps(
+    text: str, shapes: Sizes, wanted: tuple[bool, ...], of_x: bool, saved: tuple[tuple[int, ...], ...], price: Price
+) -> float:
+    """Return what the steps of gradients take at a price."""
+    return _quickest(text, shapes, wanted, (False,) * len(shapes), of_x, saved, price)[0]
+
+
+@lru_cache(maxsize=4096)
+def _quickest(
+    text: str, shapes: Sizes, wanted: tuple[bool, ...], batched: tuple[bool, ...], of_x: bool,
+    saved: tuple[tuple[int, ...], ...], price: Price | None,
+) -> tuple[float, tuple[tuple[Any, ...], ...]]:  # fmt: skip
     modes, every = parse(text, shapes), contracted(parse(text, shapes))
     is_wanted = [mode.factor is not None and wanted[mode.factor] for mode in modes]
     alone = [position for position in every if not is_wanted[position] or batched[modes[position].factor or 0]]
@@ -78,7 +93,8 @@ def gradient_steps(
     for own in found:
         if of_x and not own.through:
             own.multiply((GRAD, ()), every, True, True)
-    return _released(min(found, key=lambda one: one.cost).steps)
+    best = min(found, key=lambda one: one.cost)
+    return best.cost, _released(best.steps)
 
 
 class _Steps:

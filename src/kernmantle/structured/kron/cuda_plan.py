@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from . import cost
-from .cost import LAUNCH, SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
+from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_plan import Tensor, joined, suits
 from .mma_plan import plan_of as mma_plan
 from .modes import Mode, cheapest
@@ -17,7 +17,7 @@ from .passes import Pass, in_order, plain_pass
 
 ROWS = 1024
 KINDS = ("mma", "fma", "matmul")
-WIDEST_JOINT = 2048
+MOST_JOINT = 2**22
 VALUES = {"f32": 64, "f64": 32}
 TILE = {"f32": 8192, "f64": 4096}
 WIDEST = 32
@@ -214,10 +214,10 @@ def _by_joint_matrix(
 ) -> tuple[float, Pass | None]:
     """Return the same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
     whole = Mode(plain.columns, plain.rows, 0)
-    if max(whole.columns, whole.rows) > WIDEST_JOINT:
+    if whole.columns * whole.rows > MOST_JOINT:
         return math.inf, None
     moved = 2 * SIZES[stored] * whole.columns * whole.rows
-    made = (len(plain.modes) - 1) * (2 * LAUNCH + cost.HOST_JOINT) + moved / memory_of(limits)
+    made = (len(plain.modes) - 1) * (cost.SMALL + cost.HOST_JOINT) + moved / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
     seconds = cost.HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
     return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .cost import LAUNCH, SIZES, memory_of
+from .cost import LAUNCH, SIZES, SMALL, memory_of
 from .cuda_plan import plan
 from .factor_gradient_plan import GramPlan, gram
 from .mma_plan import Tensor
@@ -16,8 +16,6 @@ from .modes import Mode, columns, parse, rows
 
 # Types of arrays whose steps have a price.
 PRICED = ("f16", "bf16", "f32", "f64")
-# Seconds of a small kernel behind others.
-SMALL = 2.5e-6
 
 
 @dataclass(frozen=True)

@@ -207,8 +207,10 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     parts: tuple[Layout, ...] = ()
     row, column = factors[0].stride()[-2:]
     if len(factors) > 1:
-        parts = tuple((tuple(factor.shape[-2:]), factor.stride()[-2:]) for factor in factors)
-        row, column = mode.columns, 1
+        # Rows of the product follow each other, or columns where those of the factors do.
+        whole = [factor.mT if row == 1 else factor for factor in factors]
+        parts = tuple((tuple(own.shape[-2:]), own.stride()[-2:]) for own in whole)
+        row, column = (1, mode.rows) if row == 1 else (mode.columns, 1)
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))

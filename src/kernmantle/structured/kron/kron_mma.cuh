@@ -114,7 +114,7 @@ struct KronMma {
     static __device__ __forceinline__ int row_of(const Args& g, const T*& from, int unit, int row, int items, int right) {
         const int fiber = ROWS ? unit * DOWN + row : unit * First::TILES, item = First::item(fiber);
         from += item * g.x_stride[KRON_C] + First::run(fiber) * (ROWS ? 1 : g.x_stride[KRON_RUN]) + (ROWS ? 0 : row * g.x_stride[KRON_RUN]);
-        return (!ROWS || fiber < First::LINES) && item < items ? (ROWS ? First::F::COLUMNS : min(B::RIGHT, right)) : 0;
+        return (!ROWS || fiber < First::FIBERS) && item < items ? (ROWS ? First::F::COLUMNS : min(B::RIGHT, right)) : 0;
     }
     // Starts the copies of one unit whose rows begin anywhere.
     static __device__ __forceinline__ void fetch_shifted(const Args& g, const Scheduler& p, int unit, T* stage, int lane) {

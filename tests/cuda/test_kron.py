@@ -104,6 +104,29 @@ def test_gradients(size, dtype):
         assert_close(one.cpu(), other, depth=x.numel(), magnitude=rounds * typical)
 
 
+ODD = (
+    (7, [(77, 77), (51, 51), (2, 2)]), (300, [(3, 3), (38, 38), (17, 17)]), (5, [(12, 46), (5, 205)]), (2, [(250, 7)] * 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("store", [None, False])
+@pytest.mark.parametrize("size", ODD, ids=named)
+def test_gradients_of_odd_extents(size, store, dtype):
+    x, factors = drawn(size, DTYPES[dtype], device="cuda")
+    leaves = [x.requires_grad_(), *(factor.requires_grad_() for factor in factors)]
+    out = km.kron_matmul(x, factors, store=store)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to("cuda", out.dtype)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    whole = exact[1]
+    for factor in exact[2:]:
+        whole = torch.kron(whole, factor)
+    wanted = torch.autograd.grad(exact[0] @ whole, exact, weight.double())
+    for one, other in zip(torch.autograd.grad(out, leaves, weight), wanted, strict=True):
+        rounds = DEVIATIONS * math.sqrt(2 * len(factors)) if out.dtype.itemsize == 2 else 1
+        assert_close(one, other, depth=x.numel(), magnitude=rounds * other.square().mean().sqrt())
+
+
 @pytest.mark.parametrize("size", [(24, [(64, 64)] * 2), (40, [(16, 16)] * 3), (16, [(8, 8)] * 3)], ids=named)
 def test_gradients_from_the_left(size):
     x, factors = drawn(size, torch.float32, "left", device="cuda")

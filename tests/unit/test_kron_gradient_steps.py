@@ -1,0 +1,124 @@
+"""The steps of gradients of Kronecker products, followed by torch's operations, against torch's own gradients."""
+
+import math
+import random
+
+import pytest
+import torch
+
+from kernmantle.backends.cuda.tiles import CARDS
+from kernmantle.structured.kron.gradient import outer, separated
+from kernmantle.structured.kron.gradient_cost import GpuPrice
+from kernmantle.structured.kron.gradient_steps import gradient_steps, seconds_of_steps
+from kernmantle.structured.kron.mma_plan import Tensor
+from kernmantle.structured.kron.modes import Mode, parse
+from kernmantle.structured.kron.torch_products import product
+from kernmantle.testing import assert_close
+
+
+class AnyPrice:
+    """Prices that are drawn, so that all orders and groups are taken."""
+
+    def __init__(self, seed):
+        self.source, self.prices = random.Random(seed), {}
+
+    def product(self, *step):
+        return self.prices.setdefault(step, self.source.random())
+
+    def sum(self, group, left, right):
+        return self.prices.setdefault((tuple(group), left, right), self.source.random())
+
+
+def _drawn(source):
+    """Text, sizes of factors, and some positions that the product could have applied between its passes."""
+    entries, shapes = [], []
+    while not shapes:
+        entries = []
+        for _ in range(source.randint(1, 5)):
+            if source.random() < 0.15:
+                entries.append(f"i{source.randint(1, 3)}")
+            else:
+                entries.append(str(len(shapes)))
+                shapes.append((source.randint(1, 4), source.randint(1, 4)))
+    order = [position for position, entry in enumerate(entries) if not entry.startswith("i")]
+    source.shuffle(order)
+    stops = sorted(source.sample(range(1, len(order)), min(len(order) - 1, source.randint(0, 2))))
+    return " ".join(entries), tuple(shapes), tuple(tuple(sorted(order[:stop])) for stop in stops)
+
+
+def _applied(modes, positions):
+    """The modes with identities at all other positions."""
+    return [mode if i in positions else Mode(mode.columns, mode.columns) for i, mode in enumerate(modes)]
+
+
+def _followed(steps, modes, x, factors, grad, saved):
+    """Gradients of x and the factors by the steps."""
+    values, through, found = [x, grad, *saved], None, [None] * len(factors)
+    for kind, *step, released in steps:
+        if kind == "product":
+            source, text, is_adjoint, is_last = step
+            own = [factor.mT if is_adjoint else factor for factor in factors]
+            values.append(product(values[source], own, parse(text, tuple(tuple(factor.shape) for factor in own))))
+            through = values[-1] if is_last else through
+        else:
+            of_x, of_grad, group, left, size = step
+            joint = outer(values[of_x], values[of_grad], left, size)
+            own = [factors[modes[position].factor] for position in group]
+            parts = [joint] if len(own) == 1 else separated(joint, own)
+            for position, part in zip(group, parts, strict=True):
+                found[modes[position].factor] = part
+        for number in released:
+            values[number] = None
+    return through, found
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("is_priced", [False, True])
+def test_steps_find_what_autograd_does(seed, is_priced):
+    source = random.Random(seed)
+    text, shapes, done = _drawn(source)
+    modes = parse(text, shapes)
+    x = torch.randn(3, math.prod(mode.columns for mode in modes), 2, dtype=torch.float64, requires_grad=True)
+    factors = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    out = product(x, factors, modes)
+    grad = torch.randn_like(out)
+    exact = torch.autograd.grad(out, [x, *factors], grad)
+    wanted, of_x = tuple(source.random() < 0.8 for _ in shapes), source.random() < 0.7
+    price = AnyPrice(seed) if is_priced else None
+    with torch.no_grad():
+        saved = [
+            product(
+                x, factors, [mode if i in own else Mode(mode.columns, mode.columns) for i, mode in enumerate(modes)]
+            )
+            for own in done
+        ]
+        steps = gradient_steps(text, shapes, wanted, (False,) * len(shapes), of_x, done, price)
+        through, found = _followed(steps, modes, x, factors, grad, saved)
+    assert (through is not None) == of_x
+    if through is not None:
+        assert_close(through, exact[0], depth=4**5)
+    for part, right, is_wanted in zip(found, exact[1:], wanted, strict=True):
+        if is_wanted:
+            assert_close(part, right, depth=4**5 * 6)
+
+
+def test_what_lies_between_passes_is_not_made_again():
+    shapes = ((3, 3), (4, 4), (5, 5))
+
+    def products(done, price=None):
+        steps = gradient_steps("0 1 2", shapes, (True,) * 3, (False,) * 3, True, done, price)
+        return sum(step[0] == "product" for step in steps)
+
+    price = GpuPrice(((300, 300),) * 3, 4, 1, "f32", CARDS["sm_90"], Tensor("f16", 3), True)
+    shapes = ((300, 300),) * 3
+    assert products(()) == products((), price) == 5
+    assert products(((2,), (1, 2)), price) == 3
+
+
+def test_saved_values_make_steps_no_slower():
+    shapes = ((77, 77), (108, 108), (51, 51), (2, 2))
+    price = GpuPrice(shapes, 158, 1, "bf16", CARDS["sm_90"], Tensor("bf16", 1), True)
+    seconds = [
+        seconds_of_steps("0 1 2 3", shapes, (True,) * 4, True, done, price) for done in ((), ((2, 3), (1, 2, 3)))
+    ]
+    assert seconds[1] < 0.9 * seconds[0]

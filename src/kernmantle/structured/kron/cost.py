@@ -20,8 +20,8 @@ LAUNCH = 4.5e-6
 # Seconds of a small kernel behind others.
 SMALL = 2.5e-6
 # Seconds that count of the host's: a tenth of what it takes to start a kernel of ours, a product of the vendor's
-# through torch, and what multiplies a factor out (10, 30 and 25 us; decisions 0023 and 0030). Of two plans that take the
-# GPU as long that with the fewest launches is taken.
+# through torch, and what multiplies a factor out (10, 30 and 25 us; decisions 0023 and 0030): of two plans that take
+# the GPU as long that with the fewest launches is taken.
 HOST_OWN, HOST_VENDOR, HOST_JOINT = 1e-6, 3e-6, 2.5e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9

@@ -56,7 +56,6 @@ struct GramTile {
             }
             return;
         }
-        static_assert(FLAT || COPIES % THREADS == 0, "all threads copy as much");
         const int along = threadIdx.x % ACROSS * WIDTH, down = threadIdx.x / ACROSS, at = down * PITCH + along;
         int entry = first + (ALONG ? down : along);
         i64 position = begin + (ALONG ? along : down);
@@ -64,6 +63,7 @@ struct GramTile {
         const i64 step = THREADS / ACROSS * (ALONG ? right : EXTENT);
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
+            if (COPIES % THREADS && threadIdx.x + n * THREADS >= COPIES) break;
             give(n, own, entry < EXTENT && position < count, at + n * (THREADS / ACROSS) * PITCH);
             own += step;
             if (ALONG) entry += THREADS / ACROSS;
@@ -102,8 +102,8 @@ struct GramTile {
     // Positions of a stage that no l has.
     static __device__ void clear(T* to) {
         constexpr int USED = ITEMS * RIGHT;
-        if (!FLAT || USED == DEEP) return;
-        for (int n = threadIdx.x; n < (DEEP - USED) * PITCH; n += THREADS) to[USED * PITCH + n] = T{};
+        if constexpr (FLAT && USED < DEEP)
+            for (int n = threadIdx.x; n < (DEEP - USED) * PITCH; n += THREADS) to[USED * PITCH + n] = T{};
     }
 
     // 16 x 16 entries and positions from there on as a left operand, or 16 entries as two right operands of 8.

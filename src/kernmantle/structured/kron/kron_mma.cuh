@@ -116,8 +116,15 @@ struct KronMma {
         from += item * g.x_stride[KRON_C] + First::run(fiber) * (ROWS ? 1 : g.x_stride[KRON_RUN]) + (ROWS ? 0 : row * g.x_stride[KRON_RUN]);
         return (!ROWS || fiber < First::FIBERS) && item < items ? (ROWS ? First::F::COLUMNS : min(B::RIGHT, right)) : 0;
     }
-    // Starts the copies of one unit whose rows begin anywhere.
-    static __device__ __forceinline__ void fetch_shifted(const Args& g, const Scheduler& p, int unit, T* stage, int lane) {
+    // Behind the last entry of x.
+    static __device__ __forceinline__ const T* end_of(const Args& g) {
+        i64 last = 0;
+#pragma unroll
+        for (int axis = 0; axis < KRON_AXES; ++axis) last += (g.size[axis] - 1) * g.x_stride[axis];
+        return (const T*)g.x + last + 1;
+    }
+    // Starts the copies of one unit whose rows begin anywhere; no more is read of the array than what is there.
+    static __device__ __forceinline__ void fetch_shifted(const Args& g, const Scheduler& p, int unit, T* stage, const T* end, int lane) {
         const int items = p.items(), right = p.right();
         unsigned short* shifts = (unsigned short*)(stage + DOWN * B::PITCH);
 #pragma unroll 4
@@ -125,8 +132,14 @@ struct KronMma {
             const int row = n / CHUNKS, chunk = n % CHUNKS;
             const T* from = (const T*)g.x + p.at;
             const int length = row_of(g, from, unit, row, items, right), shift = (int)((unsigned long long)from % 16) / 2;
-            const int bytes = length > 0 ? max(0, min(16, 2 * (length + shift - 8 * chunk))) : 0;
-            ptx::cp_async<16>(shared_address(stage + row * B::PITCH + 8 * chunk), bytes > 0 ? from - shift + 8 * chunk : (const T*)g.x - (unsigned long long)g.x % 16 / 2, bytes);
+            const T* own = from - shift + 8 * chunk;
+            T* to = stage + row * B::PITCH + 8 * chunk;
+            const bool valid = length > 0 && 8 * chunk < length + shift;
+            if (valid && own + 8 > end) {
+                for (int i = 0; i < 8; ++i) to[i] = own + i < end ? own[i] : T{};
+            } else {
+                ptx::cp_async<16>(shared_address(to), valid ? own : (const T*)g.x - (unsigned long long)g.x % 16 / 2, valid ? 16 : 0);
+            }
             if (chunk == 0) shifts[row] = shift;
         }
     }
@@ -278,10 +291,11 @@ struct KronMma {
         constexpr bool IN_REGISTERS = First::F::DEEP <= 4;
         Scheduler here(g, g.out_stride, first, apart, IN_REGISTERS), ahead(g, g.x_stride, first, apart, IN_REGISTERS);
         int left = first < tiles ? (tiles - first + apart - 1) / apart : 0, unit_ahead = own;
+        const T* const end = SHIFTED ? end_of(g) : nullptr;
         Pipeline filled, used;
         const auto prefetch = [&]() {
             if (left > 0) {
-                if constexpr (SHIFTED) fetch_shifted(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
+                if constexpr (SHIFTED) fetch_shifted(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, end, lane);
                 else fetch(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
                 unit_ahead += B::GROUP;
                 if (unit_ahead >= First::UNITS) {

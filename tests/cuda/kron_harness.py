@@ -128,6 +128,11 @@ class GramCase:
         """What its test is called."""
         return f"gram_{self.rows}x{self.columns}_{self.count}x{self.right}_{self.dtype}"
 
+    @property
+    def transposed(self) -> tuple[tuple[int, int], ...]:
+        """The size of a sum that goes to its transpose."""
+        return ((self.rows, self.columns),) if self.dtype == "f32" and self.count % 2 else ()
+
     def arrays(self) -> tuple[Array, Array]:
         """v and u."""
         random = np.random.default_rng(self.count)
@@ -179,9 +184,12 @@ def run_gram(machine: Machine, case: GramCase) -> Array:
     pointers = [int(buffer.handle) for buffer in (left, right, parts)]
     kernel(0, stream, shares * chosen.tiles, (*pointers, case.count, case.right))
     if shares > 1:
-        total = Kernel(binary_of(emit_total(case.dtype)), factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, "total")
+        total = Kernel(
+            binary_of(emit_total(case.dtype, case.transposed)), factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, "total"
+        )
         total(0, stream, -(-result.size // TOTAL_ENTRIES), (int(parts.handle), int(out.handle), shares, result.size))
-    return machine.download(out, result)
+    found = machine.download(out, result)
+    return found.reshape(case.columns, case.rows).T if case.transposed and shares > 1 else found
 
 
 def cases() -> Iterator[KronCase]:
@@ -272,7 +280,7 @@ def built(source: str, arch: str) -> Built:
 def sources_of(case: AnyCase, own: DeviceLimits) -> list[str]:
     """Sources that a case needs."""
     if isinstance(case, GramCase):
-        return [factor_gradient_emit.emit(case.plan(own)), emit_total(case.dtype)]
+        return [factor_gradient_emit.emit(case.plan(own)), emit_total(case.dtype, case.transposed)]
     if isinstance(case, BackCase):
         return [gradient_emit.emit(case.plan(own))]
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]

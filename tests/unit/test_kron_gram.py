@@ -38,7 +38,7 @@ def started(monkeypatch):
 
     monkeypatch.setattr(gradient_cuda, "index_of", lambda device: 0)
     monkeypatch.setattr(gradient_cuda, "limits", lambda index: HOPPER)
-    monkeypatch.setattr(gradient_cuda, "loaded", lambda plan, jobs, load: load(b"", b""))
+    monkeypatch.setattr(gradient_cuda, "loaded", lambda plan, jobs, load: load(b""))
     monkeypatch.setattr(gradient_cuda, "resident", lambda kernel, index: 1)
     monkeypatch.setattr(gradient_cuda, "start", start)
     return starts

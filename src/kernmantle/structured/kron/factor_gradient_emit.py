@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .factor_gradient_plan import STAGES, TOTAL_THREADS, GramPlan
 
@@ -30,13 +32,24 @@ def emit(plan: GramPlan) -> str:
     return "\n".join(text) + "\n"
 
 
-def emit_total(stored: str) -> str:
-    """CUDA C++ of the sum of shares, which are in float32."""
+def emit_total(stored: str, transposed: Sequence[tuple[int, int]] = ()) -> str:
+    """CUDA C++ of the sum of shares, which are in float32.
+
+    Those of matrices of the sizes ``transposed`` (rows, columns), one behind the other, go to their transposes.
+    """
+    places, offset = list[str](), 0
+    for rows, columns in transposed:
+        entry = f"(entry - {offset})" if offset else "entry"
+        offset += rows * columns
+        places.append(
+            f"entry < {offset} ? {entry} % {columns} * {rows} + {entry} / {columns} + {offset - rows * columns}"
+        )
     text = [
         '#include "kron_gram.cuh"',
         f'extern "C" __global__ void __launch_bounds__({TOTAL_THREADS})',
         f"{ENTRY}(const void* parts, void* out, long long shares, long long size) {{",
-        f"    km::kron_gram_total((const float*)parts, ({SCALARS[stored]}*)out, (int)shares, (int)size);",
+        f"    km::kron_gram_total((const float*)parts, ({SCALARS[stored]}*)out, (int)shares, (int)size,",
+        f"                        [](int entry) {{ return {' : '.join([*places, 'entry'])}; }});",
         "}",
     ]
     return "\n".join(text) + "\n"

@@ -51,11 +51,10 @@ def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:
 
 
 class Share(NamedTuple):
-    """Where in what a block writes the gradient of a factor is, and how it is read."""
+    """Where in what a block writes the gradient of a factor is, and its size."""
 
     offset: int
     size: tuple[int, int]
-    strides: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,8 @@ class BackPass:
     """One pass without addresses: the factors that it applies, those that x needs first, and its launch.
 
     ``numbers`` and ``rest`` are factors by number and axes by position, ``sources`` the factors in the order of the
-    kernel's parameters and ``layout`` the integers after them; ``size`` is that of what leaves the pass. ``kernel`` is
-    None where it was only collected; ``transposed`` says that gradients are to be those of transposed factors.
+    kernel's parameters and ``layout`` the integers after them; ``size`` is that of what leaves the pass. ``kernel`` and
+    ``total``, which adds up what its blocks write, are None where they were only collected.
     """
 
     plan: BackPlan
@@ -74,31 +73,25 @@ class BackPass:
     layout: tuple[int, ...]
     index: int
     kernel: Kernel | None
+    total: Kernel | None
     blocks: int
     size: int
     shares: tuple[Share, ...]
-    transposed: bool
 
     def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Any]:
-        """Return what leaves the pass, and the gradients of its factors in float32."""
+        """Return what leaves the pass, and the gradients of its factors."""
         v, x, device = _in_one_piece(v), _in_one_piece(x), x.device
         out = torch.empty(self.size, dtype=x.dtype, device=device)
-        if self.kernel is None:
-            return out, [x.new_zeros(share.size, dtype=torch.float32) for share in self.shares]
-        total = sum([share.size[0] * share.size[1] for share in self.shares])
-        parts = torch.empty(self.blocks, total, dtype=torch.float32, device=device)
-        pointers = [factors[number].data_ptr() for number in self.sources]
-        arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
-        start(self.kernel, self.index, self.blocks, arguments)
-        if not self.transposed:
-            whole = parts.sum(0)
-            return out, [whole.as_strided(share.size, share.strides, share.offset) for share in self.shares]
-        found: list[torch.Tensor] = []
-        for share in self.shares:  # each in one piece, which autograd would else copy
-            own = torch.empty(share.size[0], share.size[1], dtype=torch.float32, device=device)
-            view = parts.as_strided((self.blocks, *share.size), (total, *share.strides), share.offset)
-            found.append(torch.sum(view, 0, out=own))
-        return out, found
+        count = sum([share.size[0] * share.size[1] for share in self.shares])
+        found = torch.empty(count, dtype=x.dtype, device=device)
+        if self.kernel is not None and self.total is not None:
+            parts = torch.empty(self.blocks, count, dtype=torch.float32, device=device)
+            pointers = [factors[number].data_ptr() for number in self.sources]
+            arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
+            start(self.kernel, self.index, self.blocks, arguments)
+            sums = parts.data_ptr(), found.data_ptr(), self.blocks, count
+            start(self.total, self.index, -(-count // TOTAL_ENTRIES), sums)
+        return out, [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
 
 
 def _sources(plan: BackPlan, own: Sequence[int]) -> tuple[int, ...]:
@@ -111,8 +104,7 @@ def _sources(plan: BackPlan, own: Sequence[int]) -> tuple[int, ...]:
 def _shares(plan: BackPlan, transposed: bool) -> tuple[Share, ...]:
     found, offset = list[Share](), 0
     for rows, columns in plan.sizes:
-        size, strides = ((columns, rows), (1, columns)) if transposed else ((rows, columns), (columns, 1))
-        found.append(Share(offset, size, strides))
+        found.append(Share(offset, (columns, rows) if transposed else (rows, columns)))
         offset += rows * columns
     return tuple(found)
 
@@ -139,14 +131,15 @@ def bind(
         width = math.prod([modes[position].rows for position in rest]) * right
         numbers = tuple(modes[position].factor or 0 for position in positions)
         sources, index, kernel = _sources(plan, numbers), index_of(x.device), _kernel(plan)
+        total = _total(plan.stored, plan.arch, plan.sizes if transposed else ())
         strides = tuple(step for number in sources for step in factors[number].stride()[-2:])
         blocks = 1 if kernel is None else resident(kernel, index) * limits(index).sm_count
         blocks = min(plan.tiles(items, width), blocks)
         size = items * math.prod([columns for _, columns in plan.sizes]) * width
         found.append(
             BackPass(
-                plan, numbers, rest, sources, (*strides, items, width), index, kernel, blocks,
-                size, _shares(plan, transposed), transposed,
+                plan, numbers, rest, sources, (*strides, items, width), index, kernel, total, blocks,
+                size, _shares(plan, transposed),
             )
         )  # fmt: skip
         items *= math.prod([modes[position].columns for position in positions])
@@ -158,6 +151,15 @@ def _kernel(plan: BackPlan) -> Kernel | None:
         plan,
         lambda: [job_for(gradient_emit.emit(plan), plan.arch, str(plan))],
         lambda binary: Kernel(binary, gradient_emit.ENTRY, THREADS, plan.shared, title=str(plan)),
+    )
+
+
+def _total(stored: str, arch: str, transposed: tuple[tuple[int, int], ...] = ()) -> Kernel | None:
+    title = f"sum of shares {stored}{' transposed ' * bool(transposed)}{transposed or ''}"
+    return loaded(
+        ("kron total", stored, arch, transposed),
+        lambda: [job_for(factor_gradient_emit.emit_total(stored, transposed), arch, title)],
+        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, title=title),
     )
 
 
@@ -176,8 +178,6 @@ def gradients(
         value, shares = own(value, x if apply is None else apply(x, factors), factors, scale)
         for factor, share in zip(own.numbers, shares, strict=True):
             found[factor] = found[factor] + share if factor in found else share
-    if x.dtype != torch.float32:
-        found = {number: share.to(x.dtype) for number, share in found.items()}
     return value.view(x.shape), found
 
 
@@ -219,20 +219,14 @@ def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.
 def _summing(
     chosen: GramPlan, index: int, rows: int, columns: int, count: int, right: int
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    kernels = loaded(
+    kernel = loaded(
         chosen,
-        lambda: [
-            job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen)),
-            job_for(factor_gradient_emit.emit_total(chosen.stored), chosen.arch, f"sum of shares {chosen.stored}"),
-        ],
-        lambda *binaries: (
-            Kernel(binaries[0], factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
-            Kernel(binaries[1], factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, title="sum of shares"),
-        ),
+        lambda: [job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen))],
+        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
     )
-    if kernels is None:
+    total = _total(chosen.stored, chosen.arch)
+    if kernel is None or total is None:
         return lambda u, _: u.new_zeros(rows, columns)
-    kernel, total = kernels
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
 
     def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

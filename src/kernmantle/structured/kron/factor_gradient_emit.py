@@ -37,11 +37,11 @@ def emit_total(stored: str, transposed: Sequence[tuple[int, int]] = ()) -> str:
 
     Those of matrices of the sizes ``transposed`` (rows, columns), one behind the other, go to their transposes.
     """
-    places, offset = list[str](), 0
+    targets, offset = list[str](), 0
     for rows, columns in transposed:
         entry = f"(entry - {offset})" if offset else "entry"
         offset += rows * columns
-        places.append(
+        targets.append(
             f"entry < {offset} ? {entry} % {columns} * {rows} + {entry} / {columns} + {offset - rows * columns}"
         )
     text = [
@@ -49,7 +49,7 @@ def emit_total(stored: str, transposed: Sequence[tuple[int, int]] = ()) -> str:
         f'extern "C" __global__ void __launch_bounds__({TOTAL_THREADS})',
         f"{ENTRY}(const void* parts, void* out, long long shares, long long size) {{",
         f"    km::kron_gram_total((const float*)parts, ({SCALARS[stored]}*)out, (int)shares, (int)size,",
-        f"                        [](int entry) {{ return {' : '.join([*places, 'entry'])}; }});",
+        f"                        [](int entry) {{ return {' : '.join([*targets, 'entry'])}; }});",
         "}",
     ]
     return "\n".join(text) + "\n"

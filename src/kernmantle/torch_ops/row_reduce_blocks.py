@@ -69,7 +69,8 @@ def product(entries: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def smallest(keys: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the smallest of every row and where they are: by value, then by position, NaN last.
 
-    torch leaves open which of equal keys it takes. On GPUs it takes the first of them, on CPUs any.
+    torch leaves open which of equal keys it takes. On GPUs it takes the first of them, on CPUs any. Its sort on GPUs
+    compares bits, by which a NaN with a sign comes first: one that was negated, or infinity less infinity in float64.
     """
     positions = keys.topk(count, -1, False, True).indices
     if keys.device.type == "cpu":
@@ -81,7 +82,8 @@ def smallest(keys: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
             rank = torch.where(below, order - len(order), torch.where(equal, order, len(order)))
             positions = rank.topk(count, -1, False).indices
     positions = positions.sort(-1).values
-    ordered = keys.gather(-1, positions).sort(stable=True, dim=-1)
+    chosen = keys.gather(-1, positions)
+    ordered = chosen.masked_fill(chosen.isnan(), math.nan).sort(stable=True, dim=-1)
     return ordered.values, positions.gather(-1, ordered.indices)
 
 

@@ -61,7 +61,7 @@ _DEEPEST = 16
 _POSITION_BYTES = 8
 _THIN_THREADS, _STAGE, _MANY = 128, 256, 1 << 13
 _MOST_ROWS, _LONG_STAGE, _PLENTY = 8, 1024, 1 << 11
-_LONG_UNROLL, _FEW_CELLS = 8, 24
+_LONG_UNROLL, _LONG_CELLS = 8, 24
 """Rows of y at a time in long passes, and the numbers of rows x that a thread may hold for it: a Gaussian product of
 1e5 points in 3-D takes 3.63 ms on an H200, by 4 rows at a time 3.72."""
 _SHALLOW = 128
@@ -212,7 +212,7 @@ def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
     registers = most * each + (sizes["k"] + group) * words + 20
     resident = max(1, min(2 * _THIN_THREADS * 16 // (threads * most), _REGISTERS // (registers * threads)))
     tile = Tile("apply thin", threads, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin")
-    deeper = _LONG_UNROLL if cells <= _FEW_CELLS else unroll
+    deeper = _LONG_UNROLL if cells <= _LONG_CELLS else unroll
     wide = replace(tile, threads_m=2 * threads, columns=_LONG_STAGE, unroll=deeper, resident=1)
     plenty = -(-sizes["m"] // wide.m) * -(-sizes["n"] // wide.n) >= _PLENTY
     return (wide if plenty and most == _MOST_ROWS and resident == 2 else tile), group

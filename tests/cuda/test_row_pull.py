@@ -58,6 +58,33 @@ def test_both_sets_of_points(name, m, n, k, c, calls):
     _assert_right(found, want)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "rational", "both", "NaN", "zero"])
+@pytest.mark.parametrize(("m", "n", "k", "c"), [(700, 900, 20, 1), (1025, 2049, 3, 3), (600, 5000, 1, 4)])
+def test_numbers_that_are_tensors(name, m, n, k, c, calls):
+    """Scales and widths on the GPU give what the same numbers give, without a wait."""
+
+    def kernel(number, space):
+        return {
+            "gaussian": lambda: km.Gaussian(number(1.7)), "laplace": lambda: km.Laplace(number(2.3), p=1),
+            "rational": lambda: km.RationalQuadratic(number(3.0), alpha=number(2.0)),
+            "both": lambda: number(0.5) * km.Gaussian(number(1.0)) + km.Gaussian(3.0),
+            "NaN": lambda: km.Gaussian(number(torch.nan)), "zero": lambda: number(0.0) * km.Gaussian(number(2.0)),
+        }[space]()  # fmt: skip
+
+    tensors, g = (_points(m, k), _points(n, k, seed=1), _points(n, c, seed=2)), _points(m, c, seed=3)
+    given = kernel(lambda value: torch.tensor(value, device="cuda"), name)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = _gradients(given, tensors, g)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert calls == [True]
+    if name == "NaN":  # of which the host knows nothing
+        assert all(bool(each.isnan().all()) for each in found)
+    else:
+        _assert_right(found, _gradients(kernel(float, name), [tensor.double() for tensor in tensors], g.double()))
+
+
 def test_one_set_of_points(calls):
     tensors, g = (_points(800, 7), _points(800, 1, seed=2)), _points(800, 1, seed=3)
     found = _gradients(_kernel("gaussian"), tensors, g)

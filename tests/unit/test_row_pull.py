@@ -15,6 +15,13 @@ from kernmantle.torch_ops import row_reduce_autograd as autograd
 from kernmantle.torch_ops.namespaces import torch_namespace
 
 KERNELS = {"gaussian": km.Gaussian(1.7), "laplace": km.Laplace(2.3), "matern": km.Matern(2.0, nu=2.5)}
+TENSORS = {
+    "gaussian": km.Gaussian(torch.tensor(1.7)), "laplace": km.Laplace(torch.tensor(2.3), p=1),
+    "rational": km.RationalQuadratic(torch.tensor(3.0), alpha=torch.tensor(2.0)),
+    "both": torch.tensor(0.5) * km.Gaussian(torch.tensor(1.0)) + km.Gaussian(2.0),
+    "power": km.Kernel(lambda a, b, p: abs(a - b) ** p, lambda s, w: km.exp(-s * w), w=torch.tensor(0.7), p=1.5),
+}  # fmt: skip
+"""Kernels whose numbers are tensors."""
 
 
 @pytest.fixture
@@ -29,15 +36,16 @@ def taken(monkeypatch):
     return seen
 
 
-def written_out(pull, apply, numbers, own, other, g, v, products=None):
+def written_out(pull, apply, numbers, scalars, own, other, g, v, products=None):
     """The formula of the kernel over all pairs."""
     assert products is None
     space = torch_namespace(torch.float64, torch.device("cpu"))
-    given = {
+    given = dict(zip(pull.scalars, scalars, strict=True))
+    given |= {
         op.name: torch.tensor(value, dtype=torch.float64)
         for op, value in zip(apply.inner.numbers, numbers, strict=True)
     }
-    names = pull.numbers[len(given) :]
+    names = pull.numbers[len(numbers) :]
     given |= dict(zip(names, evaluate(pull.folded, given, space), strict=True))
     ends = {pull.own: own[:, None], pull.other: other[None]}
     mapped, partial = evaluate([pull.map, pull.partial], given | ends, space)
@@ -51,29 +59,30 @@ def _gradients(kernel, tensors, cotangent):
     return torch.autograd.grad(kernel.matmul(x, y, wanted[-1]), wanted, cotangent)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS.values(), *TENSORS.values()], ids=[*KERNELS, *(f"{n}s" for n in TENSORS)])
 @pytest.mark.parametrize("same", [False, True])
-def test_gradients_by_the_points(name, same, taken, monkeypatch):
+def test_gradients_by_the_points(kernel, same, taken, monkeypatch):
     monkeypatch.setattr(cuda_row_pull, "_pull", written_out)
     monkeypatch.setattr(cuda_row_pull, "_LEAST_ENTRIES", 1)
     x, y = torch.randn(30, 5, dtype=torch.float64), torch.randn(30 if same else 40, 5, dtype=torch.float64)
     tensors = (x, torch.randn(30, 2).double()) if same else (x, y, torch.randn(40, 2).double())
-    want = _gradients(KERNELS[name], tensors, torch.randn(30, 2, dtype=torch.float64))
+    want = _gradients(kernel, tensors, torch.randn(30, 2, dtype=torch.float64))
     ((text, numbers, *given),) = taken
     found = cuda_row_pull.pulled(text, numbers, *given)
     one = cuda_row_pull.pulled(text, numbers, *given[:-1], (False, True))
     assert one[0] is None
     assert torch.equal(one[1], found[1])
-    assert found.pop() is None  # that by v
+    assert found[2:] == [None] * (len(found) - 2)  # those by tensors of one number, and that by v
+    found = found[:2]
     found = [sum(found)] if same else found  # one tensor is given twice
     assert len(found) == len(tensors) - 1
     for one, other in zip(found, want, strict=False):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels_compile(name, taken):
-    _gradients(KERNELS[name], (torch.randn(8, 5), torch.randn(9, 5), torch.randn(9, 1)), torch.randn(8, 1))
+@pytest.mark.parametrize("kernel", [*KERNELS.values(), *map(TENSORS.get, ("gaussian", "rational"))])
+def test_kernels_compile(kernel, taken):
+    _gradients(kernel, (torch.randn(8, 5), torch.randn(9, 5), torch.randn(9, 1)), torch.randn(8, 1))
     for by_columns, card in ((False, "sm_80"), (True, "sm_90")):
         for depth, registers in ((20, 128), (64, 255)):
             plan = RowPullPlan(row_pull(taken[0][0], by_columns), depth, 1, card)
@@ -102,7 +111,7 @@ def by_products(monkeypatch):
     """Derivatives by products on the CPU, and whether they lost digits; the kernel behind them is not there."""
     seen = []
 
-    def pulled(pull, apply, numbers, own, other, g, v, products):
+    def pulled(pull, apply, numbers, scalars, own, other, g, v, products):
         seen.append(bool(products.loses))
         return products.derivative
 
@@ -115,6 +124,24 @@ def by_products(monkeypatch):
         autograd, "_in_kernels", lambda task, *given: cuda_row_pull.pulled(task.text, task.numbers, *given)
     )
     return seen
+
+
+def test_factors_of_tensors(by_products):
+    x, y, v, g = torch.randn(200, 20), torch.randn(300, 20), torch.randn(300, 2), torch.randn(200, 2)
+    for width in (4.0, torch.tensor(4.0)):
+        found = _gradients(km.Gaussian(width), (x, y, v), g)
+        for one, other in zip(found, _exactly(km.Gaussian(4.0), (x, y, v), g), strict=True):
+            assert (one.double() - other).norm() <= 1e-6 * other.norm()
+    assert by_products == [False] * 4
+
+
+def test_gradients_of_tensors_of_one_number_go_through_blocks(taken):
+    width = torch.tensor(1.7, requires_grad=True)
+    x, y, v = torch.randn(30, 5).requires_grad_(), torch.randn(40, 5), torch.randn(40, 2)
+    km.Gaussian(width).matmul(x, y, v).sum().backward()
+    ((text, numbers, *given),) = taken
+    assert cuda_row_pull.pulled(text, numbers, *given) is None
+    assert width.grad is not None
 
 
 def _exactly(kernel, tensors, cotangent):
@@ -163,7 +190,7 @@ def test_derivatives_by_products_say_when_digits_are_lost(kind, by_products):
 def test_products_take_bounded_memory(by_products, monkeypatch):
     tensors = torch.randn(200, 20), torch.randn(300, 20), torch.randn(300, 1)
     taken = []
-    monkeypatch.setattr(cuda_row_pull, "_pull", lambda *given: taken.append(given[-1]) or torch.zeros_like(given[3]))
+    monkeypatch.setattr(cuda_row_pull, "_pull", lambda *given: taken.append(given[-1]) or torch.zeros_like(given[4]))
     for limit, there in ((300 * 25, True), (300 * 25 - 1, False)):
         monkeypatch.setattr(cuda_row_pull, "_LARGEST_PRODUCT", limit)
         _gradients(km.Gaussian(4.0), tensors, torch.randn(200, 1))

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ..ir.differentiate import differentiate
 from ..ir.node import Node, const, postorder, rewrite, var, variables
+from ..ir.program import Operand, Program
 from .hoist import fold
 from .patterns import factors, product
 from .row_reduce import Apply, to_base_two
@@ -19,9 +20,10 @@ from .row_reduce import Apply, to_base_two
 
 @dataclass(frozen=True)
 class RowPull:
-    """``slope`` reads s0, ``partial`` and ``map`` the operands ``own`` and ``other``; all may read ``numbers``.
+    """``slope`` reads s0, ``partial`` and ``map`` the operands ``own`` and ``other``; all may read what is below.
 
-    ``numbers`` are those of the program, then those that are the values of ``folded``.
+    ``numbers`` are those of the program, then those that are the values of ``folded``; ``scalars`` are tensors of one
+    number.
     """
 
     own: str
@@ -31,6 +33,7 @@ class RowPull:
     slope: Node
     numbers: tuple[str, ...]
     folded: tuple[Node, ...]
+    scalars: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,15 @@ def row_pull(text: str, by_columns: bool) -> RowPull | None:
     inner, parts = Apply.parse(text).inner, _parts(text, by_columns)
     if parts is None:
         return None
-    numbers = tuple(operand.name for operand in inner.numbers)
-    folded = fold(rewrite([parts.slope], lambda leaf: leaf, to_base_two), numbers, letter="f")
-    names = numbers + folded.names
-    return RowPull(parts.own, parts.other, inner.map[0], parts.partial, folded.outputs[0], names, folded.values)
+    numbers, scalars = (tuple(operand.name for operand in of) for of in (inner.numbers, scalars_of(inner)))
+    folded = fold(rewrite([parts.slope], lambda leaf: leaf, to_base_two), numbers, scalars, letter="f")
+    (slope,), names = folded.outputs, numbers + folded.names
+    return RowPull(parts.own, parts.other, inner.map[0], parts.partial, slope, names, folded.values, scalars)
+
+
+def scalars_of(program: Program) -> tuple[Operand, ...]:
+    """Return the tensors of one number."""
+    return tuple(operand for operand in program.tensors if not operand.axes)
 
 
 @lru_cache(maxsize=1024)
@@ -78,7 +86,7 @@ def difference_pull(text: str, by_columns: bool) -> DifferencePull | None:
         return None
     apply = Apply.parse(text)
     sign = const(1 if ends[0] == parts.own else -1)
-    numbers = {operand.name for operand in apply.inner.numbers}
+    numbers = {operand.name for operand in (*apply.inner.numbers, *scalars_of(apply.inner))}
     of_slope = factors(parts.slope)
     of_slope = [each for factor in of_slope for each in factors(_unmasked(factor, numbers))]
     rest = [factor for factor in of_slope if set(variables([factor])) <= numbers]
@@ -99,7 +107,7 @@ def _unmasked(node: Node, numbers: Set[str]) -> Node:
 def _parts(text: str, by_columns: bool) -> _Parts | None:
     apply = Apply.parse(text)
     inner = apply.inner
-    arrays = [operand for operand in inner.operands if not operand.number]
+    arrays = [operand for operand in inner.operands if not operand.number and operand.axes]
     plain = apply.weighted and [red.name for red in inner.reductions] == ["sum"] and len(inner.reduced) == 1
     axes = {apply.row + inner.reduced: "row", apply.column + inner.reduced: "column"}
     by_role = {axes.get("".join(sorted(o.axes, key=inner.reduced.__eq__)), ""): o.name for o in arrays}
@@ -113,7 +121,7 @@ def _parts(text: str, by_columns: bool) -> _Parts | None:
     rest = [part for part in parts if part.number is None]
     if literals and rest:
         partial, slope = product(rest), Node("mul", (product(literals), slope))
-    if set(variables([slope])) - {"s0", *(operand.name for operand in inner.numbers)}:
+    if set(variables([slope])) - {"s0", *(operand.name for operand in (*inner.numbers, *scalars_of(inner)))}:
         return None
     return _Parts(own, other, partial, slope)
 

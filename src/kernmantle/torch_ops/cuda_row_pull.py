@@ -10,17 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..backends.cuda.launch import Kernel
-from ..backends.cuda.row_pull_emit import ENTRY, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowPullPlan, emit
-from ..compiler.row_pull import RowPull, difference_pull, row_pull
+from ..backends.cuda.row_pull_emit import ENTRY, LARGEST, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowPullPlan, emit
+from ..backends.reference.evaluate import evaluate as evaluate_tensors
+from ..compiler.row_pull import DifferencePull, RowPull, difference_pull, row_pull, scalars_of
 from ..compiler.row_reduce import Apply, transposed
 from ..ir.ops import evaluate
+from ..ir.program import Program
 from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start
 from .execute import Types
+from .namespaces import torch_namespace
 from .row_reduce_execute import run
 
 _LEAST_ENTRIES = 1 << 18
@@ -32,7 +36,6 @@ _LARGEST_PRODUCT = 1 << 26
 """Most numbers of what is multiplied and of the product: 256 MB."""
 _SKETCHES, _CANCELLATION = 4, 4.0
 """Products with random signs, and how much larger the parts may be than their difference: each digit more is lost."""
-_LARGEST = torch.finfo(torch.float32).max
 _TYPES = Types("f32", ("f32",)).text
 
 
@@ -46,11 +49,13 @@ def pulled(
     """
     apply = Apply.parse(text)
     ends = [row_pull(text, by_columns) for by_columns in (False, True)]
-    x, y = operands[0], operands[-1]
-    shaped = x.dim() == y.dim() == v.dim() == cotangent.dim() == 2
-    if not shaped or None in ends or len(operands) != 2 - apply.inner.symmetric:
+    count = 2 - apply.inner.symmetric
+    scalars = operands[count:]
+    x, y = operands[0], operands[count - 1]
+    shaped = x.dim() == y.dim() == v.dim() == cotangent.dim() == 2 and not any(t.dim() for t in scalars)
+    if not shaped or None in ends or len(scalars) != len(scalars_of(apply.inner)) or any(wanted[count:]):
         return None
-    names = [operand.name for operand in apply.inner.operands if not operand.number]
+    names = [operand.name for operand in apply.inner.operands if not operand.number and operand.axes]
     if any(apply.inner.operand(name).axes[1] != apply.inner.reduced for name in names):
         return None
     small = x.shape[1] <= MOST_NUMBERS and v.shape[1] <= MOST_COLUMNS
@@ -61,20 +66,21 @@ def pulled(
     assert by_column is not None
     first = apply.inner.operand(names[0]).axes[0] == apply.row
     rows, columns = (x, y) if first else (y, x)
-    chosen = wanted[: len(operands)] if first else wanted[: len(operands)][::-1]
-    swapped = [*reversed(operands), cotangent]
+    chosen = wanted[:count] if first else wanted[:count][::-1]
+    swapped = [*reversed(operands[:count]), *scalars, cotangent]
     found: list[torch.Tensor | None] = [None, None, None]
     if chosen[0]:
         products = _by_products(text, False, numbers, [*operands, v], rows, columns, cotangent)
-        found[0] = _pull(by_row, apply, numbers, rows, columns, cotangent, v, products)
+        found[0] = _pull(by_row, apply, numbers, scalars, rows, columns, cotangent, v, products)
     if chosen[-1]:
         products = _by_products(text, True, numbers, swapped, columns, rows, v)
-        found[1] = _pull(by_column, apply, numbers, columns, rows, v, cotangent, products)
+        found[1] = _pull(by_column, apply, numbers, scalars, columns, rows, v, cotangent, products)
         found[2] = None if products is None else products.plain
     of_rows, of_columns, of_v = found
+    none = [None] * len(scalars)
     if of_rows is not None and of_columns is not None and apply.inner.symmetric:
-        return [of_rows + of_columns, of_v]
-    return [of_rows, of_columns, of_v] if first else [of_columns, of_rows, of_v]
+        return [of_rows + of_columns, *none, of_v]
+    return [of_rows, of_columns, *none, of_v] if first else [of_columns, of_rows, *none, of_v]
 
 
 @dataclass(frozen=True)
@@ -99,8 +105,7 @@ def _by_products(
     fits = fits and max(m, n) * width <= _LARGEST_PRODUCT
     if pull is None or not fits or not limits(index_of(own.device)).has(("wgmma",)):
         return None
-    names = [operand.name for operand in Apply.parse(text).inner.numbers]
-    (factor,) = evaluate([pull.factor], dict(zip(names, numbers, strict=True)))
+    factor = _factor(pull, Apply.parse(text).inner, numbers, [tensor for tensor in operands if not tensor.dim()])
     centre = other.mean(0)
     own, other = own - centre, other - centre
     length = (other.square().sum(1) + own.square().sum(1).amax()).sqrt()[:, None]
@@ -112,7 +117,20 @@ def _by_products(
     found = own * (g * sums).sum(1, keepdim=True) - (g[:, :, None] * moments).sum(1)
     size, left = (torch.linalg.vector_norm(t, dtype=torch.float64) for t in (g[:, :, None] * sketch, found))
     loses = ~(size <= _CANCELLATION * math.sqrt(_SKETCHES) * left)
-    return _Products(float(factor) * found, loses.int(), sums.contiguous() if pull.same else None)
+    return _Products(factor * found, loses.int(), sums.contiguous() if pull.same else None)
+
+
+def _factor(
+    pull: DifferencePull, program: Program, numbers: Sequence[float], scalars: Sequence[torch.Tensor]
+) -> torch.Tensor | float:
+    """Return the factor of a derivative, on the device if it is made of tensors."""
+    values: dict[str, Any] = dict(zip((operand.name for operand in program.numbers), map(float, numbers), strict=True))
+    if not scalars:
+        return float(evaluate([pull.factor], values)[0])
+    space = torch_namespace(scalars[0].dtype, scalars[0].device)
+    values = {name: space.full((), value, "value") for name, value in values.items()}
+    values |= zip((operand.name for operand in scalars_of(program)), scalars, strict=True)
+    return evaluate_tensors([pull.factor], values, space)[0]
 
 
 def _signs(rows: int, columns: int, device: torch.device) -> torch.Tensor:
@@ -123,8 +141,8 @@ def _signs(rows: int, columns: int, device: torch.device) -> torch.Tensor:
 
 
 def _pull(
-    pull: RowPull, apply: Apply, numbers: Sequence[float], own: torch.Tensor, other: torch.Tensor, g: torch.Tensor,
-    v: torch.Tensor, products: _Products | None,
+    pull: RowPull, apply: Apply, numbers: Sequence[float], scalars: Sequence[torch.Tensor], own: torch.Tensor,
+    other: torch.Tensor, g: torch.Tensor, v: torch.Tensor, products: _Products | None,
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient by one set of points, where products lost digits or there are none."""
     index = index_of(own.device)
@@ -135,7 +153,7 @@ def _pull(
     out = own.new_empty(parts, *own.shape)
     names = [operand.name for operand in apply.inner.numbers]
     folded = evaluate(pull.folded, dict(zip(names, numbers, strict=True)))
-    values = [*numbers, *(max(-_LARGEST, min(_LARGEST, float(value))) for value in folded)]
+    values = [*numbers, *(max(-LARGEST, min(LARGEST, float(value))) for value in folded)]
     kernel = loaded(
         chosen,
         lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
@@ -144,6 +162,7 @@ def _pull(
     if kernel is not None:
         pointers = [tensor.data_ptr() for tensor in (*operands, out)]
         pointers.append(0 if products is None else products.loses.data_ptr())
+        pointers += [tensor.data_ptr() for tensor in scalars]
         blocks = -(-len(own) // THREADS) * parts
         start(kernel, index, blocks, (*pointers, len(own), len(other), parts, *map(float, values)))
     found = out[0] if parts == 1 else out.sum(0)

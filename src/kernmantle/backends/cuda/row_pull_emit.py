@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...compiler.hoist import Folded, fold
 from ...compiler.row_pull import RowPull
 from ...ir.node import Node
 from .row_reduce_emit import ApproximateEmitter
-from .spelling import Typed, cast
+from .spelling import ExpressionEmitter, Typed, cast, literal
 
 ENTRY, THREADS = "kernmantle_kernel", 256
 MOST_NUMBERS, MOST_COLUMNS = 64, 4
+LARGEST = 3.4028234663852886e38
+"""The largest float32, within which numbers are that a kernel reads; NaN stays."""
 _TWO_BLOCKS = 32
 """Most numbers a point of which two blocks of a multiprocessor have the registers."""
 _POINTERS = (
@@ -51,8 +54,11 @@ class RowPullPlan:
 
 def emit(plan: RowPullPlan) -> str:
     """Return the source of the kernel ``ENTRY``."""
-    numbers: dict[str, Typed] = {name: (f"number.v{i}", "value") for i, name in enumerate(plan.pull.numbers)}
-    ends: dict[str, Typed] = {plan.pull.own: ("a", "value"), plan.pull.other: ("b", "value")}
+    pull = plan.pull
+    made = fold([pull.slope], [*pull.numbers, *pull.scalars], letter="h")
+    members = [*pull.numbers, *pull.scalars, *made.names]
+    numbers: dict[str, Typed] = {name: (f"number.v{i}", "value") for i, name in enumerate(members)}
+    ends: dict[str, Typed] = {pull.own: ("a", "value"), pull.other: ("b", "value")}
 
     def function(head: str, node: Node, names: dict[str, Typed]) -> list[str]:
         writer = ApproximateEmitter(names, True, approximate=True)
@@ -60,10 +66,12 @@ def emit(plan: RowPullPlan) -> str:
         body = [f"        {text}" for text in (*writer.code, f"return {cast(value, 'value')};")]
         return [f"    static __device__ __forceinline__ C {head} {{", *body, "    }"]
 
-    count = len(plan.pull.numbers)
-    parameters = [*_POINTERS, *(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]
+    count, scalars = len(pull.numbers), len(pull.scalars)
+    parameters = [*_POINTERS, *(f"const float* scalar{i}" for i in range(scalars))]
+    parameters += [*(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]
     operands = "C a, C b, const Numbers& number"
     arguments = ", ".join(["own", "other", "g", "v", "out", "gate", *_SIZES, "number"])
+    values = ", ".join([*(f"float(v{i})" for i in range(count)), *(f"*scalar{i}" for i in range(scalars))])
     return "\n".join(
         [
             f"// {plan}",
@@ -72,18 +80,32 @@ def emit(plan: RowPullPlan) -> str:
             "struct Body {",
             "    typedef float C;",
             "    struct Numbers {",
-            *(f"        C v{i};  // {name}" for i, name in enumerate(plan.pull.numbers)),
+            *(f"        C v{i};  // {name}" for i, name in enumerate(members)),
             "    };",
-            *function(f"map({operands})", plan.pull.map, numbers | ends),
-            *function(f"partial({operands})", plan.pull.partial, numbers | ends),
-            *function("slope(C s, const Numbers& number)", plan.pull.slope, numbers | {"s0": ("s", "value")}),
+            *function(f"map({operands})", pull.map, numbers | ends),
+            *function(f"partial({operands})", pull.partial, numbers | ends),
+            *function("slope(C s, const Numbers& number)", made.outputs[0], numbers | {"s0": ("s", "value")}),
             "};",
             "",
             f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.resident}) {ENTRY}(',
             f"    {', '.join(parameters)}) {{",
-            f"    const Body::Numbers number = {{{', '.join(f'float(v{i})' for i in range(count))}}};",
+            *_made(made, numbers, values),
             f"    km::pull_rows<Body, {plan.depth}, {plan.columns}>({arguments});",
             "}",
             "",
         ]
     )
+
+
+def _made(made: Folded, numbers: dict[str, Typed], values: str) -> list[str]:
+    """Return the statements of the numbers that the functions read; some are made of tensors, within float32."""
+    if not made.names:
+        return [f"    const Body::Numbers number = {{{values}}};"]
+    writer = ExpressionEmitter(numbers, True)
+    found = [cast(value, "value") for value in writer.expressions(made.values)]
+    largest = literal(LARGEST, "value")
+    code = [f"Body::Numbers number = {{{values}}};", "typedef Body::C C;", *writer.code]
+    for name, value in zip(made.names, found, strict=True):
+        within = f"{value} > {largest} ? {largest} : {value} < -{largest} ? -{largest} : {value}"
+        code.append(f"{numbers[name][0]} = {within};")
+    return [f"    {text}" for text in code]

@@ -29,8 +29,10 @@ HEADLINE = {
     "nearest_128": RowCase("nearest_128", NEAREST, "smallest", 16384, 100000, 128, 32),
     "nearest_3": RowCase("nearest_3", NEAREST, "smallest", 100000, 100000, 3, 1),
     "weighted_50": RowCase("weighted_50", WEIGHTED, "largest", 20000, 100000, 50, 10),
+    "nearest_256": RowCase("nearest_256", ROOTS, "smallest", 20000, 100000, 256, 10),
+    "nearest_784": RowCase("nearest_784", NEAREST, "smallest", 20000, 100000, 784, 32),
 }
-SPILLED = {"nearest_128": 0, "weighted_50": 192}
+SPILLED = {"nearest_128": 0, "weighted_50": 216, "nearest_256": 104, "nearest_784": 104}
 """Bytes that the kernel that selects may spill, 96 elsewhere, so that three blocks share a multiprocessor."""
 
 
@@ -53,7 +55,7 @@ def test_compiles_without_spilling_or_serialised_products(name: str) -> None:
     assert "C75" not in log
     kernels = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
     assert set(kernels) == {"kernmantle_kernel", SELECT, SPLIT}
-    assert int(kernels["kernmantle_kernel"]) == 0
+    assert int(kernels["kernmantle_kernel"]) <= (8 if name == "nearest_784" else 0)
     assert int(kernels[SPLIT]) <= 4
     assert int(kernels[SELECT]) <= SPILLED.get(name, 96)
 
@@ -74,7 +76,9 @@ def test_the_fallback_compiles_with_its_gate() -> None:
         ({"k": 128}, True),
         ({"k": 2}, True),
         ({"k": 1}, False),
-        ({"k": 129}, False),
+        ({"k": 129}, True),
+        ({"k": 4096}, True),
+        ({"k": 4097}, False),
         ({"l": 32}, True),
         ({"l": 33}, False),
         ({"a": 2}, False),
@@ -129,24 +133,30 @@ def test_the_plan_says_what_it_does() -> None:
 
 
 @pytest.mark.parametrize("m", [264, 512, 257, 100000, 3000000])
-@pytest.mark.parametrize(("n", "k"), [(2048, 2), (100001, 64), (5000000, 128)])
+@pytest.mark.parametrize(("n", "k"), [(2048, 2), (100001, 64), (5000000, 128), (2048, 129), (100001, 384), (5000000, 1000)])
 def test_memory_holds_every_tile_that_is_read(m: int, n: int, k: int) -> None:
     case = HEADLINE["nearest_64"]
     tile = planned(case, k=k).tile
     sizes = case.sizes() | {"m": m, "n": n, "k": k}
     layout, (down, across), band = select_plan.memory(tile, sizes), tiles_of(tile, sizes), band_rows(tile, sizes)
-    assert down * 128 == -(-m // 256) * 256
-    assert (across - 1) * 128 < n <= across * 128
-    assert band % 256 == 0
-    assert band * across * 32 <= select_plan.BAND_BYTES or band == 256
+    deep = k > 128
+    stored = -(-k // 64) * 64 if deep else tile.depth
+    assert down * 128 == -(-m // tile.m) * tile.m
+    assert 0 <= across * 128 - n < tile.n
+    assert band % tile.m == 0
+    assert band * across * 32 <= select_plan.BAND_BYTES or band == tile.m
     ends = [*layout.offsets[1:], layout.size]
-    wanted = [LIST_BYTES, down * 256 * tile.depth, across * 256 * tile.depth, down * 128 * 16]
+    wanted = [LIST_BYTES, down * 256 * stored, across * 256 * stored, down * 128 * 16]
     wanted += [across * 4 * 132, across * 8 * 8, band * across * 8 * 4]
     for first, end, size in zip(layout.offsets, ends, wanted, strict=True):
         assert first % 128 == 0
         assert end - first >= size
-    assert k <= 16 * tile.unroll <= max(tile.depth, 16)
-    assert select_plan.shared_bytes(tile) >= tile.stages * 256 * tile.depth + SIDES * 528
+    assert deep or k <= 16 * tile.unroll <= max(tile.depth, 16)
+    staged = tile.stages * 256 * tile.depth + SIDES * 528
+    if deep:  # rows that stay, or travel with two tiles of columns
+        staged = 256 * 64 * (tile.unroll + tile.stages * (2 if tile.unroll else 3)) + 4 * 528
+        assert tile.unroll in (0, -(-k // 64))
+    assert CARDS["sm_90"].shared_per_block >= select_plan.shared_bytes(tile) >= staged
 
 
 def made_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int, tuple[Any, ...]]]:

@@ -28,6 +28,8 @@ SCALED = km.Contraction("mk,nk,h:->mn", lambda a, b: (a - b) ** 2, epilogue=lamb
 EDGES = [
     (255, 127, 1, 1), (256, 128, 16, 2), (257, 129, 17, 31), (16, 1, 3, 1), (17, 32, 20, 32), (64, 1000, 64, 10),
     (300, 4097, 100, 10), (700, 5000, 33, 32), (130, 2049, 128, 16), (40, 15, 8, 15), (513, 20000, 2, 5),
+    (129, 257, 129, 1), (128, 256, 192, 32), (300, 4097, 200, 10), (64, 1000, 256, 31), (257, 3001, 384, 5),
+    (130, 2300, 385, 10), (40, 15, 500, 15), (70, 2100, 784, 32), (20, 700, 4096, 3),
 ]  # fmt: skip
 
 
@@ -72,7 +74,7 @@ def test_the_nearest_are_those_of_float64(m: int, n: int, k: int, count: int) ->
     check(*nearest(ROOTS, x, y, count), d.sqrt(), 1e-6)
 
 
-PARTS = [(300, 5000, 20, 33), (130, 4097, 64, 100), (16, 20000, 100, 256), (64, 1300, 3, 64)]
+PARTS = [(300, 5000, 200, 50), (300, 5000, 20, 33), (130, 4097, 64, 100), (16, 20000, 100, 256), (64, 1300, 3, 64)]
 
 
 def in_parts(contraction: km.Contraction, x: torch.Tensor, y: torch.Tensor, count: int, how: str = "smallest") -> Any:
@@ -145,9 +147,9 @@ def test_parts_are_captured_in_a_graph() -> None:
     assert torch.equal(found[1], first[1].flip(0))
 
 
-def hard(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = normal(600, 50), normal(3000, 50, seed=1)
-    outlier, outliers, centres = y.clone(), y.clone(), 10 * normal(30, 50)
+def hard(name: str, k: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = normal(600, k), normal(3000, k, seed=1)
+    outlier, outliers, centres = y.clone(), y.clone(), 10 * normal(30, k)
     outlier[7] *= 1e6
     outliers[5::128] *= 1e4
     low = normal(4000, 1, seed=2) * 1e-3
@@ -155,10 +157,10 @@ def hard(name: str) -> tuple[torch.Tensor, torch.Tensor]:
         "itself": (x, x),
         "offset": (x + 1e3, y + 1e3),
         "offset itself": (x + 1e4, x + 1e4),
-        "twins": (x, torch.cat([x.flip(0) + 1e-3 * normal(600, 50, seed=2), y])),
-        "twins of few": (x, torch.cat([x[::10] + 1e-6 * normal(60, 50), y])),
-        "clusters": (centres.repeat(20, 1) + 0.05 * normal(600, 50), centres.repeat(100, 1) + 0.05 * normal(3000, 50)),
-        "tight clusters": (centres.repeat(20, 1), centres.repeat(100, 1) + 1e-4 * normal(3000, 50)),
+        "twins": (x, torch.cat([x.flip(0) + 1e-3 * normal(600, k, seed=2), y])),
+        "twins of few": (x, torch.cat([x[::10] + 1e-6 * normal(60, k), y])),
+        "clusters": (centres.repeat(20, 1) + 0.05 * normal(600, k), centres.repeat(100, 1) + 0.05 * normal(3000, k)),
+        "tight clusters": (centres.repeat(20, 1), centres.repeat(100, 1) + 1e-4 * normal(3000, k)),
         "outlier": (x, outlier),
         "outliers": (x, outliers),
         "far rows": (torch.cat([x[:100] * 1e8, x]), y),
@@ -189,16 +191,27 @@ def test_points_whose_products_tell_little(name: str, count: int) -> None:
     check(*nearest(SQUARES, x, y, count), d)
 
 
-def test_equal_columns_come_by_index() -> None:
-    x = normal(300, 20)
+@pytest.mark.parametrize("k", [200, 500])
+@pytest.mark.parametrize("name", [name for name in HARD if name not in ("one number", "equal", "few values")])
+def test_points_of_many_numbers_whose_products_tell_little(name: str, k: int) -> None:
+    x, y = hard(name, k)
+    d = squared(x, y)
+    d = torch.where(d > 3.4028235e38, math.inf, d)
+    check(*nearest(SQUARES, x, y, 10), d)
+
+
+@pytest.mark.parametrize("k", [20, 300])
+def test_equal_columns_come_by_index(k: int) -> None:
+    x = normal(300, k)
     places = nearest(SQUARES, x, x.repeat(40, 1), 32)[1]
     assert torch.equal(places, torch.arange(300, device="cuda")[:, None] + 300 * torch.arange(32, device="cuda"))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("side", [0, 1])
-def test_points_that_are_not_finite(value: float, side: int) -> None:
-    pair = [normal(600, 50), normal(3000, 50, seed=1)]
+@pytest.mark.parametrize("k", [50, 300])
+def test_points_that_are_not_finite(value: float, side: int, k: int) -> None:
+    pair = [normal(600, k), normal(3000, k, seed=1)]
     pair[side][5, 3] = value
     check(*nearest(SQUARES, *pair, 10), squared(*pair))
     pair[1][10:2995, 7] = value
@@ -216,6 +229,9 @@ def test_weights_layouts_types_and_batches() -> None:
     found = nearest(WEIGHTED, x, y, 10, w=w)
     wanted = squared(x, y, w.double()).sort(-1)[0][:, :10]
     assert torch.allclose(found[0].double(), wanted, rtol=1e-4, atol=1e-4)
+    x, y, w = normal(300, 200).bfloat16().T, normal(3000, 600)[:, ::2], normal(300).abs()
+    check(*nearest(SQUARES, x.float(), y, 10), squared(x, y))
+    check(*nearest(WEIGHTED, x.float(), y, 10, w=w), squared(x, y, w.double()))
     x, y = normal(3, 1, 257, 30), normal(2, 2049, 30)
     d = ((x.double()[..., :, None, :] - y.double()[..., None, :, :]) ** 2).sum(-1)
     check(*nearest(SQUARES, x, y, 7), d)
@@ -238,9 +254,10 @@ def test_metrics_and_kernels_take_it() -> None:
     assert torch.equal(km.Laplace(3.0, p=2.0).argkmax(x, y, 12), places)
 
 
-def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("k", [24, 300, 400])
+def test_bands_of_rows(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
     monkeypatch.setattr(select_plan, "BAND_BYTES", 1)
-    x, y = normal(1000, 24), normal(2100, 24, seed=1)
+    x, y = normal(1000, k), normal(2100, k, seed=1)
     check(*nearest(SQUARES, x, y, 9), squared(x, y))
 
 

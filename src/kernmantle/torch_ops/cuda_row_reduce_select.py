@@ -40,7 +40,7 @@ def launcher(
     tile, entry = chosen.tile, chosen.rows.ports.index(chosen.rows.matrix.outs[0])
     layout, device = chosen.memory(sizes), torch.device("cuda", index)
     fixed = tuple(values[slot] for slot in chosen.integers)
-    splitters, columns = sum(tiles_of(tile, sizes)), tiles_of(tile, sizes)[1]
+    splitters, columns = sum(tiles_of(tile, sizes)), -(-sizes["n"] // tile.n)
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
     band = band_rows(tile, sizes)
     bands = [(first, min(band, sizes["m"] - first)) for first in range(0, sizes["m"], band)]

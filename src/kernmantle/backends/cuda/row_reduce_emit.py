@@ -14,8 +14,7 @@ from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
 from .row_reduce_plan import JOINERS, CudaRowPlan, ends
 from .score_plan import SIDES
-from .select_plan import RESIDENT, SELECTORS, wanted_sign
-from .select_plan import SIDES as NORMS
+from .select_plan import SELECTORS, is_deep, resident_selectors, template_of, wanted_sign
 from .spelling import TYPES, ExpressionEmitter, Typed, cast, literal
 
 ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
@@ -46,6 +45,10 @@ _OTHERS = {
     "select": (
         (SELECT, SELECTORS, "select_rows<Apply, Tile>"),
         (SPLIT, SPLITTERS, "split_candidates<Apply, Source, Tile>"),
+    ),
+    "select_deep": (
+        (SELECT, SELECTORS, "select_rows<Apply, Tile>"),
+        (SPLIT, SPLITTERS, "split_deep_candidates<Apply, Source, Tile>"),
     ),
     "wide": ((SCALE, SPLITTERS, "scale_columns<Apply, Tile>"), (SPLIT, SPLITTERS, "split_columns<Apply, Tile>")),
     "columns": (
@@ -289,8 +292,8 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
         last = [f"    if ({test}) return;"] if plan.form in _HANDED else gate
         more, call = ", km::i64 blocks, km::i64 tiles, km::i64 columns", "join_runs<Apply, Tile::BM>"
         code += ["", *kernel(str(JOINERS), JOIN, f"{call}(g, blocks, tiles, columns)", more, last)]
-    for name, threads, call in _OTHERS.get(plan.form, ()):
-        bounds = f"{threads}, {RESIDENT[plan.tile.depth]}" if name == SELECT else str(threads)
+    for name, threads, call in _OTHERS.get(_header(plan), ()):
+        bounds = f"{threads}, {resident_selectors(plan.tile)}" if name == SELECT else str(threads)
         code += ["", *kernel(bounds, name, f"{call}(g)")]
     return code
 
@@ -302,7 +305,7 @@ def _template(plan: CudaRowPlan) -> list[str]:
         "tile": (tile.threads_m, tile.rows, tile.columns, tile.depth, tile.unroll),
         "pipelined": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
         "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
-        "select": (tile.depth, tile.unroll, tile.threads // 128, tile.rows // 2, tile.stages, NORMS),
+        "select": template_of(tile)[1],
         "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages),
         "columns": (
             tile.depth, tile.unroll, plan.group, tile.threads // 128, tile.n, tile.stages,
@@ -314,7 +317,8 @@ def _template(plan: CudaRowPlan) -> list[str]:
     if plan.form in _HANDED:
         source = ["struct Source : Body {", "    typedef Apply::Args Args;", "};", ""]
         bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
-        tiles = f"typedef km::{plan.form.capitalize()}Tile<{', '.join(map(str, shape))}> Tile;"
+        name = template_of(tile)[0] if plan.form == "select" else f"{plan.form.capitalize()}Tile"
+        tiles = f"typedef km::{name}<{', '.join(map(str, shape))}> Tile;"
         return [*source, tiles, f'static_assert({bytes_of} <= {plan.shared}, "shared memory");']
     name = f"km::Apply{plan.form.capitalize()}<{', '.join(map(str, shape))}>"
     bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
@@ -323,7 +327,8 @@ def _template(plan: CudaRowPlan) -> list[str]:
 
 def _call(plan: CudaRowPlan) -> str:
     if plan.form == "select":
-        return f"find_minima<Apply, Tile, {SELECT_PRODUCER}, {SELECT_CONSUMER}>"
+        deep = "deep_" * is_deep(plan.tile)
+        return f"find_{deep}minima<Apply, Tile, {SELECT_PRODUCER}, {SELECT_CONSUMER}>"
     if plan.form not in ("pipelined", *_ON_TENSOR_CORES):
         return f"apply_{plan.form}<Apply, Tile>" if plan.form in ("thin", "scan") else "gram<Apply, Tile>"
     if plan.form in _ON_TENSOR_CORES:
@@ -333,12 +338,19 @@ def _call(plan: CudaRowPlan) -> str:
     return f"pipelined<Apply, Tile, {producer}, {consumer}>"
 
 
+def _header(plan: CudaRowPlan) -> str:
+    """Return which header has the templates, without its prefix."""
+    if plan.form == "select" and is_deep(plan.tile):
+        return "select_deep"
+    return "groups" if plan.grouped else plan.form
+
+
 def emit_rows(plan: CudaRowPlan) -> str:
     """Return the source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
     gate = [f'#include "{"select" if plan.rows.selects else "score"}_gate.cuh"'] * plan.gated
     code = [
         f"// {plan}",
-        f'#include "apply_{"groups" if plan.grouped else plan.form}.cuh"',
+        f'#include "apply_{_header(plan)}.cuh"',
         *gate,
         "",
         *body_of(plan.matrix),

@@ -26,9 +26,14 @@ _MOST_IN_PARTS, _SHARE = 256, 4
 BAND_BYTES = 256 << 20
 """Most bytes of minima at a time."""
 ROWS_A_BLOCK, SELECTORS, LIST_BYTES = 8, 256, 1024
-RESIDENT = {32: 3, 64: 3, 128: 2}
-"""Blocks of the kernel that selects for each multiprocessor, by positions of a point."""
+_RESIDENT = {32: 3, 64: 3, 128: 2}
+"""Blocks of the kernel that selects for each multiprocessor, by positions of a point; 2 where they come in pieces."""
 _STAGES = {32: 8, 64: 8, 128: 6}
+_PIECE, _DEEPEST = 64, 4096
+"""Positions of a point in a stage, and most of them, where points have more than a block has whole ones of."""
+_STAGES_HELD = {0: 4, 3: 5, 4: 4, 5: 4, 6: 4}
+"""Stages by how many pieces of the rows stay in shared memory, 0 where they come with the columns."""
+_SIDES_DEEP = 2
 _SIDE_BYTES = 4 * (POINTS + 4)
 _GROUP = 16
 _MOST_COLUMNS = 1 << 31
@@ -79,25 +84,50 @@ def part_count(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) ->
 def select_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
     """Return the tile, where selections by score tiles are faster."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
-    deep = _LEAST_DEPTH <= sizes["k"] <= max(_STAGES)
+    deep = _LEAST_DEPTH <= sizes["k"] <= _DEEPEST
     large = sizes["m"] >= _LEAST_ROWS and _LEAST_COLUMNS <= sizes["n"] < _MOST_COLUMNS
     large = large and sizes["m"] * sizes["n"] >= _LEAST_ENTRIES
     suits = limits.has(("wgmma",)) and single and deep and large and sizes["l"] <= MOST
     found = selection_order(rows) if suits else None
     if found is None or (found.factor is None and found.sign != wanted_sign(rows)):
         return None
+    if sizes["k"] > max(_STAGES):
+        pieces = -(-sizes["k"] // _PIECE)
+        held = pieces if pieces in _STAGES_HELD else 0
+        return Tile("apply select deep", 64, 4, 2, 64, _PIECE, 1, held, 1, 1.0, "select", _STAGES_HELD[held])
     size = next(size for size in _STAGES if sizes["k"] <= size)
     return Tile("apply select", 64, 4, 4, 32, size, 1, -(-sizes["k"] // 16), 1, 1.0, "select", _STAGES[size])
 
 
+def is_deep(tile: Tile) -> bool:
+    """Return whether points come in pieces, and columns in pairs of tiles."""
+    return tile.n > POINTS
+
+
 def shared_bytes(tile: Tile) -> int:
     """Return the dynamic shared memory of a block."""
-    return tile.stages * (2 * tile.depth * POINTS + 16) + SIDES * (_SIDE_BYTES + 8)
+    piece = 2 * tile.depth * POINTS
+    if not is_deep(tile):
+        return tile.stages * (piece + 16) + SIDES * (_SIDE_BYTES + 8)
+    stage = piece * (2 if tile.unroll else 3)
+    return tile.unroll * piece + tile.stages * (stage + 16) + _SIDES_DEEP * (2 * _SIDE_BYTES + 8) + 16
+
+
+def resident_selectors(tile: Tile) -> int:
+    """Return how many blocks of the kernel that selects a multiprocessor shall hold."""
+    return 2 if is_deep(tile) else _RESIDENT[tile.depth]
+
+
+def template_of(tile: Tile) -> tuple[str, tuple[int, ...]]:
+    """Return the name of the tile's template and what it is instantiated with."""
+    if is_deep(tile):
+        return "DeepSelectTile", (tile.unroll, tile.stages, _SIDES_DEEP)
+    return "SelectTile", (tile.depth, tile.unroll, tile.threads // 128, tile.rows // 2, tile.stages, SIDES)
 
 
 def tiles_of(tile: Tile, sizes: Mapping[str, int]) -> tuple[int, int]:
     """Return how many tiles of points rows and columns are split into."""
-    return -(-sizes["m"] // tile.m) * tile.m // POINTS, -(-sizes["n"] // POINTS)
+    return -(-sizes["m"] // tile.m) * tile.m // POINTS, -(-sizes["n"] // tile.n) * tile.n // POINTS
 
 
 def band_rows(tile: Tile, sizes: Mapping[str, int]) -> int:
@@ -109,9 +139,10 @@ def band_rows(tile: Tile, sizes: Mapping[str, int]) -> int:
 def memory(tile: Tile, sizes: Mapping[str, int]) -> ScoreMemory:
     """Return where the list, both operands' halves, what is known of rows, columns and groups, and minima lie."""
     down, across = tiles_of(tile, sizes)
-    split, groups = 2 * tile.depth * POINTS, POINTS // _GROUP
-    pieces = (
+    pieces = -(-sizes["k"] // tile.depth) if is_deep(tile) else 1
+    split, groups = 2 * tile.depth * POINTS * pieces, POINTS // _GROUP
+    parts = (
         LIST_BYTES, down * split, across * split, 16 * down * POINTS, across * _SIDE_BYTES, 8 * across * groups,
         4 * band_rows(tile, sizes) * across * groups,
     )  # fmt: skip
-    return ScoreMemory.of(pieces)
+    return ScoreMemory.of(parts)

@@ -28,6 +28,7 @@ KM_DEVICE unsigned long long wgmma_descriptor(unsigned address, unsigned leading
 #define KM_D8(d, i) KM_D4(d, i), KM_D4(d, i + 1)
 #define KM_D16(d, i) KM_D8(d, i), KM_D8(d, i + 2)
 #define KM_D32(d, i) KM_D16(d, i), KM_D16(d, i + 4)
+#define KM_D64(d) KM_D32(d, 0), KM_D32(d, 8), KM_D32(d, 16), KM_D32(d, 24)
 #define KM_E8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define KM_E32(d, i) KM_E8(d, i), KM_E8(d, i + 8), KM_E8(d, i + 16), KM_E8(d, i + 24)
 #define KM_NAMES_8 "%0, %1, %2, %3"
@@ -41,6 +42,10 @@ KM_DEVICE unsigned long long wgmma_descriptor(unsigned address, unsigned leading
     KM_NAMES_128 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
     ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define KM_NAMES_256 \
+    KM_NAMES_192 \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d += a b, a in registers, b a descriptor of shared memory that is contiguous along n.
 #define KM_ADD(n, a, b, ...)                                                                                                 \
@@ -114,9 +119,11 @@ KM_PRODUCT(192, "%96", "%97", "%98", KM_E32(d, 0), KM_E32(d, 32), KM_E32(d, 64))
     KM_BLOCKS(bf16, "bf16", n, a, b, keeping, __VA_ARGS__)
 KM_BOTH(64, "%32", "%33", "%34", KM_D32(d, 0))
 KM_BOTH(128, "%64", "%65", "%66", KM_D32(d, 0), KM_D32(d, 8))
+KM_BOTH(256, "%128", "%129", "%130", KM_D64(d))
 #undef KM_BOTH
 #undef KM_BLOCKS
 
+#undef KM_NAMES_256
 #undef KM_NAMES_192
 #undef KM_NAMES_128
 #undef KM_NAMES_96
@@ -127,6 +134,7 @@ KM_BOTH(128, "%64", "%65", "%66", KM_D32(d, 0), KM_D32(d, 8))
 #undef KM_NAMES_8
 #undef KM_E32
 #undef KM_E8
+#undef KM_D64
 #undef KM_D32
 #undef KM_D16
 #undef KM_D8

@@ -18,11 +18,9 @@ struct Nearest {
     typedef typename Body::template Column<0> Y;
     static constexpr unsigned WHOLE = 0xffffffffu;
     static constexpr u64 NONE = ~0ull;
-    static constexpr int LANES = Tile::POSITIONS / 4, TOGETHER = 32 / LANES, EACH = GROUP_COLUMNS / TOGETHER, BATCH = 512;
+    static constexpr int LANES = Tile::LANES, TOGETHER = 32 / LANES, EACH = GROUP_COLUMNS / TOGETHER, BATCH = 512;
     static constexpr int AHEAD = EACH < 8 ? EACH : 8;
-    // Share of both norms by which an accumulator may be wrong: tensor cores cut each of 17 terms to 24 bits at every
-    // step; norms are sums of fewer than 20 rounded terms.
-    static constexpr float ROUNDING = (2.1f * Tile::KS + 3.0f) * 1e-6f, LEAST = 1e-33f;
+    static constexpr float LEAST = 1e-33f;
     static_assert(EACH == LANES / 2, "pairs of lanes are left with a column");
 
     const Args& g;
@@ -30,59 +28,82 @@ struct Nearest {
     const int lane, count, groups;
     const float* minima;
     u64* queue;
+    // Share of both norms by which an accumulator may be wrong: tensor cores cut each of 17 terms to 24 bits at every
+    // step; norms are sums of one rounded term a step, or of fewer than 20.
+    const float rounding;
     float norm, radius, limit;
     float x[4];
     u64 nearest;
 
     __device__ __forceinline__ Nearest(const Args& g_, i64 band_row, u64* queue_)
         : g(g_), row(g_.first + band_row), lane(threadIdx.x % 32), count((int)g_.size[ROLE_L]),
-          groups((int)ceil_div(g_.size[ROLE_N], SCORE_ROWS) * TILE_GROUPS), minima((const float*)g_.work + band_row * groups), queue(queue_),
-          limit(infinity<float>()), nearest(NONE) {
+          groups((int)ceil_div(g_.size[ROLE_N], Tile::BN) * (Tile::BN / GROUP_COLUMNS)), minima((const float*)g_.work + band_row * groups),
+          queue(queue_), rounding((2.1f * Tile::steps(g_.size[ROLE_K]) + 3.0f) * 1e-6f), limit(infinity<float>()), nearest(NONE) {
         const float4 own = g.rows[row];
         norm = own.x;
         radius = own.y;
         read_along_k<X, false>(x, row_of<X>(g, origin(), row), g, lane % LANES * 4);
     }
 
-    // Whether all columns of a group with this minimum are further than the nearest so far. The limit is a little more
-    // than their distance, infinite while there is none.
-    __device__ __forceinline__ bool is_far(float least, float radius_of_columns, float norm_of_columns) const {
-        const float error = fmaf(ROUNDING, norm + norm_of_columns, LEAST);
-        return sqrtf(fmaxf(least + norm - error, 0.0f)) - (radius + radius_of_columns) > limit;
+    // Of all columns.
+    __device__ __forceinline__ float largest_radius() const { return __int_as_float(*(volatile const int*)(g.list + LARGEST_RADIUS)); }
+    __device__ __forceinline__ float largest_norm() const { return __int_as_float(*(volatile const int*)(g.list + LARGEST_NORM)); }
+    // A distance that the columns of a group with this minimum have at least. The nearest so far are not further than the
+    // limit, a little more than their distance, infinite while there is none.
+    __device__ __forceinline__ float bound_of(float least, float radius_of_columns, float norm_of_columns) const {
+        const float error = fmaf(rounding, norm + norm_of_columns, LEAST);
+        return sqrtf(fmaxf(least + norm - error, 0.0f)) - (radius + radius_of_columns);
     }
-    __device__ __forceinline__ bool is_far(float least, int group) const {
+    __device__ __forceinline__ float bound_of(float least, int group) const {
         const float2 most = __ldg(g.groups + group);
-        return is_far(least, most.x, most.y);
+        return bound_of(least, most.x, most.y);
+    }
+    // A minimum that groups with columns within this distance do not exceed, whatever the group, but for outliers.
+    __device__ __forceinline__ float minimum_at(float distance, float radius_of_columns, float norm_of_columns) const {
+        const float error = fmaf(1.1f * rounding, norm + norm_of_columns, LEAST);
+        distance += radius + radius_of_columns;
+        const float reach = fmaf(distance * distance, 1.0001f, error - norm);
+        return reach < MOST_SQUARE ? reach : infinity<float>();
     }
     // A minimum that groups of the nearest do not exceed, from one that `count` of them do not, but for outliers.
     __device__ __forceinline__ float reach_of(float least, float radius_of_columns, float norm_of_columns) const {
-        const float error = fmaf(ROUNDING, norm + norm_of_columns, LEAST);
-        const float distance = sqrtf(fmaxf(least + norm + error, 0.0f)) + 2.0f * (radius + radius_of_columns);
-        const float reach = fmaf(distance * distance, 1.0001f, error - norm);
-        return reach < MOST_SQUARE ? reach : infinity<float>();
+        const float error = fmaf(rounding, norm + norm_of_columns, LEAST);
+        const float distance = sqrtf(fmaxf(least + norm + error, 0.0f)) + radius + radius_of_columns;
+        return minimum_at(distance, radius_of_columns, norm_of_columns);
     }
 
     // Columns of a group by differences; lanes 0 .. 15 and 16 .. 31 get the same keys.
     __device__ __forceinline__ u64 compare(int group) const {
         const auto p = origin();
         const i64 first = (i64)(group / TILE_GROUPS) * SCORE_ROWS, last = g.size[ROLE_N] - 1;
-        const int part = lane % LANES, which = lane / LANES, k = 4 * part;
+        const int part = lane % LANES, which = lane / LANES;
         float s[EACH];
 #pragma unroll
         for (int start = 0; start < EACH; start += AHEAD) {
-            float y[AHEAD][4];
+            typename Body::Registers sum[AHEAD];
+            auto add = [&](const float (&own)[4], i64 k) {
+                float y[AHEAD][4];
 #pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                const i64 n = first + group_column(group % TILE_GROUPS, (start + i) * TOGETHER + which);
-                read_along_k<Y, false>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
+                for (int i = 0; i < AHEAD; ++i) {
+                    const i64 n = first + group_column(group % TILE_GROUPS, (start + i) * TOGETHER + which);
+                    read_along_k<Y, false>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
+                }
+#pragma unroll
+                for (int i = 0; i < AHEAD; ++i) add_four<Body>(sum[i], own, y[i], g, k);
+            };
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) Body::initial(sum[i]);
+            add(x, 4 * part);
+            if constexpr (Tile::DEEP) {
+#pragma unroll 1
+                for (i64 k = 4 * part + 4 * LANES; k < g.size[ROLE_K]; k += 4 * LANES) {
+                    float own[4];
+                    read_along_k<X, false>(own, row_of<X>(g, p, row), g, k);
+                    add(own, k);
+                }
             }
 #pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                typename Body::Registers sum;
-                Body::initial(sum);
-                add_four<Body>(sum, x, y[i], g, k);
-                s[start + i] = sum.r0;
-            }
+            for (int i = 0; i < AHEAD; ++i) s[start + i] = sum[i].r0;
         }
         // while a lane has several columns it gives half of them away
 #pragma unroll
@@ -103,14 +124,17 @@ struct Nearest {
 
     // Takes the groups of the first lanes' candidates, those that are not too far.
     __device__ __forceinline__ void take(u64 candidates, int candidates_left) {
+        const bool mine = lane < candidates_left;
+        const float bound = bound_of(from_ordered_bits((unsigned)(candidates >> 32)), mine ? (int)(unsigned)candidates : 0);
 #pragma unroll 1
         for (int c = 0; c < candidates_left; c += 2) {
             u64 fresh = NONE;
 #pragma unroll 1
             for (int f = 0; f < 2; ++f) {
-                const u64 candidate = __shfl_sync(WHOLE, candidates, (c + f) % 32);
-                if (c + f >= candidates_left || is_far(from_ordered_bits((unsigned)(candidate >> 32)), (int)(unsigned)candidate)) continue;
-                const u64 keys = compare((int)(unsigned)candidate);
+                const int group = __shfl_sync(WHOLE, (int)(unsigned)candidates, (c + f) % 32);
+                const float distance = __shfl_sync(WHOLE, bound, (c + f) % 32);
+                if (c + f >= candidates_left || distance > limit) continue;
+                const u64 keys = compare(group);
                 if (lane / 16 == f) fresh = keys;
             }
             const u64 worst = __shfl_sync(WHOLE, nearest, count - 1);
@@ -180,19 +204,32 @@ struct Nearest {
 
     // Compares every group behind `cut` that is not too far; false if that is too much for all rows together.
     __device__ __forceinline__ bool repeat(u64 cut) {
-        const i64 most = most_repeated(g.size[ROLE_M]);
         int waiting = 0;
 #pragma unroll 1
-        for (int base = 0; base < groups + 32; base += 32) {
-            const int group = base + lane;
-            const float least = group < groups ? fminf(__ldcs(minima + group), infinity<float>()) : infinity<float>();
-            const u64 key = candidate(least, group);
-            waiting = put(group < groups && key > cut && !is_far(least, group), key, waiting);
-            while (waiting >= 32 || (base >= groups && waiting > 0)) {
+        for (int base = 0; base < groups; base += BATCH) {
+            const float reach = minimum_at(limit, largest_radius(), largest_norm());
+            float4 w[BATCH / 128];
+#pragma unroll
+            for (int f = 0; f < BATCH / 128; ++f) w[f] = minima_of(base + 128 * f + 4 * lane);
+#pragma unroll
+            for (int f = 0; f < BATCH / 128; ++f) {
+                const float each[4] = {w[f].x, w[f].y, w[f].z, w[f].w};
+                // what is not a number is reached
+                if (__all_sync(WHOLE, fminf(fminf(each[0], each[1]), fminf(each[2], each[3])) > reach)) continue;
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const int group = base + 128 * f + 4 * lane + e;
+                    const u64 key = candidate(each[e], group);
+                    const bool reached = group < groups && key > cut && !(each[e] > reach);
+                    waiting = put(reached && !(bound_of(each[e], group) > limit), key, waiting);
+                }
+            }
+#pragma unroll 1
+            while (waiting >= 32 || (base + BATCH >= groups && waiting > 0)) {
                 int before = 0;
-                if (lane == 0) before = atomicAdd(g.list + REPEATED, waiting < 32 ? waiting : 32);
-                if (__shfl_sync(WHOLE, before, 0) > most) return false;
                 const int now = waiting < 32 ? waiting : 32;
+                if (lane == 0) before = atomicAdd(g.list + REPEATED, now);
+                if (__shfl_sync(WHOLE, before, 0) > most_repeated(g.size[ROLE_M])) return false;
                 take(take_from_queue(waiting), now);
             }
         }
@@ -203,14 +240,14 @@ struct Nearest {
         if (norm != norm) {
             nearest = (u64)0x7fffffffu << 32 | (unsigned)lane;
         } else {
-            const float radius_of_columns = __int_as_float(g.list[LARGEST_RADIUS]), norm_of_columns = __int_as_float(g.list[LARGEST_NORM]);
             float reach = infinity<float>();
-            const u64 best = smallest(reach, radius_of_columns, norm_of_columns);
+            const u64 best = smallest(reach, largest_radius(), largest_norm());
             take(best, __popc(__ballot_sync(WHOLE, best != NONE)));
             const u64 last = __shfl_sync(WHOLE, best, 31), beyond = ((u64)ordered_bits(infinity<float>()) << 32) - 1;
             u64 cut = last != NONE ? last : (u64)ordered_bits(reach) << 32 | 0xffffffffu;
             cut = cut < beyond ? cut : beyond;
-            if (!is_far(from_ordered_bits((unsigned)(cut >> 32)), radius_of_columns, norm_of_columns) && !repeat(cut)) return;
+            const float left = bound_of(from_ordered_bits((unsigned)(cut >> 32)), largest_radius(), largest_norm());
+            if (!(left > limit) && !repeat(cut)) return;
         }
         if (lane >= count) return;
         const auto p = origin();

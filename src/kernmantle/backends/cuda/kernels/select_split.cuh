@@ -36,8 +36,12 @@ template <int POSITIONS_, int KS_, int GROUPS_, int PIECES_, int STAGES_, int SI
 struct SelectTile {
     static constexpr int POSITIONS = POSITIONS_, KS = KS_, GROUPS = GROUPS_, PIECES = PIECES_, STAGES = STAGES_, SIDES = SIDES_;
     static constexpr int BM = 64 * GROUPS * PIECES, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
-    static constexpr float SHARE = 0.0f;
+    // Lanes of the kernel that selects which read a column together.
+    static constexpr int LANES = POSITIONS / 4;
+    static constexpr bool DEEP = false;
     typedef ScoreLayout<POSITIONS / 2> Layout;
+    // Steps of 16 positions that products add up.
+    static __device__ __forceinline__ int steps(i64) { return KS; }
 };
 constexpr int SELECT_SIDE = SCORE_ROWS + 4;
 
@@ -57,6 +61,19 @@ struct SelectSplit {
     // Lanes that share a row, eight positions each, and how often a warp's lanes pass over its rows.
     static constexpr int LANES = POSITIONS / 8, PASSES = EACH * LANES / 32;
     static_assert(PASSES >= 2 && LANES <= 16, "a warp has several rows at once");
+
+    // The radius of a point of squared norm `size` whose numbers moved by the root of `moved`, in units of its tile: a centred
+    // value is within 2^-24 relative, one times the root of a weight within 2^-22.
+    static __device__ __forceinline__ float radius_of(float moved, float unit, float size) {
+        return fmaf(sqrtf(moved), 1.00001f * unit, (Source::WEIGHTED ? 4e-7f : 1e-7f) * sqrtf(size));
+    }
+    static __device__ __forceinline__ float norm_of(int operand, bool multiplied, float rounded, float size) {
+        return multiplied ? rounded : operand == 0 && size != size ? size : infinity<float>();
+    }
+    // Where a factor turns the order around, products select the wrong columns.
+    static __device__ __forceinline__ void check_order(const Args& g) {
+        if (blockIdx.x == 0 && threadIdx.x == 0 && !Body::ordered(Body::fixed(g, origin()), g.number)) atomicMax(g.list + UNSUITED, 1);
+    }
 
     template <class P>
     static __device__ void split(const Args& g, const float* centre, int operand, i64 tile, int warp, int lane) {
@@ -106,9 +123,7 @@ struct SelectSplit {
             }
             *(Pack<f16, 8>*)(to + Layout::at(row, k)) = high;
             const float moved = warp_sum<LANES / 2>(rest[0] + rest[1]), rounded = warp_sum<LANES / 2>(norm[0] + norm[1]) * unit * unit;
-            // a centred value is within 2^-24 relative, one times the root of a weight within 2^-22
-            const float radius = fmaf(sqrtf(moved), 1.00001f * unit, (Source::WEIGHTED ? 4e-7f : 1e-7f) * sqrtf(size[s]));
-            const float bound = multiplied ? rounded : operand == 0 && size[s] != size[s] ? size[s] : infinity<float>();
+            const float radius = radius_of(moved, unit, size[s]), bound = norm_of(operand, multiplied, rounded, size[s]);
             if (lane % LANES == 0) {
                 norms[row] = bound;
                 radii[row] = multiplied ? radius : 0.0f;
@@ -155,7 +170,7 @@ __device__ __forceinline__ void split_candidates(const typename Body::Args& g) {
     typedef SelectSplit<Body, Source, Tile> S;
     __shared__ float centre[SCORE_ROWS];
     S::S::find_centre(g, centre);
-    if (blockIdx.x == 0 && threadIdx.x == 0 && !Body::ordered(Body::fixed(g, origin()), g.number)) atomicMax(g.list + UNSUITED, 1);
+    S::check_order(g);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const i64 rows = ceil_div(g.size[ROLE_M], Tile::BM) * Tile::BM / SCORE_ROWS, tile = blockIdx.x;
     if (tile < rows)

@@ -15,7 +15,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import SELECT, SPLIT, emit_rows
-from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
+from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, plan_rows
 from kernmantle.backends.cuda.select_plan import LIST_BYTES, SIDES, band_rows, tiles_of
 from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.ir.program import Program
@@ -92,6 +92,13 @@ def test_the_fallback_compiles_with_its_gate() -> None:
 )
 def test_sizes_that_are_taken(changes: dict[str, int], there: bool) -> None:
     assert (planned(HEADLINE["nearest_64"], **changes).form == "select") is there
+
+
+def test_points_of_many_numbers_are_worth_it_in_batches_too() -> None:
+    case = HEADLINE["nearest_784"]
+    assert is_worth_it(case.rows, case.sizes(), CARDS["sm_90"])
+    assert is_worth_it(case.rows, case.sizes() | {"b": 3}, CARDS["sm_90"])
+    assert not is_worth_it(case.rows, case.sizes(), CARDS["sm_80"])
 
 
 @pytest.mark.parametrize("card", sorted(set(CARDS) - {"sm_90"}))

@@ -303,7 +303,7 @@ def _table() -> dict[str, Kernel]:
         table.add(f"row_reduce {name.removeprefix('rows_')}", _rows(name), tuple(CARDS))
     for name in ("gauss_20", "weights_40", "logsumexp_64"):
         table.add(f"row_reduce score {name}", _score(name), HOPPER)
-    for name in ("nearest_64", "weighted_50"):
+    for name in ("nearest_64", "weighted_50", "nearest_256", "nearest_784"):
         table.add(f"row_reduce select {name}", _select(name), HOPPER)
     table.add("row_reduce wide gauss_3_64", _wide("gauss_3_64"), HOPPER)
     for name in (*columns.HEADLINE, *columns.DEEP):

@@ -245,7 +245,7 @@ def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
     """Whether a kernel is quicker than blocks: not of few rows, nor where products of the vendor's are quicker."""
     if scans(rows, sizes) or columns_tiles(rows, sizes, limits) or part_count(rows, sizes, limits):
         return True
-    if select_tile(rows, sizes, limits) is not None:
+    if rows.selects and select_tile(rows, {**sizes, "a": 1, "b": 1, "c": 1}, limits) is not None:
         return True
     most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
     suits = sizes["m"] >= SCAN_ROWS and sizes["l"] <= most

@@ -31,7 +31,7 @@ _RESIDENT = {32: 3, 64: 3, 128: 2}
 _STAGES = {32: 8, 64: 8, 128: 6}
 _PIECE, _DEEPEST = 64, 4096
 """Positions of a point in a stage, and most of them, where points have more than a block has whole ones of."""
-_STAGES_HELD = {0: 4, 3: 5, 4: 4, 5: 4, 6: 4}
+_DEEP_STAGES = {0: 4, 3: 5, 4: 4, 5: 4, 6: 4}
 """Stages by how many pieces of the rows stay in shared memory, 0 where they come with the columns."""
 _SIDES_DEEP = 2
 _SIDE_BYTES = 4 * (POINTS + 4)
@@ -93,8 +93,8 @@ def select_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
         return None
     if sizes["k"] > max(_STAGES):
         pieces = -(-sizes["k"] // _PIECE)
-        held = pieces if pieces in _STAGES_HELD else 0
-        return Tile("apply select deep", 64, 4, 2, 64, _PIECE, 1, held, 1, 1.0, "select", _STAGES_HELD[held])
+        resident = pieces if pieces in _DEEP_STAGES else 0
+        return Tile("apply select deep", 64, 4, 2, 64, _PIECE, 1, resident, 1, 1.0, "select", _DEEP_STAGES[resident])
     size = next(size for size in _STAGES if sizes["k"] <= size)
     return Tile("apply select", 64, 4, 4, 32, size, 1, -(-sizes["k"] // 16), 1, 1.0, "select", _STAGES[size])
 

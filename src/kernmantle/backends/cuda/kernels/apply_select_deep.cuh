@@ -11,14 +11,14 @@ namespace km {
 
 template <class Body, class Tile>
 __device__ constexpr int apply_select_shared_bytes() {
-    return Tile::HELD * Tile::Layout::BYTES + Tile::STAGES * (Tile::STAGE + 16) + Tile::SIDES * (2 * SELECT_SIDE * 4 + 8) + 16;
+    return Tile::RESIDENT * Tile::Layout::BYTES + Tile::STAGES * (Tile::STAGE + 16) + Tile::SIDES * (2 * SELECT_SIDE * 4 + 8) + 16;
 }
 
 template <class Body, class Tile>
 struct DeepMinima : RowsOfGroup<Body> {
     typedef typename Body::Args Args;
     typedef typename Tile::Layout Layout;
-    static constexpr int KS = Tile::KS, GROUPS = Tile::GROUPS, HELD = Tile::HELD, STAGES = Tile::STAGES, SIDES = Tile::SIDES;
+    static constexpr int KS = Tile::KS, GROUPS = Tile::GROUPS, RESIDENT = Tile::RESIDENT, STAGES = Tile::STAGES, SIDES = Tile::SIDES;
     static constexpr int BM = Tile::BM, BN = Tile::BN, SIDE = 2 * SELECT_SIDE, STAGE = Tile::STAGE, PIECE = Layout::BYTES;
     using RowsOfGroup<Body>::g, RowsOfGroup<Body>::group, RowsOfGroup<Body>::lane, RowsOfGroup<Body>::local_row;
 
@@ -27,9 +27,9 @@ struct DeepMinima : RowsOfGroup<Body> {
     float score[BN / 2];
 
     __device__ __forceinline__ DeepMinima(const Args& g_, unsigned char* raw)
-        : RowsOfGroup<Body>(g_), sides((const float*)(raw + HELD * PIECE + STAGES * STAGE)) {
+        : RowsOfGroup<Body>(g_), sides((const float*)(raw + RESIDENT * PIECE + STAGES * STAGE)) {
         rows = shared_address(raw);
-        tiles = rows + HELD * PIECE;
+        tiles = rows + RESIDENT * PIECE;
         full = tiles + STAGES * STAGE + SIDES * SIDE * 4;
         tiles_empty = full + 8 * STAGES;
         sides_empty = tiles_empty + 8 * STAGES;
@@ -67,11 +67,11 @@ struct DeepMinima : RowsOfGroup<Body> {
 #pragma unroll 1
         while (spans.next()) {
             const unsigned char* of_rows = g.tiles[0] + (g.first / SCORE_ROWS + spans.row) * deep * PIECE;
-            if constexpr (HELD > 0) {
+            if constexpr (RESIDENT > 0) {
                 ptx::mbarrier_wait_parity(rows_empty, phase);
                 phase ^= 1;
-                ptx::mbarrier_arrive_expect_tx(rows_full, HELD * PIECE);
-                ptx::cp_async_bulk(rows, of_rows, HELD * PIECE, rows_full);
+                ptx::mbarrier_arrive_expect_tx(rows_full, RESIDENT * PIECE);
+                ptx::cp_async_bulk(rows, of_rows, RESIDENT * PIECE, rows_full);
             }
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
@@ -84,7 +84,7 @@ struct DeepMinima : RowsOfGroup<Body> {
                     ptx::mbarrier_arrive_expect_tx(bar, STAGE + (k == 0 ? SIDE * 4 : 0));
                     ptx::cp_async_bulk(to, from + k * PIECE, PIECE, bar);
                     ptx::cp_async_bulk(to + PIECE, from + (deep + k) * PIECE, PIECE, bar);
-                    if constexpr (HELD == 0) ptx::cp_async_bulk(to + 2 * PIECE, of_rows + k * PIECE, PIECE, bar);
+                    if constexpr (RESIDENT == 0) ptx::cp_async_bulk(to + 2 * PIECE, of_rows + k * PIECE, PIECE, bar);
                     if (k == 0) ptx::cp_async_bulk(tiles + STAGES * STAGE + side.at * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, bar);
                     tile.advance();
                 }
@@ -141,7 +141,7 @@ struct DeepMinima : RowsOfGroup<Body> {
             const i64 m0 = (i64)spans.row * BM;
             const float unit = -2.0f * g.rows[g.first + m0].z;
             float* to = (float*)g.work + (m0 + local_row()) * pitch + lane % 4 * 2;
-            if constexpr (HELD > 0) {
+            if constexpr (RESIDENT > 0) {
                 ptx::mbarrier_wait_parity(rows_full, phase);
                 phase ^= 1;
             }
@@ -151,7 +151,7 @@ struct DeepMinima : RowsOfGroup<Body> {
                 for (int k = 0; k < deep; ++k) {
                     const unsigned from = tiles + tile.at * STAGE;
                     ptx::mbarrier_wait_parity(full + 8 * tile.at, tile.phase);
-                    multiply(from, (HELD > 0 ? rows + k * PIECE : from + 2 * PIECE) + group * (64 * Layout::ROW), k > 0);
+                    multiply(from, (RESIDENT > 0 ? rows + k * PIECE : from + 2 * PIECE) + group * (64 * Layout::ROW), k > 0);
                     if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
                     tile.advance();
                 }
@@ -162,7 +162,7 @@ struct DeepMinima : RowsOfGroup<Body> {
                 if (lane == 0) ptx::mbarrier_arrive(sides_empty + 8 * side_at);
                 if (++side_at == SIDES) side_at = 0;
             }
-            if (HELD > 0 && lane == 0) ptx::mbarrier_arrive(rows_empty);
+            if (RESIDENT > 0 && lane == 0) ptx::mbarrier_arrive(rows_empty);
         }
     }
 };

@@ -5,15 +5,15 @@
 
 namespace km {
 
-// Shape: two warpgroups of 64 rows, two tiles of columns at once, STAGES of 64 positions on their way. The first HELD times 64
-// positions of the rows stay in shared memory, which are all of them; where HELD is 0 those of a stage come with the columns.
-template <int HELD_, int STAGES_, int SIDES_>
+// Shape: two warpgroups of 64 rows, two tiles of columns at once, STAGES of 64 positions on their way. The first RESIDENT times 64
+// positions of the rows stay in shared memory, which are all of them; where RESIDENT is 0 those of a stage come with the columns.
+template <int RESIDENT_, int STAGES_, int SIDES_>
 struct DeepSelectTile {
-    static constexpr int POSITIONS = 64, KS = POSITIONS / 16, GROUPS = 2, HELD = HELD_, STAGES = STAGES_, SIDES = SIDES_;
+    static constexpr int POSITIONS = 64, KS = POSITIONS / 16, GROUPS = 2, RESIDENT = RESIDENT_, STAGES = STAGES_, SIDES = SIDES_;
     static constexpr int BM = 64 * GROUPS, BN = 2 * SCORE_ROWS, THREADS = 128 * (GROUPS + 1), LANES = 32, DEEPEST = 4096;
     static constexpr bool DEEP = true;
     typedef ScoreLayout<POSITIONS / 2> Layout;
-    static constexpr int STAGE = (HELD ? 2 : 3) * Layout::BYTES;
+    static constexpr int STAGE = (RESIDENT ? 2 : 3) * Layout::BYTES;
     static __device__ __forceinline__ int stages(i64 depth) { return (int)ceil_div(depth, POSITIONS); }
     static __device__ __forceinline__ int steps(i64 depth) { return KS * stages(depth); }
 };

@@ -142,7 +142,7 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
     if plan.form == "score":
         made, products = TIMES.scored, 3 * entries * plan.tile.unroll * 16 / tensor
     elif plan.form == "select":
-        made, entry, products = 0.0, 0.0, entries * plan.tile.unroll * 16 / tensor
+        made, entry, products = 0.0, 0.0, entries * -(-sizes["k"] // 16) * 16 / tensor
     elif plan.form in ("columns", "deep"):
         made, entry, reduced = 0.0, entry * passes(plan.group, sizes), 0.0
         products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * TIMES.clock)

@@ -270,7 +270,10 @@ class TurnCase:
 
 def turn_cases() -> Iterator[TurnCase]:
     """Edges of the tiles of a warp, whole vectors and odd numbers."""
-    extents = ((8, 8), (33, 9), (40, 72), (64, 128), (256, 24), (7, 3), (80, 5), (300, 70), (5, 200), (13, 1))
+    extents = (
+        (8, 8), (33, 9), (40, 72), (64, 128), (256, 24), (7, 3), (80, 5), (300, 70), (5, 200), (13, 1), (20, 300),
+        (3, 2), (65, 258),
+    )  # fmt: skip
     for high, wide in extents:
         yield TurnCase(1 + high % 3, high, wide, 5, "f32", wide % 3)
         yield TurnCase(1 + wide % 3, high, wide, 3, "f16", high % 5)
@@ -289,9 +292,9 @@ def run_turn(machine: Machine, case: TurnCase) -> tuple[np.ndarray[Any, Any], np
         blank = np.full_like(target, np.nan)
         given, out = machine.upload(source), machine.upload(blank)
         pitch = padded(case.high, rows.itemsize)
-        blocks = -(-plan.tiles(case.batch * case.a, case.high, pitch) // plan.warps)
+        blocks = plan.tiles(case.batch * case.a, case.high, pitch)
         extents = (case.high, pitch) if not plan.lanes else (case.high, case.wide) if pads else (case.wide, case.high)
-        blocks = blocks if plan.lanes else min(3, blocks)
+        blocks = -(-blocks // plan.warps) if plan.lanes else blocks
         pointers, sizes = (int(given.handle), int(out.handle)), (case.batch, case.a, *extents)
         kernel(0, int(machine.stream.handle), blocks, (*pointers, *sizes, source.shape[1], target.shape[1]))
         found.append(machine.download(out, blank))

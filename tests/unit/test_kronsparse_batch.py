@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from kernmantle.structured.mode_product.torch_products import bind_batch, by_einsum
+from kernmantle.structured.mode_product.torch_products import bind_batch, block_matrices, by_einsum
 
 PATTERNS = [(3, 4, 5, 1), (1, 4, 5, 1), (2, 3, 3, 1), (3, 4, 5, 2), (1, 2, 3, 4)]
 
@@ -24,7 +24,7 @@ def test_one_batched_product(pattern, last, rows, transposed):
         x, out = x.mT.contiguous().mT, out.mT.contiguous().mT
     if transposed:
         weight = weight.transpose(1, 2).contiguous().transpose(1, 2)
-    found = bind_batch(x, weight, out)
+    found = bind_batch(x, weight, out, block_matrices)
     if found is None:  # neighbours in memory belong to different blocks
         assert d > 1
         return

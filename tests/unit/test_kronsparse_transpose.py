@@ -15,6 +15,7 @@ from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import inner, padded, transpose_plan
+from kernmantle.structured.mode_product.vendor_cost import sums_strided
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops.info import RunInfo
 from tests.backend.test_cuda_compile import CARDS
@@ -86,6 +87,82 @@ def test_gradients_over_turned_rows(monkeypatch, pattern, dtype) -> None:
     assert "transposed" in gradient_seconds((1, 128, 128, 32), 4096, "bf16", "cuda")
     assert "transposed" not in gradient_seconds((1, 128, 128, 32), 4096, "bf16", "cuda", True)
     assert "transposed" not in gradient_seconds((32, 128, 128, 1), 4096, "bf16", "cuda")
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, (2, 3, 5, 1)], ids=str)
+def test_blocks_of_weights_and_their_gradients_by_the_pass_of_rows(monkeypatch, pattern) -> None:
+    a, b, c, d = pattern
+    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    source = torch.Generator().manual_seed(0)
+    weight = torch.randn(2, *pattern, generator=source)
+    for own in (weight, weight.mT.contiguous().mT, weight.transpose(2, 3).contiguous().transpose(2, 3)):
+        torch.testing.assert_close(transpose.block_matrices(own), torch_products.block_matrices(own), rtol=0, atol=0)
+    assert transpose.is_arranged(weight) == transpose.arranges(pattern, 4)
+    assert not transpose.is_arranged(weight.movedim(1, 3).contiguous().movedim(3, 1))
+    x, grad = (torch.randn(2, 7, a * extent * d, generator=source) for extent in (c, b))
+    sides = grad.double().view(2, 7, a, b, d), x.double().view(2, 7, a, c, d)
+    wanted, terms = (torch.einsum("gnijl,gnikl->gijkl", *own) for own in (sides, [side.abs() for side in sides]))
+    for last in (False, True):
+        layouts = [side.mT.contiguous().mT if last else side for side in (x, grad)]
+        found = transpose.gradient_by_bmm(*layouts, *pattern)
+        assert found.is_contiguous()
+        assert_close(found, wanted, depth=7, magnitude=terms)
+
+
+@pytest.mark.parametrize("pattern", [(2, 5, 7, 3), (3, 4, 6, 2), (1, 3, 4, 5), (4, 2, 3, 4)], ids=str)
+def test_gradients_of_weights_are_summed_where_the_batch_is_last(pattern) -> None:
+    a, b, c, d = pattern
+    source = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(1, a * n * d, 7, generator=source, dtype=torch.float64).mT for n in (c, b))
+    out = torch.full((1, a, d, b * c + 3), math.nan, dtype=torch.float64)
+    torch_products.add_strided(x, grad, out[..., : b * c].unflatten(3, (b, c)))
+    wanted = torch.einsum("gnijl,gnikl->giljk", grad.reshape(1, 7, a, b, d), x.reshape(1, 7, a, c, d))
+    torch.testing.assert_close(out[..., : b * c], wanted.flatten(3), rtol=1e-12, atol=1e-12)
+    assert out[..., b * c :].isnan().all()
+    assert not torch_products.adds_strided(x, grad, pattern)
+
+
+def test_few_sums_of_many_rows_are_in_place() -> None:
+    assert sums_strided((5, 68, 375, 20), 374, 2)
+    assert not sums_strided((5, 68, 375, 20), 3, 2)
+    assert not sums_strided((1, 68, 375, 20), 374, 2)
+    assert not sums_strided((26, 48, 41, 56), 374, 2)
+    taken, copies = (
+        gradient_seconds(own, 374, "f16", "cuda", True)["bmm"] for own in ((5, 68, 375, 20), (20, 68, 375, 5))
+    )
+    assert taken == copies
+
+
+def test_many_weights_are_arranged_by_the_pass_of_rows() -> None:
+    assert transpose.arranges((1, 512, 512, 2), 4)
+    assert not transpose.arranges((2, 512, 512, 1), 4)
+    assert not transpose.arranges((1, 512, 512, 2), 8)
+    assert not transpose.arranges((1, 8, 8, 2), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_both_gradients_over_the_same_transposed_rows(monkeypatch, pattern, dtype) -> None:
+    a, b, c, d = pattern
+    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    monkeypatch.setattr(transpose, "choose_algorithm", lambda *_: "kernel")
+    source = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(1, 7, a * extent * d, generator=source).to(dtype) for extent in (c, b))
+    weight = torch.randn(1, *pattern, generator=source).to(dtype)
+    sides = grad[0].double().view(7, a, b, d), x[0].double().view(7, a, c, d), weight[0].double()
+    for rows in (7, 3):
+        size = x.element_size()
+        monkeypatch.setattr(transpose, "_MOST_BYTES", rows * size * a * d * (padded(b, size) + padded(c, size)))
+        out = torch.full_like(x, math.nan)
+        found = execute.gradients(x, grad, weight, "", out)
+        assert found.shape == (1, *pattern)
+        assert found.is_contiguous()
+        for equation, result, factors, depth in (
+            ("nijl,nikl->ijkl", found[0], (0, 1), 7), ("nijl,ijkl->nikl", out.view(7, a, c, d), (0, 2), b),
+        ):  # fmt: skip
+            own = [sides[place] for place in factors]
+            wanted, terms = (torch.einsum(equation, *each) for each in (own, [side.abs() for side in own]))
+            assert_close(result, wanted, depth=depth, magnitude=terms * (7 / rows))
 
 
 @pytest.mark.parametrize("pattern", [(1, 4, 5, 3), (3, 4, 5, 1), (3, 4, 2, 5), (6, 3, 3, 2), (2, 1, 3, 2)], ids=str)

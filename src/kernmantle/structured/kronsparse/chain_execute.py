@@ -102,6 +102,8 @@ def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
 def joined(weights: Sequence[torch.Tensor], own: torch.dtype, inner: torch.dtype | None = None) -> torch.Tensor:
     """Return the matrix of a chain of weights, multiplied in ``inner`` or a wider type, with its derivative."""
     inner = inner or _wide(own)
+    if len(weights) == 1:
+        return dense(weights[0].to(own))
     total = dense(weights[0].to(inner))
     for weight in weights[1:]:
         total = dense(weight.to(inner)) @ total

@@ -22,7 +22,7 @@ from ..mode_product.chain_plan import Pattern, fused, meets
 from ..mode_product.execute import DENSE, uncast
 from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
-from ..mode_product.torch_products import BLAS_FARTHEST
+from ..mode_product.torch_products import BLAS_FARTHEST, entries
 from . import chain_execute
 from .chain_products import (
     Backward,
@@ -189,16 +189,15 @@ class MatrixBackward:
             grad, x = grad.contiguous(), None if x is None else x.contiguous()
         flat = grad if grad.dim() == 2 else grad.reshape(len(grad), -1) if last else grad.reshape(-1, grad.shape[-1])
         found: list[Maybe] = [None] * len(weights)
-        of_matrix = below = None
-        if self.sums and x is not None:
-            rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
-            of_matrix = torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
+        below = None
         apart = self.of_x and (self.sums or self.within or self.bias is not None) and splits_streams(grad.device)
         with side_stream(grad.device) if apart else nullcontext():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
             if self.within:
                 of_bias = allocate_as(grad, (flat.shape[0 if last else 1],))
-            if of_matrix is not None:
+            if self.sums and x is not None:
+                rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
+                of_matrix = torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
                 found = self._parted(weights, of_matrix, (grad, of_bias) if self.within else None)
         if self.of_x and (matrix := saved[0]) is not None:
             below = torch.mm(matrix.mT, flat) if last else torch.mm(flat, matrix)
@@ -230,6 +229,8 @@ class MatrixBackward:
 
 def _parted_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence[bool]) -> list[Maybe]:
     kind, dtype = of_matrix.device.type, of_matrix.dtype
+    if len(weights) == 1:
+        return [entries(of_matrix.contiguous(), *weights[0].shape).contiguous()]
     with torch.enable_grad():
         own = [weight.detach().to(dtype).requires_grad_() for weight in weights]
         matrix = uncast(kind, chain_execute.joined, own, dtype, dtype)

@@ -40,6 +40,14 @@ Multiply = Callable[
 """A product of x, a weight, bias and packed weights into a result, or into a new one."""
 Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The gradient (1, a, b, c, d) of weights from x and the gradient of the result."""
+Both = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, "Callable[[], Any]", "list[torch.Tensor]"],
+    tuple[torch.Tensor, torch.Tensor],
+]
+"""The gradients of x and of weights (1, a, b, c, d) from x, the gradient of the result and the weights.
+
+Those of weights are summed in a context, which what is put into the list is to outlive.
+"""
 
 # Rows of halves from which the vendor's product with ones, which reads lines whole, sums quicker.
 _LEAST_ONES = 2048
@@ -95,7 +103,7 @@ def bind_product(
     if algorithm == "auto" or not out.numel():
         return partial(_multiplied, activation, options)
     if algorithm == "bmm" and x.is_cuda and not packed and weight.dtype == x.dtype and lies_ready(x, own, out):
-        batch = bind_batch(x, own[0], out)
+        batch = bind_batch(x, own[0], out, execute.block_matrices)
         if batch is not None:
             shape = tuple((out[0].mT if batch_last else out[0]).shape)
             return partial(_batched, batch, shape, activation, options)
@@ -193,6 +201,25 @@ def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], o
         if found is not None:
             return found
     return partial(execute.gradient, pattern=(a, b, c, d), algorithm=algorithm, precision=options.precision)
+
+
+def bind_gradients(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, options: Options) -> Both | None:
+    """Return what takes both gradients over the same transposed rows; None where each alone should be quicker."""
+    free = options.algorithm == "auto" and not options.precision and session() is None
+    first = x.stride(2) == 1 == grad.stride(2) and not options.batch_last
+    if not (free and first and x.numel() and is_on_gpu(x) and NAMES.get(x.dtype) in DTYPES):
+        return None
+    pattern, batch = tuple(weight.shape), x.shape[1]
+    shares = _gpu().gradients_seconds(pattern, batch, NAMES[x.dtype], True, x.device)[1]
+    return partial(_both, options) if shares else None
+
+
+def _both(
+    options: Options, x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, apart: Callable[[], Any],
+    alive: list[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    out = execute.empty(x, x.shape[2], False)
+    return out, execute.gradients(x, grad, weight.to(x.dtype)[None], options.precision, out, apart, alive)
 
 
 def bind_bias(grad: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:

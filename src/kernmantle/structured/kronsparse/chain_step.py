@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from ..mode_product.torch_op import Maybe, Options
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
+    Both,
     Gradients,
     Multiply,
     Saved,
@@ -27,6 +29,7 @@ from .chain_products import (
     Weights,
     bind_bias,
     bind_gradient,
+    bind_gradients,
     bind_product,
     canonical,
     grouped,
@@ -284,14 +287,15 @@ class FactorStep:
         values, levels = [None if x is None else canonical(x, self.options.batch_last), *saved], list[_FactorLevel]()
         for index in reversed(range(len(weights))):
             weight, value, below = weights[index], values[index], None
-            sums = multiply = None
-            if of_weights[index] and value is not None:
-                sums = bind_gradient(value, moved, weight.shape, self.options)
+            sums = multiply = both = None
             if of_x or any(of_weights[:index]):
                 a, _, c, d = weight.shape
                 below = empty(moved, a * c * d, self.options.batch_last)
                 multiply = bind_product(moved, weight.transpose(1, 2), None, "", self.options, below, False)
-            levels.append(_FactorLevel(index, multiply, not reads_address(multiply), sums))
+            if of_weights[index] and value is not None:
+                sums = bind_gradient(value, moved, weight.shape, self.options)
+                both = None if below is None else bind_gradients(value, moved, weight, self.options)
+            levels.append(_FactorLevel(index, multiply, not reads_address(multiply), sums, both))
             if below is None:
                 break
             moved = below
@@ -299,7 +303,7 @@ class FactorStep:
 
 
 class _FactorLevel(NamedTuple):
-    """The product by the transpose of a factor, and the gradient of its weights.
+    """The product by the transpose of a factor, and the gradient of its weights, or ``both`` in one.
 
     ``transposes``: the product takes the transposed factor, not only its address.
     """
@@ -308,6 +312,7 @@ class _FactorLevel(NamedTuple):
     multiply: Multiply | None
     transposes: bool
     sums: Sum | None
+    both: Both | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,12 +329,20 @@ class FactorBackward:
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
         """Return the gradients."""
         moved, info = canonical(grad, self.batch_last), RunInfo()
-        of_bias = None if self.bias is None else self.bias(moved)
         found: list[Maybe] = [None] * len(weights)
         alive = [moved]  # what another stream reads stays
         splits = self.apart and splits_streams(grad.device)
-        for index, multiply, transposes, sums in self.levels:
+        with side_stream(grad.device) if splits else nullcontext():
+            of_bias = None if self.bias is None else self.bias(moved)
+        for index, multiply, transposes, sums, both in self.levels:
             value, weight = (saved[index - 1] if index else x), weights[index]
+            if both is not None and value is not None:
+                value = value if index else canonical(value, self.batch_last)
+                apart = partial(side_stream, grad.device) if splits else nullcontext
+                moved, of_weight = both(value, moved, weight, apart, alive)
+                found[index] = of_weight[0]
+                alive.append(moved)
+                continue
             if sums is not None and value is not None:
                 value = value if index else canonical(value, self.batch_last)
                 with side_stream(grad.device) if splits else nullcontext():

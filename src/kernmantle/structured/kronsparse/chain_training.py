@@ -20,7 +20,7 @@ from ...torch_ops.torch_private import plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
-from ..mode_product.cost import dense_seconds, joining_seconds, quickest, quickest_gradient
+from ..mode_product.cost import dense_seconds, joining_seconds, matrix_step_seconds, quickest
 from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
@@ -90,22 +90,25 @@ def expected(
 ) -> dict[str, float]:
     """Return the seconds that each kind of step should take a GPU."""
 
-    def multiplied(pattern: Pattern, transposed: bool) -> float:
-        kernel = _gpu().expected(pattern, batch, dtype, not last, device, transposed)
+    def multiplied(pattern: Pattern) -> float:
+        kernel = _gpu().expected(pattern, batch, dtype, not last, device, False)
         return quickest(pattern, batch, dtype, "cuda", last, kernel)[1]
 
     def factor(pattern: Pattern) -> float:
-        a, b, c, d = pattern
-        summed = quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
-        return multiplied(pattern, False) + multiplied((a, c, b, d), True) + summed + 3 * _BETWEEN
+        back = _gpu().gradients_seconds(pattern, batch, dtype, not last, device)[0]
+        return multiplied(pattern) + back + 3 * _BETWEEN
 
     own = _gpu().limits(_gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), GROUPED: grouped_seconds(patterns, batch, dtype, last, own)}
-    (a, _, c, d), final = patterns[0], patterns[-1]
-    shape = final[0] * final[1] * final[3], a * c * d
-    if len(patterns) > 1 and math.prod(shape) <= _MOST_DENSE:
+    first, final = patterns[0], patterns[-1]
+    blocks, shape = first[0] * first[3], (final[0] * final[1] * final[3], first[0] * first[2] * first[3])
+    if math.prod(shape) > _MOST_DENSE:
+        return found
+    if len(patterns) > 1:
         made = joining_seconds(patterns, dtype) if not meeting(patterns) else joined_seconds(patterns, dtype, own)
         found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + made
+    elif blocks > 1:
+        found[MATRIX] = 3 * _BETWEEN + matrix_step_seconds(first, batch, dtype, last)
     return found
 
 

@@ -13,7 +13,7 @@ from . import cpu_cost
 from .plan import Problem
 from .stream_plan import stream_sum_seconds
 from .tiles import expected_seconds
-from .transpose_plan import ACCESS, in_squares, inner, padded, pass_seconds, start_seconds
+from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
 from .vendor_cost import blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
@@ -23,6 +23,7 @@ Pattern = tuple[int, int, int, int]
 _JOINING = 2.4e-5  # zeros, their indices and copies, all of a few numbers
 # Seconds to begin to rearrange weights, and of a byte of them by the bytes of a number; times that of transposed ones.
 _REARRANGING, _REARRANGED, _TRANSPOSED_WEIGHTS = 4e-7, {2: 5.8e-12, 4: 5.6e-12, 8: 5.6e-12}, {2: 1.1, 4: 1.25, 8: 1.25}
+_SAVED = 0.33  # of what torch's copies of weights should take, what gradients take less without them
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
 _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
 _TRANSPOSED_SUM = 1.1  # times its model, where that is the least sure of all
@@ -87,12 +88,33 @@ def seconds(
     products, bytes_ = (1.0, 1.0) if last or d < own.strided_from else own.strided
     moved = (ends * bytes_ + weights) / own.bytes
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
-    entries = a * b * d * a * c * d
-    if entries <= _MOST_DENSE:
-        found["dense"] = dense + (0 if packed else 2 * own.overhead + 3 * size * entries / own.bytes)
-    arranged = 0.0 if packed or d == 1 else own.overhead + weights / own.permuted
+    if a * b * d * a * c * d <= _MOST_DENSE:
+        found["dense"] = dense + (0 if packed else _making_seconds(pattern, dtype))
+    arranged = 0.0 if packed or d == 1 else own.overhead + _blocks_arranging_seconds(pattern, dtype)
     found["bmm"] = arranged + blocks_seconds(pattern, batch, dtype, last)
     return found
+
+
+def _making_seconds(pattern: Pattern, dtype: str) -> float:
+    """Return what a GPU takes to make the dense matrix."""
+    (a, b, c, d), own = pattern, _rates(dtype)
+    return 2 * own.overhead + 3 * BYTES[dtype] * a * b * d * a * c * d / own.bytes
+
+
+def _blocks_arranging_seconds(pattern: Pattern, dtype: str) -> float:
+    """Return what a GPU takes to bring the weights of blocks together, or apart, once begun."""
+    (a, b, c, d), size = pattern, BYTES[dtype]
+    if not arranges(pattern, size):
+        return size * math.prod(pattern) / _rates(dtype).permuted
+    return pass_seconds(b * c, d, a, size, True, b * c * size % ACCESS == 0)
+
+
+def matrix_step_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> float:
+    """Return what a step on a GPU takes that makes the matrix of one factor once, and takes its gradient apart."""
+    a, b, c, d = pattern
+    high, wide = a * b * d, a * c * d
+    through = sum(dense_seconds(shape, batch, dtype, "cuda", last) for shape in ((high, wide), (wide, high)))
+    return _making_seconds(pattern, dtype) + through + by_vendor(pattern, batch, dtype, last)["dense"]
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
@@ -101,6 +123,9 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         return cpu_cost.gradient_seconds(pattern, batch, dtype, last)
     a, b, c, d = pattern
     found = by_vendor(pattern, batch, dtype, last)
+    if arranges(pattern, BYTES[dtype]):  # the vendor's were measured with torch's copies
+        copied = BYTES[dtype] * math.prod(pattern) / _rates(dtype).permuted
+        found["bmm"] -= _SAVED * max(0.0, copied - _blocks_arranging_seconds(pattern, dtype))
     if a * b * d * a * c * d > _MOST_DENSE:
         del found["dense"]
     if dtype in SUMMED:
@@ -121,11 +146,18 @@ def _transposed_sum_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
     moved = sum(pass_seconds(extent, d, batch * a, size, True, whole) for extent in (b, c))
     blocks, weights = (a * d, padded(b, size), padded(c, size), 1), size * a * b * c * d
     arranged = rates.overhead + weights / rates.permuted
-    summed = block_sum_seconds(blocks, batch, dtype)[1]
+    summed = sums_of_blocks(blocks, batch, dtype)[1]
     return _TRANSPOSED_SUM * (start_seconds((b, c), d, size, whole) + moved + summed + arranged)
 
 
-def block_sum_seconds(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
+def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
+    """Return what both gradients take less where they read the same transposed rows of the result's gradient."""
+    (a, b, c, d), size = pattern, BYTES[dtype]
+    whole = all(extent * d * size % ACCESS == 0 for extent in (b, c))
+    return pass_seconds(b, d, batch * a, size, True, whole) + start_seconds((b, c), d, size, whole) / 2
+
+
+def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
     """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
     kernel = sum_seconds(sum_plan(_MEASURED.arch, 1, dtype, True, True), blocks, batch, _MEASURED)
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])

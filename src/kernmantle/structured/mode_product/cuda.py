@@ -23,7 +23,15 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.tuned_tiles import session
 from . import cuda_emit
-from .cost import TRANSPOSED, quickest, rearranging_seconds, transposed_seconds
+from .cost import (
+    TRANSPOSED,
+    gradient_seconds,
+    quickest,
+    quickest_gradient,
+    rearranging_seconds,
+    shared_seconds,
+    transposed_seconds,
+)
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
@@ -154,6 +162,23 @@ def expected(
         return None
     whole = found if transposed is None else found + rearranging_seconds(pattern, dtype, transposed)
     return min(whole, stream_seconds(*arguments[:2], not transposed))
+
+
+def gradients_seconds(
+    pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device
+) -> tuple[float, bool]:
+    """Return what the gradients of x and of weights should take, and whether they share transposed rows."""
+    a, b, c, d = pattern
+    back, own = (a, c, b, d), limits(index_of(device))
+    kernel = expected(back, batch, dtype, first, device, True)
+    apart = quickest(back, batch, dtype, "cuda", not first, kernel)[1]
+    apart += quickest_gradient(pattern, batch, dtype, "cuda", not first)[1]
+    summed = gradient_seconds(pattern, batch, dtype, "cuda", not first).get(TRANSPOSED, math.inf)
+    if summed == math.inf:
+        return apart, False
+    together = transposed_seconds(contiguous(back, batch, dtype, first), own) + summed
+    together += rearranging_seconds(back, dtype, True) - shared_seconds(pattern, batch, dtype)
+    return (together, True) if together < apart else (apart, False)
 
 
 def tune(

@@ -248,7 +248,7 @@ def emit_transpose(plan: TransposePlan) -> str:
         types = {"T": "unsigned" if plan.size == 4 else "unsigned short"}
         traits = {
             "L": plan.l, "TILE_L": plan.tile_l, "TILE_K": plan.tile_k, "UNITS": plan.units, "HIGH": plan.high,
-            "WARPS": plan.warps, "PADS": plan.pads,
+            "LANES_L": plan.lanes_l, "WARPS": plan.warps, "PADS": plan.pads,
         }  # fmt: skip
         check = shared_check("km::KronSparseTransposer<Traits>::SHARED_BYTES", plan.shared)
         call, declared = "kron_sparse_transpose<Traits>", [*struct("Traits", types, traits), check]

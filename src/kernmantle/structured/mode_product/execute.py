@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -23,6 +24,7 @@ from ...torch_ops.info import RunInfo
 from .cost import TRANSPOSED, quickest, quickest_gradient
 from .pack import PackedWeights
 from .torch_products import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
+from .transpose_plan import arranges
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -227,6 +229,8 @@ def _by_torch(
     x, made = within_blas_strides(x), None
     if packed is not None and algorithm in MADE:
         made = packed.get_or_pack((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
+    elif algorithm == "bmm" and _on_gpu(x):
+        made = block_matrices(weight)
     if algorithm == "dense":
         return by_dense(x, weight, made, bias)
     if algorithm == "bmm":
@@ -236,6 +240,13 @@ def _by_torch(
     if bias is None:
         return value
     return value.add_(bias[:, None]) if value is out else value + bias[:, None]
+
+
+def block_matrices(weight: torch.Tensor) -> torch.Tensor:
+    """Return the matrices (H, a, d, b, c) of weights, by our pass on a GPU where that is quicker than torch's copy."""
+    if weight.is_cuda and weight.dtype.itemsize <= 4 and _transposing().is_arranged(weight):
+        return _transposing().block_matrices(weight)
+    return MADE["bmm"](weight)
 
 
 def _by_kernel(
@@ -333,6 +344,8 @@ def gradient(
             algorithm = quickest_gradient(pattern, *described(x))[0]
         if algorithm == TRANSPOSED and groups == 1 and _on_gpu(x):
             return _transposing().gradient(x, grad, pattern, precision, gradient)
+        if algorithm == "bmm" and _on_gpu(x) and arranges(pattern, x.element_size()):
+            return uncast(x.device.type, _transposing().gradient_by_bmm, x, grad, a, b, c, d)
         if algorithm in GRADIENTS:
             value = uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
             # An axis of length 1 may have any stride; data-parallel wrappers want that of the weight.
@@ -350,3 +363,16 @@ def gradient(
     tensors = [x.unflatten(2, (a, c, d)), grad.unflatten(2, (a, b, d))]
     _execute(_gradient_program(), _types(x.dtype, precision), tensors, out.permute(0, 1, 4, 2, 3))
     return out
+
+
+def gradients(
+    x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, precision: str, out: torch.Tensor,
+    apart: Callable[[], AbstractContextManager[Any]] = nullcontext, alive: list[torch.Tensor] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Write the gradient of x (1, N, a c d) to ``out`` and return that of weights (1, a, b, c, d), on a GPU.
+
+    Both go over the same transposed rows. Those of weights are summed in the context ``apart``, and what they read is
+    put into ``alive``.
+    """
+    alive = list[torch.Tensor]() if alive is None else alive
+    return _transposing().gradients(x, grad, weight, precision, out, by, gradient, apart, alive)

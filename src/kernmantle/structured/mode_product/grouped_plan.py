@@ -23,11 +23,12 @@ _GATHERED = 256  # sums of a lane that the warps of a tile add up
 _SHORT = 256  # rows that are summed by few warps
 _MOST_REGISTERS = 255
 _SHARING_REGISTERS = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
-# Fitted to the gradients of 119 random patterns on one H100 within 31 % (root mean square; decision 0032) and to seven
-# steps of a chain: seconds to start, of a step of 16 r, and of a byte of neighbouring l; by bytes of a number those of
-# a byte that is read in runs and of a number that is read alone; of a byte of the sectors that such numbers lie in, and
+# Fitted to the gradients of 119 random patterns on one H100 within 31 % (root mean square; decision 0032), to seven
+# steps of a chain and to long sums on an H200: seconds to start, of a step of 16 r, of another behind it that reads
+# numbers alone, times the tiles of a step to a power, and of a byte of neighbouring l; by bytes of a number those of a
+# byte that is read in runs and of a number that is read alone; of a byte of the sectors that such numbers lie in, and
 # that results are written to.
-_START, _STEP, _NEIGHBOURS_BYTE = 2.8e-6, 1.9e-7, 9.0e-13
+_START, _STEP, _ALONE_STEP, _STEP_POWER, _NEIGHBOURS_BYTE = 2.8e-6, 1.9e-7, 5e-7, 0.3, 9.0e-13
 _RUN_BYTE, _ALONE = {4: 3.9e-13, 2: 1.8e-13}, {4: 5.7e-12, 2: 2.0e-12}
 _READ_BYTE, _WRITTEN_BYTE = 7.2e-14, 4.9e-13
 _SECTOR, _SHARE = 32, 0.3  # bytes of a sector; what is added of the smaller of memory and steps
@@ -378,7 +379,9 @@ def _product_seconds(product: GroupedProduct, size: int, tile: GroupedTile, part
         moved += _read_seconds(view, read, count, present, tile.l, size)
     each = size if tile.packed else _sector_bytes(product.out, size, size)
     moved += math.prod(product.sizes) * product.p * product.q * each * _WRITTEN_BYTE
-    return moved, steps * _STEP
+    if "ALONE" not in (tile.left, tile.right):
+        return moved, steps * _STEP
+    return moved, _STEP + (steps - 1) * _ALONE_STEP / tile.deep * (tile.l * tile.m * tile.n) ** _STEP_POWER
 
 
 def launch_seconds(products: Sequence[GroupedProduct], dtype: str, limits: DeviceLimits) -> float:

@@ -1,9 +1,9 @@
 // Brings the entries of every block of a Kronecker-sparse product together: y[n, i, l, k] = x[n, i, k, l], k padded by zeros to a
 // pitch of whole vectors, or back again without the padding. Rows of x may begin anywhere; those of the padded array are aligned.
 //
-// A warp moves a tile of TILE_K positions of k and TILE_L of l, of UNITS neighbouring matrices (n, i), through shared memory.
-// The unpadded side is read and written along l, in runs of TILE_K * L numbers where TILE_L is all of L; the padded side in
-// vectors of 16 bytes along k, of which 8 l stand side by side in a warp.
+// A block moves a tile of TILE_K positions of k and TILE_L of l, of UNITS neighbouring matrices (n, i), through shared memory.
+// Both sides are read and written in vectors of 16 bytes. On the unpadded side numbers that lie together are a run: the whole tile
+// where TILE_L is all of L, else a row. A run lies in shared memory as far behind a vector as in memory.
 #pragma once
 #include "scalar.cuh"
 
@@ -22,153 +22,156 @@ struct KronSparseTranspose {
 //   L, TILE_L            extent of l, and of a tile
 //   TILE_K, UNITS        positions of k of a tile, and matrices that it has; more than one lie in one piece on both sides
 //   HIGH                 extent of k where a tile has several matrices
+//   LANES_L               neighbouring l of which a warp moves vectors along k; so many that columns do not meet in a bank
 //   WARPS                warps of a block
 //   PADS                 x is brought into the padded order, else back
 template <class P>
 struct KronSparseTransposer {
     typedef typename P::T T;
     static constexpr int SIZE = sizeof(T), VECTOR = 16 / SIZE, L = P::L, TILE_L = P::TILE_L, TILE_K = P::TILE_K, UNITS = P::UNITS;
+    static constexpr int THREADS = 32 * P::WARPS, LANES_L = P::LANES_L, VECTORS = TILE_K / VECTOR, BATCH = 4;
     static constexpr bool WHOLE = TILE_L == L;
     static_assert(UNITS == 1 || (WHOLE && P::HIGH <= TILE_K), "several matrices lie in a tile whole");
-    // Entries of a row of shared memory. Whole matrices lie there as on the unpadded side, one piece that is moved in words; else
-    // rows are odd, so that neither rows nor columns meet in a bank.
-    static constexpr int ROW = WHOLE ? L : TILE_L | 1, MATRIX = UNITS > 1 ? P::HIGH * L : TILE_K * ROW;
-    static constexpr int TILE = (UNITS * MATRIX + 15) / 8 * 8;
-    static constexpr int VECTORS = TILE_K / VECTOR, BESIDE = TILE_L < 8 ? TILE_L : 8, GROUPS = (TILE_L + BESIDE - 1) / BESIDE;
-    // Numbers of 4 bytes that a lane moves at once on the unpadded side.
-    static constexpr int WORD_VALUES = 4 / SIZE;
     static_assert(TILE_K % VECTOR == 0, "tiles of whole vectors");
-    static constexpr int SHARED_BYTES = P::WARPS * TILE * SIZE;
+    static constexpr int MATRIX = (UNITS > 1 ? P::HIGH : TILE_K) * L, RUNS = WHOLE ? 1 : TILE_K, RUN = WHOLE ? UNITS * MATRIX : TILE_L;
+    // Numbers from one k to the next in shared memory, and from one run to the next.
+    static constexpr int SPACE = (RUN + 2 * VECTOR - 2) / VECTOR * VECTOR, ROW = WHOLE ? L : SPACE;
+    static constexpr int SHARED_BYTES = RUNS * SPACE * SIZE;
 
     const KronSparseTranspose& g;
     T* tile;
-    // Entries by which a run begins behind a word.
-    int lane, k0, l0, units, shift;
+    int k0, l0, units;
     i64 plain, padded;
 
     // Rows of the unpadded side in this tile.
     KM_DEVICE int high() const { return min(TILE_K, g.high - k0); }
+    KM_DEVICE int wide() const { return WHOLE ? L : min(TILE_L, L - l0); }
 
-    // Moves the unpadded side, word by word of 4 bytes; `each` gets a place in memory, one in the tile, and which numbers of
-    // the word are there.
-    template <class Each>
-    KM_DEVICE void along(T* base, const Each& each) const {
-        if constexpr (WHOLE) {
-            T* const from = base + plain + (i64)k0 * L;
-            const int length = UNITS > 1 ? units * MATRIX : high() * L;
-#pragma unroll 8
-            for (int e = WORD_VALUES * lane - shift; e < length; e += 32 * WORD_VALUES) each(from + e, e + shift, e >= 0, e + 1 < length);
-        } else {
-            constexpr int WORDS = TILE_L / WORD_VALUES + (WORD_VALUES > 1);
-            const int count = high() * WORDS, wide = min(TILE_L, L - l0);
-#pragma unroll 8
-            for (int at = lane; at < count; at += 32) {
-                const int k = at / WORDS;
-                T* const from = base + plain + (i64)(k0 + k) * L + l0;
-                const int e = at % WORDS * WORD_VALUES - shift_of(from);
-                if (e < wide) each(from + e, k * ROW + e, e >= 0, e + 1 < wide);
-            }
-        }
-    }
-    static KM_DEVICE int shift_of(const T* from) { return WORD_VALUES == 1 ? 0 : (int)((size_t)from / SIZE % WORD_VALUES); }
+    // Entries by which a place begins behind a vector.
+    static KM_DEVICE int misalignment(const T* at) { return (int)((size_t)at / SIZE % VECTOR); }
+    // Where run r begins in memory, and how long a run is.
+    KM_DEVICE const T* run_at(const void* base, int r) const { return (const T*)base + plain + (i64)(k0 + r) * L + l0; }
+    KM_DEVICE int runs() const { return WHOLE ? 1 : high(); }
+    KM_DEVICE int length() const { return WHOLE ? (UNITS > 1 ? units * MATRIX : high() * L) : wide(); }
 
-    // Moves the padded side, vector by vector.
+    // Moves the unpadded side: `each` gets a vector of memory, one of the tile, and which of its numbers belong to the run.
     template <class Each>
-    KM_DEVICE void across(unsigned char* base, const Each& each) const {
-        constexpr int EACH = BESIDE * VECTORS * GROUPS;
-        const int wide = WHOLE ? TILE_L : min(TILE_L, L - l0), vectors = min(VECTORS, (g.pitch - k0) / VECTOR);
-        unsigned char* const own = base + padded * SIZE;
+    KM_DEVICE void along(const void* base, int thread, const Each& each) const {
+        const int length = this->length(), most = (length + 2 * VECTOR - 2) / VECTOR, count = runs() * most;
 #pragma unroll 4
-        for (int at = lane; at < units * EACH; at += 32) {
-            const int u = UNITS == 1 ? 0 : at / EACH, e = UNITS == 1 ? at : at % EACH;
-            const int l = e % BESIDE + BESIDE * (e / (BESIDE * VECTORS)), k = e / BESIDE % VECTORS * VECTOR;
-            if (l < wide && k < vectors * VECTOR)
-                each((uint4*)(own + ((i64)(u * L + l0 + l) * g.pitch + k0 + k) * SIZE), (WHOLE ? shift : 0) + u * MATRIX + k * ROW + l, k0 + k);
+        for (int e = thread; e < count; e += THREADS) {
+            const int r = WHOLE ? 0 : e / most, v = WHOLE ? e : e - r * most;
+            const T* const from = run_at(base, r);
+            const int shift = misalignment(from), first = v ? 0 : shift, last = min(VECTOR, shift + length - v * VECTOR);
+            if (last > 0) each(from - shift + v * VECTOR, tile + r * SPACE + v * VECTOR, first, last);
         }
     }
 
-    KM_DEVICE void pad() const {
-        along((T*)g.x, [&](const T* from, int at, bool has_first, bool has_second) {
-            if (WORD_VALUES == 1) {
-                tile[at] = *from;
-            } else if (has_first && has_second) {
-                const unsigned word = *(const unsigned*)from;
-                if (WHOLE) {
-                    *(unsigned*)(tile + at) = word;
-                } else {
-                    tile[at] = (T)word;
-                    tile[at + 1] = (T)(word >> 16);
-                }
-            } else {
-                if (has_first) tile[at] = *from;
-                if (has_second) tile[at + 1] = from[1];
-            }
-        });
-        __syncwarp();
-        across((unsigned char*)g.y, [&](uint4* to, int at, int k) {
-            union {
-                T v[VECTOR];
-                uint4 word;
-            } pack;
-#pragma unroll
-            for (int i = 0; i < VECTOR; ++i) pack.v[i] = k + i < g.high ? tile[at + i * ROW] : T(0);
-            *to = pack.word;
-        });
-        __syncwarp();
+    // Moves the padded side: `each` gets a vector of memory, a place in the tile, k, and how far a k lies behind the one before.
+    static constexpr int EACH = LANES_L * VECTORS;
+    KM_DEVICE int items() const { return ((UNITS > 1 ? units * L : wide()) + LANES_L - 1) / LANES_L * EACH; }
+    template <class Each>
+    KM_DEVICE void across(const void* base, int item, const Each& each) const {
+        const int row = item % LANES_L + LANES_L * (item / EACH), k = item / LANES_L % VECTORS * VECTOR;
+        const int u = UNITS > 1 ? row / L : 0, l = UNITS > 1 ? row % L : row;
+        if (row < (UNITS > 1 ? units * L : wide()) && k0 + k < g.pitch)
+            each((uint4*)((T*)base + padded + (i64)(u * L + l0 + l) * g.pitch + k0 + k), u * MATRIX + k * ROW + l, k0 + k);
     }
+    // Entries by which a number of row k lies behind that of an aligned tile.
+    KM_DEVICE int shift_of(int start, int k) const { return WHOLE ? start : (start + k * (L % VECTOR)) % VECTOR; }
 
-    KM_DEVICE void unpad() const {
-        across((unsigned char*)g.x, [&](const uint4* from, int at, int k) {
-            union {
-                T v[VECTOR];
-                uint4 word;
-            } pack;
-            pack.word = __ldcs(from);
-#pragma unroll
-            for (int i = 0; i < VECTOR; ++i)
-                if (!WHOLE || k + i < g.high) tile[at + i * ROW] = pack.v[i];
+    KM_DEVICE void read_plain(int thread) const {
+        along(g.x, thread, [&](const T* from, T* to, int, int last) {
+            if (last == VECTOR) ptx::cp_async<16>(shared_address(to), from);
         });
-        __syncwarp();
-        along((T*)g.y, [&](T* to, int at, bool has_first, bool has_second) {
-            if (WORD_VALUES == 1) {
-                *to = tile[at];
-            } else if (has_first && has_second) {
-                *(unsigned*)to = WHOLE ? *(const unsigned*)(tile + at) : (unsigned)tile[at] | (unsigned)tile[at + 1] << 16;
-            } else {
-                if (has_first) *to = tile[at];
-                if (has_second) to[1] = tile[at + 1];
-            }
-        });
-        __syncwarp();
-    }
-
-    KM_DEVICE void run_all(T* shared) {
-        const int down = ((P::PADS ? g.pitch : g.high) + TILE_K - 1) / TILE_K, wide = (L + TILE_L - 1) / TILE_L, warp = threadIdx.x / 32;
-        const i64 matrices = g.count * g.a, sets = (matrices + UNITS - 1) / UNITS, tiles = sets * down * wide;
-        lane = threadIdx.x % 32;
-        tile = shared + warp * TILE;
+        // Memory may end where a run does: numbers of its last vector one by one.
+        const int length = this->length(), count = runs() * VECTOR;
 #pragma unroll 1
-        for (i64 t = (i64)blockIdx.x * P::WARPS + warp; t < tiles; t += (i64)gridDim.x * P::WARPS) {
-            const i64 set = t / (down * wide), first = set * UNITS;
-            const int index = (int)(t - set * (down * wide));
-            k0 = index / wide * TILE_K;
-            l0 = index % wide * TILE_L;
-            units = (int)(matrices - first < UNITS ? matrices - first : UNITS);
-            const i64 n = first / g.a, i = first - n * g.a;
-            plain = n * (P::PADS ? g.xn : g.yn) + i * g.high * L;
-            padded = n * (P::PADS ? g.yn : g.xn) + i * L * g.pitch;
-            shift = shift_of((const T*)(P::PADS ? g.x : g.y) + plain + (i64)k0 * L);
-            if (P::PADS) pad();
-            else unpad();
+        for (int e = thread; e < count; e += THREADS) {
+            const int r = e / VECTOR;
+            const T* const from = run_at(g.x, r);
+            const int shift = misalignment(from), end = shift + length, at = end / VECTOR * VECTOR + e % VECTOR;
+            if (at >= shift && at < end) tile[r * SPACE + at] = from[at - shift];
         }
+    }
+    KM_DEVICE void write_padded(int thread) const {
+        const int start = misalignment(run_at(g.x, 0)), items = this->items();
+#pragma unroll 2
+        for (int item = thread; item < items; item += THREADS)
+            across(g.y, item, [&](uint4* to, int at, int k) {
+                union {
+                    T v[VECTOR];
+                    uint4 word;
+                } pack;
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) pack.v[i] = k + i < g.high ? tile[at + i * ROW + shift_of(start, k - k0 + i)] : T(0);
+                *to = pack.word;
+            });
+    }
+
+    KM_DEVICE void read_padded(int thread) const {
+        const int start = misalignment(run_at(g.y, 0)), items = this->items();
+#pragma unroll 1
+        for (int item = thread; item < items; item += BATCH * THREADS) {
+            uint4 words[BATCH];
+#pragma unroll
+            for (int own = 0; own < BATCH; ++own)
+                if (item + own * THREADS < items)
+                    across(g.x, item + own * THREADS, [&](const uint4* from, int, int) { words[own] = __ldcs(from); });
+#pragma unroll
+            for (int own = 0; own < BATCH; ++own)
+                if (item + own * THREADS < items)
+                    across(g.x, item + own * THREADS, [&](const uint4*, int at, int k) {
+                        union {
+                            T v[VECTOR];
+                            uint4 word;
+                        } pack;
+                        pack.word = words[own];
+#pragma unroll
+                        for (int i = 0; i < VECTOR; ++i)
+                            if (k + i < g.high) tile[at + i * ROW + shift_of(start, k - k0 + i)] = pack.v[i];
+                    });
+        }
+    }
+    KM_DEVICE void write_plain(int thread) const {
+        along(g.y, thread, [&](const T* to, const T* from, int first, int last) {
+            if (first == 0 && last == VECTOR) {
+                *(uint4*)to = *(const uint4*)from;
+            } else {
+#pragma unroll 1
+                for (int i = first; i < last; ++i) ((T*)to)[i] = from[i];
+            }
+        });
+    }
+
+    KM_DEVICE void locate(i64 block) {
+        const int down = ((P::PADS ? g.pitch : g.high) + TILE_K - 1) / TILE_K, wide = (L + TILE_L - 1) / TILE_L;
+        const i64 set = block / (down * wide), first = set * UNITS, matrices = g.count * g.a;
+        const int index = (int)(block - set * (down * wide));
+        k0 = index / wide * TILE_K;
+        l0 = index % wide * TILE_L;
+        units = (int)(matrices - first < UNITS ? matrices - first : UNITS);
+        const i64 n = first / g.a, i = first - n * g.a;
+        plain = n * (P::PADS ? g.xn : g.yn) + i * g.high * L;
+        padded = n * (P::PADS ? g.yn : g.xn) + i * L * g.pitch;
     }
 };
 
 template <class P>
 __device__ __forceinline__ void kron_sparse_transpose(const KronSparseTranspose& g) {
     extern __shared__ __align__(16) unsigned char shared[];
-    KronSparseTransposer<P> own = {g};
-    own.run_all((typename P::T*)shared);
+    KronSparseTransposer<P> own = {g, (typename P::T*)shared};
+    own.locate(blockIdx.x);
+    if (P::PADS) {
+        own.read_plain(threadIdx.x);
+        ptx::cp_async_wait_all();
+        __syncthreads();
+        own.write_padded(threadIdx.x);
+    } else {
+        own.read_padded(threadIdx.x);
+        __syncthreads();
+        own.write_plain(threadIdx.x);
+    }
 }
 
 // Transposes a square of numbers of 4 or 2 bytes whose edge is 16 bytes.

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from ...errors import BackendError
-from .vendor_cost import MOST_CALLS
+from .vendor_cost import MOST_CALLS, sums_strided
 
 BLAS_FARTHEST = 2**31 - 1
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
@@ -82,7 +82,8 @@ def _where_they_lie(x: torch.Tensor, blocks: torch.Tensor, last: bool, out: torc
 class BoundBatch(NamedTuple):
     """A product by one batched product that reads and writes where x and the result lie: how each array is read.
 
-    ``reads_weight`` says that the blocks are read from the weights as they are, ``last`` that the batch is last.
+    ``reads_weight`` says that the blocks are read from the weights as they are, else ``make`` brings them together;
+    ``last`` that the batch is last.
     """
 
     x: Layout
@@ -90,21 +91,27 @@ class BoundBatch(NamedTuple):
     out: Layout
     reads_weight: bool
     last: bool
+    make: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         """Write the product of x (1, N, a c d) and a weight (a, b, c, d) to ``out``."""
-        own = weight if self.reads_weight else block_matrices(weight)
+        own = weight if self.reads_weight else self.make(weight[None])
         own, x, target = own.as_strided(*self.blocks), x.as_strided(*self.x), out.as_strided(*self.out)
         torch.bmm(*((own, x) if self.last else (x, own)), out=target)
 
 
-def bind_batch(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> BoundBatch | None:
-    """Return the batched product of :func:`by_bmm` for tensors like these; None where one is not enough."""
+def bind_batch(
+    x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]
+) -> BoundBatch | None:
+    """Return the batched product of :func:`by_bmm` for tensors like these; None where one is not enough.
+
+    ``make`` brings weights (1, a, b, c, d) together to blocks (1, a, d, b, c).
+    """
     a, b, c, d = weight.shape
     last = x.stride(1) == 1 != x.stride(2)
     if x.shape[0] != 1 or out.stride(1 if last else 2) != 1 or not (last or d == 1):
         return None
-    blocks = weight.movedim(-1, -3) if d == 1 else block_matrices(weight)
+    blocks = weight.movedim(-1, -3) if d == 1 else make(weight[None])[0]
     if last:
         one, other, target = (
             blocks, x[0].mT.unflatten(0, (a, c, d)).transpose(1, 2), out[0].mT.unflatten(0, (a, b, d)).transpose(1, 2)
@@ -116,7 +123,8 @@ def bind_batch(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Boun
         return None
     left, right, result = (_layout(each.flatten(0, 1)) for each in (one, other, target))
     reads = blocks.data_ptr() == weight.data_ptr()
-    return BoundBatch(right, left, result, reads, True) if last else BoundBatch(left, right, result, reads, False)
+    x_like, blocks_like = (right, left) if last else (left, right)
+    return BoundBatch(x_like, blocks_like, result, reads, last, make)
 
 
 def _layout(tensor: torch.Tensor) -> Layout:
@@ -264,11 +272,11 @@ def dense(weight: torch.Tensor) -> torch.Tensor:
     if a == d == 1:
         return weight[..., 0, :, :, 0]
     matrix = weight.new_zeros((*lead, a * b * d, a * c * d))
-    _entries(matrix, a, b, c, d).copy_(weight)
+    entries(matrix, a, b, c, d).copy_(weight)
     return matrix
 
 
-def _entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+def entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
     """The entries (..., a, b, c, d) of contiguous matrices that a pattern does not leave at zero."""
     columns = a * c * d
     strides = (b * d * columns + c * d, d * columns, d, columns + 1)
@@ -277,10 +285,30 @@ def _entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tens
 
 def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
     """``Σ_n gradient[g, n, i, j, l] x[g, n, i, k, l]``, of shape (G, a, b, c, d), as batched products."""
+    if adds_strided(x, gradient, (a, b, c, d)):
+        made = x.new_empty((x.shape[0], a, d, b, c))
+        add_strided(x, gradient, made)
+        return made.permute(0, 1, 3, 4, 2)
     groups, count = x.shape[:2]
     columns = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
     rows = gradient.reshape(groups, count, a, b, d).permute(0, 2, 4, 3, 1)
     return torch.matmul(rows, columns).permute(0, 1, 3, 4, 2)
+
+
+def adds_strided(x: torch.Tensor, gradient: torch.Tensor, pattern: tuple[int, int, int, int]) -> bool:
+    """Return whether gradients of weights are summed by batched products that read both where they lie."""
+    last = all(side.stride(1) == 1 != side.stride(2) for side in (x, gradient))
+    apart = max(side.stride(2) for side in (x, gradient)) * pattern[3]
+    taken = last and x.is_cuda and x.shape[0] == 1 and apart <= BLAS_FARTHEST
+    return taken and sums_strided(pattern, x.shape[1], x.element_size())
+
+
+def add_strided(x: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+    """Write these sums, for a batch that is last, to ``out`` (G, a, d, b, c), whose matrices may lie apart."""
+    _, a, d, b, c = out.shape
+    for own, grad, target in zip(x, gradient, out, strict=True):
+        rows, columns = grad.mT.unflatten(0, (a, b, d)).transpose(1, 2), own.mT.unflatten(0, (a, c, d)).transpose(1, 2)
+        _multiply(rows, columns.mT, target)
 
 
 def gradient_by_entries(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
@@ -298,7 +326,7 @@ def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c
     """The same through the gradient of the dense matrix."""
     alone = x.shape[0] == 1
     matrix = (gradient[0].mT @ x[0])[None] if alone else torch.matmul(gradient.mT, x)
-    return _entries(matrix.contiguous(), a, b, c, d)
+    return entries(matrix.contiguous(), a, b, c, d)
 
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int, int, int, int]:

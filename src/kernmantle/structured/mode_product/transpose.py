@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -14,14 +15,14 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
 from . import cuda_emit
-from .cost import TRANSPOSED, block_sum_seconds
+from .cost import TRANSPOSED, sums_of_blocks
 from .cuda import choose_algorithm, load
 from .pack import PackedWeights
-from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan
+from .torch_products import add_strided, adds_strided
+from .transpose_plan import ACCESS, TransposePlan, arranges, padded, transpose_plan
 
 Maybe = torch.Tensor | None
 _MOST_BYTES = 4 << 30
-_BLOCKS_EACH = 6  # of a multiprocessor, by their shared memory
 
 
 class _Blocks(NamedTuple):
@@ -71,23 +72,110 @@ def gradient(
     by: Callable[..., torch.Tensor],
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of weights of one group, of blocks ``by`` what should be quickest, some rows at a time."""
-    a, b, c, d = pattern
-    count, size = x.shape[1], x.element_size()
-    high, wide = padded(b, size), padded(c, size)
-    rows = max(1, min(count, _MOST_BYTES // (size * a * d * (high + wide))))
+    (a, b, c, d), total = pattern, None
+    for begin, end in _parts(x, pattern):
+        rows_of_x, rows_of_grad = _rows(x, a, c, d, begin, end), _rows(grad, a, b, d, begin, end)
+        total = _plus(total, _summed(rows_of_x, rows_of_grad, pattern, precision, by))
+    return _as_weights(total, pattern)
+
+
+def gradients(
+    x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, precision: str, out: torch.Tensor,
+    by: Callable[..., torch.Tensor], sums_by: Callable[..., torch.Tensor],
+    apart: Callable[[], AbstractContextManager[Any]], alive: list[torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Write the gradient of x of one group to ``out`` and return that of its weights (1, a, b, c, d).
+
+    Both read the same transposed rows of the result's gradient. Those of weights are summed in the context ``apart``,
+    and what they read is put into ``alive``.
+    """
+    _, a, b, c, d = weight.shape
+    pattern = a, b, c, d
+    own = _blocks(weight.transpose(2, 3), padded(c, x.element_size()), padded(b, x.element_size()), None)
     total: Maybe = None
-    for begin in range(0, count, rows):
-        sides: list[torch.Tensor] = []
-        for source, own, extent in ((x, c, wide), (grad, b, high)):
-            part = source[0, begin : begin + rows]
-            part = part if part.stride(1) == 1 else part.contiguous()
-            rows_of_blocks = allocate((part.shape[0], a * d * extent), x.dtype, x.device)
-            _transpose(part, rows_of_blocks, a, own, d, True)
-            sides.append(rows_of_blocks.unflatten(1, (a, d * extent)).transpose(0, 1))
-        algorithm, _ = block_sum_seconds((a * d, high, wide, 1), sides[0].shape[1], NAMES[x.dtype])
-        summed = by(*sides, (d, high, wide, 1), algorithm, precision)[..., :b, :c, 0]
-        total = summed if total is None else total + summed
-    assert total is not None
+    for begin, end in _parts(x, pattern):
+        rows_of_grad = _rows(grad, a, b, d, begin, end)
+        alive.append(rows_of_grad)
+        with apart():
+            rows_of_x = _rows(x, a, c, d, begin, end)
+            total = _plus(total, _summed(rows_of_x, rows_of_grad, pattern, precision, sums_by))
+        after = allocate((end - begin, a * d * own.weight.shape[2]), x.dtype, x.device)
+        result = after.unflatten(1, (a, -1)).transpose(0, 1)
+        inner = (rows_of_grad, own.weight, None, "", precision, result)
+        by(choose_algorithm(*inner, False), *inner[:4], False, precision, result, None)
+        _transpose(after, out[0, begin:end], a, c, d, False)
+    with apart():
+        return _as_weights(total, pattern)
+
+
+def block_matrices(weight: torch.Tensor) -> torch.Tensor:
+    """Return the matrices (H, a, d, b, c) of weights in one piece, or of transposed ones as transposes."""
+    if weight.stride(2) < weight.stride(3):
+        return block_matrices(weight.transpose(2, 3)).mT
+    groups, a, b, c, d = weight.shape
+    pitch = padded(b * c, weight.element_size())
+    made = allocate((groups, a * d * pitch), weight.dtype, weight.device)
+    _transpose(weight.reshape(groups, -1), made, a, b * c, d, True)
+    return made.view(groups, a, d, pitch)[..., : b * c].unflatten(3, (b, c))
+
+
+def is_arranged(weight: torch.Tensor) -> bool:
+    """Return whether weights, or their gradients, are so many that blocks are brought together, or apart, here."""
+    _, a, b, c, d = weight.shape
+    usual = weight.is_contiguous() or weight.transpose(2, 3).is_contiguous()
+    return usual and arranges((a, b, c, d), weight.element_size())
+
+
+def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The gradient of weights by batched products, whose results are taken apart here."""
+    groups, count = x.shape[:2]
+    pitch = padded(b * c, x.element_size())
+    made = allocate((groups * a * d, pitch), x.dtype, x.device)
+    blocks = made[:, : b * c].unflatten(1, (b, c))
+    if adds_strided(x, gradient, (a, b, c, d)):
+        add_strided(x, gradient, blocks.unflatten(0, (groups, a, d)))
+    else:
+        columns = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3).flatten(0, 2)
+        rows = gradient.reshape(groups, count, a, b, d).permute(0, 2, 4, 3, 1).flatten(0, 2)
+        torch.bmm(rows, columns, out=blocks)
+    out = allocate((groups, a, b, c, d), x.dtype, x.device)
+    _transpose(made.view(groups, -1), out.view(groups, -1), a, b * c, d, False)
+    return out
+
+
+def _parts(x: torch.Tensor, pattern: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+    """Return the parts of the batch for which what is between is not too much."""
+    (a, b, c, d), size, count = pattern, x.element_size(), x.shape[1]
+    rows = max(1, min(count, _MOST_BYTES // (size * a * d * (padded(b, size) + padded(c, size)))))
+    return [(begin, min(count, begin + rows)) for begin in range(0, count, rows)]
+
+
+def _rows(source: torch.Tensor, a: int, extent: int, d: int, begin: int, end: int) -> torch.Tensor:
+    """Return transposed rows (a, N, d extent) of some rows of x or of a gradient, blocks padded."""
+    part = source[0, begin:end]
+    part = part if part.stride(1) == 1 else part.contiguous()
+    rows_of_blocks = allocate((end - begin, a * d * padded(extent, source.element_size())), source.dtype, source.device)
+    _transpose(part, rows_of_blocks, a, extent, d, True)
+    return rows_of_blocks.unflatten(1, (a, -1)).transpose(0, 1)
+
+
+def _summed(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str,
+    by: Callable[..., torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """Return the sums (a, d, b, c) of transposed rows."""
+    a, b, c, d = pattern
+    blocks = d, grad.shape[2] // d, x.shape[2] // d, 1
+    algorithm, _ = sums_of_blocks((a * d, *blocks[1:]), x.shape[1], NAMES[x.dtype])
+    return by(x, grad, blocks, algorithm, precision)[..., :b, :c, 0]
+
+
+def _plus(total: Maybe, part: torch.Tensor) -> torch.Tensor:
+    return part if total is None else total + part
+
+
+def _as_weights(total: Maybe, pattern: tuple[int, int, int, int]) -> torch.Tensor:
+    assert total is not None, f"{pattern}: a batch has rows"
     return total.permute(0, 2, 3, 1).contiguous()[None]
 
 
@@ -110,12 +198,9 @@ def _transpose(source: torch.Tensor, target: torch.Tensor, a: int, high: int, l:
     if kernel is None:
         return
     count = source.shape[0]
-    tiles = plan.tiles(count * a, high, pitch)
-    blocks, extents = -(-tiles // plan.warps), (high, pitch)
+    blocks, extents = plan.tiles(count * a, high, pitch), (high, pitch)
     if plan.lanes:
-        extents = (high, l) if pads else (l, high)
-    else:
-        blocks = min(blocks, limits(index).sm_count * _BLOCKS_EACH)
+        blocks, extents = -(-blocks // plan.warps), (high, l) if pads else (l, high)
     pointers = source.data_ptr(), target.data_ptr()
     start(kernel, index, blocks, (*pointers, count, a, *extents, source.stride(0), target.stride(0)))
 

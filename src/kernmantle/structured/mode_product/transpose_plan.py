@@ -7,6 +7,7 @@ memory: blocks of the array between are padded to them by zeros, whatever the ex
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,11 +15,13 @@ from ...compiler.nest import BYTES
 from .plan import Problem
 
 ACCESS = 16
-# Bytes a second of the pass before and of that after, for numbers of so many bytes; a third less where l is wide.
-_BYTES_A_SECOND = {4: (2.1e12, 1.65e12), 2: (1.0e12, 1.5e12)}
-_WIDE_SHARE, _START_SECONDS = 0.65, 1e-5
-_WIDEST, _TILE_BYTES, _LEAST_BYTES, _MOST_BYTES = 64, 4096, 64, 512
-_WARPS, _WARP, _LANES = 8, 32, 4
+# Bytes a second of the pass before and of that after, for numbers of so many bytes, and seconds to begin with both.
+_BYTES_A_SECOND = {4: (3.4e12, 3.3e12), 2: (3.3e12, 3.2e12)}
+_START_SECONDS = 5.2e-6
+_LEAST_WEIGHTS = 1 << 20  # bytes of weights below which torch's copies take no longer
+# Bytes of a tile at least, and along k; the widest l that a tile has whole, and that of others.
+_TILE_BYTES, _RUN_BYTES, _WIDEST, _NARROWER = 8192, 128, 256, 128
+_WARPS, _WARP, _LANES = 4, 32, 4
 # Bytes a second of both passes, and seconds to begin with them, where squares are transposed in registers (H200).
 _SQUARES, _SQUARES_START = 3.3e12, 5e-6
 
@@ -27,7 +30,8 @@ _SQUARES, _SQUARES_START = 3.3e12, 5e-6
 class TransposePlan:
     """Template parameters, see ``kronsparse_transpose.cuh``; ``size`` are bytes of a number.
 
-    ``lanes`` of a warp lie along a column where squares are transposed in registers, 0 for tiles in shared memory.
+    ``lanes`` of a warp lie along a column where squares are transposed in registers, 0 for tiles in shared memory, of
+    which a warp moves vectors of ``lanes_l`` neighbouring l.
     """
 
     arch: str
@@ -38,6 +42,7 @@ class TransposePlan:
     units: int
     high: int
     pads: bool
+    lanes_l: int = 0
     lanes: int = 0
     warps: int = _WARPS
 
@@ -51,12 +56,12 @@ class TransposePlan:
         """Bytes of shared memory of a block."""
         if self.lanes:
             return 0
-        row = self.l if self.tile_l == self.l else self.tile_l | 1
-        matrix = self.high * self.l if self.units > 1 else self.tile_k * row
-        return self.warps * ((self.units * matrix + 15) // 8 * 8) * self.size
+        vector, is_whole = ACCESS // self.size, self.tile_l == self.l
+        run = (self.units * self.high or self.tile_k) * self.l if is_whole else self.tile_l
+        return (1 if is_whole else self.tile_k) * ((run + 2 * vector - 2) // vector * vector) * self.size
 
     def tiles(self, matrices: int, high: int, pitch: int) -> int:
-        """Return the tiles of so many matrices, one for a warp."""
+        """Return the tiles of so many matrices, one for a block, or for a warp in squares."""
         if self.lanes:
             down, across = _squares(high, self.l, self.size, self.pads)
             return matrices * -(-down // self.lanes) * -(-across // (_WARP // self.lanes))
@@ -105,15 +110,26 @@ def transpose_plan(
     """The tile for matrices ``high`` x ``l`` in rows of x without gaps, ``in_one_piece``, that begin at vectors."""
     vector, pitch = ACCESS // size, padded(high, size)
     if aligned and in_squares(high, l, size):
-        return TransposePlan(arch, size, l, 0, 0, 1, 0, pads, _lanes(*_squares(high, l, size, pads)))
-    tile_l = -(-l // -(-l // _WIDEST))
-    most = max(_LEAST_BYTES // size, min(_MOST_BYTES // size, _TILE_BYTES // (size * tile_l) // vector * vector))
+        lanes = _lanes(*_squares(high, l, size, pads))
+        return TransposePlan(arch, size, l, 0, 0, 1, 0, pads, 0, lanes, 2 * _WARPS)
+    tile_l = l if l <= _WIDEST else -(-l // -(-l // _NARROWER))
+    run = _RUN_BYTES if tile_l <= _NARROWER else _RUN_BYTES // 2
+    most = max(run, _TILE_BYTES // tile_l // ACCESS * ACCESS) // size
     parts = -(-pitch // most)
     tile_k = -(-pitch // (parts * vector)) * vector
     units = 1
     if tile_k == pitch and tile_l == l and in_one_piece:
-        units = max(1, _TILE_BYTES // (size * tile_k * tile_l))
-    return TransposePlan(arch, size, l, tile_l, tile_k, units, high if units > 1 else 0, pads)
+        units = max(1, _TILE_BYTES // (size * high * l))
+    lanes_l = _lanes_l(l if tile_l == l else 0, tile_k // vector)
+    return TransposePlan(arch, size, l, tile_l, tile_k, units, high if units > 1 else 0, pads, lanes_l)
+
+
+def _lanes_l(row: int, vectors: int) -> int:
+    """Return how many neighbouring l a warp moves so that vectors of rows of so many numbers do not meet in a bank."""
+    apart = 8 if row % 2 else 4 if row % 4 else 2
+    while apart > vectors:
+        apart //= 2
+    return _WARP // apart
 
 
 def inner(problem: Problem) -> Problem | None:
@@ -126,12 +142,17 @@ def inner(problem: Problem) -> Problem | None:
     return replace(problem, pattern=own, groups=a, x_bytes=ACCESS, y_run=ACCESS // size)
 
 
+def arranges(pattern: tuple[int, int, int, int], size: int) -> bool:
+    """Return whether so many weights of a GPU, interleaved, are brought together by the pass that transposes rows."""
+    return pattern[3] > 1 and size <= 4 and math.prod(pattern) * size >= _LEAST_WEIGHTS
+
+
 def pass_seconds(high: int, l: int, rows: int, size: int, before: bool, aligned: bool) -> float:
     """Return what it should take to move so many matrices ``high`` x ``l`` and their padded transposes, once begun."""
     if aligned and in_squares(high, l, size):
         rate = _SQUARES
     else:
-        rate = _BYTES_A_SECOND[size][0 if before else 1] * (1.0 if l <= _WIDEST else _WIDE_SHARE)
+        rate = _BYTES_A_SECOND[size][0 if before else 1]
     return size * rows * l * (high + padded(high, size)) / rate
 
 

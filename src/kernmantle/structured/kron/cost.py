@@ -1,8 +1,7 @@
 """What a pass of a Kronecker product should take on a GPU: a roofline of its bytes and of the work of its kernel.
 
-Fitted on one H100: float32 and float64 to 688 passes of random shapes (decision 0028), within 34 to 59 % (root mean
-square), halves to whole plans (decision 0030); the vendor's products of halves on one H200 to 133 products of a factor
-after the other, within 32 %.
+Fitted on one H200 to 80 passes of random shapes by each kernel that takes them, within 10 to 30 % (root mean square;
+decision 0043); float64 on one H100 to passes of decision 0028.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 
 # Seconds of a kernel beside what it does.
-LAUNCH = 4.5e-6
+LAUNCH = 4e-6
 # Seconds of a small kernel behind others.
 SMALL = 2.5e-6
 # Seconds that count of the host's: a tenth of what it takes to start a kernel of ours, a product of the vendor's
@@ -26,9 +25,10 @@ HOST_OWN, HOST_VENDOR, HOST_JOINT = 1e-6, 3e-6, 2.5e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
-# Times as long as the model of tensor cores says that passes over halves take whose runs are copied by 2 or by 4 bytes:
-# 41 plans of random products on one H200, within 16 % where runs are wider (decision 0032).
-_NARROW = {2: 2.6, 4: 1.25}
+# Times as long as the model of tensor cores says that passes over halves take whose runs are copied by 2 or by 4 bytes.
+_NARROW = {2: 2.3, 4: 1.03}
+# Seconds to multiply factors out in a pass over halves.
+_JOINED = 3.6e-6
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -73,14 +73,19 @@ class MmaRates:
 
 
 MMA = {
-    "f32": MmaRates(0.85, 33.6, 20.3, 119.0, 53.0, 1.5e-9, 1.09, 27.6, 1.8),
-    "f16": MmaRates(1.0, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.05, 10.8, 2.2),
+    "f32": MmaRates(1.11, 32.1, 31.3, 179.0, 61.6, 1.07e-9, 1.09, 28.2, 1.0),
+    "f16": MmaRates(1.52, 10.7, 43.2, 18.8, 53.1, 0.5e-9, 1.05, 12.5, 2.1),
     "f64": MmaRates(0.85, 20.0, 80.0, 60.0, 53.0, 1.5e-9, 1.0, 27.6, 1.8),
 }
 
 
-def mma_seconds(plan: MmaPlan, tiles: int, moved: float, run: int, limits: DeviceLimits) -> float:
-    """Return a pass on tensor cores over so many tiles that moves so many bytes, in runs of ``run`` numbers."""
+def mma_seconds(
+    plan: MmaPlan, tiles: int, moved: float, run: int, limits: DeviceLimits, is_joined: bool = False
+) -> float:
+    """Return a pass on tensor cores over so many tiles that moves so many bytes, in runs of ``run`` numbers.
+
+    ``is_joined``: factors are multiplied out.
+    """
     rates = MMA["f64" if plan.stored == "f64" else "f32" if plan.tensor.products > 1 else "f16"]
     cycles, steps, entries = 0.0, 0.0, 0
     for phase in plan.phases:
@@ -99,7 +104,8 @@ def mma_seconds(plan: MmaPlan, tiles: int, moved: float, run: int, limits: Devic
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
     slower = _NARROW.get(math.gcd(ACCESS, run * size), 1.0) if size == 2 else 1.0
-    return LAUNCH + entries * rates.entry + slower * _together(memory, work, 0.2)
+    joined = _JOINED * (size == 2 and is_joined)
+    return LAUNCH + entries * rates.entry + joined + slower * _together(memory, work, 0.2)
 
 
 @dataclass(frozen=True)
@@ -122,10 +128,10 @@ class VendorRates:
 
 # Of matrices beside each other in one product, and of many with something behind each.
 VENDOR = {
-    "f32": (VendorRates(7e-6, 0.8, 2.04e13, 36, 69, 13, 1.0), VendorRates(4.2e-6, 0.56, 3.6e13, 33, 89, 27, 1.0)),
+    "f32": (VendorRates(3e-6, 0.67, 2.69e13, 37, 71, 13, 1.0), VendorRates(3e-6, 0.49, 2.61e13, 22, 77, 27, 1.0)),
     "f16": (
-        VendorRates(2.7e-6, 0.76, 1.86e14, 28, 39, 1, 1.76, 157),
-        VendorRates(4.1e-6, 0.5, 1.6e14, 141, 25, 1, 2.94, 17),
+        VendorRates(4.2e-6, 1.15, 2.97e14, 27, 63, 1, 1.54, 237),
+        VendorRates(4.7e-6, 0.82, 1.83e14, 123, 47, 1, 2.5, 11),
     ),
     "f64": (VendorRates(7e-6, 0.8, 1.6e13, 36, 69, 13, 1.0), VendorRates(4.2e-6, 0.56, 1.6e13, 33, 89, 27, 1.0)),
 }
@@ -185,7 +191,8 @@ class FmaRates:
 
 
 FMA = {
-    "f32": FmaRates(1.2, 0.4, 3.8, 2.3, 2.8, (0.65, 0.3)), "f16": FmaRates(1.1, 0.65, 3.3, 1.2, 4.1, (0.68, 0.3)),
+    "f32": FmaRates(1.38, 0.46, 2.9, 1.9, 2.9, (0.69, 0.3)),
+    "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.25, 0.3)),
     "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (0.1, 0.3)),
 }  # fmt: skip
 

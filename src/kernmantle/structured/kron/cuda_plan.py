@@ -246,7 +246,8 @@ def _by_tensor_cores(
     moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
     parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
-    seconds = cost.HOST_OWN + mma_seconds(chosen, chosen.count(before, trailing), moved, length, limits)
+    tiles, is_joined = chosen.count(before, trailing), len(groups) < len(plain.modes)
+    seconds = cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, is_joined)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 

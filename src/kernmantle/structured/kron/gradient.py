@@ -147,6 +147,11 @@ def _batched(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return product.squeeze(-3) if u.shape[-3] == 1 else product.sum(-3)
 
 
+def _in_rows(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the same of real numbers by one product of rows of entries, which copies bring together."""
+    return v.mT.reshape(-1, v.shape[-2]).mT @ u.mT.reshape(-1, u.shape[-2])
+
+
 def _copied(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Return the same by one product of copies in another order."""
     return v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
@@ -373,7 +378,7 @@ def _bind_sum(
     elif count == 1:
         first, second = ((right, p), (by_r, by_p)), ((q, right), (of_q, of_r))
     else:
-        return _Sum({"batched": _batched, "copied": _copied}.get(method, _multiplied), u, v, numbers, released)
+        return _Sum({"batched": _batched, "rows": _in_rows}.get(method, _multiplied), u, v, numbers, released)
     return _Sum(_product, u._replace(view=first), v._replace(view=second), numbers, released)
 
 

@@ -25,10 +25,10 @@ HOST_OWN, HOST_VENDOR, HOST_JOINT = 1e-6, 3e-6, 2.5e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
-# Times as long as the model of tensor cores says that passes over halves take whose runs are copied by 2 or by 4 bytes.
-_NARROW = {2: 2.3, 4: 1.03}
+# Times as long as the model of tensor cores says that passes over halves take whose runs are copied as they lie.
+_NARROW = {2: 2.3}
 # Seconds to multiply factors out in a pass over halves.
-_JOINED = 3.6e-6
+_JOINED = 2.1e-6
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -73,8 +73,8 @@ class MmaRates:
 
 
 MMA = {
-    "f32": MmaRates(1.11, 32.1, 31.3, 179.0, 61.6, 1.07e-9, 1.09, 28.2, 1.0),
-    "f16": MmaRates(1.52, 10.7, 43.2, 18.8, 53.1, 0.5e-9, 1.05, 12.5, 2.1),
+    "f32": MmaRates(0.9, 33.6, 20.3, 119.0, 53.0, 1.5e-9, 1.09, 27.6, 1.15),
+    "f16": MmaRates(1.0, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.05, 10.8, 1.5),
     "f64": MmaRates(0.85, 20.0, 80.0, 60.0, 53.0, 1.5e-9, 1.0, 27.6, 1.8),
 }
 
@@ -191,7 +191,7 @@ class FmaRates:
 
 
 FMA = {
-    "f32": FmaRates(1.38, 0.46, 2.9, 1.9, 2.9, (0.69, 0.3)),
+    "f32": FmaRates(1.38, 0.42, 3.3, 2.1, 2.8, (0.67, 0.3)),
     "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.25, 0.3)),
     "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (0.1, 0.3)),
 }  # fmt: skip

@@ -31,7 +31,8 @@ PICKED = 8
 _tanh = FUNCTIONS["tanh"]
 PRODUCT = Contraction("mk,nk->mn", lambda a, b: a * b)
 CAPPED = Contraction("mk,nk->mn", lambda a, b: a * b, epilogue=lambda s: CAP * _tanh(s * (SCALE / CAP)))
-SCORES = {"product": PRODUCT, "capped": CAPPED, "product causal": PRODUCT}
+SCORES: dict[str, Any] = {"product": PRODUCT, "capped": CAPPED, "product causal": PRODUCT, "distances": "sqeuclidean"}
+SCALES = {"capped": 1.0, "distances": SCALE / 2}
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -53,6 +54,8 @@ def _heads(given: Arrays, picks: Picks) -> Arrays:
 
 def _dense(q: torch.Tensor, k: torch.Tensor, kind: str) -> torch.Tensor:
     scores = SCALE * (q @ k.mT)
+    if kind == "distances":
+        scores = scores - SCALE / 2 * ((q * q).sum(-1, keepdim=True) + (k * k).sum(-1).unsqueeze(-2))
     if kind == "capped":
         scores = CAP * torch.tanh(scores / CAP)
     if kind == "product causal":
@@ -75,7 +78,7 @@ def _exact(kind: str, backward: bool) -> Callable[[Exact, Picks], np.ndarray[Any
 
     def row(i: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         own = q[i : i + 1].requires_grad_()
-        scores = _dense(own, k, "capped" if kind == "capped" else "product")
+        scores = _dense(own, k, kind.removesuffix(" causal"))
         if kind == "product causal":
             scores = scores.masked_fill(torch.arange(LENGTH) > i, -math.inf)
         out = torch.softmax(scores, -1) @ v
@@ -85,8 +88,7 @@ def _exact(kind: str, backward: bool) -> Callable[[Exact, Picks], np.ndarray[Any
 
 
 def _ours(kind: str) -> Attend:
-    score, causal = SCORES[kind], kind == "product causal"
-    scale = 1.0 if kind == "capped" else SCALE
+    score, scale, causal = SCORES[kind], SCALES.get(kind, SCALE), kind == "product causal"
     return lambda q, k, v: attention(q, k, v, score=score, scale=scale, causal=causal)
 
 
@@ -103,9 +105,27 @@ def _capped(score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     return CAP * torch.tanh(score / CAP)
 
 
+def _distances(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Weights by distances: of both squares that of the row is the same for all of its scores."""
+    squares = SCALE / 2 * k.float().square().sum(-1)
+
+    def score(product: torch.Tensor, item: Any, head: Any, _: Any, column: Any) -> torch.Tensor:
+        return product - squares[item, head, column]
+
+    return _flex()(q, k, v, score_mod=score)
+
+
 def _flexible(kind: str) -> Attend:
+    if kind == "distances":
+        return _distances
     options = {"score_mod": _capped} if kind == "capped" else {}
     return lambda q, k, v: _flex()(q, k, v, **options)
+
+
+def _by_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Sums by blocks of the matrix."""
+    parts = zip(*(t.flatten(0, 1) for t in (q, k, v)), strict=True)
+    return torch.stack([torch.softmax(-SCALE / 2 * torch.cdist(x, y) ** 2, -1) @ z for x, y, z in parts])
 
 
 def _forward(attend: Attend) -> Prepare:
@@ -139,7 +159,9 @@ def _backward(attend: Attend) -> Prepare:
 
 
 def _peers(kind: str, dtype: str, prepare: Callable[[Attend], Prepare]) -> tuple[Peer, ...]:
-    found = [] if kind == "capped" else [Peer("SDPA", prepare(_vendors(kind)))]
+    found = [Peer("SDPA", prepare(_vendors(kind)))] if kind.startswith("product") else []
+    if kind == "distances" and dtype == "f32" and prepare is _forward:
+        found.append(Peer("torch", prepare(_by_torch)))
     if kind != "product causal" and dtype != "f32":
         found.append(Peer("FlexAttention", prepare(_flexible(kind))))
     return tuple(found)
@@ -190,13 +212,14 @@ def _exact_tangent(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
     return _row_by_row(given, picks, row)
 
 
-def _tangent() -> Case:
+def _tangent(dtype: str, seconds: float) -> Case:
+    products = 3.0 if dtype == "f32" else 1.0
     return Case(
-        "bf16 product forward and jvp",
-        f"attention {ITEMS} x {HEADS} x {LENGTH} x {WIDTH} and its tangent, bf16 product",
-        Problem(_inputs("bf16"), _exact_tangent, (ROWS, WIDTH), LENGTH, "bf16", part=_heads, picked=PICKED),
-        _forward_mode(_ours("product")), (), Work(0.0, {"fp16": 6 * PAIRS * WIDTH}, serial=False),
-        (Target("seconds", 5e-3),), "events", PAIRS * WIDTH, roundings=64,
+        f"{dtype} product forward and jvp",
+        f"attention {ITEMS} x {HEADS} x {LENGTH} x {WIDTH} and its tangent, {dtype} product",
+        Problem(_inputs(dtype), _exact_tangent, (ROWS, WIDTH), LENGTH, dtype, part=_heads, picked=PICKED),
+        _forward_mode(_ours("product")), (), Work(0.0, {"fp16": products * 7 * PAIRS * WIDTH}, serial=False),
+        (Target("seconds", seconds),), "events", PAIRS * WIDTH, roundings=64,
     )  # fmt: skip
 
 
@@ -324,7 +347,10 @@ SUITE = Suite(
         *_attention("product", "f32", (6e-3, 18e-3)),
         *_attention("product causal", "f32", (4e-3, 12e-3)),
         *_attention("capped", "f32", (8e-3, 24e-3)),
-        _tangent(),
+        *_attention("distances", "bf16", (4e-3, 12e-3)),
+        *_attention("distances", "f32", (8e-3, 24e-3)),
+        _tangent("bf16", 5e-3),
+        _tangent("f32", 15e-3),
         *map(_any_score, _OF_ENTRIES),
         _sinkhorn("sqeuclidean", 40e-3),
         _sinkhorn("cityblock", 230e-3),

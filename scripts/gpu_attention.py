@@ -1,36 +1,57 @@
-"""Times attention and its gradients on the present GPU, to compare two checkouts: a line per type."""
+"""Times attention, its gradients and its tangent on the present GPU, rows of 64 and of 128 numbers: a line per case."""
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 import kernmantle as km
 
+SCORES: dict[str, Any] = {"products": lambda a, b: a * b, "squared distances": "sqeuclidean"}
+ITEMS, HEADS, LENGTH, SCALE = 2, 16, 8192, 0.05
+
+
+def milliseconds(call: Callable[[], Any], count: int = 9) -> str:
+    """Return the median time of a call."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for index in range(count + 1):
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.extend([begin.elapsed_time(end)] * (index > 0))
+    return f"{statistics.median(times):.3f}"
+
+
+def line(dtype: torch.dtype, width: int, score: Any) -> str:
+    """Return the times of a score."""
+    q, k, v, g = (torch.randn(ITEMS, HEADS, LENGTH, width, device="cuda", dtype=dtype) for _ in range(4))
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+
+    def of(*tensors: torch.Tensor) -> torch.Tensor:
+        return km.attention(*tensors, score=score, scale=SCALE)
+
+    out = of(*leaves)
+    shown = {
+        "forward": milliseconds(lambda: of(q, k, v)),
+        "gradients": milliseconds(lambda: torch.autograd.grad(out, leaves, g, retain_graph=True)),
+        "forward and tangent": milliseconds(lambda: torch.func.jvp(of, (q, k, v), (g, q, k))),
+    }
+    return ", ".join(f"{what} {time} ms" for what, time in shown.items())
+
 
 def main() -> None:
-    """Write the times of both passes."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for dtype in (torch.float32, torch.bfloat16):
-        q, k, v, w = (torch.randn(2, 16, 8192, 64, device="cuda", dtype=dtype) for _ in range(4))
-        for each in (q, k, v):
-            each.requires_grad_()
-        both: list[tuple[float, float]] = []
-        for _ in range(9):
-            begin.record()
-            out = km.attention(q, k, v, score=lambda a, b: a * b)
-            end.record()
-            end.synchronize()
-            forward = begin.elapsed_time(end)
-            begin.record()
-            torch.autograd.grad(out, (q, k, v), w)
-            end.record()
-            end.synchronize()
-            both.append((forward, begin.elapsed_time(end)))
-        shown = [f"{statistics.median(times):.3f}" for times in zip(*both, strict=True)]
-        sys.stdout.write(f"{km.__file__} {dtype} forward {shown[0]} ms, backward {shown[1]} ms\n")
+    """Write the times of all cases."""
+    for width in (64, 128):
+        for dtype in (torch.float32, torch.bfloat16):
+            for name, score in SCORES.items():
+                sys.stdout.write(f"{km.__file__} {dtype} {width} {name}: {line(dtype, width, score)}\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -15,15 +15,16 @@ from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import ENTRY, SPLIT
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
-from kernmantle.backends.cuda.softmax_emit import COLUMNS, emit_softmax
+from kernmantle.backends.cuda.softmax_emit import COLUMNS, VALUES, emit_softmax, main_kernels
 from kernmantle.backends.cuda.softmax_plan import blocks_of
 from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.compiler.row_reduce import RowNest
-from kernmantle.compiler.softmax import GRADIENTS, Weighting, lower_softmax, slope
+from kernmantle.compiler.softmax import GRADIENTS, TANGENTS, Weighting, lower_softmax, slope
 from kernmantle.ir.definition import bind, define
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.ir.node import var, variables
 from kernmantle.ir.ops import evaluate
+from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.torch_ops import cuda_softmax
 
 from .test_cuda_compile import CARDS
@@ -34,17 +35,18 @@ LOGITS: dict[str, Any] = {
     "capped": ("mk,nk->mn", lambda a, b: a * b, lambda s, h: 20 * tanh(s * h / 20)),
     "biased": ("mk,nk,t:n->mn", lambda a, b: a * b, lambda s, t, h: s * h + t),
     "sloped": ("mk,nk,u:m,t:n->mn", lambda a, b: a * b, lambda s, u, t, h: s * h - abs(u - t)),
+    "negative": ("mk,nk->mn", lambda a, b: -2 * (a - b) ** 2, lambda s, h: s * h),
     "squares": ("mk,nk->mn", lambda a, b: (a - b) ** 2, lambda s, h: -s * h),
     "table": ("mk,nk,t:mn->mn", lambda a, b: a * b, lambda s, t, h: s * h + t),
     "weighted": ("mk,nk,w:k->mn", lambda a, b, w: a * b * w, lambda s, h: s * h),
 }
 
 
-def nest(name: str, dtype: str = "bf16", causal: bool = False, pulled: bool = False) -> RowNest:
+def nest(name: str, dtype: str = "bf16", causal: bool = False, how: str = SOFTMAX) -> RowNest:
     equation, mapped, outputs = LOGITS[name]
     definition = define(equation, mapped, "sum", outputs)
     program = bind(definition, frozenset()).program
-    return lower_softmax(Weighting(program, causal), [dtype] * len(program.tensors), dtype, pulled).rows
+    return lower_softmax(Weighting(program, causal), [dtype] * len(program.tensors), dtype, how).rows
 
 
 def planned(rows: RowNest, card: str = "sm_90", **changes: int) -> CudaRowPlan | None:
@@ -58,30 +60,33 @@ def planned(rows: RowNest, card: str = "sm_90", **changes: int) -> CudaRowPlan |
     return plan_softmax(rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides)))
 
 
-SPILLED = {"capped": 192, "table": 64}
+HOW = [SOFTMAX, GRADIENTS, TANGENTS]
+SPILLED = {"capped": 192, "table": 64, "squares": 8}
 """Bytes that gradients by columns may spill; nothing else does."""
 
 
-@pytest.mark.parametrize("pulled", [False, True])
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
-    ("name", "dtype"), [*itertools.product(["product", "capped", "table"], ["bf16", "f32"]), ("product", "f16")]
+    ("name", "dtype"),
+    [*itertools.product(["product", "capped", "table", "squares"], ["bf16", "f32"]), ("product", "f16")],
 )
-def test_compiles_without_serialised_products(name: str, dtype: str, pulled: bool) -> None:
-    plan = planned(nest(name, dtype, pulled=pulled))
+def test_compiles_without_serialised_products(name: str, dtype: str, how: str) -> None:
+    plan = planned(nest(name, dtype, how=how))
     assert plan is not None
     assert plan.form == "softmax"
     log = compile_source(emit_softmax(plan), "sm_90", headers(), name).log
     assert "C75" not in log
     kernels = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
-    assert set(kernels) == {ENTRY, SPLIT, *([COLUMNS] if pulled else [])}
+    assert set(kernels) == {ENTRY, SPLIT, *([COLUMNS] if how == GRADIENTS else [])}
     assert int(kernels.pop(COLUMNS, 0)) <= SPILLED.get(name, 0)
     assert set(kernels.values()) == {"0"}
 
 
 @pytest.mark.parametrize(("k", "width", "causal"), [(32, 32, True), (80, 64, False), (128, 128, True), (1, 5, False)])
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_all_widths_compile(dtype: str, k: int, width: int, causal: bool) -> None:
-    plan = planned(nest("sloped", dtype, causal), k=k, l=width)
+@pytest.mark.parametrize("how", HOW)
+def test_all_widths_compile(how: str, dtype: str, k: int, width: int, causal: bool) -> None:
+    plan = planned(nest("sloped", dtype, causal, how), k=k, l=width)
     assert plan is not None
     log = compile_source(emit_softmax(plan), "sm_90", headers(), "width").log
     assert "C75" not in log
@@ -97,7 +102,8 @@ def test_all_widths_compile(dtype: str, k: int, width: int, causal: bool) -> Non
         ("product", "bf16", {"m": 100, "n": 100, "c": 1}, False),
         ("product", "bf16", {"m": 1, "n": 1 << 20, "c": 1}, True),
         ("product", "f64", {}, False),
-        ("squares", "f32", {}, False),
+        ("squares", "f32", {}, True),
+        ("negative", "f32", {}, True),
         ("table", "f32", {}, True),
         ("weighted", "f32", {}, False),
     ],
@@ -106,37 +112,50 @@ def test_what_is_taken(name: str, dtype: str, changes: dict[str, int], there: bo
     assert (planned(nest(name, dtype), **changes) is not None) is there
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_gradients_of_wide_rows_are_two_passes(dtype: str) -> None:
-    assert planned(nest("product", dtype, pulled=True), k=64, l=64) is not None
-    assert planned(nest("product", dtype, pulled=True), k=65, l=64) is None
-    assert planned(nest("product", dtype, pulled=True), k=64, l=65) is None
+@pytest.mark.parametrize(("dtype", "k", "width", "kernels"), [
+    ("bf16", 64, 64, 2), ("bf16", 65, 64, 2), ("bf16", 64, 65, 2), ("bf16", 65, 65, 3), ("f32", 64, 64, 2),
+    ("f32", 64, 65, 3), ("f32", 128, 128, 3),
+])  # fmt: skip
+def test_gradients_by_wide_columns_are_made_one_after_the_other(dtype: str, k: int, width: int, kernels: int) -> None:
+    plan = planned(nest("product", dtype, how=GRADIENTS), k=k, l=width)
+    assert plan is not None
+    assert main_kernels(plan) == (ENTRY, COLUMNS, VALUES)[:kernels]
+    assert plan.tile.m == (64 if dtype == "f32" and kernels == 3 else 128)
 
 
 @pytest.mark.parametrize("card", sorted(set(CARDS) - {"sm_90"}))
-@pytest.mark.parametrize("pulled", [False, True])
-def test_other_cards_take_two_passes(card: str, pulled: bool) -> None:
-    assert planned(nest("product", pulled=pulled), card) is None
+@pytest.mark.parametrize("how", HOW)
+def test_other_cards_take_two_passes(card: str, how: str) -> None:
+    assert planned(nest("product", how=how), card) is None
 
 
-@pytest.mark.parametrize("pulled", [False, True])
-@pytest.mark.parametrize("name", ["product", "biased", "sloped"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", ["product", "biased", "sloped", "squares"])
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_what_kernels_hand_to_each_other_does_not_overlap(name: str, dtype: str, pulled: bool) -> None:
-    plan = planned(nest(name, dtype, pulled=pulled))
+def test_what_kernels_hand_to_each_other_does_not_overlap(name: str, dtype: str, how: str) -> None:
+    plan = planned(nest(name, dtype, how=how))
     assert plan is not None
     sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 1000, "n": 777, "k": 40, "l": 50, "c": 3}
     layout = plan.memory(sizes)
     down, across = blocks_of(plan.rows, plan.tile, sizes)
-    planes, row_ends, column_ends = 1 + (dtype == "f32"), name == "sloped", name in ("biased", "sloped")
-    row = 64 * 64 * 2 * planes
-    if pulled:
-        wanted = [down * row, down * row, across * row, across * row]
-        wanted += [down * 4 * (64 * (2 + row_ends) + 4), across * 4 * (64 * column_ends + 4)]
-    else:
-        columns = plan.tile.n * 64 * 2 * planes
-        side = plan.tile.n * column_ends + (64 + 4) * (planes - 1)
-        wanted = [down * row, across * columns, across * columns, down * 4, across * side * 4]
+    planes, squares = 1 + (dtype == "f32"), name == "squares"
+    row_ends, column_ends = (name == "sloped") + squares, (name in ("biased", "sloped")) + squares
+    row, columns, units = 64 * 64 * 2 * planes, plan.tile.n * 64 * 2 * planes, 64 * (planes - 1)
+    rest = 4 * (planes - 1)
+    wanted = {
+        SOFTMAX: [
+            down * row, across * columns, across * columns, down * 4 * (1 + 67 * squares),
+            across * 4 * (plan.tile.n * column_ends + units + rest),
+        ],
+        GRADIENTS: [
+            down * row, down * row, across * row, across * row, down * 4 * (64 * (2 + row_ends) + 4),
+            across * 4 * (64 * column_ends + 4),
+        ],
+        TANGENTS: [
+            2 * down * row, 2 * across * row, 2 * across * row, down * 4 * (64 * (1 + row_ends + squares) + 4),
+            across * 4 * (64 * (column_ends + squares) + 2 * units + rest),
+        ],
+    }[how]  # fmt: skip
     ends = [*layout.offsets[1:], layout.size]
     assert len(layout.offsets) == len(wanted)
     for begin, end, size in zip(layout.offsets, ends, wanted, strict=True):
@@ -146,7 +165,7 @@ def test_what_kernels_hand_to_each_other_does_not_overlap(name: str, dtype: str,
 
 @pytest.mark.parametrize("name", ["product", "capped", "biased"])
 def test_the_slope_is_that_of_entries(name: str) -> None:
-    rows = nest(name, "f32", pulled=True)
+    rows = nest(name, "f32", how=GRADIENTS)
     assert rows.how == GRADIENTS
     names = [*variables(rows.matrix.outputs), "s0"]
     values = {each: 0.3 + 0.1 * i for i, each in enumerate(dict.fromkeys(names))}
@@ -156,11 +175,22 @@ def test_the_slope_is_that_of_entries(name: str) -> None:
     assert (var("s0").name in variables([slope(rows)])) is (name == "capped")
 
 
-@pytest.mark.parametrize("pulled", [False, True])
-def test_what_is_launched(pulled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factor_of_all_terms_is_one_of_the_sum() -> None:
+    rows = nest("negative", "f32")
+    own = len(rows.matrix.numbers) - len(rows.folded)
+    values = dict.fromkeys(rows.matrix.numbers[:own], 0.3)
+    values |= {"s0": 0.7} | dict(zip(rows.matrix.numbers[own:], evaluate(rows.folded, values), strict=True))
+    assert evaluate(rows.matrix.outputs, values)[0] == pytest.approx(0.7 * 0.3**2 / np.log(2))  # both numbers
+    assert evaluate(rows.matrix.map, {"x0": 5.0, "x1": 2.0})[0] == 9.0
+    weighted = nest("weighted", "f32")
+    assert evaluate(weighted.matrix.map, {"x0": 5.0, "x1": 2.0, "x2": 3.0})[0] == 30.0
+
+
+@pytest.mark.parametrize(("how", "k"), [*((how, 40) for how in HOW), (GRADIENTS, 100)])
+def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Any, int, tuple[Any, ...]]] = []
     empty = torch.empty
-    names = ("split", "rows", "columns") if pulled else ("split", "rows")
+    names = ("split", "rows", "columns", "values")[: 2 + (how == GRADIENTS) * (1 + (k > 64))]
     monkeypatch.setattr(cuda_softmax, "index_of", lambda device: 0)
     monkeypatch.setattr(cuda_softmax, "limits", lambda index: CARDS["sm_90"])
     monkeypatch.setattr(cuda_softmax, "_load", lambda chosen: names)
@@ -168,15 +198,17 @@ def test_what_is_launched(pulled: bool, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         cuda_softmax, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given))
     )
-    rows = nest("product", "f32", pulled=pulled)
-    sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 1000, "n": 777, "k": 40, "l": 50, "c": 3}
+    rows = nest("product", "f32", how=how)
+    sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 1000, "n": 777, "k": k, "l": 50, "c": 3}
     integers = np.array([*(sizes[role] for role in SIZES), *(7 for _ in range(len(rows.ports) * len(ROLES)))], np.int64)
     device = torch.device("cuda")
     launcher = cuda_softmax.TARGET().prepare(rows, integers, [16] * len(rows.ports), device)
     assert launcher is not None
     launcher.run(range(1, len(rows.ports) + 1), (0.5, 0.25))
-    down, across = 16, 14 if pulled else 7  # pieces of 64 rows, columns by two of them or by tiles of 128
-    grids = [3 * (down + across), 3 * 8, 3 * 7]
+    down, alone = 16, how == TANGENTS or k > 64  # pieces of 64 rows; whether one warpgroup consumes
+    across = {SOFTMAX: 7, GRADIENTS: 13 if alone else 14, TANGENTS: 13}[how]  # tiles of 128 columns, pieces in pairs
+    main = [3 * down, 3 * across, 3 * across] if alone else [3 * 8, 3 * 7]
+    grids = [3 * (down + across), *(min(size, CARDS["sm_90"].sm_count) for size in main)]
     assert [(kernel, blocks) for kernel, blocks, _ in made] == [*zip(names, grids, strict=False)]
     for _, _, given in made:
         assert given == made[0][2]

@@ -36,7 +36,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(softmax_plan, "_LEAST_ENTRIES", 1)
     monkeypatch.setattr(attend, "_VENDORS", 1)
     ran: list[str] = []
-    for name in ("evaluate", "gradients"):
+    for name in ("evaluate", "gradients", "tangent"):
         whole: Callable[..., Any] = getattr(softmax.SoftmaxTask, name)
 
         def noted(self: Any, *args: Any, name: str = name, whole: Callable[..., Any] = whole) -> Any:
@@ -95,14 +95,13 @@ def test_sums_and_gradients_agree_with_float64(
     leaves = [t.detach().double().requires_grad_() for t in (q, key, v)]
     wanted = dense(*leaves, scale, causal)
     assert_near(found.detach(), wanted.detach(), dtype)
-    if k <= 64 and width <= 64:
-        gradients = torch.autograd.grad(found, (q, key, v), g)
-        assert passes == ["evaluate", "gradients"]
-        expected = torch.autograd.grad(wanted, leaves, g.double())
-        if n > 1:
-            for mine, theirs in zip(gradients, expected, strict=True):
-                if theirs.norm() > 1e-6:
-                    assert_near(mine, theirs, dtype, 3.0)
+    gradients = torch.autograd.grad(found, (q, key, v), g)
+    assert passes == ["evaluate", "gradients"]
+    expected = torch.autograd.grad(wanted, leaves, g.double())
+    if n > 1:
+        for mine, theirs in zip(gradients, expected, strict=True):
+            if theirs.norm() > 1e-6:
+                assert_near(mine, theirs, dtype, 3.0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -276,12 +275,128 @@ def test_derivatives_of_derivatives_are_of_the_program(passes: list[str]) -> Non
         assert_near(one, other.double(), torch.float32, 30.0)
 
 
-def test_transforms_and_tracked_parameters_take_two_passes(passes: list[str]) -> None:
+Arguments = tuple[torch.Tensor, ...]
+
+
+def assert_tangent(
+    of: Callable[..., torch.Tensor], exact: Callable[..., torch.Tensor], primals: Arguments, tangents: Arguments,
+    factor: float = 3.0,
+) -> None:  # fmt: skip
+    """The result and its tangent agree with those of ``exact`` in float64."""
+    dtype = primals[0].dtype
+    result, tangent = torch.func.jvp(of, primals, tangents)
+    wide = [tuple(t.double() for t in each) for each in (primals, tangents)]
+    wanted, moved = torch.func.jvp(exact, *wide)
+    assert_near(result, wanted, dtype)
+    assert_near(tangent, moved, dtype, factor)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("m", "n", "k", "width"), EDGES)
+def test_tangents_agree_with_float64(
+    m: int, n: int, k: int, width: int, dtype: torch.dtype, causal: bool, passes: list[str]
+) -> None:
+    shapes, scale = ((2, 3, m, k), (2, 3, n, k), (2, 3, n, width)), 1 / math.sqrt(k)
+    primals, tangents = (tuple(drawn(*shapes, dtype=dtype, seed=seed)) for seed in (0, 7))
+    assert_tangent(
+        lambda *t: km.attention(*t, score=DOT, scale=scale, causal=causal),
+        lambda *t: dense(*t, scale, causal), primals, tangents,
+    )  # fmt: skip
+    assert passes == ["evaluate", "tangent"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["capped", "truths", "terms", "columns"])
+def test_tangents_of_any_function_and_mask(kind: str, dtype: torch.dtype, causal: bool, passes: list[str]) -> None:
+    shapes = (2, 3, 200, 64), (2, 3, 300, 64), (2, 3, 300, 64)
+    primals, tangents = (tuple(drawn(*shapes, dtype=dtype, seed=seed)) for seed in (0, 7))
+    (mask,) = drawn((3, 1 if kind == "columns" else 200, 300), dtype=dtype)
+    if kind == "truths":
+        mask = mask > 0.5
+        mask[1, 7] = False
+    table, cap = (None, True) if kind == "capped" else (mask, False)
+    assert_tangent(
+        lambda *t: km.attention(*t, score=CAPPED if cap else DOT, scale=0.3, mask=table, causal=causal),
+        lambda *t: dense(*t, 0.3, causal, cap, table), primals, tangents,
+    )  # fmt: skip
+    assert passes == ["evaluate", "tangent"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tangents_of_scores_that_all_move_alike(dtype: torch.dtype, passes: list[str]) -> None:
+    primals = tuple(drawn((2, 200, 64), (2, 300, 64), (2, 300, 64), dtype=dtype))
+    q, k, v = primals
+    moved = (torch.ones_like(q), torch.zeros_like(k), torch.zeros_like(v))
+    away = (q, (k + 1).to(dtype), v)  # the tangent of a score is about 8, and varies by 1
+    assert_tangent(lambda *t: km.attention(*t, score=DOT, scale=0.125), lambda *t: dense(*t, 0.125), away, moved)
+    assert passes == ["evaluate", "tangent"]
+
+
+def test_tangents_of_strides_and_broadcast_batches(passes: list[str]) -> None:
+    def inputs(seed: int) -> Arguments:
+        q = drawn((300, 2, 8, 64), seed=seed)[0].permute(1, 2, 0, 3)
+        k = drawn((2, 1, 64, 400), seed=seed)[0].mT
+        return q, k, drawn((2, 8, 400, 128), seed=seed)[0][..., ::2]
+
+    assert_tangent(
+        lambda *t: km.attention(*t, score=DOT, scale=0.125), lambda *t: dense(*t, 0.125), inputs(0), inputs(7)
+    )
+    assert passes == ["evaluate", "tangent"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_inner_product_and_shared_heads_have_tangents(dtype: torch.dtype, passes: list[str]) -> None:
+    shapes = (2, 6, 300, 64), (2, 2, 400, 64), (2, 2, 400, 64)
+    primals, tangents = (tuple(drawn(*shapes, dtype=dtype, seed=seed)) for seed in (0, 7))
+
+    def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return dense(q, *(t.repeat_interleave(3, 1) for t in (k, v)), 0.125)
+
+    assert_tangent(lambda *t: km.attention(*t, enable_gqa=True), exact, primals, tangents)
+    assert passes == ["evaluate", "tangent"]
+
+
+def test_tangents_of_rows_that_see_nothing_are_zero(passes: list[str]) -> None:
     q, k, v = drawn((2, 100, 64), (2, 200, 64), (2, 200, 64))
-    value, moved = torch.func.jvp(lambda t: km.attention(t, k, v, score=DOT, scale=0.125), (q,), (q,))
-    assert passes == []
-    assert_near(value, dense(q, k, v, 0.125), torch.float32)
-    assert torch.isfinite(moved).all()
+    nothing = torch.zeros(200, dtype=torch.bool, device="cuda")
+    found = torch.func.jvp(lambda *t: km.attention(*t, score=DOT, mask=nothing), (q, k, v), (q, k, v))
+    assert all((t == 0).all() for t in found)
+    assert passes == ["evaluate", "tangent"]
+
+
+def test_tangents_of_random_shapes(passes: list[str]) -> None:
+    source = random.Random(6)
+    for i in range(40):
+        m, n = source.randint(1, 500), source.randint(2, 700)
+        k, width, batch = source.randint(1, 64), source.randint(1, 64), source.choice([(), (2,), (2, 3)])
+        dtype, causal = source.choice(DTYPES), source.random() < 0.5
+        shapes = (*batch, m, k), (*batch, n, k), (*batch, n, width)
+        primals, tangents = (tuple(drawn(*shapes, dtype=dtype, seed=seed)) for seed in (i, 100 + i))
+        assert_tangent(
+            lambda *t, c=causal: km.attention(*t, score=DOT, scale=0.2, causal=c),
+            lambda *t, c=causal: dense(*t, 0.2, c), primals, tangents,
+        )  # fmt: skip
+    assert passes == ["evaluate", "tangent"] * 40
+
+
+def test_tangents_are_what_gradients_say(passes: list[str]) -> None:
+    shapes = (2, 150, 64), (2, 250, 64), (2, 250, 64)
+    primals, tangents = drawn(*shapes), drawn(*shapes, seed=7)
+    (g,) = drawn((2, 150, 64), seed=9)
+    leaves = [t.requires_grad_() for t in primals]
+    gradients = torch.autograd.grad(km.attention(*leaves, score=DOT, scale=0.125), leaves, g)
+    with torch.no_grad():
+        _, moved = torch.func.jvp(lambda *t: km.attention(*t, score=DOT, scale=0.125), (*primals,), (*tangents,))
+    backward = sum((a.double() * b.double()).sum() for a, b in zip(gradients, tangents, strict=True))
+    forward = (moved.double() * g.double()).sum()
+    assert abs(backward - forward) < 1e-4 * moved.double().norm() * g.double().norm()
+    assert passes == ["evaluate", "gradients", "evaluate", "tangent"]
+
+
+def test_tracked_parameters_take_two_passes(passes: list[str]) -> None:
+    q, k, v = drawn((2, 100, 64), (2, 200, 64), (2, 200, 64))
     scale = torch.tensor(0.125, device="cuda", requires_grad=True)
     (gradient,) = torch.autograd.grad(km.attention(q, k, v, score=DOT, scale=scale).sum(), scale)
     assert passes == []
@@ -303,8 +418,101 @@ def test_random_shapes(passes: list[str]) -> None:
     assert len(passes) == 40
 
 
-def test_what_is_not_an_inner_product_takes_two_passes(passes: list[str]) -> None:
+def distances(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Squared distances as they are written."""
+    return (q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1)
+
+
+def by_distances(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of: Callable[[torch.Tensor], torch.Tensor], causal: bool = False
+) -> torch.Tensor:
+    """Sums weighted by a function of the squared distances in float64."""
+    q, k, v = (t.double() for t in (q, k, v))
+    scores = of(distances(q, k))
+    if causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool, device="cuda").tril(), -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+OF_DISTANCES: dict[str, tuple[Any, float, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "negative": (lambda a, b: -((a - b) ** 2), 0.05, lambda s: -0.05 * s),
+    "sqeuclidean": ("sqeuclidean", 0.05, lambda s: -0.05 * s),
+    "euclidean": ("euclidean", 0.5, lambda s: -0.5 * torch.where(s > 0, s, 1).sqrt() * (s > 0)),
+    "kernel": (km.Gaussian(4.0), 3.0, lambda s: 3 * torch.exp(-s / 32)),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", OF_DISTANCES)
+@pytest.mark.parametrize(("m", "n", "k", "width"), [(200, 333, 64, 64), (129, 257, 128, 100), (300, 500, 3, 17)])
+def test_scores_of_squared_distances(
+    m: int, n: int, k: int, width: int, kind: str, dtype: torch.dtype, causal: bool, passes: list[str]
+) -> None:
+    score, scale, of = OF_DISTANCES[kind]
+    shapes = (2, m, k), (2, n, k), (2, n, width)
+    primals, tangents = (tuple(drawn(*shapes, dtype=dtype, seed=seed)) for seed in (0, 7))
+    leaves = [t.clone().requires_grad_() for t in primals]
+    found = km.attention(*leaves, score=score, scale=scale, causal=causal)
+    wide = [t.double().requires_grad_() for t in primals]
+    wanted = by_distances(*wide, of, causal)
+    assert_near(found.detach(), wanted.detach(), dtype)
+    (g,) = drawn((2, m, width), dtype=dtype, seed=9)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, leaves, g), torch.autograd.grad(wanted, wide, g.double()), strict=True
+    ):
+        assert_near(mine, theirs, dtype, 3.0)
+    assert_tangent(
+        lambda *t: km.attention(*t, score=score, scale=scale, causal=causal), lambda *t: by_distances(*t, of, causal),
+        primals, tangents,
+    )  # fmt: skip
+    assert passes == ["evaluate", "gradients", "evaluate", "tangent"]
+
+
+@pytest.mark.parametrize("kind", ["itself", "offset", "clusters", "points of two numbers"])
+def test_close_points_lose_no_digits(kind: str, passes: list[str]) -> None:
+    q, k, v = drawn((2, 400, 32), (2, 500, 32), (2, 500, 40))
+    factor, bound = 0.5, 1.0
+    if kind == "itself":
+        q = k[:, :400]
+    elif kind == "offset":
+        q, k = q + 1e4, k + 1e4
+    elif kind == "clusters":  # 100 apart, as wide as 0.1, which the scale sees
+        (centres,) = drawn((5, 32), seed=3)
+        q, k = (100 * centres[torch.arange(t.shape[1], device="cuda") % 5] + 0.1 * t for t in (q, k))
+        factor = 5.0
+    else:
+        q, k, factor = q[..., :2], k[..., :2], 20.0
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    found = km.attention(*leaves, score="sqeuclidean", scale=factor)
+    wide = [t.double().requires_grad_() for t in (q, k, v)]
+    wanted = by_distances(*wide, lambda s: -factor * s)
+    assert_near(found.detach(), wanted.detach(), torch.float32, 3.0)
+    g = torch.randn_like(found)
+    size = 30.0 if kind in ("clusters", "offset") else 5.0
+    for mine, theirs in zip(
+        torch.autograd.grad(found, leaves, g), torch.autograd.grad(wanted, wide, g.double()), strict=True
+    ):
+        assert_near(mine, theirs, torch.float32, size * bound)
+    assert passes == ["evaluate", "gradients"]
+
+
+def test_points_that_are_not_finite_stay_where_they_belong(passes: list[str]) -> None:
+    q, k, v = drawn((1, 300, 64), (1, 300, 64), (1, 300, 64))
+    k[0, 0, 3], q[0, 5, 3], k[0, 9, 7] = (
+        math.inf,
+        math.nan,
+        -math.inf,
+    )  # the first row of k, from which others are taken
+    found, wanted = (km.attention(q, k, v, score="sqeuclidean", scale=0.1), by_distances(q, k, v, lambda s: -0.1 * s))
+    assert (found.isnan() == wanted.isnan()).all()
+    rest = [i for i in range(300) if i != 5]
+    assert_near(found[:, rest], wanted[:, rest], torch.float32)
+    assert passes == ["evaluate"]
+
+
+def test_other_scores_take_two_passes(passes: list[str]) -> None:
     q, k, v = drawn((2, 100, 16), (2, 200, 16), (2, 200, 16))
-    for score in ("euclidean", km.Gaussian(2.0), lambda a, b: -abs(a - b)):
+    for score in ("cityblock", km.Laplace(2.0, p=1), lambda a, b: -abs(a - b)):
         km.attention(q, k, v, score=score)
     assert passes == []

@@ -17,7 +17,9 @@ from kernmantle.backends.cuda.system_plan import SystemPlan
 from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
 from kernmantle.compiler.row_pull import row_pull
 from kernmantle.compiler.row_reduce import PRODUCT, Apply
+from kernmantle.compiler.softmax import GRADIENTS
 from kernmantle.ir.program import Program
+from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
@@ -142,9 +144,9 @@ def _row_pull(program: Program, by_columns: bool, depth: int, columns: int) -> C
     return make
 
 
-def _softmax(name: str, dtype: str, pulled: bool) -> Callable[[str], Planned]:
+def _softmax(name: str, dtype: str, how: str, width: int) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
-        plan = softmax.planned(softmax.nest(name, dtype, pulled=pulled), card)
+        plan = softmax.planned(softmax.nest(name, dtype, how=how), card, k=width, l=width)
         assert plan is not None
         return Planned(emit_softmax(plan), plan.form, plan.threads, plan.shared)
 
@@ -309,9 +311,12 @@ def _table() -> dict[str, Kernel]:
     for name in (*columns.HEADLINE, *columns.DEEP):
         table.add(f"row_reduce columns {name}", _columns(name), HOPPER)
     for dtype in ("bf16", "f32"):
-        for pulled in (False, True):
-            name = f"softmax product {dtype}{' gradients' if pulled else ''}"
-            table.add(name, _softmax("product", dtype, pulled), HOPPER)
+        for how in softmax.HOW:
+            name = f"softmax product {dtype}{how.removeprefix(SOFTMAX)}"
+            table.add(name, _softmax("product", dtype, how, 64), HOPPER)
+        table.add(f"softmax product {dtype} gradients of 128", _softmax("product", dtype, GRADIENTS, 128), HOPPER)
+    for how in softmax.HOW:
+        table.add(f"softmax squares f32{how.removeprefix(SOFTMAX)}", _softmax("squares", "f32", how, 64), HOPPER)
     table.add("pull of rows squares 20", _row_pull(SQUARES, False, 20, 1))
     table.add("pull of rows by columns L1 3, 4 columns", _row_pull(LAPLACE, True, 3, 4), HOPPER)
     table.add("row_reduce behind a gate", _score("gauss_20", gated=True), HOPPER)

@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import kernmantle as km
 from kernmantle.compiler.softmax import Weighting
@@ -42,10 +43,10 @@ def passes(monkeypatch):
     """CPUs weigh in one pass, the calls of whose kernels are noted."""
     ran = []
 
-    def evaluate(self, tensors):
+    def evaluate(self, tensors, wide=False):
         ran.append("evaluate")
         result, logs = dense(self, tensors)
-        return result.to(tensors[-1].dtype), logs.float()
+        return result.to(torch.float32 if wide else tensors[-1].dtype), logs.float()
 
     def gradients(self, tensors, result, statistic, cotangent):
         ran.append("gradients")
@@ -58,17 +59,32 @@ def passes(monkeypatch):
         assert_close(result, found.detach().numpy(), depth=64)
         return [*torch.autograd.grad(found, wide, cotangent.double())]
 
+    def tangent(self, tensors, result, statistic, moves):
+        ran.append("tangent")
+        q, k, *others, v = tensors
+
+        def of(*moving):
+            return dense(self, [*moving[:2], *others, moving[2]])[0]
+
+        found, moved = torch.autograd.functional.jvp(
+            of, *(tuple(t.double() for t in each) for each in ((q, k, v), moves))
+        )
+        assert_close(statistic, dense(self, tensors)[1].numpy(), depth=64)
+        assert_close(result, found.numpy(), depth=64)
+        return moved.to(result.dtype)
+
     monkeypatch.setattr(attend, "has_kernels", lambda _: True)
     monkeypatch.setattr(softmax, "has_kernels", lambda _: True)
     monkeypatch.setattr(attend, "_VENDORS", 1)
     monkeypatch.setattr(softmax.SoftmaxTask, "evaluates", lambda *_: True)
     monkeypatch.setattr(softmax.SoftmaxTask, "evaluate", evaluate)
     monkeypatch.setattr(softmax.SoftmaxTask, "gradients", gradients)
+    monkeypatch.setattr(softmax.SoftmaxTask, "tangent", tangent)
     return ran
 
 
-def drawn(*shapes):
-    generator = torch.Generator().manual_seed(1)
+def drawn(*shapes, seed=1):
+    generator = torch.Generator().manual_seed(seed)
     return [torch.randn(*shape, generator=generator) for shape in shapes]
 
 
@@ -151,7 +167,89 @@ def test_few_inner_products_are_the_vendors(passes, monkeypatch):
     assert passes == ["evaluate"]
 
 
-@pytest.mark.parametrize("what", ["scale", "ieee", "forward mode", "vmap"])
+def by_func(function, primals, tangents):
+    return torch.func.jvp(function, tuple(primals), tuple(tangents))
+
+
+def by_duals(function, primals, tangents):
+    with forward_ad.dual_level():
+        found = function(*(forward_ad.make_dual(*both) for both in zip(primals, tangents, strict=True)))
+        return tuple(forward_ad.unpack_dual(found))
+
+
+@pytest.mark.parametrize("way", [by_func, by_duals])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("score", "mask", "causal"), [(DOT, "none", True), (CAPPED, "truths", False), (None, "terms", True)]
+)
+def test_tangents_are_those_of_the_program_in_float64(passes, score, mask, causal, dtype, way):
+    shapes = (2, 3, 17, 4), (2, 1, 23, 4), (3, 23, 5)
+    primals, tangents = ([t.to(dtype) for t in drawn(*shapes, seed=seed)] for seed in (1, 2))
+    table = MASKS[mask]
+
+    def attend_to(*tensors):
+        own = table if table is None or table.dtype == torch.bool else table.to(tensors[0].dtype)
+        return km.attention(*tensors, score=score, scale=0.4, mask=own, causal=causal)
+
+    mine = way(attend_to, primals, tangents)
+    assert passes == ["evaluate", "tangent"]
+    theirs = way(attend_to, *([t.double() for t in each] for each in (primals, tangents)))
+    assert passes == ["evaluate", "tangent"]
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.dtype == dtype
+        assert_close(one, other.numpy(), depth=256, magnitude=other.abs().max().item())
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_what_does_not_move_has_no_tangent(passes, which):
+    tensors, (move,) = drawn((17, 4), (23, 4), (23, 5)), drawn(((17, 4), (23, 4), (23, 5))[which], seed=3)
+
+    def of(moving):
+        return km.attention(*(moving if i == which else t.to(moving.dtype) for i, t in enumerate(tensors)), score=DOT)
+
+    _, mine = torch.func.jvp(of, (tensors[which],), (move,))
+    assert passes == ["evaluate", "tangent"]
+    _, theirs = torch.func.jvp(of, (tensors[which].double(),), (move.double(),))
+    assert_close(mine, theirs.numpy(), depth=256, magnitude=theirs.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    "what", ["jvp of jvp", "jvp of grad", "grad of jvp", "vmap of jvp", "scale moves", "mask moves"]
+)
+def test_other_forward_derivatives_are_of_the_program(passes, what):
+    q, k, v, move = drawn((17, 4), (23, 4), (23, 5), (17, 4))
+
+    def of(t, scale=0.4, mask=None):
+        kind = {"score": DOT, "scale": scale, "mask": mask}
+        return km.attention(t, *(own.to(t.dtype) for own in (k, v)), **kind)
+
+    def moved(t):
+        return torch.func.jvp(of, (t,), (move.to(t.dtype),))[1]
+
+    def run(dtype):
+        own, tangent = q.to(dtype), move.to(dtype)
+        if what == "jvp of jvp":
+            return torch.func.jvp(moved, (own,), (tangent,))[1]
+        if what == "jvp of grad":
+            return torch.func.jvp(torch.func.grad(lambda t: of(t).sin().sum()), (own,), (tangent,))[1]
+        if what == "grad of jvp":
+            leaf = own.requires_grad_()
+            return torch.autograd.grad(moved(leaf).sin().sum(), leaf)[0]
+        if what == "vmap of jvp":
+            return torch.func.vmap(moved)(own[None])[0]
+        if what == "scale moves":
+            number = torch.tensor(0.4, dtype=dtype)
+            return torch.func.jvp(of, (own, number), (tangent, number))[1]
+        mask = torch.linspace(-1, 1, 23, dtype=dtype)
+        return torch.func.jvp(lambda t, c: of(t, mask=c), (own, mask), (tangent, mask))[1]
+
+    mine = run(torch.float32)
+    assert passes == []
+    theirs = run(torch.float64)
+    assert_close(mine, theirs.detach().numpy(), depth=256, magnitude=theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("what", ["scale", "ieee", "vmap"])
 def test_what_takes_two_passes(passes, what):
     q, k, v = drawn((17, 4), (23, 4), (23, 5))
     if what == "scale":
@@ -161,8 +259,6 @@ def test_what_takes_two_passes(passes, what):
     elif what == "ieee":
         with km.config(precision="ieee"):
             km.attention(q, k, v, score=DOT)
-    elif what == "forward mode":
-        torch.func.jvp(lambda t: km.attention(t, k, v, score=DOT), (q,), (q,))
     else:
         torch.func.vmap(lambda t: km.attention(t, k, v, score=DOT))(q[None])
     assert passes == []

@@ -1,8 +1,8 @@
-"""Softmax-weighted sums of rows in one pass, and their gradients, as nests.
+"""Softmax-weighted sums of rows in one pass, their gradients and their tangents, as nests.
 
 ``out[m, c] = Σ_n softmax_n(w[m, n]) v[n, c]``, where the logits ``w = outputs(Σ_k map(operands))`` are a program of its
 own. Beside the result, the logarithm of the sum of every row's exponentials is kept: with it the gradients need no
-second pass over a row.
+second pass over a row, nor do the tangents.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..ir.differentiate import differentiate
-from ..ir.node import Node, const
+from ..ir.node import Node, const, substitute, var
 from ..ir.program import Program
 from ..ir.reductions import PRODUCT, SOFTMAX
 from .nest import Port
+from .patterns import factors, product
 from .row_reduce import Apply, RowLowering, RowNest, can_lower, lower_rows
 
-GRADIENTS = "softmax gradients"
-RESULT, STATISTIC, COTANGENT = "result", "statistic", "cotangent"
+GRADIENTS, TANGENTS = "softmax gradients", "softmax tangents"
+RESULT, STATISTIC = "result", "statistic"
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,47 @@ def can_weigh(weighting: Weighting) -> bool:
     return can_lower(Apply(weighting.inner, PRODUCT), "f32")
 
 
-def lower_softmax(weighting: Weighting, dtypes: Sequence[str], v: str, pulled: bool = False) -> RowLowering:
-    """Nest of a weighting, or, ``pulled``, of its gradients by x0, x1 and v; the entry of its matrix is to the base 2.
+def _hoisted(inner: Program) -> Program:
+    """Return a program whose sum is multiplied by what is the same factor of all its terms, such as a sign."""
+    if [reduction.name for reduction in inner.reductions] != ["sum"]:
+        return inner
+    numbers = {operand.name for operand in inner.numbers}
+    same: list[Node] = []
+    others: list[Node] = []
+    for part in factors(inner.map[0]):
+        (same if part.number is not None or (part.op == "var" and part.name in numbers) else others).append(part)
+    if not same or not others:
+        return inner
+    outputs = substitute(inner.outputs, {"s0": Node("mul", (product(same), var("s0")))})
+    return replace(inner, map=(product(others),), outputs=tuple(outputs))
 
-    ``dtypes`` are the storage types of the operands, ``v`` those of v, results and gradients.
+
+def lower_softmax(
+    weighting: Weighting, dtypes: Sequence[str], v: str, how: str = SOFTMAX, result: str | None = None
+) -> RowLowering:
+    """Nest of a weighting, of its gradients by x0, x1 and v, or of its tangent; its entry is to the base 2.
+
+    ``dtypes`` are the storage types of the operands, ``v`` those of v and gradients, ``result``, unless it is v's, that
+    of results and their tangents. What is read of them comes before what is written.
     """
-    (logit,) = weighting.inner.outputs
-    inner = replace(weighting.inner, outputs=(Node("mul", (logit, const(1 / math.log(2)))),))
+    inner = _hoisted(weighting.inner)
+    (logit,) = inner.outputs
+    inner = replace(inner, outputs=(Node("mul", (logit, const(1 / math.log(2)))),))
     found = lower_rows(Apply(inner, PRODUCT), dtypes, v, [v], "f32", True)
-    outs = [Port(RESULT, "ml", v), Port(STATISTIC, "m", "f32")]
-    if pulled:
-        outs += [Port(COTANGENT, "ml", v)]
-        outs += [Port(f"by_{name}", roles, v) for name, roles in (("x0", "mk"), ("x1", "nk"), ("v", "nl"))]
-    how = GRADIENTS if pulled else SOFTMAX
+    outs = [Port(RESULT, "ml", result or v), Port(STATISTIC, "m", "f32")]
+    operands = (("x0", "mk"), ("x1", "nk"), ("v", "nl"))
+    if how == GRADIENTS:
+        outs += [Port("cotangent", "ml", v), *(Port(f"by_{name}", roles, v) for name, roles in operands)]
+    elif how == TANGENTS:
+        outs += [
+            *(Port(f"tangent_of_{name}", roles, v) for name, roles in operands),
+            Port("tangent", "ml", result or v),
+        ]
     return replace(found, rows=replace(found.rows, how=how, causal=weighting.causal, outs=tuple(outs)))
+
+
+WRITTEN = {SOFTMAX: 2, GRADIENTS: 3, TANGENTS: 1}
+"""How many of the arrays behind v a kernel writes, the last ones."""
 
 
 def slope(rows: RowNest) -> Node:

@@ -14,12 +14,24 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..arrays import check_same_device, dtype_name, unwrap
 from ..compiler.row_reduce import PRODUCT
+from ..compiler.softmax import TANGENTS
 from ..errors import DtypeError, ParameterError, ShapeError
+from ..ir.equation import broadcast
 from ..ir.functions import FUNCTIONS
 from ..torch_ops.checks import is_number
 from ..torch_ops.recompute import pulled
 from ..torch_ops.softmax import SoftmaxTask, has_kernels, softmax_task
-from ..torch_ops.torch_private import autocasts, is_tracked, plain
+from ..torch_ops.torch_private import (
+    autocasts,
+    beneath_transforms,
+    goes_forward,
+    has_tangent,
+    is_tracked,
+    only_moves,
+    plain,
+    primal,
+    underlying,
+)
 from .inputs import HALVES
 from .scores import Arrays, Outer, Scores, arrays_of, scores_of
 
@@ -142,13 +154,13 @@ def attention(
 
     Notes
     -----
-    On Hopper GPUs functions of the inner product take one pass on tensor cores for
-    at most 128 columns, and one more for their first gradients for at most 64: float32 in float32's accuracy, halves as
-    they are. The inner product itself otherwise runs, without a transform, as
-    ``torch.nn.functional.scaled_dot_product_attention``. The derivatives of both end at the first; the second and
-    further ones are taken of the program. Other scores take two passes: the normaliser of each row, then its weighted
-    sum. Gradients of every order, ``torch.func`` and forward mode exist for q, k, v, a mask of numbers, a scale and the
-    hyperparameters of a score.
+    On Hopper GPUs functions of the inner product, or of the squared distance, of at most 128 numbers, times at most
+    128 columns, take one pass on tensor cores, and one more for their first gradients, or for their tangent in forward
+    mode: float32 in float32's accuracy, halves as they are. The inner product itself otherwise runs, without a
+    transform, as ``torch.nn.functional.scaled_dot_product_attention``. The derivatives of both end at the first; the
+    second and further ones are taken of the program. Other scores take two passes: the normaliser of each row, then its
+    weighted sum. Gradients of every order, ``torch.func`` and forward mode exist for q, k, v, a mask of numbers, a
+    scale and the hyperparameters of a score.
 
     Cost of two passes: the map twice for every pair of rows and feature, and l s c multiplications; memory of inputs
     and result, and 64 MB in a backward pass, 256 MB on GPUs, in which the scores are computed again by blocks. One pass
@@ -175,7 +187,7 @@ def attention(
     scaled = _checked_scale(scale, score, arrays)
     is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
     call = _Call(chosen, scaled, score, options)
-    found = _in_one_pass(call, *arrays.tensors.values())
+    found = _in_one_pass(call, math.prod(sizes), *arrays.tensors.values())
     if found is None and is_vendors and (torch.compiler.is_compiling() or plain([*arrays.tensors.values()])):
         found = _inner_product(arrays.tensors, chosen, float(scaled))
     if found is None:
@@ -189,28 +201,31 @@ def _checked_truth(name: str, value: Any, other: str) -> bool:
     return value
 
 
+def _listing(tensors: dict[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name} has shape {tuple(t.shape)}" for name, t in tensors.items())
+
+
 def _checked_shapes(tensors: dict[str, torch.Tensor], shares: bool) -> tuple[int, ...]:
     """Return the shape of the scores; with ``shares`` each head of k and v counts for several of q."""
-    listing = ", ".join(f"{name} has shape {tuple(t.shape)}" for name, t in tensors.items())
     if any(t.dim() < 2 for t in tensors.values()):
-        raise ShapeError(f"q, k and v have rows and columns: {listing}")
+        raise ShapeError(f"q, k and v have rows and columns: {_listing(tensors)}")
     q, k, v = (t.shape for t in tensors.values())
     if q[-1] != k[-1]:
-        raise ShapeError(f"q and k have as many columns as each other: {listing}")
+        raise ShapeError(f"q and k have as many columns as each other: {_listing(tensors)}")
     if k[-2] != v[-2]:
-        raise ShapeError(f"k and v have as many rows as each other: {listing}")
+        raise ShapeError(f"k and v have as many rows as each other: {_listing(tensors)}")
     if shares and (min(map(len, (q, k, v))) < 3 or k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]):
         raise ShapeError(
-            f"with enable_gqa=True the heads of k and v, axis -3, are as many and divide those of q: {listing}"
+            "with enable_gqa=True the heads of k and v, axis -3, are as many and divide those of q: "
+            + _listing(tensors)
         )
     batches = [shape[:-3] + q[-3:-2] for shape in (q, k, v)] if shares else [shape[:-2] for shape in (q, k, v)]
-    try:
-        batch = torch.broadcast_shapes(*batches)
-    except RuntimeError:
+    batch = broadcast([tuple(shape) for shape in batches])
+    if batch is None:
         hint = (
             "; heads of q that share those of k and v are enable_gqa=True" if len({len(q), len(k), len(v)}) == 1 else ""
         )
-        raise ShapeError(f"batch axes do not broadcast: {listing}{hint}") from None
+        raise ShapeError(f"batch axes do not broadcast: {_listing(tensors)}{hint}")
     return *batch, q[-2], k[-2]
 
 
@@ -246,13 +261,13 @@ def _checked_mask(mask: Any, q: torch.Tensor, sizes: tuple[int, ...]) -> torch.T
 def _checked_scale(scale: Any, score: Any, arrays: Arrays) -> Any:
     """Return a number, or a tensor of the type of the arithmetic; metrics by name count with a minus."""
     sign = -1.0 if isinstance(score, str) else 1.0
-    q = arrays.wide["q"]
+    q = arrays.tensors["q"]
     if scale is None:
         return 1 / math.sqrt(max(1, q.shape[-1])) if score is None else sign
     if isinstance(scale, torch.Tensor):
         if scale.dim() or not scale.is_floating_point():
             raise ParameterError(f"scale= is one number, not a tensor of shape {tuple(scale.shape)}, {scale.dtype}")
-        return sign * scale.to(q.device, q.dtype)
+        return sign * scale.to(q.device, torch.float32 if q.dtype in HALVES else q.dtype)
     if not is_number(scale) or not math.isfinite(scale):
         raise ParameterError(f"scale= is a finite number, not {scale!r}")
     return sign * float(scale)
@@ -276,56 +291,85 @@ class _Call:
         return scores_of(_product if self.score is None else self.score, q, k, self.options, "score")
 
 
-def _in_one_pass(call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+def _in_one_pass(call: _Call, pairs: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
     """Return the weighted sums by a kernel that makes weights and sums at once; None where there is none.
 
-    The inner product of halves and of few pairs is the vendor's.
+    The inner product of halves and of few ``pairs`` of rows is the vendor's, which has no tangents.
     """
-    if torch.compiler.is_compiling() or not has_kernels(q.device) or autocasts(q.device) or not plain([q, k, v]):
+    if torch.compiler.is_compiling() or not has_kernels(q.device) or autocasts(q.device):
+        return None
+    moves = only_moves([q, k, v])
+    if not moves and not plain([q, k, v]):
         return None
     mask = replace(call.mask, causal=False)
-    pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * q.shape[-2] * k.shape[-2]
-    if call.score is None and (q.dtype in HALVES or pairs < _VENDORS) and not isinstance(call.scale, torch.Tensor):
+    is_vendors = call.score is None and (q.dtype in HALVES or pairs < _VENDORS) and not moves
+    if is_vendors and not isinstance(call.scale, torch.Tensor):
         return None
     scores = call.scores(q, k)
     if scores.operands[0] is not q or scores.operands[1] is not k:
         return None
     passed = scores.passed(LOGITS[mask.kind], call.scale, *mask.operands(scores))
     found = softmax_task(*passed, v, call.mask.causal)
-    if found is None or is_tracked(found[1][2:-1]):
+    if found is None:
         return None
     task, tensors = found
+    if has_tangent(tensors[2:-1]):
+        return None
+    tensors = [*map(underlying, tensors)]
+    if is_tracked(tensors[2:-1]):
+        return None
+    if moves:
+        has_kernel = task.evaluates(tensors) and task.evaluates(tensors, TANGENTS)
+        return _OnePass.apply(call, task, tensors[2:-1], q, k, v)[0].to(v.dtype) if has_kernel else None  # pyright: ignore
     if is_tracked([q, k, v]):
-        return _OnePass.apply(call, task, tensors[2:-1], q, k, v) if task.evaluates(tensors) else None  # pyright: ignore
+        return _OnePass.apply(call, task, tensors[2:-1], q, k, v)[0] if task.evaluates(tensors) else None  # pyright: ignore
     result = task.evaluate(tensors)
     return None if result is None else result[0]
 
 
 class _OnePass(torch.autograd.Function):
-    """The kernel and that of its gradients; where a derivative of those is recorded, the gradient of the program."""
+    """The kernel, float32 in forward mode, and logarithms of sums; kernels of its gradients and of its tangent.
+
+    Where a derivative of gradients is recorded, they are those of the program.
+    """
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, task: SoftmaxTask, others: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
+    def forward(_: _Call, task: SoftmaxTask, others: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
         q, k, v = inputs
-        found = task.evaluate([q, k, *others, v])
-        assert found is not None
-        ctx.call, ctx.task, ctx.others = call, task, others
-        ctx.save_for_backward(*inputs, *found)
-        return found[0]
+        return task.evaluate([q, k, *others, v], goes_forward())
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.call, ctx.task, ctx.others, *tensors = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *output)
+        if goes_forward():  # not otherwise: it holds the outputs, which hold this context
+            ctx.save_for_forward(*tensors, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         *inputs, result, statistic = ctx.saved_tensors
-        needed = ctx.needs_input_grad[3:]
+        needed, cotangent = ctx.needs_input_grad[3:], cotangents[0]
+        if cotangent is None:
+            return (None,) * 6
         found: Sequence[torch.Tensor] | None = None
-        if not torch.is_grad_enabled() and plain([*inputs, *cotangents]):
+        if not torch.is_grad_enabled() and plain([*inputs, cotangent]):
             q, k, v = inputs
-            found = ctx.task.gradients([q, k, *ctx.others, v], result, statistic, *cotangents)
+            found = ctx.task.gradients([q, k, *ctx.others, v], result, statistic, cotangent)
         if found is not None:
             summed = [gradient.sum_to_size(t.shape) for gradient, t in zip(found, inputs, strict=True)]
             return None, None, None, *(g if wanted else None for g, wanted in zip(summed, needed, strict=True))
-        rest = iter(pulled(partial(_widened, ctx.call), inputs, needed, lambda _: cotangents))
+        rest = iter(pulled(partial(_widened, ctx.call), inputs, needed, lambda _: [cotangent]))
         return None, None, None, *(next(rest) if wanted else None for wanted in needed)
+
+    @staticmethod
+    def jvp(ctx: Any, *moves: Any) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, result, statistic = map(primal, ctx.saved_tensors)
+        moved = [None if move is None else underlying(move) for move in moves[3:]]
+        with beneath_transforms():
+            every = [torch.zeros_like(t) if move is None else move for t, move in zip((q, k, v), moved, strict=True)]
+            return ctx.task.tangent([q, k, *ctx.others, v], result, statistic, every), None
 
 
 def _widened(call: _Call, *inputs: torch.Tensor) -> tuple[torch.Tensor]:

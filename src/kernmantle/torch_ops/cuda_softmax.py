@@ -9,13 +9,12 @@ import torch
 
 from ..backends.cuda.gram_plan import Layout
 from ..backends.cuda.launch import Kernel
-from ..backends.cuda.row_reduce_emit import ENTRY, SPLIT, SPLITTERS
+from ..backends.cuda.row_reduce_emit import SPLIT, SPLITTERS
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
-from ..backends.cuda.softmax_emit import COLUMNS, emit_softmax
+from ..backends.cuda.softmax_emit import emit_softmax, main_kernels
 from ..backends.cuda.softmax_plan import blocks_of
 from ..compiler.nest import ROLES, SIZES
 from ..compiler.row_reduce import RowNest
-from ..compiler.softmax import GRADIENTS
 from ..errors import OutOfMemoryError
 from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
@@ -45,7 +44,7 @@ class GpuSoftmax:
         layout, count = chosen.memory(sizes), sizes["a"] * sizes["b"] * sizes["c"]
         down, across = blocks_of(rows, chosen.tile, sizes)
         groups = chosen.tile.m // 64
-        grids = [min(own.sm_count, count * (pieces // groups)) for pieces in (down, across)]
+        grids = [min(own.sm_count, count * (pieces // groups)) for pieces in (down, across, across)]
         fixed = tuple(values[slot] for slot in chosen.integers)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
@@ -67,7 +66,6 @@ class GpuSoftmax:
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
     """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    names = (ENTRY, COLUMNS) if chosen.rows.how == GRADIENTS else (ENTRY,)
     return loaded(
         chosen,
         lambda: [
@@ -75,7 +73,7 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
         ],
         lambda binary: (
             Kernel(binary, SPLIT, SPLITTERS, 0, title=f"packing for {chosen}"),
-            *(Kernel(binary, name, chosen.threads, chosen.shared, title=str(chosen)) for name in names),
+            *(Kernel(binary, name, chosen.threads, chosen.shared, title=str(chosen)) for name in main_kernels(chosen)),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Softmax-weighted sums of rows in one pass over scores that are not stored, and their gradients in one more.
+"""Softmax-weighted sums of rows in one pass over scores that are not stored, their gradients or tangents in one more.
 
 A machine has kernels for a call or has none; then it is two row reductions, which the caller composes.
 """
@@ -15,7 +15,7 @@ import torch
 
 from ..backends.base import Backend, backend_of
 from ..compiler.row_reduce import COLUMNS, Apply, RowNest
-from ..compiler.softmax import COTANGENT, Weighting, can_weigh, lower_softmax
+from ..compiler.softmax import GRADIENTS, TANGENTS, WRITTEN, Weighting, can_weigh, lower_softmax
 from ..config import current
 from ..ir.equation import broadcast
 from ..ir.reductions import PRODUCT, SOFTMAX
@@ -40,7 +40,7 @@ class SoftmaxTarget(Protocol):
     def prepare(
         self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device
     ) -> Launcher | None:
-        """Compile the kernels of sums or of gradients, or find them; None where two passes are right."""
+        """Compile the kernels of sums, gradients or tangents, or find them; None where two passes are right."""
         ...
 
 
@@ -63,7 +63,7 @@ def _weighting(text: str, causal: bool) -> str:
 
 @dataclass(frozen=True, eq=False)
 class BoundSoftmax:
-    """The bound call of a weighting or of its gradients; without ``launch`` the machine has no kernels for it."""
+    """The bound call of a weighting, its gradients or tangent; without ``launch`` the machine has no kernels for it."""
 
     launch: RowLaunch | None
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -87,13 +87,16 @@ class SoftmaxTask:
     numbers: Sequence[float]
     info: RunInfo = field(default_factory=RunInfo, compare=False)
 
-    def evaluates(self, tensors: Tensors) -> bool:
+    def evaluates(self, tensors: Tensors, how: str = SOFTMAX) -> bool:
         """Return whether the machine has a kernel for such tensors."""
-        return _bound(self.text, False, tensors).launch is not None
+        return _bound(self.text, how, tensors).launch is not None
 
-    def evaluate(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the sums and the logarithms of the rows' weights, without derivatives; None without a kernel."""
-        found = _bound(self.text, False, tensors)
+    def evaluate(self, tensors: Tensors, wide: bool = False) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the sums and the logarithms of the rows' weights, without derivatives; None without a kernel.
+
+        With ``wide`` sums of halves are float32, as tangents read them.
+        """
+        found = _bound(self.text, SOFTMAX, tensors, wide)
         if found.launch is None:
             return None
         self.info.route = found.route
@@ -104,10 +107,23 @@ class SoftmaxTask:
         self, tensors: Tensors, result: torch.Tensor, statistic: torch.Tensor, cotangent: torch.Tensor
     ) -> list[torch.Tensor] | None:
         """Return the gradients by the first two operands and v, over all batch axes; None where there is no kernel."""
-        found = _bound(self.text, True, tensors)
+        found = _bound(self.text, GRADIENTS, tensors)
         if found.launch is None:
             return None
         return found(tensors, self.numbers, (result, statistic, cotangent.contiguous()))
+
+    def tangent(
+        self, tensors: Tensors, result: torch.Tensor, statistic: torch.Tensor, moves: Tensors
+    ) -> torch.Tensor | None:
+        """Return the tangent of the sums for those of the first two operands and v; None where there is no kernel.
+
+        ``result`` is float32.
+        """
+        found = _bound(self.text, TANGENTS, tensors, True)
+        if found.launch is None:
+            return None
+        (tangent,) = found(tensors, self.numbers, (result, statistic, *(move.contiguous() for move in moves)))
+        return tangent
 
 
 def softmax_task(
@@ -127,12 +143,12 @@ def softmax_task(
     return SoftmaxTask(_weighting(task.text, causal), task.numbers), tensors
 
 
-def _bound(text: str, pulled: bool, tensors: Tensors) -> BoundSoftmax:
-    key = program_key((SOFTMAX, text), (pulled,), tensors)
-    return bound(key, lambda: _bind(Weighting.parse(text), pulled, tensors))
+def _bound(text: str, how: str, tensors: Tensors, wide: bool = False) -> BoundSoftmax:
+    key = program_key((SOFTMAX, text), (how, wide), tensors)
+    return bound(key, lambda: _bind(Weighting.parse(text), how, tensors, wide))
 
 
-def _bind(weighting: Weighting, pulled: bool, tensors: Tensors) -> BoundSoftmax:
+def _bind(weighting: Weighting, how: str, tensors: Tensors, wide: bool) -> BoundSoftmax:
     inner, device = weighting.inner, tensors[0].device
     own = geometry(inner, [tuple(t.shape) for t in tensors[:-1]])
     batch = broadcast([own.batch, tuple(tensors[-1].shape[:-2])])
@@ -142,7 +158,7 @@ def _bind(weighting: Weighting, pulled: bool, tensors: Tensors) -> BoundSoftmax:
     if 0 in (*geo.sizes.values(), *batch) or backend is None or not backend.softmax or not can_weigh(weighting):
         return BoundSoftmax(None)
     stored = [NAMES[t.dtype] for t in tensors]
-    lowering = lower_softmax(weighting, stored[:-1], stored[-1], pulled)
+    lowering = lower_softmax(weighting, stored[:-1], stored[-1], how, "f32" if wide else None)
     rows, rank = lowering.rows, len(batch)
     axis_of = {role: axis for axis, role in lowering.matrix.roles.items()}
     named = [operand for operand in inner.operands if not operand.number]
@@ -150,6 +166,8 @@ def _bind(weighting: Weighting, pulled: bool, tensors: Tensors) -> BoundSoftmax:
     ports = [strided(each, t.shape, t.stride(), rank) for each, t in zip(axes, tensors, strict=True)]
     out_axes = ["".join(axis_of[role] for role in port.roles) for port in rows.outs]
     shapes = [geo.out_shape(each) for each in out_axes]
+    if how == TANGENTS:  # those of operands have their batch axes
+        shapes[2:5] = [tuple(tensors[index].shape) for index in (0, 1, -1)]
     outs = [strided(each, shape, contiguous(shape), rank) for each, shape in zip(out_axes, shapes, strict=True)]
     ports = [*ports[: len(named)], strided("", (), (), rank), *ports[len(named) :], *outs]
     calls = arguments(lowering.matrix, geo, ports, [])
@@ -163,5 +181,5 @@ def _bind(weighting: Weighting, pulled: bool, tensors: Tensors) -> BoundSoftmax:
     itemsizes.insert(len(named), 1)
     fold = partial(with_folded, tuple(operand.name for operand in inner.numbers), rows, "f32")
     launch = RowLaunch(launcher.run, len(named), calls.offsets, tuple(itemsizes), fold, lru_cache(maxsize=64)(fold))
-    first = 1 + [port.name for port in rows.outs].index(COTANGENT) if pulled else 0
+    first = len(dtypes) - WRITTEN[how]
     return BoundSoftmax(launch, tuple(shapes[first:]), tuple(dtypes[first:]), f"{device.type}: {launcher.description}")

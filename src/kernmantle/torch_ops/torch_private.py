@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -92,6 +93,31 @@ def plain(tensors: Tensors) -> bool:
         if type(tensor) not in PLAIN or tensor.is_neg() or is_batched(tensor) or is_wrapped(tensor):
             return False
     return True
+
+
+def only_moves(tensors: Tensors) -> bool:
+    """Return whether one level of forward mode is all that watches tensors that are plain underneath."""
+    depth = _functorch.get_dynamic_layer_stack_depth()
+    if not goes_forward() or depth > 1 or is_traced() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    if depth and _functorch.peek_interpreter_stack().key() != _functorch.TransformType.Jvp:
+        return False
+    inner = [underlying(tensor) for tensor in tensors if not is_batched(tensor)]
+    whole = len(inner) == len(tensors) and all(type(tensor) in PLAIN and not tensor.is_neg() for tensor in inner)
+    return whole and not is_tracked(inner)
+
+
+def primal(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor that moves, underneath the transforms around a call."""
+    return underlying(forward_ad.unpack_dual(tensor).primal)
+
+
+@contextmanager
+def beneath_transforms() -> Iterator[None]:
+    """Inside, no transform sees what runs, and no derivative is taken."""
+    private = import_module("torch._functorch.pyfunctorch")
+    with private.temporarily_clear_interpreter_stack(), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+        yield
 
 
 def is_tracked(tensors: Tensors) -> bool:

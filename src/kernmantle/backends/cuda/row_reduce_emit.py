@@ -8,7 +8,7 @@ from ...compiler.hoist import Folded, fold
 from ...compiler.monotone import order
 from ...compiler.nest import Port
 from ...compiler.patterns import SCALED, scale
-from ...compiler.softmax import GRADIENTS, slope
+from ...compiler.softmax import GRADIENTS, TANGENTS, slope
 from ...ir.node import Node, variables
 from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
@@ -65,8 +65,11 @@ _SCORES = ("score", "columns", "deep")
 """Forms whose entries are made of score tiles."""
 _ON_TENSOR_CORES = (*_SCORES, "wide")
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
-_RESULTS = ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight")
-"""What the kernels of a softmax call the arrays that they write, and read again for gradients."""
+_RESULTS = {
+    GRADIENTS: ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight"),
+    TANGENTS: ("Result", "Statistic", "RowTangent", "ColumnTangent", "WeightTangent", "Tangent"),
+}
+"""What the kernels of a softmax call the arrays that they write, and read again for derivatives."""
 _APPROXIMATE = {"exp2": "exp2_fast", "sqrt": "root_fast", "rcp": "rcp_fast"}
 
 
@@ -88,7 +91,7 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     """Return what entries read that is the same for all of them: its record, the entry that reads it, its names."""
     nest = plan.rows.matrix
     scalars = [port for port in nest.operands if not port.roles]
-    outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how == GRADIENTS else [])]
+    outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how in _RESULTS else [])]
     folded = fold(outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
     left = set(variables(folded.outputs))
     loaded = [port for port in scalars if port.name in left]
@@ -241,7 +244,8 @@ def outs_of(plan: CudaRowPlan) -> list[str]:
     if rows.v is not None:
         code += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
         code.append("    };")
-    for name, port in zip(_RESULTS, rows.outs[: len(_RESULTS) if plan.form == "softmax" else 1], strict=False):
+    names = _RESULTS.get(rows.how, ("Result", "Statistic") if plan.form == "softmax" else ("Result",))
+    for name, port in zip(names, rows.outs, strict=False):
         code += [f"    struct {name} {{", *_port(port, ports.index(port)), "    };"]
     code.append("};")
     for name, role in _ENDS.items():

@@ -1,7 +1,7 @@
-"""When softmax-weighted sums of rows, and their gradients, are made in one pass on Hopper's tensor cores.
+"""When softmax-weighted sums of rows, their gradients and tangents are made in one pass on Hopper's tensor cores.
 
-Entries are made of inner products, see ``apply_softmax.cuh`` and ``pull_softmax.cuh``. Halves are multiplied as they
-are, float32 as three products of halves.
+Entries are made of inner products or of squared distances, see ``apply_softmax.cuh``, ``pull_softmax.cuh`` and
+``push_softmax.cuh``. Halves are multiplied as they are, float32 as three products of halves.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...compiler.nest import Nest
-from ...compiler.patterns import inner_product
+from ...compiler.patterns import inner_product, squared_differences
 from ...compiler.row_reduce import RowNest
-from ...compiler.softmax import GRADIENTS
+from ...compiler.softmax import GRADIENTS, TANGENTS
 from ...ir.node import postorder
 from .gram_plan import staged
 from .score_plan import ScoreMemory
@@ -41,10 +41,11 @@ def is_split(rows: RowNest) -> bool:
 
 
 def weighs(nest: Nest) -> bool:
-    """Return whether its entries are made of inner products of two operands of one floating-point type."""
+    """Return whether its entries are made of products or distances of two operands of one floating-point type."""
     groups = staged(nest)
     one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"] and not groups["vectors"]
-    if not one or not inner_product(nest):
+    squares = squared_differences(nest)
+    if not one or not (inner_product(nest) or (squares is not None and squares.weight is None)):
         return False
     stored = {port.dtype for kind in ("rows", "columns") for port in groups[kind]}
     return len(stored) == 1 and stored <= {"f16", "bf16", "f32"}
@@ -54,7 +55,7 @@ def softmax_tile(
     rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, row_ends: int, column_ends: int
 ) -> Tile | None:
     """Return the tile, where this form is both right and faster; ``ends`` are the operands that entries read."""
-    v, pulled = rows.v, rows.how == GRADIENTS
+    v, derived = rows.v, rows.how in (GRADIENTS, TANGENTS)
     assert v is not None
     same = v.dtype == rows.matrix.operands[0].dtype
     narrow = 1 <= sizes["k"] <= WIDEST and 1 <= sizes["l"] <= WIDEST
@@ -64,50 +65,66 @@ def softmax_tile(
         return None
     first, second, split = piece(sizes["k"]), piece(sizes["l"]), is_split(rows)
     slim = first == second == PIECE
-    if pulled and not slim:  # accumulators do not stay in registers
-        return None
     tabled = any(port.roles == "mn" for port in rows.matrix.operands)
-    simple = not (tabled or row_ends + column_ends) and len(postorder(rows.matrix.outputs)) <= _SIMPLE
-    groups = 3 if slim and simple and not (split or pulled or rows.causal) else 2
-    columns = 64 if pulled or (split and (tabled or not slim)) else 128
+    squares = squared_differences(rows.matrix) is not None
+    simple = not (tabled or squares or row_ends + column_ends) and len(postorder(rows.matrix.outputs)) <= _SIMPLE
+    # One warpgroup has registers and shared memory for wide rows. Two that make tangents of float32 read descriptors of
+    # their rows from vector registers, which gave other sums at every call (decision 0040).
+    alone = split and ((derived and not slim) or rows.how == TANGENTS)
+    groups = 1 if alone else 3 if slim and simple and not (split or derived or rows.causal) else 2
+    columns = 64 if derived or (split and (tabled or squares or not slim)) else 128
     tile = Tile("apply softmax", 32 * groups, 4, 2, columns // 4, first, 1, second, 1, 1.0, "softmax")
-    own, stage = _bytes(tile, split, pulled, row_ends, column_ends)
-    return replace(tile, stages=min(_MOST_STAGES, (limits.shared_per_block - own - _BARRIERS) // stage))
+    own, stage = _bytes(rows, tile, row_ends, column_ends)
+    stages = min(_MOST_STAGES, (limits.shared_per_block - own - _BARRIERS) // stage)
+    return replace(tile, stages=stages) if stages > 0 else None
 
 
 def shared_bytes(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> int:
     """Return the dynamic shared memory of a block."""
-    own, stage = _bytes(tile, is_split(rows), rows.how == GRADIENTS, row_ends, column_ends)
+    own, stage = _bytes(rows, tile, row_ends, column_ends)
     return own + tile.stages * stage + _BARRIERS
 
 
-def _bytes(tile: Tile, split: bool, pulled: bool, row_ends: int, column_ends: int) -> tuple[int, int]:
+def _sides(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> tuple[int, int]:
+    """Return the bytes of what goes with a piece of rows, and with a piece or a tile of columns."""
+    units, squares = is_split(rows), squared_differences(rows.matrix) is not None
+    row_ends, column_ends = row_ends + squares, column_ends + squares
+    if rows.how == GRADIENTS:
+        return 4 * (PIECE * (2 + row_ends) + 4), 4 * (PIECE * column_ends + 4)
+    if rows.how == TANGENTS:
+        row_ends, column_ends = row_ends + squares, column_ends + squares
+        return 4 * (PIECE * (1 + row_ends) + 4), 4 * (PIECE * column_ends + (2 * tile.unroll + 4) * units)
+    return 4 + 4 * (PIECE + 3) * squares, 4 * (tile.n * column_ends + (tile.unroll + 4) * units)
+
+
+def by_columns_at_once(rows: RowNest, tile: Tile) -> bool:
+    """Return whether one kernel makes the gradients by x1 and v: whether registers hold both."""
+    return tile.depth + tile.unroll <= (2 if is_split(rows) else 3) * PIECE
+
+
+def _bytes(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> tuple[int, int]:
     """Return the bytes that rows take which stay, and those of a stage of columns."""
-    planes, groups = 1 + split, tile.m // PIECE
+    split, groups = is_split(rows), tile.m // PIECE
+    planes, sides = 1 + split, _sides(rows, tile, row_ends, column_ends)
     moved = 2 * planes * tile.n * (tile.depth + tile.unroll)
-    if not pulled:
-        side = tile.n * column_ends + (tile.unroll + 4) * split
-        return 2 * planes * tile.m * tile.depth, moved + 4 * side + 16
-    side = max(PIECE * (2 + row_ends), PIECE * column_ends) + 4
-    return groups * moved * split, moved + 4 * side + 16
+    if rows.how == GRADIENTS:
+        in_registers = not split and tile.depth == tile.unroll == PIECE
+        return groups * moved * (not in_registers), moved + max(sides) + 16
+    if rows.how == TANGENTS:
+        in_registers = not split and tile.depth == PIECE
+        return 4 * planes * tile.m * tile.depth * (not in_registers), 2 * moved + sides[1] + 16
+    return 2 * planes * tile.m * tile.depth, moved + sides[1] + 16
 
 
 def memory(rows: RowNest, tile: Tile, sizes: Mapping[str, int], row_ends: int, column_ends: int) -> ScoreMemory:
     """Return where everything lies that the kernels hand to each other."""
-    planes, pulled = 1 + is_split(rows), rows.how == GRADIENTS
     batch = sizes["a"] * sizes["b"] * sizes["c"]
     down, across = blocks_of(rows, tile, sizes)
-    row = 2 * planes * PIECE * tile.depth
-    pieces: tuple[int, ...]
-    if pulled:
-        value = 2 * planes * PIECE * tile.unroll
-        sides = 4 * (PIECE * (2 + row_ends) + 4), 4 * (PIECE * column_ends + 4)
-        pieces = (down * row, down * value, across * row, across * value, down * sides[0], across * sides[1])
-    else:
-        side = 4 * (tile.n * column_ends + (tile.unroll + 4) * is_split(rows))
-        across_bytes = 2 * planes * tile.n
-        pieces = (down * row, across * across_bytes * tile.depth, across * across_bytes * tile.unroll, 4 * down)
-        pieces = (*pieces, across * side)
+    copies = (1 + is_split(rows)) * (1 + (rows.how == TANGENTS))
+    first, second = 2 * copies * tile.depth, 2 * copies * tile.unroll  # bytes of a row of q or k, and of v
+    row_side, column_side = _sides(rows, tile, row_ends, column_ends)
+    own = (down * PIECE * first, down * PIECE * second) if rows.how == GRADIENTS else (down * PIECE * first,)
+    pieces = (*own, across * tile.n * first, across * tile.n * second, down * row_side, across * column_side)
     return ScoreMemory.of([batch * size for size in pieces])
 
 

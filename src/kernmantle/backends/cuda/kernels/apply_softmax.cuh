@@ -15,7 +15,8 @@ struct SoftmaxRows {
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = Tile::BN, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr int SIDE = softmax_side<Body, Tile>(), STAGE = Tile::KEY + Tile::VALUE;
-    static constexpr bool SPLIT = Tile::SPLIT;
+    // EVERY: each thread arrives where a stage is empty, as it has read of it by itself.
+    static constexpr bool SPLIT = Tile::SPLIT, EVERY = SIDE > 0;
     static constexpr unsigned WHOLE = 0xffffffffu;
 
     const Args& g;
@@ -24,7 +25,7 @@ struct SoftmaxRows {
     const int group, warp, lane;
     float score[BN / 8][4], sum[C / 8][4], product[SPLIT ? C / 8 : 1][4];
     Fragments<BN / 16, SPLIT> weights;
-    float most[2], total[2], unit;
+    float most[2], total[2], unit, norm[2];
     float row_ends[AtLeastOne<Body::ROW_ENDS>::value][2];
     CellRows<Body, ROLE_M, ROLE_N> cells;
     typename Body::Fixed fixed;
@@ -39,7 +40,7 @@ struct SoftmaxRows {
         query_empty = query_full + 8;
     }
 
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, (SPLIT ? 128 : 4) * GROUPS>(full, empty, query_full, query_empty); }
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, (EVERY ? 128 : 4) * GROUPS>(full, empty, query_full, query_empty); }
 
     __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
 
@@ -116,7 +117,7 @@ struct SoftmaxRows {
     // What was multiplied, and the stage it came from, which is free then.
     __device__ __forceinline__ void settle_sums(int stage) {
         if constexpr (SPLIT) {
-            const float* units = sides + stage * SIDE + BN * Body::COLUMN_ENDS + lane % 4 * 2;
+            const float* units = sides + stage * SIDE + BN * (Body::COLUMN_ENDS + Body::DIFFERENCES) + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < C / 8; ++j) {
                 const float2 two = *(const float2*)(units + 8 * j);
@@ -129,16 +130,19 @@ struct SoftmaxRows {
         } else {
             fence_accumulators(sum);
         }
-        if constexpr (!SPLIT) __syncwarp();
-        if (SPLIT || lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);  // every thread that has just read
+        if constexpr (!EVERY) __syncwarp();
+        if (EVERY || lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
     }
 
     // Entries of tile n in the place of scores, then weights: `left` columns of the two rows count; `scale`: of their sums
     // so far.
-    __device__ __forceinline__ void weigh(int stage, int n, const int (&left)[2], float (&scale)[2]) {
+    __device__ __forceinline__ void weigh(int stage, int n, const RowBlock& b, const int (&left)[2], float (&scale)[2]) {
         const float* side = sides + stage * SIDE;
         float c = 1.0f, top[2] = {-infinity<float>(), -infinity<float>()};
         if (SPLIT) c = unit * side[SIDE - 4];
+        if constexpr (Body::DIFFERENCES)
+            make_differences<Body, SPLIT, ROLE_M>(
+                score, norm, side + BN * Body::COLUMN_ENDS + lane % 4 * 2, c, g, b.p, b.p.m + local_row(), n * BN + lane % 4 * 2);
 #pragma unroll
         for (int j = 0; j < BN / 8; ++j) {
             float columns[2][AtLeastOne<Body::COLUMN_ENDS>::value];
@@ -154,7 +158,7 @@ struct SoftmaxRows {
 #pragma unroll
                 for (int o = 0; o < Body::ROW_ENDS; ++o) rows[o] = row_ends[o][i / 2];
                 typename Body::Registers s;
-                s.r0 = SPLIT ? score[j][i] * c : score[j][i];
+                s.r0 = SPLIT && !Body::DIFFERENCES ? score[j][i] * c : score[j][i];
                 float cell[AtLeastOne<Body::CELL_ENDS>::value];
                 cells.read(cell, g, i / 2, n * BN + 8 * j + lane % 4 * 2 + i % 2);
                 score[j][i] = Body::entry(fixed, g.number, rows, columns[i % 2], cell, s);
@@ -194,7 +198,12 @@ struct SoftmaxRows {
                     end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, b.p, b.p.m + local_row() + 8 * h, g.size[ROLE_M], ROLE_M);
             });
         }
-        if (SPLIT) unit = g.query_units[(b.entry * ceil_div(g.size[ROLE_M], BM) + b.row) * GROUPS + group];
+        const float* side = g.query_units + ((b.entry * ceil_div(g.size[ROLE_M], BM) + b.row) * GROUPS + group) * query_side<Body>();
+        if (SPLIT) unit = *side;
+        if constexpr (Body::DIFFERENCES) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) norm[h] = side[QUERY_NORMS + 16 * warp + lane / 4 + 8 * h];
+        }
         fixed = Body::fixed(g, b.p);
         cells.begin(g, b.p, b.p.m + local_row());
 #pragma unroll
@@ -259,7 +268,7 @@ struct SoftmaxRows {
             ptx::wgmma_wait_group<0>();
             fence_accumulators(score);
             count_left(b.p.m, 0, left);
-            weigh(stage.at, 0, left, scale);
+            weigh(stage.at, 0, b, left, scale);
             pack_fragments<H>(weights, score, none);
             int before = stage.at;
             stage.advance();
@@ -273,7 +282,7 @@ struct SoftmaxRows {
                 ptx::wgmma_wait_group<1>();
                 fence_accumulators(score);
                 count_left(b.p.m, n, left);
-                weigh(stage.at, n, left, scale);
+                weigh(stage.at, n, b, left, scale);
                 ptx::wgmma_wait_group<0>();
                 settle_sums(before);
 #pragma unroll
@@ -282,8 +291,8 @@ struct SoftmaxRows {
                 before = stage.at;
                 stage.advance();
             }
-            if constexpr (!SPLIT) __syncwarp();
-            if (SPLIT || lane == 0) ptx::mbarrier_arrive(query_empty);
+            if constexpr (!EVERY) __syncwarp();
+            if (EVERY || lane == 0) ptx::mbarrier_arrive(query_empty);
             start_sums(before);
             ptx::wgmma_wait_group<0>();
             settle_sums(before);
@@ -295,16 +304,7 @@ struct SoftmaxRows {
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void apply_softmax(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    SoftmaxRows<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_specialized<SoftmaxRows<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

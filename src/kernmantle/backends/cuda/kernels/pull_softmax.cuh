@@ -3,7 +3,9 @@
 //
 // With weights p, results o and their cotangents g a score has the cotangent p (g v - g o) times the slope of its entry.
 // One kernel has rows of q and g and passes over those of k and v, for the gradient by q; the other has rows of k and v and
-// passes over those of q and g, for the gradients by k and v: both add up in registers, always in the same order.
+// passes over those of q and g, for the gradients by k and v, of wide rows one after the other, as registers do not hold both:
+// all add up in registers, always in the same order. Of squared distances, whose slope by q is 2 (q - k), the cotangents of a
+// row's scores are added up beside their product with k.
 #pragma once
 #include "pull_softmax_split.cuh"
 
@@ -15,6 +17,7 @@ struct SoftmaxPull {
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS, OF_COLUMNS = Tile::OF_COLUMNS;
+    static constexpr bool BY_FIRST = Tile::BY_FIRST, BY_SECOND = Tile::BY_SECOND, DIFFERENCES = Body::DIFFERENCES;
     static constexpr int SIDE = OF_COLUMNS ? row_side<Body>() : column_side<Body>(), STAGE = Tile::FIRST + Tile::SECOND;
     static constexpr int OWN_SIDE = OF_COLUMNS ? column_side<Body>() : row_side<Body>();
     static constexpr int OWN_ENDS = OF_COLUMNS ? Body::COLUMN_ENDS : Body::ROW_ENDS, ENDS = OF_COLUMNS ? Body::ROW_ENDS : Body::COLUMN_ENDS;
@@ -27,12 +30,12 @@ struct SoftmaxPull {
     const float* sides;
     unsigned own, stages, full, empty, own_full, own_empty;
     const int group, warp, lane;
-    float score[BN / 8][4], slope[BN / 8][4];
-    float by_first[E / 8][4], by_second[OF_COLUMNS ? C / 8 : 1][4];
+    float score[BN / 8][4], slope[BY_FIRST ? BN / 8 : 1][4];
+    float by_first[BY_FIRST ? E / 8 : 1][4], by_second[BY_SECOND ? C / 8 : 1][4];
     float part[SPLIT ? (E > C ? E : C) / 8 : 1][4];
     unsigned first[IN_REGISTERS ? E / 16 : 1][4], second[IN_REGISTERS ? C / 16 : 1][4];
     Fragments<BN / 16, SPLIT> weights, slopes;
-    float own_unit[2], row_unit[2];
+    float own_unit[2], row_unit[2], norm[2], moved[2];
     float ends[AtLeastOne<OWN_ENDS>::value][2], log[2], inner[2];
     CellRows<Body, OWN_ROLE, ROLE> cells;
     typename Body::Fixed fixed;
@@ -131,7 +134,11 @@ struct SoftmaxPull {
     }
     __device__ __forceinline__ void start_scores(int stage) {
         multiply_rows<E>(score, first, own + group * Tile::FIRST, stages + stage * STAGE);
-        multiply_rows<C>(slope, second, own + GROUPS * Tile::FIRST + group * Tile::SECOND, stages + stage * STAGE + Tile::FIRST);
+        if constexpr (BY_FIRST) multiply_rows<C>(slope, second, own + GROUPS * Tile::FIRST + group * Tile::SECOND, stages + stage * STAGE + Tile::FIRST);
+    }
+
+    __device__ __forceinline__ void fence_slopes() {
+        if constexpr (BY_FIRST) fence_accumulators(slope);
     }
 
     // d += fragments times the rows of a stage, of WIDTH columns.
@@ -140,14 +147,17 @@ struct SoftmaxPull {
 #pragma unroll
         for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs_along(H(), d, from[s], columns_matrix<64>(theirs + s * (16 * 128)));
     }
+    __device__ __forceinline__ void fence_gradients() {
+        if constexpr (BY_FIRST) fence_accumulators(by_first);
+        if constexpr (BY_SECOND) fence_accumulators(by_second);
+    }
     // Of halves: adds to the gradients, which are under way then.
     __device__ __forceinline__ void start_gradients(int stage) {
         const unsigned one = stages + stage * STAGE, two = one + Tile::FIRST;
-        fence_accumulators(by_first);
-        if constexpr (OF_COLUMNS) fence_accumulators(by_second);
+        fence_gradients();
         ptx::wgmma_fence();
-        if constexpr (OF_COLUMNS) multiply_columns<C>(by_second, weights.high, two);
-        multiply_columns<E>(by_first, slopes.high, one);
+        if constexpr (BY_SECOND) multiply_columns<C>(by_second, weights.high, two);
+        if constexpr (BY_FIRST) multiply_columns<E>(by_first, slopes.high, one);
         ptx::wgmma_commit_group();
     }
     // Of float32: a product of high and low halves from zero, then added in float32, as tensor cores cut what they add.
@@ -178,26 +188,32 @@ struct SoftmaxPull {
         add_product<E>(by_first, unit);
     }
     __device__ __forceinline__ void add_gradients(int stage) {
-        if constexpr (OF_COLUMNS) {
+        if constexpr (BY_SECOND) {
             const float own = sides[stage * SIDE + SIDE - 3] * (1.0f / (1 << Tile::SHIFT)), unit[2] = {own, own};
             start_product<C>(weights, stages + stage * STAGE + Tile::FIRST);
             add_product<C>(by_second, unit);
         }
-        start_first(stage);
-        add_first(stage);
+        if constexpr (BY_FIRST) {
+            start_first(stage);
+            add_first(stage);
+        }
     }
 
     // Weights of piece n in the place of scores, cotangents of scores in the place of those of weights, in two steps:
     // `settled` is called between them. from, to: the columns of the tile that the two rows see.
     template <class Settled>
-    __device__ __forceinline__ void make_slopes(int stage, int n, const int (&from)[2], const int (&to)[2], const Settled& settled) {
+    __device__ __forceinline__ void make_slopes(int stage, int n, const Block& b, const int (&from)[2], const int (&to)[2], const Settled& settled) {
         const float* side = sides + stage * SIDE;
         float c = 1.0f, d = 1.0f;
         if (SPLIT) {
             c = own_unit[0] * side[SIDE - 4];
             d = own_unit[1] * side[SIDE - 3];
         }
-        float steep[BN / 8][Body::CONSTANT_SLOPE ? 1 : 4];
+        if constexpr (DIFFERENCES)
+            make_differences<Body, SPLIT, OWN_ROLE>(
+                score, norm, side + 64 * (ENDS_AT + ENDS) + lane % 4 * 2, c, g, b.p, b.row * BM + local_row(), n * BN + lane % 4 * 2);
+        constexpr bool STEEP = BY_FIRST && !Body::CONSTANT_SLOPE;
+        float steep[BN / 8][STEEP ? 4 : 1];
 #pragma unroll
         for (int j = 0; j < BN / 8; ++j) {
             const int at = 8 * j + lane % 4 * 2;
@@ -219,19 +235,25 @@ struct SoftmaxPull {
 #pragma unroll
                 for (int o = 0; o < OWN_ENDS; ++o) mine[o] = ends[o][i / 2];
                 typename Body::Registers s;
-                s.r0 = SPLIT ? score[j][i] * c : score[j][i];
-                const float* rows = OF_COLUMNS ? other[i % 2] : mine;
-                const float* columns = OF_COLUMNS ? mine : other[i % 2];
+                s.r0 = SPLIT && !DIFFERENCES ? score[j][i] * c : score[j][i];
+                const float *rows = OF_COLUMNS ? other[i % 2] : mine, *columns = OF_COLUMNS ? mine : other[i % 2];
                 float cell[AtLeastOne<Body::CELL_ENDS>::value];
                 cells.read(cell, g, i / 2, n * BN + at + i % 2);
                 const float entry = Body::entry(fixed, g.number, rows, columns, cell, s);
-                if constexpr (!Body::CONSTANT_SLOPE) steep[j][i] = Body::slope(fixed, g.number, rows, columns, cell, s);
+                if constexpr (STEEP) steep[j][i] = Body::slope(fixed, g.number, rows, columns, cell, s);
                 score[j][i] = ptx::ex2_approx_ftz(entry - logs[OF_COLUMNS ? i % 2 : i / 2]);
             }
         }
         const bool whole = from[0] <= 0 && from[1] <= 0 && to[0] >= BN && to[1] >= BN;
         if (!whole) hide_columns(score, from, to, 0.0f);
         settled();
+        if constexpr (BY_FIRST) {
+            make_cotangents(side, d, steep);
+            if (!whole) hide_columns(slope, from, to, 0.0f);
+        }
+    }
+    template <int STEEP>
+    __device__ __forceinline__ void make_cotangents(const float* side, float d, const float (&steep)[BN / 8][STEEP]) {
 #pragma unroll
         for (int j = 0; j < BN / 8; ++j) {
             const int at = 8 * j + lane % 4 * 2;
@@ -243,19 +265,17 @@ struct SoftmaxPull {
             }
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float own_inner = inners[OF_COLUMNS ? i % 2 : i / 2];
-                float& mine = slope[j][i];
+                float &mine = slope[j][i], own_inner = inners[OF_COLUMNS ? i % 2 : i / 2];
                 mine = score[j][i] * (SPLIT ? fmaf(mine, d, -own_inner) : mine - own_inner);
-                if constexpr (!Body::CONSTANT_SLOPE) mine *= steep[j][i];
+                if constexpr (STEEP > 1) mine *= steep[j][i];
             }
         }
-        if (!whole) hide_columns(slope, from, to, 0.0f);
     }
     __device__ __forceinline__ void pack_all() {
         const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
         float scale[2] = {1.0f, 1.0f};
-        if (OF_COLUMNS) pack_fragments<H>(weights, score, shift);
-        if (SPLIT) {
+        if constexpr (BY_SECOND) pack_fragments<H>(weights, score, shift);
+        if constexpr (SPLIT && BY_FIRST) {
             float top[2] = {0.0f, 0.0f};
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(slope[i / 4][i % 4]));
@@ -268,7 +288,8 @@ struct SoftmaxPull {
                 row_unit[h] = own_scale.inverse;
             }
         }
-        pack_fragments<H>(slopes, slope, scale);
+        if constexpr (BY_FIRST) pack_fragments<H>(slopes, slope, scale);
+        if constexpr (BY_FIRST && DIFFERENCES) add_rows<H>(moved, slopes, slope);
     }
 
     __device__ __forceinline__ void begin(const Block& b) {
@@ -278,21 +299,25 @@ struct SoftmaxPull {
         own_unit[1] = side[OWN_SIDE - 3];
         if constexpr (IN_REGISTERS) {
             load_rows(first, (OF_COLUMNS ? g.keys : g.queries) + at * Tile::FIRST);
-            load_rows(second, (OF_COLUMNS ? g.values : g.cotangents) + at * Tile::SECOND);
+            if (BY_FIRST) load_rows(second, (OF_COLUMNS ? g.values : g.cotangents) + at * Tile::SECOND);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row = 16 * warp + lane / 4 + 8 * h;
 #pragma unroll
             for (int o = 0; o < OWN_ENDS; ++o) ends[o][h] = side[64 * (OWN_ENDS_AT + o) + row];
+            if (DIFFERENCES) norm[h] = side[64 * (OWN_ENDS_AT + OWN_ENDS) + row];
+            moved[h] = 0.0f;
             log[h] = OF_COLUMNS ? 0.0f : side[row];
             inner[h] = OF_COLUMNS ? 0.0f : side[64 + row];
         }
         fixed = Body::fixed(g, b.p);
         cells.begin(g, b.p, b.row * BM + local_row());
+        if constexpr (BY_FIRST) {
 #pragma unroll
-        for (int i = 0; i < E / 2; ++i) by_first[i / 4][i % 4] = 0.0f;
-        if constexpr (OF_COLUMNS) {
+            for (int i = 0; i < E / 2; ++i) by_first[i / 4][i % 4] = 0.0f;
+        }
+        if constexpr (BY_SECOND) {
 #pragma unroll
             for (int i = 0; i < C / 2; ++i) by_second[i / 4][i % 4] = 0.0f;
         }
@@ -325,38 +350,34 @@ struct SoftmaxPull {
                 }
         }
     }
-    __device__ __forceinline__ void end(const Block& b) const {
+    __device__ __forceinline__ void end(const Block& b) {
+        if constexpr (BY_FIRST && DIFFERENCES) subtract_rows<Body, OWN_ROLE, SPLIT>(by_first, moved, g, b.p, b.row * BM + local_row());
         float factor = LN2;
         if constexpr (Body::CONSTANT_SLOPE) factor *= Body::constant_slope(fixed, g.number);
-        if constexpr (OF_COLUMNS) {
-            write<typename Body::ByColumn, E>(b, by_first, factor, ROLE_K);
-            write<typename Body::ByWeight, C>(b, by_second, 1.0f, ROLE_L);
-        } else {
-            write<typename Body::ByRow, E>(b, by_first, factor, ROLE_K);
-        }
+        if constexpr (BY_SECOND) write<typename Body::ByWeight, C>(b, by_second, 1.0f, ROLE_L);
+        if constexpr (BY_FIRST && OF_COLUMNS) write<typename Body::ByColumn, E>(b, by_first, factor, ROLE_K);
+        if constexpr (BY_FIRST && !OF_COLUMNS) write<typename Body::ByRow, E>(b, by_first, factor, ROLE_K);
     }
 
     __device__ __forceinline__ void consume() {
         Stage<STAGES> stage;
         unsigned phase = 0;
         const i64 all = batches(g) * own_blocks();
-        if (group == GROUPS - 1) score_pass_issue(0);
+        if (GROUPS > 1 && group == GROUPS - 1) score_pass_issue(0);
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
             const Block b = block_at(t);
             begin(b);
             const int first_piece = begin_of(b.row), end_piece = end_of(b.row);
-            int from[2], to[2];
+            int from[2], to[2], before = 0;
             if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
-            int before = 0;
             if (first_piece < end_piece) {
                 ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
                 start_scores(stage.at);
                 ptx::wgmma_wait_group<0>();
                 fence_accumulators(score);
-                fence_accumulators(slope);
                 see(b, first_piece, from, to);
-                make_slopes(stage.at, first_piece, from, to, [] {});
+                make_slopes(stage.at, first_piece, b, from, to, [&] { fence_slopes(); });
                 pack_all();
                 before = stage.at;
                 stage.advance();
@@ -364,42 +385,40 @@ struct SoftmaxPull {
 #pragma unroll 1
             for (int n = first_piece + 1; n < end_piece; ++n) {
                 ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
-                score_await_issue(group);
-                if constexpr (SPLIT && !OF_COLUMNS) {
+                if (GROUPS > 1) score_await_issue(group);
+                if constexpr (SPLIT && !OF_COLUMNS && E <= 64) {
                     start_scores(stage.at);
                     start_first(before);
-                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    if (GROUPS > 1) score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     ptx::wgmma_wait_group<1>();
                     fence_accumulators(score);
-                    fence_accumulators(slope);
                     see(b, n, from, to);
-                    make_slopes(stage.at, n, from, to, [] {});
+                    make_slopes(stage.at, n, b, from, to, [&] { fence_slopes(); });
                     add_first(before);
                 } else if constexpr (SPLIT) {
                     add_gradients(before);
                     start_scores(stage.at);
-                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
-                    ptx::wgmma_wait_group<1>();
+                    if (GROUPS > 1) score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    ptx::wgmma_wait_group<BY_FIRST ? 1 : 0>();
                     fence_accumulators(score);
                     see(b, n, from, to);
-                    make_slopes(stage.at, n, from, to, [&] {
+                    make_slopes(stage.at, n, b, from, to, [&] {
                         ptx::wgmma_wait_group<0>();
-                        fence_accumulators(slope);
+                        fence_slopes();
                     });
                 } else {
                     start_scores(stage.at);
                     start_gradients(before);
-                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
-                    ptx::wgmma_wait_group<2>();
+                    if (GROUPS > 1) score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    ptx::wgmma_wait_group<BY_FIRST ? 2 : 1>();
                     fence_accumulators(score);
                     see(b, n, from, to);
-                    make_slopes(stage.at, n, from, to, [&] {
+                    make_slopes(stage.at, n, b, from, to, [&] {
                         ptx::wgmma_wait_group<1>();
-                        fence_accumulators(slope);
+                        fence_slopes();
                     });
                     ptx::wgmma_wait_group<0>();
-                    fence_accumulators(by_first);
-                    if constexpr (OF_COLUMNS) fence_accumulators(by_second);
+                    fence_gradients();
                 }
                 ptx::mbarrier_arrive(empty + 8 * before);  // every thread, after what it read
                 pack_all();
@@ -413,29 +432,19 @@ struct SoftmaxPull {
                 } else {
                     start_gradients(before);
                     ptx::wgmma_wait_group<0>();
-                    fence_accumulators(by_first);
-                    if constexpr (OF_COLUMNS) fence_accumulators(by_second);
+                    fence_gradients();
                 }
                 ptx::mbarrier_arrive(empty + 8 * before);
             }
             end(b);
         }
-        if (group == 0) score_await_issue(0);
+        if (GROUPS > 1 && group == 0) score_await_issue(0);
     }
 };
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void pull_softmax(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    SoftmaxPull<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_specialized<SoftmaxPull<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

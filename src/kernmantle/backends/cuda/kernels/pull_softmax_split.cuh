@@ -5,19 +5,19 @@
 namespace km {
 
 // Packed rows of q, g, k and v in pieces of 64, and what goes with 64 rows of q and g (logarithms of sums, g o, what entries
-// read of rows, units) or of k and v (what entries read of columns, units).
+// read of rows, squares, units) or of k and v (what entries read of columns, squares, units).
 template <class A>
 struct Pulling : A {
     unsigned char *queries, *cotangents, *keys, *values;
     float *row_sides, *column_sides;
 };
 
-// OF_COLUMNS: the kernel that has rows of k and v.
-template <class H_, int PLANES_, int E_, int C_, int GROUPS_, int STAGES_, bool CAUSAL_, bool OF_COLUMNS_>
+// OF_COLUMNS: the kernel that has rows of k and v; BY_SECOND: it makes gradients by v, BY_FIRST: by k, or by q.
+template <class H_, int PLANES_, int E_, int C_, int GROUPS_, int STAGES_, bool CAUSAL_, bool OF_COLUMNS_, bool BY_FIRST_, bool BY_SECOND_>
 struct PullTile {
     typedef H_ H;
     static constexpr int PLANES = PLANES_, E = E_, C = C_, GROUPS = GROUPS_, STAGES = STAGES_, BN = 64;
-    static constexpr bool CAUSAL = CAUSAL_, OF_COLUMNS = OF_COLUMNS_, SPLIT = PLANES == 2;
+    static constexpr bool CAUSAL = CAUSAL_, OF_COLUMNS = OF_COLUMNS_, BY_FIRST = BY_FIRST_, BY_SECOND = BY_SECOND_, SPLIT = PLANES == 2;
     // Whether the rows that a warpgroup has stay in registers.
     static constexpr bool IN_REGISTERS = !SPLIT && E <= 64 && C <= 64;
     static constexpr int BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
@@ -29,11 +29,11 @@ struct PullTile {
 };
 template <class Body>
 __device__ constexpr int row_side() {
-    return 64 * (2 + Body::ROW_ENDS) + 4;
+    return 64 * (2 + Body::ROW_ENDS + Body::DIFFERENCES) + 4;
 }
 template <class Body>
 __device__ constexpr int column_side() {
-    return 64 * Body::COLUMN_ENDS + 4;
+    return 64 * (Body::COLUMN_ENDS + Body::DIFFERENCES) + 4;
 }
 template <class Body, class Tile>
 __device__ constexpr int pull_softmax_shared_bytes() {
@@ -46,35 +46,6 @@ struct PullSplit {
     typedef typename Body::Args Args;
     typedef SoftmaxSplit<Body, Tile> S;
     static constexpr int THREADS = 256;
-
-    // 64 rows of an operand over l; returns the inverse of what they were multiplied by.
-    template <class P>
-    static __device__ float put_results(const Args& g, const BatchEntry& p, int role, i64 first, unsigned char* to) {
-        typedef typename P::T T;
-        constexpr int PIECES = Tile::C / 8, PASSES = 64 * PIECES / THREADS;
-        const i64* s = g.stride[P::PORT];
-        const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
-        float v[PASSES][8], top = 0.0f;
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            const int e = threadIdx.x + THREADS * pass, c = e % PIECES * 8;
-            const i64 row = first + e / PIECES;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const bool inside = row < g.size[role] && c + i < g.size[ROLE_L];
-                v[pass][i] = inside ? convert<float>(load_pack<T, 1>(from + row * s[role] + (c + i) * s[ROLE_L]).v[0]) : 0.0f;
-                if (Tile::SPLIT && is_finite(v[pass][i])) top = fmaxf(top, fabsf(v[pass][i]));
-            }
-        }
-        HalfScale unit = {1.0f, 1.0f};
-        if (Tile::SPLIT) unit = HalfScale::of_largest(S::largest(top));
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            const int e = threadIdx.x + THREADS * pass;
-            put_eight<Tile>(to + piece_at<64>(e / PIECES, e % PIECES * 8), Tile::SECOND_PLANE, v[pass], unit.scale);
-        }
-        return unit.inverse;
-    }
 
     // Of 64 rows: logarithms to the base 2 of their sums, infinite where nothing was weighed, and g o.
     static __device__ void put_statistics(const Args& g, const BatchEntry& p, i64 first, float* side) {
@@ -109,8 +80,8 @@ struct PullSplit {
         float* side = is_row ? g.row_sides + at * row_side<Body>() : g.column_sides + at * column_side<Body>();
         float units[2];
         if (is_row) {
-            units[0] = S::template put_rows<typename Body::template Row<0>, 64>(g, p, first, g.queries + at * Tile::FIRST);
-            units[1] = put_results<typename Body::Cotangent>(g, p, ROLE_M, first, g.cotangents + at * Tile::SECOND);
+            units[0] = S::template put_rows<typename Body::template Row<0>, 64>(g, p, first, g.queries + at * Tile::FIRST, side + 64 * (2 + Body::ROW_ENDS));
+            units[1] = S::template put_array<typename Body::Cotangent, ROLE_M, ROLE_L, 64>(g, p, first, g.cotangents + at * Tile::SECOND);
             put_statistics(g, p, first, side);
             if (threadIdx.x < 64) {
                 each<0, Body::ROW_ENDS>([&](auto index) {
@@ -120,8 +91,8 @@ struct PullSplit {
             }
             side += row_side<Body>();
         } else {
-            units[0] = S::template put_rows<typename Body::template Column<0>, 64>(g, p, first, g.keys + at * Tile::FIRST);
-            units[1] = put_results<typename Body::Weight>(g, p, ROLE_N, first, g.values + at * Tile::SECOND);
+            units[0] = S::template put_rows<typename Body::template Column<0>, 64>(g, p, first, g.keys + at * Tile::FIRST, side + 64 * Body::COLUMN_ENDS);
+            units[1] = S::template put_array<typename Body::Weight, ROLE_N, ROLE_L, 64>(g, p, first, g.values + at * Tile::SECOND);
             if (threadIdx.x < 64) {
                 each<0, Body::COLUMN_ENDS>([&](auto index) {
                     side[64 * decltype(index)::value + threadIdx.x] =

@@ -3,7 +3,8 @@
 // Everything lies in pieces of 64 halves a row, 128 bytes whose 16-byte pieces are permuted (layout.cuh): of 64 rows of q
 // [plane][piece][row], of BN rows of k [plane][piece][row], of BN rows of v, transposed, [plane][64 rows][column]. Halves
 // have one plane; of float32 there are high and low halves and powers of two by which they were multiplied: one for 64 rows
-// of q, one for BN of k, one for each column of v in BN rows. A column of v that is not finite has that as its unit and ones
+// of q, one for BN of k, one for each column of v in BN rows. Squared distances are |q|^2 + |k|^2 - 2 q k, of float32 less the
+// first row of k: the squares travel with the rows. A column of v that is not finite has that as its unit and ones
 // where it stands, so that it gets to what it takes part in.
 #pragma once
 #include "fragments.cuh"
@@ -34,13 +35,34 @@ struct SoftmaxTile {
     static constexpr int SHIFT = SPLIT ? 14 : 0;
     static_assert(E % 64 == 0 && C % 16 == 0 && BN % 64 == 0, "whole pieces");
 };
+// Numbers that go with 64 rows of q: their unit, and squares of the rows from QUERY_NORMS on.
+constexpr int QUERY_NORMS = 4;
+template <class Body>
+__device__ constexpr int query_side() {
+    return Body::DIFFERENCES ? QUERY_NORMS + 64 : 1;
+}
 template <class Body, class Tile>
 __device__ constexpr int softmax_side() {
-    return Tile::BN * Body::COLUMN_ENDS + (Tile::SPLIT ? Tile::C + 4 : 0);
+    return Tile::BN * (Body::COLUMN_ENDS + Body::DIFFERENCES) + (Tile::SPLIT ? Tile::C + 4 : 0);
 }
 template <class Body, class Tile>
 __device__ constexpr int apply_softmax_shared_bytes() {
     return Tile::GROUPS * Tile::QUERY + Tile::STAGES * (Tile::KEY + Tile::VALUE + softmax_side<Body, Tile>() * 4 + 16) + 16;
+}
+
+// A task of blocks whose last warpgroup produces, by one thread, what the others consume.
+template <class Task, class Tile, int PRODUCER, int CONSUMER, class Args>
+__device__ __forceinline__ void run_specialized(const Args& g) {
+    extern __shared__ __align__(1024) unsigned char raw[];
+    Task task(g, raw);
+    task.prepare();
+    if (task.group == Tile::GROUPS) {
+        ptx::setmaxnreg_dec<PRODUCER>();
+        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
+    } else {
+        ptx::setmaxnreg_inc<CONSUMER>();
+        task.consume();
+    }
 }
 
 // Byte of position p of a row among ROWS rows.

@@ -1,6 +1,6 @@
 // Brings rows of q, k and v into the order in which tensor cores read them, float32 taken apart into halves.
 #pragma once
-#include "softmax.cuh"
+#include "softmax_distances.cuh"
 
 namespace km {
 
@@ -21,9 +21,23 @@ struct SoftmaxSplit {
         return mine;
     }
 
-    // ROWS rows of an operand over k from `first` on; returns the inverse of what they were multiplied by.
+    // Eight numbers of a row of an operand over k, of distances of float32 less those of the first row of columns: nothing else
+    // changes what these are less.
+    template <class P>
+    static __device__ void read_eight(float (&v)[8], const typename P::T* row, const Args& g, const BatchEntry& p, i64 k) {
+        read_along_k<P, false>(v, row, g, k);
+        if constexpr (Body::DIFFERENCES && Tile::SPLIT) {
+            typedef typename Body::template Column<0> Y;
+            float origin[8];
+            read_along_k<Y, false>(origin, row_of<Y>(g, p, 0), g, k);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) v[i] -= is_finite(origin[i]) ? origin[i] : 0.0f;
+        }
+    }
+    // ROWS rows of an operand over k from `first` on; returns the inverse of what they were multiplied by. norms: their squares,
+    // where there are distances.
     template <class P, int ROWS>
-    static __device__ float put_rows(const Args& g, const BatchEntry& p, i64 first, unsigned char* to) {
+    static __device__ float put_rows(const Args& g, const BatchEntry& p, i64 first, unsigned char* to, float* norms) {
         constexpr int PIECES = Tile::E / 8, PASSES = ROWS * PIECES / THREADS;
         const i64 rows = g.size[P::TILE];
         float v[PASSES][8], top = 0.0f;
@@ -33,7 +47,15 @@ struct SoftmaxSplit {
             const i64 row = first + e / PIECES;
 #pragma unroll
             for (int i = 0; i < 8; ++i) v[s][i] = 0.0f;
-            if (row < rows && k < g.size[ROLE_K]) read_along_k<P, false>(v[s], row_of<P>(g, p, row), g, k);
+            if (row < rows && k < g.size[ROLE_K]) read_eight<P>(v[s], row_of<P>(g, p, row), g, p, k);
+            if constexpr (Body::DIFFERENCES) {
+                float norm = 0.0f;
+#pragma unroll
+                for (int i = 0; i < 8; ++i) norm = fmaf(v[s][i], v[s][i], norm);
+#pragma unroll
+                for (int gap = PIECES / 2; gap > 0; gap /= 2) norm += __shfl_xor_sync(0xffffffffu, norm, gap);
+                if (e % PIECES == 0) norms[e / PIECES] = norm;
+            }
             if (Tile::SPLIT) {
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
@@ -50,9 +72,38 @@ struct SoftmaxSplit {
         return unit.inverse;
     }
 
-    // BN rows of v, transposed; `units` of its columns.
+    // ROWS rows along OWN of an array over ALONG; returns the inverse of what they were multiplied by.
+    template <class P, int OWN, int ALONG, int ROWS>
+    static __device__ float put_array(const Args& g, const BatchEntry& p, i64 first, unsigned char* to) {
+        typedef typename P::T T;
+        constexpr int WIDTH = ALONG == ROLE_K ? Tile::E : C, PIECES = WIDTH / 8, PASSES = ROWS * PIECES / THREADS;
+        const i64* s = g.stride[P::PORT];
+        const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+        float v[PASSES][8], top = 0.0f;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const int e = threadIdx.x + THREADS * pass, c = e % PIECES * 8;
+            const i64 row = first + e / PIECES;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const bool inside = row < g.size[OWN] && c + i < g.size[ALONG];
+                v[pass][i] = inside ? convert<float>(load_pack<T, 1>(from + row * s[OWN] + (c + i) * s[ALONG]).v[0]) : 0.0f;
+                if (Tile::SPLIT && is_finite(v[pass][i])) top = fmaxf(top, fabsf(v[pass][i]));
+            }
+        }
+        HalfScale unit = {1.0f, 1.0f};
+        if (Tile::SPLIT) unit = HalfScale::of_largest(largest(top));
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const int e = threadIdx.x + THREADS * pass;
+            put_eight<Tile>(to + piece_at<ROWS>(e / PIECES, e % PIECES * 8), ROWS * WIDTH * 2, v[pass], unit.scale);
+        }
+        return unit.inverse;
+    }
+
+    // BN rows of an operand over n and l, transposed; `units` of its columns.
+    template <class W>
     static __device__ void put_values(const Args& g, const BatchEntry& p, i64 first, unsigned char* to, float* units) {
-        typedef typename Body::Weight W;
         typedef typename W::T T;
         constexpr int PASSES = C * BN / 8 / THREADS, STEP = THREADS / C;
         __shared__ int tops[C], kinds[C];
@@ -108,15 +159,16 @@ struct SoftmaxSplit {
         const BatchEntry p = entry_at(g, entry);
         if (mine < down) {
             const i64 at = entry * down + mine;
-            const float unit = put_rows<typename Body::template Row<0>, 64>(g, p, mine * 64, g.queries + at * Tile::QUERY);
-            if (Tile::SPLIT && threadIdx.x == 0) g.query_units[at] = unit;
+            float* side = g.query_units + at * query_side<Body>();
+            const float unit = put_rows<typename Body::template Row<0>, 64>(g, p, mine * 64, g.queries + at * Tile::QUERY, side + QUERY_NORMS);
+            if (Tile::SPLIT && threadIdx.x == 0) *side = unit;
             return;
         }
         const i64 tile = mine - down, at = entry * across + tile;
         float* side = g.sides + at * SIDE;
-        const float unit = put_rows<typename Body::template Column<0>, BN>(g, p, tile * BN, g.keys + at * Tile::KEY);
+        const float unit = put_rows<typename Body::template Column<0>, BN>(g, p, tile * BN, g.keys + at * Tile::KEY, side + BN * Body::COLUMN_ENDS);
         if (Tile::SPLIT && threadIdx.x < 4) side[SIDE - 4 + threadIdx.x] = threadIdx.x == 0 ? unit : 0.0f;
-        put_values(g, p, tile * BN, g.values + at * Tile::VALUE, side + BN * Body::COLUMN_ENDS);
+        put_values<typename Body::Weight>(g, p, tile * BN, g.values + at * Tile::VALUE, side + BN * (Body::COLUMN_ENDS + Body::DIFFERENCES));
         if (threadIdx.x < BN) {
             each<0, Body::COLUMN_ENDS>([&](auto index) {
                 side[decltype(index)::value * BN + threadIdx.x] =

@@ -1,0 +1,364 @@
+// Tangents of softmax-weighted sums on Hopper, without the weights: scores and their tangents are made by tensor cores, tile
+// after tile, as in apply_softmax.cuh.
+//
+// With weights p, results o and tangents dq, dk and dv a score has the tangent d = dq k + q dk, times the slope of its entry,
+// and the result sum p (d v + dv) - (sum p d) o; of squared distances d is the tangent of both squares less 2 d. Both sums are of the same rounded p d, so that what is rounded counts by the
+// distance of v from o. The logarithms of the rows' sums are known: nothing runs ahead.
+#pragma once
+#include "push_softmax_split.cuh"
+
+namespace km {
+
+template <class Body, class Tile>
+struct SoftmaxPush {
+    typedef typename Body::Args Args;
+    typedef typename Tile::H H;
+    static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
+    static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS;
+    static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = push_column_side<Body, Tile>(), OWN_SIDE = push_row_side<Body>();
+    static constexpr unsigned WHOLE = 0xffffffffu;
+    static constexpr float LN2 = 0.693147181f;
+
+    const Args& g;
+    const float* sides;
+    unsigned own, stages, full, empty, own_full, own_empty;
+    const int group, warp, lane;
+    float score[BN / 8][4], slope[BN / 8][4], sum[C / 8][4];
+    float part[SPLIT ? BN / 8 : 1][4];
+    unsigned rows[IN_REGISTERS ? E / 16 : 1][4], moves[IN_REGISTERS ? E / 16 : 1][4];
+    Fragments<BN / 16, SPLIT> weights, slopes;
+    float own_unit[2], row_unit[2], moved[2], log[2], norm[2], norm_moved[2];
+    float ends[AtLeastOne<Body::ROW_ENDS>::value][2];
+    CellRows<Body, ROLE_M, ROLE_N> cells;
+    typename Body::Fixed fixed;
+
+    __device__ __forceinline__ SoftmaxPush(const Args& g_, unsigned char* raw)
+        : g(g_), sides((const float*)(raw + Tile::OWN + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
+        own = shared_address(raw);
+        stages = own + Tile::OWN;
+        full = stages + STAGES * (STAGE + SIDE * 4);
+        empty = full + 8 * STAGES;
+        own_full = empty + 8 * STAGES;
+        own_empty = own_full + 8;
+    }
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, 128 * GROUPS>(full, empty, own_full, own_empty); }
+
+    __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
+
+    // One thread.
+    __device__ __forceinline__ void produce() const {
+        const i64 across = ceil_div(g.size[ROLE_N], BN), down = ceil_div(g.size[ROLE_M], BM), all = blocks();
+        Stage<STAGES> stage;
+        stage.phase = 1;
+        unsigned phase = 1;
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
+            const RowBlock b = row_block<Tile>(g, t);
+            if (!IN_REGISTERS) {
+                ptx::mbarrier_wait_parity(own_empty, phase);
+                ptx::mbarrier_arrive_expect_tx(own_full, Tile::OWN);
+                ptx::cp_async_bulk(own, g.queries + (b.entry * down + b.row) * (GROUPS * 2 * KEY), Tile::OWN, own_full);
+            }
+            const int count = columns_seen<Tile>(g, b.p.m);
+            i64 at = b.entry * across;
+#pragma unroll 1
+            for (int n = 0; n < count; ++n, ++at) {
+                const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
+                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+                ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
+                ptx::cp_async_bulk(to, g.keys + at * (2 * KEY), 2 * KEY, bar);
+                ptx::cp_async_bulk(to + 2 * KEY, g.values + at * (2 * VALUE), 2 * VALUE, bar);
+                if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), g.column_sides + at * SIDE, SIDE * 4, bar);
+                stage.advance();
+            }
+        }
+    }
+
+    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
+
+    // d = (keep ? d : 0) + own rows times the rows of a stage.
+    __device__ __forceinline__ void multiply_rows(float (&d)[BN / 8][4], const unsigned (&fragments)[IN_REGISTERS ? E / 16 : 1][4], unsigned mine, unsigned theirs, int keep) {
+        constexpr int PLANE = Tile::KEY_PLANE;
+#pragma unroll
+        for (int product = SPLIT ? 0 : 2; product < 3; ++product)
+#pragma unroll
+            for (int s = 0; s < E / 16; ++s) {
+                const unsigned at = s / 4 * (64 * 128);
+                const unsigned long long to = rows_matrix(theirs + (product == 0 ? PLANE : 0) + at) + s % 4 * 2;
+                const int added = keep | (s > 0 || (SPLIT && product > 0));
+                if constexpr (IN_REGISTERS)
+                    ptx::wgmma_rs(H(), d, fragments[s], to, added);
+                else
+                    ptx::wgmma_ss(H(), d, rows_matrix(mine + (product == 1 ? PLANE : 0) + at) + s % 4 * 2, to, added);
+            }
+    }
+    // Scores, then their tangents; those of float32 in two parts, which have other units.
+    __device__ __forceinline__ void start_scores(int stage) {
+        const unsigned mine = own + group * (2 * KEY), theirs = stages + stage * STAGE;
+        fence_accumulators(score);
+        fence_accumulators(slope);
+        if constexpr (SPLIT) fence_accumulators(part);
+        ptx::wgmma_fence();
+        multiply_rows(score, rows, mine, theirs, 0);
+        ptx::wgmma_commit_group();
+        multiply_rows(slope, moves, mine + KEY, theirs, 0);
+        if constexpr (SPLIT) {
+            ptx::wgmma_commit_group();
+            multiply_rows(part, rows, mine, theirs + KEY, 0);
+        } else {
+            multiply_rows(slope, rows, mine, theirs + KEY, 1);
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // d += fragments times the columns of a stage.
+    template <int BLOCKS>
+    __device__ __forceinline__ void multiply_columns(float (&d)[BLOCKS][4], const unsigned (&from)[BN / 16][4], unsigned theirs, int keep) {
+#pragma unroll
+        for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs(H(), d, from[s], rows_matrix(theirs) + s * 2, keep | (s > 0));
+    }
+    // Of halves: adds to the sums, which are under way then.
+    __device__ __forceinline__ void start_sums(int stage) {
+        const unsigned values = stages + stage * STAGE + 2 * KEY;
+        fence_accumulators(sum);
+        ptx::wgmma_fence();
+        multiply_columns(sum, weights.high, values + VALUE, 1);
+        multiply_columns(sum, slopes.high, values, 1);
+        ptx::wgmma_commit_group();
+    }
+    // Of float32: products of high and low halves from zero, of 64 columns at a time, then added in float32, as tensor cores
+    // cut what they add.
+    __device__ __forceinline__ void add_product(const Fragments<BN / 16, SPLIT>& from, unsigned values, const float* units, const float (&scale)[2]) {
+#pragma unroll
+        for (int piece = 0; piece < C / 64; ++piece) {
+            fence_accumulators(part);
+            ptx::wgmma_fence();
+            multiply_columns(part, from.high, values + Tile::VALUE_PLANE + piece * (64 * 128), 0);
+            if constexpr (SPLIT) multiply_columns(part, from.low, values + piece * (64 * 128), 1);
+            multiply_columns(part, from.high, values + piece * (64 * 128), 1);
+            ptx::wgmma_commit_group();
+            ptx::wgmma_wait_group<0>();
+            fence_accumulators(part);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+                const float2 two = *(const float2*)(units + 64 * piece + 8 * j + lane % 4 * 2);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float& mine = sum[8 * piece + j][i];
+                    mine = fmaf(part[j][i] * scale[i / 2], i % 2 ? two.y : two.x, mine);
+                }
+            }
+        }
+    }
+    __device__ __forceinline__ void add_sums(int stage) {
+        const float* units = sides + stage * SIDE + 64 * (Body::COLUMN_ENDS + 2 * Body::DIFFERENCES);
+        const unsigned values = stages + stage * STAGE + 2 * KEY;
+        const float shift[2] = {1.0f / (1 << Tile::SHIFT), 1.0f / (1 << Tile::SHIFT)};
+        add_product(weights, values + VALUE, units + C, shift);
+        add_product(slopes, values, units, row_unit);
+    }
+
+    // Weights of tile n in the place of scores, their tangents in the place of those of scores, in two steps: `settled` is
+    // called between them.
+    template <class Settled>
+    __device__ __forceinline__ void make_tile(int stage, int n, const RowBlock& b, const Settled& settled) {
+        const float* side = sides + stage * SIDE;
+        const int none[2] = {0, 0};
+        int left[2];  // columns of the tile that the two rows see
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            left[h] = (int)g.size[ROLE_N] - n * BN;
+            const int seen = (int)b.p.m + local_row() + 8 * h + 1 - n * BN;
+            if (Tile::CAUSAL && seen < left[h]) left[h] = seen;
+        }
+        fence_accumulators(score);
+        float c = 1.0f, factor = LN2, steep[BN / 8][Body::CONSTANT_SLOPE ? 1 : 4];
+        if (SPLIT) c = own_unit[0] * side[SIDE - 4];
+        if constexpr (Body::CONSTANT_SLOPE) factor *= Body::constant_slope(fixed, g.number);
+        const float* norms = side + 64 * Body::COLUMN_ENDS + lane % 4 * 2;
+        if constexpr (Body::DIFFERENCES) make_differences<Body, SPLIT, ROLE_M>(score, norm, norms, c, g, b.p, b.p.m + local_row(), n * BN + lane % 4 * 2);
+#pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+            const int at = 8 * j + lane % 4 * 2;
+            float columns[2][AtLeastOne<Body::COLUMN_ENDS>::value];
+#pragma unroll
+            for (int o = 0; o < Body::COLUMN_ENDS; ++o) {
+                const float2 two = *(const float2*)(side + o * 64 + at);
+                columns[0][o] = two.x;
+                columns[1][o] = two.y;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float mine[AtLeastOne<Body::ROW_ENDS>::value];
+#pragma unroll
+                for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][i / 2];
+                typename Body::Registers s;
+                s.r0 = SPLIT && !Body::DIFFERENCES ? score[j][i] * c : score[j][i];
+                float cell[AtLeastOne<Body::CELL_ENDS>::value];
+                cells.read(cell, g, i / 2, n * BN + at + i % 2);
+                const float entry = Body::entry(fixed, g.number, mine, columns[i % 2], cell, s);
+                if constexpr (!Body::CONSTANT_SLOPE) steep[j][i] = Body::slope(fixed, g.number, mine, columns[i % 2], cell, s);
+                score[j][i] = ptx::ex2_approx_ftz(entry - log[i / 2]);
+            }
+        }
+        const bool whole = left[0] >= BN && left[1] >= BN;
+        if (!whole) hide_columns(score, none, left, 0.0f);
+        settled();
+        fence_accumulators(slope);
+        if constexpr (SPLIT) fence_accumulators(part);
+        float first = 1.0f, second = 1.0f;
+        if (SPLIT) {
+            first = own_unit[1] * side[SIDE - 4];
+            second = own_unit[0] * side[SIDE - 3];
+        }
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) {
+            float& mine = slope[i / 4][i % 4];
+            if (SPLIT) mine = fmaf(mine, first, part[SPLIT ? i / 4 : 0][i % 4] * second);
+            if constexpr (Body::DIFFERENCES) mine = fmaf(-2.0f, mine, norm_moved[i / 2 % 2] + norms[64 + i / 4 * 8 + i % 2]);
+            mine = score[i / 4][i % 4] * (factor * mine);
+            if constexpr (!Body::CONSTANT_SLOPE) mine *= steep[i / 4][i % 4];
+        }
+        if (!whole) hide_columns(slope, none, left, 0.0f);
+    }
+    __device__ __forceinline__ void pack_all() {
+        const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
+        float scale[2] = {1.0f, 1.0f};
+        pack_fragments<H>(weights, score, shift);
+        if constexpr (SPLIT) {
+            float top[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(slope[i / 4][i % 4]));
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 1));
+                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 2));
+                const HalfScale own_scale = HalfScale::of_largest(top[h]);
+                scale[h] = own_scale.scale;
+                row_unit[h] = own_scale.inverse;
+            }
+        }
+        pack_fragments<H>(slopes, slope, scale);
+        add_rows<H>(moved, slopes, slope);
+    }
+
+    __device__ __forceinline__ void begin(const RowBlock& b) {
+        const i64 at = (b.entry * ceil_div(g.size[ROLE_M], BM) + b.row) * GROUPS + group;
+        const float* side = g.row_sides + at * OWN_SIDE;
+        if (SPLIT) {
+            own_unit[0] = side[OWN_SIDE - 4];
+            own_unit[1] = side[OWN_SIDE - 3];
+        }
+        if constexpr (IN_REGISTERS) {
+            load_rows(rows, g.queries + at * (2 * KEY));
+            load_rows(moves, g.queries + at * (2 * KEY) + KEY);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int row = 16 * warp + lane / 4 + 8 * h;
+#pragma unroll
+            for (int o = 0; o < Body::ROW_ENDS; ++o) ends[o][h] = side[64 * (1 + o) + row];
+            if constexpr (Body::DIFFERENCES) {
+                norm[h] = side[64 * (1 + Body::ROW_ENDS) + row];
+                norm_moved[h] = side[64 * (2 + Body::ROW_ENDS) + row];
+            }
+            log[h] = side[row];
+            moved[h] = 0.0f;
+        }
+        fixed = Body::fixed(g, b.p);
+        cells.begin(g, b.p, b.p.m + local_row());
+#pragma unroll
+        for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] = 0.0f;
+    }
+
+    __device__ __forceinline__ void end(const RowBlock& b) const {
+        typedef typename Body::Result R;
+        typedef typename Body::Tangent P;
+        typedef typename P::T T;
+        const i64 *r = g.stride[R::PORT], *s = g.stride[P::PORT];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float all = moved[h] + __shfl_xor_sync(WHOLE, moved[h], 1);
+            all += __shfl_xor_sync(WHOLE, all, 2);
+            const i64 m = b.p.m + local_row() + 8 * h;
+            if (m >= g.size[ROLE_M]) continue;
+            const typename R::T* from = (const typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * r[ROLE_M];
+            T* to = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, b.p) + m * s[ROLE_M];
+#pragma unroll
+            for (int j = 0; j < C / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int c = 8 * j + lane % 4 * 2 + e;
+                    if (c >= g.size[ROLE_L]) continue;
+                    const float result = convert<float>(load_pack<typename R::T, 1>(from + c * r[ROLE_L]).v[0]);
+                    to[c * s[ROLE_L]] = Store<T>::from(fmaf(-all, result, sum[j][2 * h + e]));
+                }
+        }
+    }
+
+    __device__ __forceinline__ void consume() {
+        Stage<STAGES> stage;
+        unsigned phase = 0;
+        const i64 all = blocks();
+        const int next = group + 1 == GROUPS ? 0 : group + 1;
+        if (GROUPS > 1 && group == GROUPS - 1) score_pass_issue(0);
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
+            const RowBlock b = row_block<Tile>(g, t);
+            begin(b);
+            const int count = columns_seen<Tile>(g, b.p.m);
+            int before = 0;
+            if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
+            if constexpr (!SPLIT) {
+                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                start_scores(stage.at);
+                ptx::wgmma_wait_group<0>();
+                make_tile(stage.at, 0, b, [] {});
+                pack_all();
+                before = stage.at;
+                stage.advance();
+            }
+#pragma unroll 1
+            for (int n = SPLIT ? 0 : 1; n < count; ++n) {
+                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                if (GROUPS > 1) score_await_issue(group);
+                start_scores(stage.at);
+                if constexpr (SPLIT) {
+                    if (GROUPS > 1) score_pass_issue(next);
+                    ptx::wgmma_wait_group<2>();
+                    make_tile(stage.at, n, b, [] { ptx::wgmma_wait_group<0>(); });
+                    pack_all();
+                    add_sums(stage.at);
+                    before = stage.at;
+                } else {
+                    start_sums(before);
+                    if (GROUPS > 1) score_pass_issue(next);
+                    ptx::wgmma_wait_group<2>();
+                    make_tile(stage.at, n, b, [] { ptx::wgmma_wait_group<1>(); });
+                    ptx::wgmma_wait_group<0>();
+                    fence_accumulators(sum);
+                }
+                ptx::mbarrier_arrive(empty + 8 * before);  // every thread, after what it read
+                if constexpr (!SPLIT) pack_all();
+                before = stage.at;
+                stage.advance();
+            }
+            if (!IN_REGISTERS) ptx::mbarrier_arrive(own_empty);
+            if constexpr (!SPLIT) {
+                start_sums(before);
+                ptx::wgmma_wait_group<0>();
+                fence_accumulators(sum);
+                ptx::mbarrier_arrive(empty + 8 * before);
+            }
+            end(b);
+        }
+        if (GROUPS > 1 && group == 0) score_await_issue(0);
+    }
+};
+
+template <class Body, class Tile, int PRODUCER, int CONSUMER>
+__device__ __forceinline__ void push_softmax(const typename Body::Args& g) {
+    run_specialized<SoftmaxPush<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
+}
+
+}  // namespace km

@@ -184,6 +184,7 @@ def cases() -> list[RowCase]:
     made += [
         RowCase("scant_one", NEAREST, "smallest", 1, 70001, 64, 10),
         RowCase("scant_two", LAPLACE, "largest", 2, 65537, 70, 32, blocks=9),
+        RowCase("scant_two_of_halves", NEAREST, "smallest", 2, 65600, 100, 9, "f16", blocks=7),
         RowCase("scant_short", LAPLACE, "smallest", 1, 66000, 3, 1, blocks=3),
         RowCase("scant_table", TABLED, "smallest", 2, 65536, 9, 5),
         RowCase("scant_ends", ENDS, "smallest", 2, 65540, 33, 7),

@@ -1,7 +1,7 @@
 // The nearest columns of a few rows by any entry: reading the columns once is all the work.
 //
-// Half a warp reads a column; of 32 columns at a time every lane gets the entry of one by halving what each has of them. The warp keeps
-// the best of those that it has seen, and a second kernel those of all warps.
+// A half or a quarter of a warp reads a column; of 32 columns at a time every lane gets the entry of one by halving what each has of
+// them. The warp keeps the best of those that it has seen, and a second kernel those of all warps.
 #pragma once
 #include "apply.cuh"
 #include "lanes.cuh"
@@ -40,9 +40,10 @@ template <class Body, class Tile>
 __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
-    constexpr int R = Tile::ROWS, EACH = 16;
+    // A lane reads NUMBERS of a column, which are 16 bytes, LANES of them read 64; each has EACH of the 32 columns.
+    constexpr int R = Tile::ROWS, NUMBERS = sizeof(typename Y::T) == 2 ? 8 : 4, LANES = 64 / NUMBERS, TOGETHER = 32 / LANES, EACH = LANES;
     constexpr unsigned WHOLE = 0xffffffffu;
-    const int lane = threadIdx.x % 32, part = lane % 16, half = lane / 16, count = (int)g.size[ROLE_L];
+    const int lane = threadIdx.x % 32, part = lane % LANES, which = lane / LANES, count = (int)g.size[ROLE_L];
     const i64 warps = (i64)gridDim.x * Tile::WARPS, warp = (i64)blockIdx.x * Tile::WARPS + threadIdx.x / 32;
     const i64 depth = g.size[ROLE_K], rows = g.size[ROLE_M], last = g.size[ROLE_N] - 1, chunks = ceil_div(g.size[ROLE_N], 32);
     const Coord p = {0, 0, 0, 0, 0, 0};
@@ -59,19 +60,19 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
         auto add = [&](auto whole, i64 k) {
             constexpr bool WHOLE_STEP = decltype(whole)::value > 0;
             constexpr int AHEAD = !WHOLE_STEP ? 2 : R > 1 ? 4 : 8;
-            float x[R][4];
+            float x[R][NUMBERS];
 #pragma unroll
             for (int r = 0; r < R; ++r) read_along_k<X, WHOLE_STEP>(x[r], row_of<X>(g, p, r < rows ? r : 0), g, k);
 #pragma unroll
             for (int start = 0; start < EACH; start += AHEAD) {
-                float y[AHEAD][4];
+                float y[AHEAD][NUMBERS];
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i) {
-                    const i64 n = chunk * 32 + 2 * (start + i) + half;
+                    const i64 n = chunk * 32 + TOGETHER * (start + i) + which;
                     read_along_k<Y, WHOLE_STEP>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
                 }
 #pragma unroll
-                for (int v = 0; v < 4; ++v) {
+                for (int v = 0; v < NUMBERS; ++v) {
                     if (!WHOLE_STEP && k + v >= depth) continue;
                     float c[AtLeastOne<Body::VECTORS>::value];
                     read_vectors<Body>(c, g, p, k + v);
@@ -86,9 +87,9 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
         // without a test between them the loads of a step are under way together
         i64 k = 0;
 #pragma unroll 1
-        for (; k + 64 <= depth; k += 64) add(Index<1>(), k + 4 * part);
-        if (k < depth) add(Index<0>(), k + 4 * part);
-        const i64 n = chunk * 32 + 2 * part + half;
+        for (; k + 64 <= depth; k += 64) add(Index<1>(), k + NUMBERS * part);
+        if (k < depth) add(Index<0>(), k + NUMBERS * part);
+        const i64 n = chunk * 32 + TOGETHER * part + which;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
 #pragma unroll

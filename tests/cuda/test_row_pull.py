@@ -85,6 +85,20 @@ def test_numbers_that_are_tensors(name, m, n, k, c, calls):
         _assert_right(found, _gradients(kernel(float, name), [tensor.double() for tensor in tensors], g.double()))
 
 
+@pytest.mark.parametrize(("m", "n", "k", "c"), [(700, 900, 20, 1), (1025, 2049, 3, 3)])
+def test_gradients_by_numbers_that_are_tensors(m, n, k, c, calls):
+    tensors, g = (_points(m, k), _points(n, k, seed=1), _points(n, c, seed=2)), _points(m, c, seed=3)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        numbers = [torch.tensor(value, device="cuda", dtype=dtype, requires_grad=True) for value in (0.5, 1.7, 2.0)]
+        weight, width, alpha = numbers
+        kernel = weight * km.Gaussian(width) + km.RationalQuadratic(width, alpha=alpha)
+        points = [tensor.to(dtype).requires_grad_() for tensor in tensors]
+        found.append(torch.autograd.grad(kernel.matmul(*points), [*points, *numbers], g.to(dtype)))
+    assert calls[0] is True
+    _assert_right(*found, limit=1e-5)
+
+
 def test_one_set_of_points(calls):
     tensors, g = (_points(800, 7), _points(800, 1, seed=2)), _points(800, 1, seed=3)
     found = _gradients(_kernel("gaussian"), tensors, g)

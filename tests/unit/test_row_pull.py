@@ -12,6 +12,7 @@ from kernmantle.backends.reference.evaluate import evaluate
 from kernmantle.compiler.row_pull import row_pull
 from kernmantle.torch_ops import cuda_row_pull
 from kernmantle.torch_ops import row_reduce_autograd as autograd
+from kernmantle.torch_ops.execute import Types
 from kernmantle.torch_ops.namespaces import torch_namespace
 
 KERNELS = {"gaussian": km.Gaussian(1.7), "laplace": km.Laplace(2.3), "matern": km.Matern(2.0, nu=2.5)}
@@ -69,7 +70,7 @@ def test_gradients_by_the_points(kernel, same, taken, monkeypatch):
     want = _gradients(kernel, tensors, torch.randn(30, 2, dtype=torch.float64))
     ((text, numbers, *given),) = taken
     found = cuda_row_pull.pulled(text, numbers, *given)
-    one = cuda_row_pull.pulled(text, numbers, *given[:-1], (False, True))
+    one = cuda_row_pull.pulled(text, numbers, *given[:-1], (False, True, *given[-1][2:]))
     assert one[0] is None
     assert torch.equal(one[1], found[1])
     assert found[2:] == [None] * (len(found) - 2)  # those by tensors of one number, and that by v
@@ -135,13 +136,40 @@ def test_factors_of_tensors(by_products):
     assert by_products == [False] * 4
 
 
-def test_gradients_of_tensors_of_one_number_go_through_blocks(taken):
-    width = torch.tensor(1.7, requires_grad=True)
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_gradients_by_tensors_of_one_number_are_products(same, columns, monkeypatch):
+    monkeypatch.setattr(cuda_row_pull, "_pull", written_out)
+    monkeypatch.setattr(cuda_row_pull, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(cuda_row_pull, "_TYPES", Types("f64", ("f64",)).text)
+    seen = []
+
+    def pulled(task, *given):
+        seen.append(cuda_row_pull.pulled(task.text, task.numbers, *given))
+        return seen[-1]
+
+    x, y = torch.randn(30, 5).double(), torch.randn(30 if same else 40, 5).double()
+    v, g = torch.randn(len(y), columns).double(), torch.randn(30, columns).double()
+    found, width, weight = [], *(torch.tensor(value, dtype=torch.float64).requires_grad_() for value in (1.7, 0.6))
+    for ours in (True, False):
+        monkeypatch.setattr(autograd, "_in_kernels", pulled if ours else lambda *_: None)
+        kernel = weight * km.Gaussian(width) + km.RationalQuadratic(2.0, alpha=width)
+        points = x.clone().requires_grad_()
+        product = kernel.matmul(points, None if same else y, v)
+        found.append(torch.autograd.grad((product * g).sum(), (points, width, weight)))
+    assert len(seen) == 1
+    assert seen[0] is not None
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_tensor_that_the_sum_reads_goes_through_blocks(taken):
+    power = torch.tensor(1.5, requires_grad=True)
     x, y, v = torch.randn(30, 5).requires_grad_(), torch.randn(40, 5), torch.randn(40, 2)
-    km.Gaussian(width).matmul(x, y, v).sum().backward()
+    km.Kernel(lambda a, b, p: abs(a - b) ** p, lambda s: km.exp(-s), p=power).matmul(x, y, v).sum().backward()
     ((text, numbers, *given),) = taken
     assert cuda_row_pull.pulled(text, numbers, *given) is None
-    assert width.grad is not None
+    assert power.grad is not None
 
 
 def _exactly(kernel, tensors, cotangent):

@@ -97,6 +97,16 @@ def difference_pull(text: str, by_columns: bool) -> DifferencePull | None:
     return DifferencePull(weights.text, sign, same=False)
 
 
+@lru_cache(maxsize=1024)
+def scalar_pull(text: str, name: str) -> str | None:
+    """Return the product with the derivatives of entries by a tensor of one number; None where their sums read it."""
+    apply = Apply.parse(text)
+    if name in variables([*apply.inner.map]):
+        return None
+    (slope,) = differentiate(apply.inner.outputs[0], [name])
+    return replace(apply, inner=replace(apply.inner, outputs=(slope,))).text
+
+
 def _unmasked(node: Node, numbers: Set[str]) -> Node:
     """Return a value without the mask that makes it 0 for numbers for which it is not defined."""
     if node.op != "where" or node.args[1].number != 0 or not set(variables([node.args[0]])) <= numbers:

@@ -17,7 +17,7 @@ import torch
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_pull_emit import ENTRY, LARGEST, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowPullPlan, emit
 from ..backends.reference.evaluate import evaluate as evaluate_tensors
-from ..compiler.row_pull import DifferencePull, RowPull, difference_pull, row_pull, scalars_of
+from ..compiler.row_pull import DifferencePull, RowPull, difference_pull, row_pull, scalar_pull, scalars_of
 from ..compiler.row_reduce import Apply, transposed
 from ..ir.ops import evaluate
 from ..ir.program import Program
@@ -53,7 +53,13 @@ def pulled(
     scalars = operands[count:]
     x, y = operands[0], operands[count - 1]
     shaped = x.dim() == y.dim() == v.dim() == cotangent.dim() == 2 and not any(t.dim() for t in scalars)
-    if not shaped or None in ends or len(scalars) != len(scalars_of(apply.inner)) or any(wanted[count:]):
+    if not shaped or None in ends or len(scalars) != len(scalars_of(apply.inner)):
+        return None
+    by_scalars = [
+        scalar_pull(text, operand.name) if chosen else ""
+        for operand, chosen in zip(scalars_of(apply.inner), wanted[count:], strict=True)
+    ]
+    if None in by_scalars:
         return None
     names = [operand.name for operand in apply.inner.operands if not operand.number and operand.axes]
     if any(apply.inner.operand(name).axes[1] != apply.inner.reduced for name in names):
@@ -77,10 +83,18 @@ def pulled(
         found[1] = _pull(by_column, apply, numbers, scalars, columns, rows, v, cotangent, products)
         found[2] = None if products is None else products.plain
     of_rows, of_columns, of_v = found
-    none = [None] * len(scalars)
+    of_scalars = [_of_scalar(own, numbers, [*operands, v], cotangent) if own else None for own in by_scalars]
     if of_rows is not None and of_columns is not None and apply.inner.symmetric:
-        return [of_rows + of_columns, *none, of_v]
-    return [of_rows, of_columns, *none, of_v] if first else [of_columns, of_rows, *none, of_v]
+        return [of_rows + of_columns, *of_scalars, of_v]
+    return [of_rows, of_columns, *of_scalars, of_v] if first else [of_columns, of_rows, *of_scalars, of_v]
+
+
+def _of_scalar(
+    text: str, numbers: Sequence[float], tensors: Sequence[torch.Tensor], cotangent: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient by a tensor of one number, from the product with the matrix of derivatives by it."""
+    (product,) = run(text, _TYPES, tensors, numbers)
+    return (cotangent.double() * product).sum().to(product.dtype)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .passes import Pass, in_order, plain_pass
 
 ROWS = 1024
 KINDS = ("mma", "fma", "matmul")
-MOST_JOINT = 2**22
+WIDEST_JOINT = 2048
 VALUES = {"f32": 64, "f64": 32}
 TILE = {"f32": 8192, "f64": 4096}
 WIDEST = 32
@@ -214,7 +214,7 @@ def _by_joint_matrix(
 ) -> tuple[float, Pass | None]:
     """Return the same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
     whole = Mode(plain.columns, plain.rows, 0)
-    if whole.columns * whole.rows > MOST_JOINT:
+    if max(whole.columns, whole.rows) > WIDEST_JOINT:
         return math.inf, None
     moved = 2 * SIZES[stored] * whole.columns * whole.rows
     made = (len(plain.modes) - 1) * (cost.SMALL + cost.HOST_JOINT) + moved / memory_of(limits)

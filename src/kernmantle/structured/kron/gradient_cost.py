@@ -11,11 +11,13 @@ from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, SIZES, SMALL, memory_of
 from .cuda_plan import plan
 from .factor_gradient_plan import GramPlan, gram
+from .gradient_steps import JOINT
 from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
 
 # Types of arrays whose steps have a price.
 PRICED = ("f16", "bf16", "f32", "f64")
+_WIDE_JOINT = 2048
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ class GpuPrice:
     limits: DeviceLimits
     tensor: Tensor | None
     fuse: bool
+
+    @property
+    def joints(self) -> tuple[int, ...]:
+        """Return the sizes up to which factors may share one gradient.
+
+        A gradient of n entries from a joint one of m, which is rounded, errs by sqrt(m / n) times as much: halves of
+        280 x 280 by 1 % for 2 x 2.
+        """
+        return (1, JOINT) if SIZES[self.stored] == 2 else (1, JOINT, _WIDE_JOINT)
 
     def product(self, text: str, is_adjoint: bool) -> float:
         """Return the seconds of the product of a text."""

@@ -18,9 +18,8 @@ from ...torch_ops.autograd import constant
 from .execute import Sizes
 from .modes import Mode, cheapest, columns, contracted, grouped, parse, rows, text_of
 
-# Neighbouring factors up to this size together share one gradient. Where steps have a price, others are tried.
+# Neighbouring factors up to this size together share one gradient.
 JOINT = 64
-JOINTS = (1, JOINT, 2048)
 X, GRAD, SAVED = 0, 1, 2
 Value = tuple[int, tuple[int, ...]]
 """A value's number, and the positions whose factors, or adjoint factors, are applied to it."""
@@ -28,6 +27,11 @@ Value = tuple[int, tuple[int, ...]]
 
 class Price(Protocol):
     """Seconds of the steps, for the arrays of a call on a device."""
+
+    @property
+    def joints(self) -> tuple[int, ...]:
+        """Return the sizes up to which neighbouring factors may share one gradient."""
+        ...
 
     def product(self, text: str, is_adjoint: bool) -> float:
         """Return those of the product of a text, by adjoint factors where it says so."""
@@ -83,7 +87,7 @@ def _quickest(
     alone = [position for position in every if not is_wanted[position] or batched[modes[position].factor or 0]]
     together = [position for position in every if position not in alone]
     found: list[_Steps] = []
-    groupings = [grouped(modes, together, most) for most in (JOINTS if price is not None else (JOINT,))]
+    groupings = [grouped(modes, together, most) for most in (price.joints if price is not None else (JOINT,))]
     for own in dict.fromkeys(groupings):
         groups = tuple(sorted((*own, *((position,) for position in alone))))
         by_parts, by_chain = (_Steps(text, shapes, modes, is_wanted, of_x, saved, price) for _ in range(2))

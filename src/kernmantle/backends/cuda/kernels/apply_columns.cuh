@@ -41,10 +41,10 @@ struct ColumnRows : ValueRows<Body, Tile> {
             for (int i = 0; i < STAGES; ++i) {
                 ended[i] = 0;
                 ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(empty + 8 * i, 4 * GROUPS);
+                ptx::mbarrier_init(empty + 8 * i, 128 * GROUPS);
             }
             ptx::mbarrier_init(rows_full, 1);
-            ptx::mbarrier_init(rows_empty, 4 * GROUPS);
+            ptx::mbarrier_init(rows_empty, 128 * GROUPS);
             ptx::fence_mbarrier_init();
         }
         __syncthreads();
@@ -128,7 +128,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
             Base::fence_scores();
             make_tile(stage.at, t, m0);
             add_values();
-            if (t > spans.begin && lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
+            if (t > spans.begin) ptx::mbarrier_arrive(empty + 8 * before);  // every thread that has read
             if (t % SCORE_RUN == 0) Base::template flush_sums<false>(first);
             pack_entries();
             before = stage.at;
@@ -138,10 +138,8 @@ struct ColumnRows : ValueRows<Body, Tile> {
         multiply_values(values_of(before));
         pass_on();
         add_values();
-        if (lane == 0) {
-            ptx::mbarrier_arrive(empty + 8 * before);
-            if (!FRAGMENTS) ptx::mbarrier_arrive(rows_empty);
-        }
+        ptx::mbarrier_arrive(empty + 8 * before);
+        if (!FRAGMENTS) ptx::mbarrier_arrive(rows_empty);
         return true;
     }
 

@@ -48,7 +48,7 @@ struct Score : ScoreRows<Body, Tile> {
                 ptx::mbarrier_init(full + 8 * i, 1);
                 ptx::mbarrier_init(tiles_empty + 8 * i, 4 * GROUPS);
             }
-            for (int i = 0; i < SIDES; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 4 * GROUPS);
+            for (int i = 0; i < SIDES; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 128 * GROUPS);
             ptx::fence_mbarrier_init();
         }
         __syncthreads();
@@ -291,8 +291,7 @@ struct Score : ScoreRows<Body, Tile> {
                             for (int e = 0; e < CHAINS; ++e) add(total[q][h], part[q][h][e]);
                     if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
                     tile.advance();
-                    __syncwarp();
-                    if (lane == 0) ptx::mbarrier_arrive(sides_empty + 8 * side_at);
+                    ptx::mbarrier_arrive(sides_empty + 8 * side_at);  // every thread that has read
                     if (++side_at == SIDES) side_at = 0;
                     if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush_sums<false>(c);
                 }

@@ -68,8 +68,8 @@ def softmax_tile(
     tabled = any(port.roles == "mn" for port in rows.matrix.operands)
     squares = squared_differences(rows.matrix) is not None
     simple = not (tabled or squares or row_ends + column_ends) and len(postorder(rows.matrix.outputs)) <= _SIMPLE
-    # One warpgroup has registers and shared memory for wide rows. Two that make tangents of float32 read descriptors of
-    # their rows from vector registers, which gave other sums at every call (decision 0040).
+    # One warpgroup has registers and shared memory for wide rows. Of two that make tangents of float32, the copy of a
+    # tile can overtake reads of units in the stage that it goes to (decision 0040).
     alone = split and ((derived and not slim) or rows.how == TANGENTS)
     groups = 1 if alone else 3 if slim and simple and not (split or derived or rows.causal) else 2
     columns = 64 if derived or (split and (tabled or squares or not slim)) else 128

@@ -108,7 +108,7 @@ def test_functions_as_kernels():
 
 
 def test_other_estimators_take_gamma():
-    drawn = estimators.Nystroem(20, kernel="rbf", gamma=0.1, random_state=0).fit(X)
+    drawn = estimators.Nystroem("rbf", n_components=20, gamma=0.1, random_state=0).fit(X)
     theirs = sklearn.kernel_approximation.Nystroem(kernel="rbf", gamma=0.1, n_components=20, random_state=0).fit(X)
     assert drawn.kernel_.bandwidth == 5**0.5
     np.testing.assert_array_equal(drawn.component_indices_, theirs.component_indices_)

@@ -152,10 +152,10 @@ def test_features_are_those_of_scikit_learn():
     ours = estimators.KernelPCA(3, kernel="gaussian", bandwidth=6.0).fit(x)
     assert_close(ours.eigenvalues_, theirs.eigenvalues_, depth=3000)
     assert_close(np.abs(ours.transform(held)), np.abs(theirs.transform(held)), depth=3000000)
-    full = estimators.Nystroem(len(x), kernel="gaussian", bandwidth=6.0, random_state=0).fit(x)
+    full = estimators.Nystroem("gaussian", n_components=len(x), bandwidth=6.0, random_state=0).fit(x)
     features = full.transform(x)
     assert np.abs(features @ features.T - sklearn.metrics.pairwise.rbf_kernel(x, gamma=1 / 72)).max() < 1e-6
-    part = estimators.Nystroem(40, kernel="gaussian", bandwidth=6.0, random_state=0).fit(x)
+    part = estimators.Nystroem("gaussian", n_components=40, bandwidth=6.0, random_state=0).fit(x)
     root = sklearn.kernel_approximation.Nystroem(n_components=40, gamma=1 / 72, random_state=0).fit(x)
     assert (part.component_indices_ == root.component_indices_).all()
     assert_close(part.transform(held), root.transform(held), depth=10**8)

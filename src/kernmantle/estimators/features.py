@@ -35,10 +35,10 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
 
     Parameters
     ----------
-    n_components : int
-        Rows that are drawn as landmarks; fewer if there are fewer.
     kernel, bandwidth, kernel_params, gamma, degree, coef0, device
         As of :class:`KernelRidge`, but no matrices.
+    n_components : int
+        Rows that are drawn as landmarks; fewer if there are fewer.
     random_state : int, RandomState or None
         Draws the landmarks.
     n_jobs
@@ -68,12 +68,12 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
     --------
     >>> import numpy as np
     >>> from kernmantle.estimators import Nystroem
-    >>> Nystroem(20, kernel="gaussian", random_state=0).fit_transform(np.random.rand(100, 3)).shape
+    >>> Nystroem("gaussian", n_components=20, random_state=0).fit_transform(np.random.rand(100, 3)).shape
     (100, 20)
     """
 
     def __init__(
-        self, n_components: int = 100, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
+        self, kernel: str | Kernel | Callable[..., Any] = "laplace", *, n_components: int = 100,
         bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
         gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
         random_state: Any = None, device: str | None = None, n_jobs: int | None = None,

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...backends.cuda.arch import arch as generation
+
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
 # Largest rows or columns, by the bytes of a number.
 WIDEST = {2: 256, 4: 128}
@@ -20,8 +22,8 @@ WARPS = 8
 # float32, by the tile: columns in 8s of a warp, warps down, across and along the sum.
 _SHAPES = {16: (2, 1, 1, 8), 32: (4, 2, 1, 4), 64: (4, 4, 2, 1)}
 _CAPACITIES = (16, 32, 64, 128)
-# Generations with shared memory for tiles of 128 x 128.
-_WIDE = ("sm_90", "sm_100")
+# Bytes of shared memory that tiles of 128 x 128 take: three stages of 64 positions, padded, and the sum.
+_WIDE_SHARED = STAGES * (128 + 128) * (64 + 8) * 2 + 4 * 128 * 128
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class GramPlan:
         if SIZES[self.stored] == 4:
             tile = _capacity(max(self.rows, self.columns), max(_SHAPES))
             return tile, tile
-        most = max(_CAPACITIES) if self.arch in _WIDE else 64
+        most = max(_CAPACITIES) if generation(self.arch).shared_per_block >= _WIDE_SHARED else 64
         return _capacity(self.rows, most), _capacity(self.columns, most)
 
     @property

@@ -87,7 +87,7 @@ def test_unseen_calls_are_those_written_out(case):
 @pytest.mark.parametrize(
     "make",
     [
-        attention._tangent,
+        lambda: attention._tangent("f32", 1.0),
         lambda: attention._any_score("L1"),
         lambda: attention._any_score("tropical"),
         lambda: attention._sinkhorn("sqeuclidean", 1.0),

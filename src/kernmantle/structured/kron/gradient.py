@@ -94,7 +94,7 @@ def _add(found: list[Maybe], number: int, part: torch.Tensor) -> None:
 def separated(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:
     """Return the gradients of matrices from that of their Kronecker product."""
     count = len(factors)
-    sides = [factor.shape[0] for factor in factors] + [factor.shape[1] for factor in factors]
+    sides = [factor.shape[axis] for axis in (0, 1) for factor in factors]
     order = [axis for position in range(count) for axis in (position, count + position)]
     rest = joint.reshape(sides).permute(order).reshape(-1)
     entries = [factor.conj().reshape(-1) for factor in factors]

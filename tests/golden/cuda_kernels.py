@@ -198,7 +198,8 @@ def _kron_gram(rows: int, columns: int, right: int, dtype: str) -> Callable[[str
     def make(card: str) -> Planned:
         plan = gram(rows, columns, right, dtype, True, card)
         assert plan is not None
-        return Planned(factor_gradient_emit.emit(plan), f"gram {rows}x{columns}", plan.threads, plan.shared, plan.blocks)
+        source = factor_gradient_emit.emit(plan)
+        return Planned(source, f"gram {rows}x{columns}", plan.threads, plan.shared, plan.blocks)
 
     return make
 

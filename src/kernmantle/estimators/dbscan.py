@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator, ClusterMixin
 from tqdm import tqdm
 
@@ -21,13 +18,6 @@ from .state import Stored
 
 _RECHECKED = 16
 """So many times fewer rows than there are is few enough to be asked again in float32 at once."""
-
-
-def joined(labels: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the components of every row, 0, 1, ..., after edges between components."""
-    size = int(labels.max()) + 1
-    graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(size, size))
-    return connected_components(graph, directed=False)[1][labels]
 
 
 def _united(labels: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

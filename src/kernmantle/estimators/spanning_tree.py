@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from ..ir.functions import FUNCTIONS
 from ..pairwise.distance import Distances, Entry, numbered
-from .dbscan import joined
 
 _where, _maximum = (FUNCTIONS[name] for name in ("where", "maximum"))
 _REACH = Entry(
@@ -21,6 +20,13 @@ _REACH = Entry(
     ),
     rows=("alpha", "core", "own"), columns=("core_of", "other"),
 )  # fmt: skip
+
+
+def _joined(labels: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the components of every row, 0, 1, ..., after edges between components."""
+    size = int(labels.max()) + 1
+    graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(size, size))
+    return connected_components(graph, directed=False)[1][labels]
 
 
 class Tree(NamedTuple):
@@ -89,7 +95,7 @@ def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -
             edges.append(np.stack([first[1:], np.full(size - 1, first[0]), np.full(size - 1, math.inf)], 1))
             break
         edges.append(np.stack([chosen, reach.other[chosen], reach.weight[chosen]], 1).astype(float))
-        labels = joined(labels, labels[chosen], labels[reach.other[chosen]])
+        labels = _joined(labels, labels[chosen], labels[reach.other[chosen]])
         reach.valid &= labels != labels[reach.other]
     return _tree(np.concatenate(edges), rows)
 

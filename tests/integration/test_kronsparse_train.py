@@ -137,18 +137,19 @@ def test_second_derivatives_and_many_cotangents(kind, steps):
 def ready_passes(monkeypatch):
     """Count backward passes that were prepared in the forward pass, and those that ran so."""
     counted = {"prepared": 0, "ran": 0}
-    prepare, run = chain_step.GroupedBackward.prepare, chain_step.ReadyBackward.run
+    prepare, fits = chain_step.GroupedBackward.prepare, chain_step.ReadyBackward.fits
 
     def prepared(self, *arguments):
         counted["prepared"] += 1
         return prepare(self, *arguments)
 
-    def ran(self, *arguments):
-        counted["ran"] += 1
-        return run(self, *arguments)
+    def fitted(self, *arguments):
+        found = fits(self, *arguments)
+        counted["ran"] += found
+        return found
 
     monkeypatch.setattr(chain_step.GroupedBackward, "prepare", prepared)
-    monkeypatch.setattr(chain_step.ReadyBackward, "run", ran)
+    monkeypatch.setattr(chain_step.ReadyBackward, "fits", fitted)
     return counted
 
 

@@ -121,7 +121,7 @@ def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, in
     return Launcher(run, str(chosen))
 
 
-def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:
+def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: Sequence[Any]) -> None:
     """Launch on torch's current stream of a device."""
     if not hasattr(_THREAD, "entered"):
         _enter()

@@ -156,7 +156,7 @@ class Kernel:
         self._prepare(device)  # a kernel that may not have its shared memory yet has no room for a single block
         return int(self._kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, self.shared))
 
-    def __call__(self, device: int, stream: int, blocks: int, arguments: tuple[Any, ...]) -> None:
+    def __call__(self, device: int, stream: int, blocks: int, arguments: Sequence[Any]) -> None:
         """Launch on the stream of that handle, which belongs to the device that is current."""
         # Most launches are as the one before: comparing takes 0.1 us, looking up 0.3 us.
         last = self._last
@@ -204,7 +204,7 @@ class ReadyLaunch:
                               for number, start in enumerate(starts)])  # fmt: skip
         self._last: tuple[Any, ...] = (-1, -1, -1, None)
 
-    def __call__(self, device: int, stream: int, blocks: int, addresses: tuple[int, ...]) -> None:
+    def __call__(self, device: int, stream: int, blocks: int, addresses: Sequence[int]) -> None:
         """Launch on the stream of that handle, which belongs to the device that is current."""
         kernel, last = self._kernel, self._last
         if last[0] != blocks or last[1] != stream or last[2] != device:

@@ -6,11 +6,13 @@ and gradients have the features last, or first with ``batch_last``; weights are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from operator import itemgetter
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -45,8 +47,8 @@ from .chain_products import (
 
 FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
 Launch = Callable[[Sequence[int]], None]
-PRODUCT_OPERANDS = 4
-"""Addresses of one product of a launch, the gradient's the first of them in a backward pass."""
+Pick = Callable[[Sequence[int]], Sequence[int]]
+"""Addresses of the operands of a launch, out of a table of addresses."""
 _MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer
 
 
@@ -78,11 +80,11 @@ class Step(Protocol):
 class GroupedStep:
     """A launch for each factor forward and one back.
 
-    ``reads_x`` and ``reads_weights`` say that launches read these tensors, and the bias, where they lie.
+    Each launch has the shape of its result. ``reads_x`` and ``reads_weights`` say that launches read these tensors, and
+    the bias, where they lie.
     """
 
-    launches: tuple[Launch, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    launches: tuple[tuple[Launch, tuple[int, ...]], ...]
     reads_x: bool
     reads_weights: bool
     options: Options
@@ -92,18 +94,17 @@ class GroupedStep:
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and what lies between the factors."""
         info.route = self.route
-        dtype, last = x.dtype, len(weights) - 1
         source = x if self.reads_x else canonical(x, self.options.batch_last)
-        own = weights
         if not self.reads_weights:
-            own, bias = in_one_piece(weights, dtype), None if bias is None else bias.contiguous()
+            weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
+        offset, last, source_at = 0 if bias is None else bias.data_ptr(), len(weights) - 1, source.data_ptr()
         between: list[torch.Tensor] = []
-        for number, launch in enumerate(self.launches):
-            out = allocate_as(x, self.shapes[number])
-            offset = bias.data_ptr() if bias is not None and number == last else 0
-            launch((source.data_ptr(), own[number].data_ptr(), out.data_ptr(), offset))
+        for number, (launch, shape) in enumerate(self.launches):
+            out = allocate_as(x, shape)
+            out_at = out.data_ptr()
+            launch((source_at, weights[number].data_ptr(), out_at, offset if number == last else 0))
             between.append(out)
-            source = out
+            source_at = out_at
         return between.pop(), between
 
     def bind_backward(
@@ -113,17 +114,19 @@ class GroupedStep:
         of_x, of_bias, *of_weights = needed
         last, moved = self.options.batch_last, canonical(grad, self.options.batch_last)
         values = [None if value is None else canonical(value, last) for value in (x, *saved)]
-        own, levels, written = in_one_piece(weights, grad.dtype), list[_Level](), 0
+        own = in_one_piece(weights, grad.dtype)
         reads = moved.data_ptr() == grad.data_ptr() and is_in_one_piece(weights, grad.dtype)
         reads = reads and all(
             one is None or other is None or one.data_ptr() == other.data_ptr()
             for one, other in zip(values, (x, *saved), strict=True)
         )
+        table = _Table(_GRAD + 1 + len(weights) + len(values))
+        launches, of_x_at, of_bias_at, of_weights_at = list[tuple[Launch, Pick]](), 0, 0, [0] * len(weights)
+        grad_at = _GRAD
         for index in reversed(range(len(weights))):
             weight, value = own[index], values[index]
             a, b, c, d = weight.shape
-            deeper = of_x or any(of_weights[:index])
-            below = empty(moved, a * c * d, last) if deeper else None
+            below = empty(moved, a * c * d, last) if of_x or any(of_weights[:index]) else None
             of_weight = torch.empty_like(weight) if of_weights[index] else None
             of_this = moved.new_empty(a * b * d) if of_bias and index == len(weights) - 1 else None
             if below is None and of_weight is None and of_this is None:
@@ -131,38 +134,49 @@ class GroupedStep:
             launch = grouped().bind_backward(
                 moved if value is None else value, moved, weight, below, of_weight, of_this, self.options.precision
             )
-            shape = memory_shape(a * c * d, grad, last) if deeper else None
-            features = a * b * d if of_this is not None else 0
-            own_shape = tuple(weight.shape) if of_weights[index] else None
-            written += sum(each.numel() for each in (below, of_weight, of_this) if each is not None)
-            levels.append(_Level(index, launch.launch, shape, own_shape, features))
+            below_at = 0 if below is None else table.add(memory_shape(a * c * d, grad, last))
+            of_weights_at[index] = 0 if of_weight is None else table.add(tuple(weight.shape))
+            of_this_at = 0 if of_this is None else table.add((a * b * d,))
+            weight_at = _GRAD + 1 + index
+            read, written = (weight_at + len(weights), grad_at, weight_at), (below_at, of_weights_at[index], of_this_at)
+            launches.append((launch.launch, itemgetter(*grouped().backward_operands(*read, *written))))
+            of_bias_at = of_bias_at or of_this_at
             if below is None:
                 break
-            moved = below
-        return GroupedBackward(
-            tuple(levels), reads, of_x, last, grouped().backward_addresses, grad.element_size() * written
-        )
+            moved, grad_at, of_x_at = below, below_at, below_at if of_x else 0
+        results = tuple([at and at - table.first + 1 for at in (of_x_at, of_bias_at, *of_weights_at)])
+        written_bytes = grad.element_size() * sum(map(math.prod, table.shapes))
+        return GroupedBackward(tuple(launches), tuple(table.shapes), results, reads, last, written_bytes)
 
 
-class _Level(NamedTuple):
-    """The launch for one factor: shapes of the gradients below and of its weights, and features of a bias it sums."""
+_GRAD = 1  # where the address of the gradient is in the table of a backward pass, which begins with an absent one's
 
-    position: int
-    launch: Launch
-    below: tuple[int, ...] | None
-    of_weight: tuple[int, ...] | None
-    of_bias: int
+
+class _Table:
+    """Addresses of a backward pass: none, those of the gradient, weights and values, and from ``first`` of results."""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.shapes = first, list[tuple[int, ...]]()
+
+    def add(self, shape: tuple[int, ...]) -> int:
+        """Return the position of another array to be written."""
+        self.shapes.append(shape)
+        return self.first + len(self.shapes) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedBackward:
-    """The backward pass of :class:`GroupedStep`; ``reads`` says that launches read all tensors where they lie."""
+    """The backward pass of :class:`GroupedStep`: launches that take their operands from a table of addresses.
 
-    levels: tuple[_Level, ...]
+    ``shapes`` are those of what it writes, ``results`` the gradients of x, the bias and the weights among them, from 1
+    on, with 0 for none. ``reads`` says that launches read all tensors where they lie.
+    """
+
+    launches: tuple[tuple[Launch, Pick], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    results: tuple[int, ...]
     reads: bool
-    of_x: bool
     batch_last: bool
-    addresses: Callable[..., tuple[int, ...]]
     written_bytes: int
     route: str = "grouped"
 
@@ -172,92 +186,47 @@ class GroupedBackward:
         if not self.reads:
             grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
             values = [None if value is None else canonical(value, self.batch_last) for value in values]
-        calls, found = self._arranged(values, weights, grad, grad.data_ptr())
-        for launch, addresses in calls:
-            launch(addresses)
-        return found.below[-1] if self.of_x else None, found.of_bias, found.of_weights
+        of_x, of_bias, *of_weights = ReadyBackward(self, (*weights, *values), grad).run(grad)
+        return of_x, of_bias, of_weights
 
-    def _arranged(
-        self, values: Sequence[Maybe], weights: Weights, like: torch.Tensor, grad_at: int
-    ) -> tuple[list[tuple[Launch, tuple[int, ...]]], _Written]:
-        """Return the launches with their addresses, and what they write; the gradient is like ``like``."""
-        calls, below = list[tuple[Launch, tuple[int, ...]]](), list[torch.Tensor]()
-        of_weights: list[Maybe] = [None] * len(weights)
-        of_bias: Maybe = None
-        for index, launch, shape, weight_shape, features in self.levels:
-            value = values[index]
-            value_at = 0 if value is None else value.data_ptr()
-            below_at = of_weight_at = of_bias_at = None
-            if shape is not None:
-                below.append(allocate_as(like, shape))
-                below_at = below[-1].data_ptr()
-            if weight_shape is not None:
-                of_weights[index] = of_weight = allocate_as(like, weight_shape)
-                of_weight_at = of_weight.data_ptr()
-            if features:
-                of_bias = allocate_as(like, (features,))
-                of_bias_at = of_bias.data_ptr()
-            own = self.addresses(value_at, grad_at, weights[index].data_ptr(), below_at, of_weight_at, of_bias_at)
-            calls.append((launch, own))
-            if below_at is not None:
-                grad_at = below_at
-        return calls, _Written(below, of_bias, of_weights)
-
-    def prepare(
-        self, x: Maybe, weights: Weights, saved: Saved, result: torch.Tensor, needed: tuple[bool, ...]
-    ) -> ReadyBackward | None:
+    def prepare(self, x: Maybe, weights: Weights, saved: Saved, result: torch.Tensor) -> ReadyBackward | None:
         """Return the pass for a gradient like the result, its memory taken now; None where that is too much or copied.
 
         In the thread of the forward pass this takes the host a third of what it takes in autograd's own.
         """
         if not self.reads or self.written_bytes > _MOST_READY:
             return None
-        values = (x, *saved)
-        calls, found = self._arranged(values, weights, result, 0)
-        addresses = [0 if each is None else each.data_ptr() for each in (x, *weights, *saved)]
-        (first, own), *rest = calls
-        return ReadyBackward(first, [*own], rest, found, self.of_x, needed, result.dtype, addresses)
+        return ReadyBackward(self, (*weights, x, *saved), result)
 
 
-class _Written(NamedTuple):
-    """What a backward pass writes: gradients below each factor, the last that of x, of the bias and of the weights."""
-
-    below: list[torch.Tensor]
-    of_bias: Maybe
-    of_weights: list[Maybe]
-
-
-@dataclass(frozen=True, eq=False)
 class ReadyBackward:
-    """A backward pass, to be run once, whose memory is taken and whose launches lack the address of the gradient.
+    """A backward pass, to be run once, whose memory is taken and whose table lacks the address of the gradient.
 
-    ``addresses`` are those of the saved tensors.
+    ``tensors`` are weights, x and what was saved; the gradient is like ``like``.
     """
 
-    first: Launch
-    operands: list[int]
-    rest: list[tuple[Launch, tuple[int, ...]]]
-    found: _Written
-    of_x: bool
-    needed: tuple[bool, ...]
-    dtype: torch.dtype
-    addresses: list[int]
+    __slots__ = ("_found", "_own", "_read", "_table", "dtype")
 
-    def fits(self, tensors: Sequence[Maybe], grad: torch.Tensor, needed: tuple[bool, ...]) -> bool:
-        """Return whether the saved tensors lie where they lay, and the gradient is as was expected."""
+    def __init__(self, own: GroupedBackward, tensors: Sequence[Maybe], like: torch.Tensor) -> None:
+        self._own, self.dtype = own, like.dtype
+        self._read = [0 if each is None else each.data_ptr() for each in tensors]
+        self._found = [allocate_as(like, shape) for shape in own.shapes]
+        self._table = [0, 0, *self._read, *[each.data_ptr() for each in self._found]]
+
+    def fits(self, tensors: Sequence[Maybe], grad: torch.Tensor) -> bool:
+        """Return whether the tensors lie where they lay, and the gradient is as was expected."""
         return (
-            grad.is_contiguous() and grad.dtype == self.dtype and grad.data_ptr() % 16 == 0 and needed == self.needed
-            and [0 if each is None else each.data_ptr() for each in tensors] == self.addresses
+            grad.is_contiguous() and grad.dtype == self.dtype and grad.data_ptr() % 16 == 0
+            and [0 if each is None else each.data_ptr() for each in tensors] == self._read
         )  # fmt: skip
 
-    def run(self, grad: torch.Tensor) -> Gradients:
-        """Return the gradients."""
-        own = self.operands
-        own[::PRODUCT_OPERANDS] = [grad.data_ptr()] * (len(own) // PRODUCT_OPERANDS)
-        self.first(own)
-        for launch, addresses in self.rest:
-            launch(addresses)
-        return self.found.below[-1] if self.of_x else None, self.found.of_bias, self.found.of_weights
+    def run(self, grad: torch.Tensor) -> list[Maybe]:
+        """Return the gradients of x, the bias and the weights."""
+        table, found = self._table, self._found
+        table[_GRAD] = grad.data_ptr()
+        for launch, operands in self._own.launches:
+            launch(operands(table))
+        return [found[number - 1] if number else None for number in self._own.results]
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,14 +344,13 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
 def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, activation: str = "") -> GroupedStep:
     """Return a step of a launch for each factor; an activation is taken along where no gradient is recorded."""
     value, last = canonical(x, options.batch_last), options.batch_last
-    reads, products, shapes = value.data_ptr() == x.data_ptr(), list[Any](), list[tuple[int, ...]]()
+    reads, launches, route = value.data_ptr() == x.data_ptr(), list[tuple[Launch, tuple[int, ...]]](), ""
     for number, weight in enumerate(in_one_piece(weights, x.dtype)):
         a, b, _, d = weight.shape
         offset, after = (bias, activation) if number == len(weights) - 1 else (None, "")
         out = empty(value, a * b * d, last)
-        products.append(grouped().bind_forward(value, weight, offset, options.precision, out, after))
-        shapes.append(memory_shape(a * b * d, x, last))
-        value = out
+        product = grouped().bind_forward(value, weight, offset, options.precision, out, after)
+        launches.append((product.launch, memory_shape(a * b * d, x, last)))
+        value, route = out, product.route
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
-    launches = tuple([product.launch for product in products])
-    return GroupedStep(launches, tuple(shapes), reads, inplace, options, products[-1].route)
+    return GroupedStep(tuple(launches), reads, inplace, options, route)

@@ -233,27 +233,31 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, own: RecordedChain, info: RunInfo, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
     ) -> torch.Tensor:
         value, saved = own.step.forward(x, weights, bias, info)
-        needed = ctx.needs_input_grad[4:]
-        if not all(needed) and own.step.saves_between:  # what precedes a factor is read by the gradient of its weights
-            saved = [each if needs else None for each, needs in zip(saved, needed[1:], strict=True)]
-        ctx.own, ctx.context = own, copy_context()
-        source, backward = x if any(needed) else None, own.backward.get(ctx.needs_input_grad[2:])
-        if backward is not None:
-            ctx.ready = backward.prepare(source, weights, saved, value, ctx.needs_input_grad[2:])
-        ctx.save_for_backward(source, *weights, *saved)
+        needed = ctx.needs_input_grad[2:]
+        source = x
+        if False in needed[2:]:
+            source = x if any(needed[2:]) else None
+            if own.step.saves_between:  # what precedes a factor is read by the gradient of its weights
+                saved = [each if needs else None for each, needs in zip(saved, needed[3:], strict=True)]
+        backward = own.backward.get(needed)
+        ready = None if backward is None else backward.prepare(source, weights, saved, value)
+        ctx.own, ctx.context, ctx.ready = own, copy_context(), (needed, ready)
+        ctx.save_for_backward(*weights, source, *saved)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         own: RecordedChain = ctx.own
         grad, needed, tensors = grads[0], ctx.needs_input_grad[2:], ctx.saved_tensors
-        ready: ReadyBackward | None = ctx.__dict__.pop("ready", None)  # of a graph that is kept, for its first pass
+        expected: tuple[bool, ...]
+        ready: ReadyBackward | None
+        expected, ready = ctx.ready
+        ctx.ready = (expected, None)  # a graph that is kept has it for its first pass
         is_plain = not torch.is_grad_enabled() and plain(grads)
-        if ready is not None and is_plain and ready.fits(tensors, grad, needed):
-            of_x, bias, found = ready.run(grad)
-            return None, None, of_x, bias, *found
-        end = len(needed) - 1
-        x, weights, saved = tensors[0], tensors[1:end], tensors[end:]
+        if ready is not None and is_plain and needed == expected and ready.fits(tensors, grad):
+            return None, None, *ready.run(grad)
+        end = len(needed) - 2
+        weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         # What is bound or recorded, is so in the configuration of the forward call: torch may run this in a thread of
         # its own.
         if not is_plain:

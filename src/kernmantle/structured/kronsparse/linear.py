@@ -19,7 +19,7 @@ from ...torch_ops.torch_private import autocasts
 from .chain_autograd import bind_chain, chain, chain_key
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
-from .packed import ChainModule, PackedKSLinear
+from .packed import ChainModule, PackedKSLinear, check_layer_input
 from .pattern import KSPattern, check_chain, check_weights, positive
 from .picture import html
 from .projection import project
@@ -149,10 +149,7 @@ class KSLinear(ChainModule):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        if not isinstance(x, torch.Tensor):
-            raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
-        if x.layout is not torch.strided:
-            unwrap(x, names=("x",))  # says so
+        check_layer_input(x)
         weights, options, own = self._factors(), self._options, self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if torch.compiler.is_compiling():

@@ -28,6 +28,14 @@ def snapshot(tensor: torch.Tensor) -> torch.Tensor:
         return whole.detach().clone(memory_format=torch.contiguous_format)
 
 
+def check_layer_input(x: Any) -> None:
+    """DtypeError for what is no tensor in memory with strides."""
+    if not isinstance(x, torch.Tensor):
+        raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
+    if x.layout is not torch.strided:
+        unwrap(x, names=("x",))  # says so
+
+
 class ChainModule(nn.Module):
     """What trainable and packed layers have in common: patterns, options and the route of the last call."""
 
@@ -150,10 +158,7 @@ class PackedKSLinear(ChainModule):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        if not isinstance(x, torch.Tensor):
-            raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
-        if x.layout is not torch.strided:
-            unwrap(x, names=("x",))  # says so
+        check_layer_input(x)
         weights, bias, options, packed = self._weights, self._bias, self._options, self._packed
         if torch.compiler.is_compiling():
             own, weights, bias = check_types(x, weights, bias, self._names)

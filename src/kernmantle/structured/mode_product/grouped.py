@@ -23,7 +23,7 @@ from .grouped_plan import GroupedProduct, Passes, bias_view, factor, neighbours,
 Maybe = torch.Tensor | None
 Operands = tuple[Maybe, ...]
 """Left, right, out and bias of the first product, then of the next one."""
-Addresses = tuple[int, ...]
+Addresses = Sequence[int]
 _OPERANDS = 4
 
 
@@ -67,7 +67,7 @@ def bind_backward(
     x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, of_x: Maybe, of_weight: Maybe, of_bias: Maybe,
     precision: str,
 ) -> BoundProducts:  # fmt: skip
-    """Return the gradients asked for in one launch, whose operands :func:`backward_addresses` puts in order."""
+    """Return the gradients asked for in one launch, whose operands :func:`backward_operands` puts in order."""
     found = [] if of_bias is None else [_sums(grad)]
     if of_x is not None:
         found.append(_passes(of_x, weight, grad).of_x())
@@ -76,14 +76,12 @@ def bind_backward(
     return bind_products(found, grad, precision)
 
 
-def backward_addresses(
-    x: int, grad: int, weight: int, of_x: int | None, of_weight: int | None, of_bias: int | None
-) -> Addresses:
-    """Return the addresses of operands, from those of tensors and of the gradients asked for."""
-    found: Addresses = () if of_bias is None else (grad, 0, of_bias, 0)
-    if of_x is not None:
+def backward_operands(x: int, grad: int, weight: int, of_x: int, of_weight: int, of_bias: int) -> tuple[int, ...]:
+    """Return the operands of the launch, from positions of tensors and of the gradients asked for; 0 is none."""
+    found = (grad, 0, of_bias, 0) if of_bias else ()
+    if of_x:
         found += (grad, weight, of_x, 0)
-    return found if of_weight is None else (*found, grad, x, of_weight, 0)
+    return (*found, grad, x, of_weight, 0) if of_weight else found
 
 
 def bind_sums(grad: torch.Tensor) -> BoundProducts:

@@ -18,6 +18,7 @@ from kernmantle.testing import assert_close
 from kernmantle.torch_ops import softmax
 from kernmantle.torch_ops.autograd import apply
 from kernmantle.torch_ops.execute import Types
+from kernmantle.torch_ops.torch_private import is_wrapped
 
 DOT = km.Contraction("mk,nk->mn", lambda a, b: a * b)
 CAPPED = km.Contraction("mk,nk->mn", lambda a, b: a * b, epilogue=lambda s: 5 * km.tanh(s / 5))
@@ -25,6 +26,7 @@ CAPPED = km.Contraction("mk,nk->mn", lambda a, b: a * b, epilogue=lambda s: 5 * 
 
 def dense(task, tensors):
     """Sums and logarithms of a task in float64."""
+    assert not any(is_wrapped(t) for t in tensors)  # kernels read memory
     weighting = Weighting.parse(task.text)
     wide = [t.double() if t.is_floating_point() else t for t in tensors]
     types = Types("f64", ("f64",)).text

@@ -369,7 +369,7 @@ class _OnePass(torch.autograd.Function):
         moved = [None if move is None else underlying(move) for move in moves[3:]]
         with beneath_transforms():
             every = [torch.zeros_like(t) if move is None else move for t, move in zip((q, k, v), moved, strict=True)]
-            return ctx.task.tangent([q, k, *ctx.others, v], result, statistic, every), None
+            return ctx.task.tangent([q, k, *map(underlying, ctx.others), v], result, statistic, every), None
 
 
 def _widened(call: _Call, *inputs: torch.Tensor) -> tuple[torch.Tensor]:

@@ -195,7 +195,7 @@ def unplanned(monkeypatch):
     def begin():
         for module, name in (
             ("matmul", "gather"), ("execute", "_bind"), ("gradient", "_bind_gradients"), ("gradient", "gradients"),
-            ("autograd", "gradients"),
+            ("autograd", "gradients"), ("autograd", "bind_gradients"),
         ):  # fmt: skip
             monkeypatch.setattr(f"kernmantle.structured.kron.{module}.{name}", fail)
 

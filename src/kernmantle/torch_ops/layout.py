@@ -130,3 +130,8 @@ def aligned(tensor: torch.Tensor, axes: str, order: str) -> torch.Tensor:
         if axis not in axes:
             view = view.unsqueeze(rank + index)
     return view
+
+
+def in_order(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is in one piece and aligned, as memory is that is taken for it."""
+    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0

@@ -20,6 +20,7 @@ from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
+from ...torch_ops.layout import in_order
 from ...torch_ops.torch_private import (
     check_untransformed,
     decomposed,
@@ -234,7 +235,8 @@ class KronCall:
 
     ``shape`` is that of the result, ``added`` whether y is added, ``identities`` whether there are factors that are
     none; ``product`` is None where arrays are to be bound at each call. ``sizes`` are the bytes from the first entry of
-    x and of each factor to after the last one, of y, and of the result.
+    x and of each factor to after the last one, of y, and of the result. ``backward`` has what finds gradients, by which
+    are needed and how many arrays are saved, for a gradient in one piece.
     """
 
     text: str
@@ -247,6 +249,7 @@ class KronCall:
     sizes: tuple[tuple[int, ...], int, int] = ((), 0, 0)
     keeps: bool = False
     pays: dict[tuple[bool, ...], bool] = field(default_factory=dict)
+    backward: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def is_worth_saving(
         self, x: torch.Tensor, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], saved: Tensors
@@ -328,11 +331,18 @@ class _Recorded(torch.autograd.Function):
         if may_save and not call.is_worth_saving(x, factors, out, needed, saved):
             saved = []
         ctx.saved = len(saved)
-        ctx.save_for_backward(x if any(needed[1:]) else None, *saved, *factors)
+        kept = (x if any(needed[1:]) else None, *saved, *factors)
+        ctx.addresses = [0 if each is None else each.data_ptr() for each in kept]
+        ctx.save_for_backward(*kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        launch = None
+        if not torch.is_grad_enabled() and plain(grads) and in_order(grads[0]):
+            launch = ctx.call.backward.get((ctx.needs_input_grad[3:], ctx.saved))
+        if launch is not None and ctx.addresses == _addresses(ctx):
+            return _backward(ctx, grads[0], launch)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, grads[0])
 
@@ -341,7 +351,12 @@ class _Recorded(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+def _addresses(ctx: Any) -> list[int]:
+    """Return where the saved tensors lie: hooks that keep them elsewhere give others."""
+    return [0 if each is None else each.data_ptr() for each in ctx.saved_tensors]
+
+
+def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any, ...]:
     call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
     x, *factors = ctx.saved_tensors
     saved, factors = factors[: ctx.saved], factors[ctx.saved :]
@@ -349,10 +364,11 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     needed, x, moved = (of_x, *wanted), None if x is None else form.x(x), form.x(grad)
     through, found = None, [None] * len(factors)
     if of_x or any(wanted):
-        launch = UNBOUND
-        if not torch.is_grad_enabled() and plain((grad,)):
+        if launch is UNBOUND and not torch.is_grad_enabled() and plain((grad,)):
             done = call.product.done if saved else ()
             launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
+            if call.product is not None and in_order(grad) and ctx.addresses == _addresses(ctx):
+                call.backward[ctx.needs_input_grad[3:], ctx.saved] = launch
         if launch is not UNBOUND:
             through, found = launch((x, factors, moved, saved), conjugate(alpha), None)
         else:

@@ -16,6 +16,7 @@ from ...config import current
 from ...runtime.dispatch import PLANS, bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.info import RunInfo
+from ...torch_ops.layout import in_order
 from ...torch_ops.torch_private import plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
@@ -273,11 +274,6 @@ class _Recorded(torch.autograd.Function):
             own.backward[needed] = launch
         of_x, bias, found = launch(x, weights, saved, grad)  # pyright: ignore[reportOptionalCall]
         return None, None, of_x, bias, *found
-
-
-def in_order(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is in one piece and aligned, as memory is that is taken for it."""
-    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
 
 
 # Function.apply looks for transforms, of which there is none: a call under one goes factor by factor.

@@ -232,10 +232,8 @@ def _case(name: str, title: str, problem: Problem, program: Program, accuracy: f
     def prepare(module: str) -> Callable[[Arrays], Callable[[], torch.Tensor]]:
         return lambda given: program(import_module(module), given)
 
-    return Case(
-        name, title, problem, prepare(FACADE), (Peer(KEOPS, prepare("pykeops.torch"), "pykeops"),), Work(),
-        (Target("faster", FASTER, KEOPS),), accuracy=accuracy,
-    )  # fmt: skip
+    peer, target = Peer(KEOPS, prepare("pykeops.torch"), "pykeops", compiles=True), Target("faster", FASTER, KEOPS)
+    return Case(name, title, problem, prepare(FACADE), (peer,), Work(), (target,), accuracy=accuracy)
 
 
 def suite(points: int = 10_000) -> Suite:

@@ -174,7 +174,92 @@ def test_what_cannot_be_trained_is_an_error():
         FusedKernel(km.Gaussian(log.exp()))
     with pytest.raises(errors.ParameterError, match="transform is not trained"):
         FusedKernel(km.Gaussian(1.0).transformed(torch.eye(3, requires_grad=True)))
-    assert [name for name, _ in FusedKernel(km.Laplace(2.0, p=1.3)).named_parameters()] == ["raw_lengthscale"]
+    with pytest.raises(errors.ParameterError, match=r"'nu_prior' is of no number of the kernel, which has scale"):
+        FusedKernel(0.5 * km.Matern(2.0), nu_prior=gpytorch.priors.GammaPrior(2.0, 1.0))
+    with pytest.raises(errors.ParameterError, match="length scale in place of the bandwidth"):
+        FusedKernel(km.Gaussian(2.0), bandwidth_prior=gpytorch.priors.GammaPrior(2.0, 1.0))
+
+
+def powers():
+    return 0.5 * km.Laplace(2.0, p=1.3) + km.RationalQuadratic(1.2, alpha=2.0)
+
+
+def test_every_number_has_its_name_a_constraint_and_a_prior():
+    prior = gpytorch.priors.GammaPrior(2.0, 1.0)
+    kernel = FusedKernel(powers(), alpha_prior=prior, scale_constraint=gpytorch.constraints.Interval(0.1, 2.0)).double()
+    names = {"raw_lengthscale", "raw_scale", "raw_bandwidth", "raw_bandwidth_2", "raw_p", "raw_alpha"}
+    assert {name for name, _ in kernel.named_parameters()} == names
+    assert {name for name, _ in kernel.named_constraints()} == {f"{name}_constraint" for name in names}
+    assert [name for name, *_ in kernel.named_priors()] == ["alpha_prior"]
+    for name, value in {"scale": 0.5, "bandwidth": 2.0, "bandwidth_2": 1.2, "p": 1.3, "alpha": 2.0}.items():
+        assert_close(getattr(kernel, name).detach().float(), torch.tensor(value), depth=4)
+        setattr(kernel, name, value / 1.25)
+        assert_close(getattr(kernel, name).detach().float(), torch.tensor(value / 1.25), depth=4)
+    kernel.initialize(alpha=torch.tensor(0.7, dtype=torch.float64), p=torch.tensor(1.9, dtype=torch.float64))
+    kernel.register_prior("bandwidth_prior", prior, "bandwidth")
+    kernel.sample_from_prior("bandwidth_prior")
+    values = kernel.hyperparameters
+    assert values["bandwidth"] != 1.6
+    k = values["scale"] * km.Laplace(values["bandwidth"], p=1.9) + km.RationalQuadratic(
+        values["bandwidth_2"], alpha=0.7
+    )
+    x = rows(9, 3)
+    assert_close(kernel(x).to_dense().detach(), k(x / kernel.lengthscale).detach(), depth=100)
+    assert_close(kernel(x, diag=True).detach(), k(x / kernel.lengthscale).diagonal().detach(), depth=100)
+    with pytest.raises(RuntimeError, match="constraint"):
+        kernel.scale = 5.0
+
+
+def test_powers_are_numbers_until_they_are_trained():
+    kernel = FusedKernel(powers()).double()
+    assert [name for name, value in kernel.named_parameters() if not value.requires_grad] == ["raw_p"]
+    assert kernel.hyperparameters["p"] == 1.3
+    again = FusedKernel(powers()).float()
+    kernel.p = 1.0
+    again.load_state_dict(kernel.state_dict())
+    assert again.hyperparameters["p"] == 1.0
+    assert "raw_p" not in dict(kernel(rows(4, 2)).evaluate_kernel().tensor_params)
+    kernel.raw_p.requires_grad_()
+    kernel.p = 1.3
+    x, y, v = rows(11, 3), rows(7, 3, seed=1), rows(7, 2, seed=2)
+    found = kernel(x, y).evaluate_kernel() @ v
+    given = [kernel.hyperparameters[name].detach().requires_grad_() for name in ("p", "alpha")]
+    k = 0.5 * km.Laplace(2.0, p=given[0]) + km.RationalQuadratic(1.2, alpha=given[1])
+    exact = k(x / kernel.lengthscale.detach(), y / kernel.lengthscale.detach()) @ v
+    assert_close(found.detach(), exact.detach(), depth=1000)
+    mine = torch.autograd.grad(found.square().sum(), [kernel.raw_p, kernel.raw_alpha])
+    theirs = torch.autograd.grad(exact.square().sum(), given)
+    for slope, wanted, raw in zip(mine, theirs, (kernel.raw_p, kernel.raw_alpha), strict=True):
+        assert_close(slope, wanted * torch.sigmoid(raw.detach()), depth=10**4)
+    trained = FusedKernel(km.Laplace(1.0, p=1.3), p_prior=gpytorch.priors.NormalPrior(1.3, 0.1))
+    assert trained.raw_p.requires_grad
+    assert not LaplaceKernel(p=1.3).raw_p.requires_grad
+    batch = FusedKernel(km.Laplace(1.0, p=1.3), batch_shape=torch.Size([2])).double()
+    batch.p = torch.tensor([1.0, 2.0])
+    wanted = [
+        km.Laplace(1.0, p=p)(x / length) for p, length in zip((1.0, 2.0), batch.lengthscale.detach(), strict=True)
+    ]
+    assert_close(batch(x).to_dense().detach(), torch.stack(wanted), depth=100)
+
+
+def test_a_training_of_a_power_follows_the_prior():
+    x = rows(30, 2)
+    y = x[:, 0].sin()
+    kernel = FusedKernel(km.RationalQuadratic(1.0), alpha_prior=gpytorch.priors.GammaPrior(2.0, 1.0))
+    model = Model(x, y, kernel).double()
+    marginal = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+    found = -marginal(model(x), y)
+    without = -gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model(x), y)
+    kernel.alpha = 3.0
+    moved = -marginal(model(x), y)
+    slope = torch.autograd.grad(moved, kernel.raw_alpha)[0]
+    assert found == without
+    assert slope != 0
+    log = torch.distributions.Gamma(2.0, 1.0).log_prob(kernel.alpha.detach()).float()
+    bare = Model(x, y, FusedKernel(km.RationalQuadratic(1.0))).double()
+    bare.covariance.base_kernel.alpha = 3.0
+    plain = -gpytorch.mlls.ExactMarginalLogLikelihood(bare.likelihood, bare)(bare(x), y)
+    assert_close((plain - moved).detach() * len(x), log.double(), dtype="float32", depth=1000)
 
 
 def test_laplace_is_of_any_power():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +17,13 @@ from .. import pairwise as own
 from ..errors import ParameterError
 from ..pairwise import Kernel
 from ..pairwise.constructors import LENGTHS, exponents, is_positive, replaced
+from ..pairwise.kernels import KERNELS
 from ..pairwise.value_gradients import blocks, check_twice_differentiable, interleaved
 
 _PREFIX = "value_"
+_ROUNDED = 1e-6
+"""Relative error of a number that went through the transforms of a constraint in float32."""
+_OF_LENGTHS = ("lengthscale_prior", "lengthscale_constraint")
 
 
 def _bound(kernel: Kernel, values: Mapping[str, torch.Tensor]) -> Kernel:
@@ -41,14 +46,20 @@ class FusedKernelOperator(KernelLinearOperator):
 class FusedKernel(gpytorch.kernels.Kernel):
     """A kernel of this library over rows divided by a length scale that GPyTorch learns.
 
-    Weights, bandwidths and the other hyperparameters of the kernel are parameters of the module:
+    Every hyperparameter of the kernel is one of the module, as those of GPyTorch's kernels are: ``kernel.alpha`` is its
+    value, which can be set, ``alpha_prior`` and ``alpha_constraint`` are arguments, and
+    ``kernel.register_prior("alpha_prior", prior, "alpha")`` gives it a prior later.
 
-    * a number, as ``raw_<name>`` with a constraint where it must be positive, of shape ``batch_shape``;
-    * an ``nn.Parameter``, as it is under its own name, without a constraint;
-    * a tensor that requires no gradient, as a buffer, which is not trained.
+    * A number is the parameter ``raw_<name>``, of shape ``batch_shape``, with a constraint where it must be positive.
+    * An ``nn.Parameter`` is a parameter under its own name, without a constraint.
+    * A tensor that requires no gradient is a buffer, which is not trained.
 
-    A number that is an exponent (``p``, ``q``, ``degree``) is part of the compiled expression and stays, as does the
-    bandwidth of a kernel that has only this one length, in whose place the length scale is learned.
+    The powers ``p``, ``q``, ``gamma`` and ``degree`` are numbers of the compiled expression, and special ones have
+    kernels of their own. They are registered without a gradient and stay on the CPU. One whose prior or
+    constraint is an argument is trained, as is one of which ``kernel.raw_p.requires_grad_()`` was called; the general
+    kernel takes it then.
+
+    Where the kernel has only one length, ``bandwidth``, the length scale is learned in its place.
 
     Parameters
     ----------
@@ -56,6 +67,8 @@ class FusedKernel(gpytorch.kernels.Kernel):
         Kernels composed with ``+`` and ``*`` are one kernel. Its hyperparameters are where training begins.
     ard_num_dims, batch_shape, active_dims, lengthscale_prior, lengthscale_constraint
         As of :class:`gpytorch.kernels.Kernel`.
+    **options
+        ``<name>_prior`` and ``<name>_constraint`` of any hyperparameter that was a number.
 
     Attributes
     ----------
@@ -66,7 +79,8 @@ class FusedKernel(gpytorch.kernels.Kernel):
     ------
     ParameterError
         If ``kernel`` is not a km.Kernel, or has a tensor that requires a gradient and is not an ``nn.Parameter``, or a
-        transform that requires one: GPyTorch could not train them.
+        transform that requires one: GPyTorch could not train them. If a prior or constraint is of no hyperparameter
+        that was a number.
 
     Notes
     -----
@@ -77,36 +91,51 @@ class FusedKernel(gpytorch.kernels.Kernel):
 
     Examples
     --------
-    >>> import torch, kernmantle as km
+    >>> import gpytorch, torch, kernmantle as km
     >>> from kernmantle.integrations.gpytorch import FusedKernel
-    >>> kernel = FusedKernel(0.5 * km.Gaussian(1.0) + km.Laplace(2.0))
+    >>> kernel = FusedKernel(0.5 * km.Gaussian(1.0) + km.RationalQuadratic(2.0, alpha=1.5))
     >>> kernel(torch.randn(5, 3)).shape
     torch.Size([5, 5])
     >>> sorted(name for name, _ in kernel.named_parameters())
-    ['raw_bandwidth', 'raw_bandwidth_2', 'raw_lengthscale', 'raw_scale']
+    ['raw_alpha', 'raw_bandwidth', 'raw_bandwidth_2', 'raw_lengthscale', 'raw_scale']
+    >>> kernel.alpha = 0.8
+    >>> round(kernel.alpha.item(), 6)
+    0.8
+    >>> kernel = FusedKernel(km.RationalQuadratic(1.0), alpha_prior=gpytorch.priors.GammaPrior(2.0, 1.0))
+    >>> [name for name, *_ in kernel.named_priors()]
+    ['alpha_prior']
     """
 
     has_lengthscale = True
 
     def __init__(self, kernel: Kernel, **options: Any) -> None:
-        super().__init__(**options)
         if not isinstance(kernel, Kernel):
             raise ParameterError(f"kernel must be a km.Kernel, not {type(kernel).__name__}")
+        numbers = _numbers(kernel)
+        own = {name for name in options if name.endswith(("_prior", "_constraint"))} - set(_OF_LENGTHS)
+        unknown = [name for name in own if name.rpartition("_")[0] not in numbers]
+        if unknown:
+            raise ParameterError(
+                f"{unknown[0]!r} is of no number of the kernel, which has {', '.join(numbers) or 'none'}"
+                + ", and the length scale in place of the bandwidth" * (unknown[0].startswith("bandwidth_"))
+            )
+        super().__init__(**{name: value for name, value in options.items() if name not in own})
         self.kernel = kernel
         self._attributes: dict[str, str] = {}
-        fixed = exponents(kernel) | _only_length(kernel)
+        self._powers: dict[str, float] = {}
         for name, value in kernel.hyperparameters.items():
             if isinstance(value, torch.Tensor):
                 self._register_tensor(name, value)
-            elif name not in fixed and not isinstance(value, str):
-                self._register_number(name, float(value))
+            elif name in numbers:
+                prior, constraint = (options.get(f"{name}_{kind}") for kind in ("prior", "constraint"))
+                self._register_number(name, numbers[name], prior, constraint)
 
     def _register_tensor(self, name: str, value: torch.Tensor) -> None:
         if name == "transform":
             if value.requires_grad:
                 raise ParameterError("a transform is not trained here: multiply the rows by it in a module before")
             return
-        self._attributes[name] = attribute = f"kernel_{name}" if hasattr(self, name) else name
+        attribute = f"kernel_{name}" if hasattr(self, name) else name
         if isinstance(value, torch.nn.Parameter):
             self.register_parameter(attribute, value)
         elif value.requires_grad:
@@ -116,26 +145,84 @@ class FusedKernel(gpytorch.kernels.Kernel):
             )
         else:
             self.register_buffer(attribute, value)
+        self._attributes[name] = attribute
 
-    def _register_number(self, name: str, value: float) -> None:
-        self._attributes[name] = attribute = f"raw_{name}"
+    def _register_number(self, name: str, value: float, prior: Any, constraint: Any) -> None:
+        attribute, own_constraint = f"raw_{name}", constraint is not None
+        if constraint is None and value > 0 and is_positive(_base(name)):
+            constraint = gpytorch.constraints.Positive()
         raw = torch.full(self.batch_shape, value, dtype=torch.float64)
-        constraint = gpytorch.constraints.Positive() if value > 0 and is_positive(_base(name)) else None
+        fixed = name in exponents(self.kernel) and _is_power(name)
+        trained = not fixed or prior is not None or own_constraint
         if constraint is not None:
             raw = constraint.inverse_transform(raw)
-        self.register_parameter(attribute, torch.nn.Parameter(raw))
+        self.register_parameter(attribute, torch.nn.Parameter(raw, requires_grad=trained))
         if constraint is not None:
             self.register_constraint(attribute, constraint)
+        self._attributes[name] = attribute
+        if fixed:
+            self._powers[name] = value
+        if prior is not None:
+            self.register_prior(f"{name}_prior", prior, name)
+
+    def _transformed(self, attribute: str) -> torch.Tensor:
+        raw = super().__getattr__(attribute)
+        constraint = self._constraints.get(f"{attribute}_constraint")
+        return raw if constraint is None else constraint.transform(raw)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = self.__dict__.get("_attributes", {}).get(name)
+        return super().__getattr__(name) if attribute in (None, name) else self._transformed(attribute)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        attribute = self.__dict__.get("_attributes", {}).get(name)
+        if attribute in (None, name):
+            return super().__setattr__(name, value)
+        raw = super().__getattr__(attribute)
+        constraint = self._constraints.get(f"{attribute}_constraint")
+        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
+        if name in self._powers and value.numel() == 1:
+            self._powers[name] = value.item()
+        self.initialize(**{attribute: value if constraint is None else constraint.inverse_transform(value)})
+        return None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move everything but the powers that are not trained, which are read to compile."""
+        super()._apply(fn, recurse)
+        for name in self._powers:
+            raw = super().__getattr__(self._attributes[name])
+            if not raw.requires_grad and raw.device.type != "cpu":
+                raw.data = raw.data.cpu()
+        return self
+
+    def _fixed(self) -> dict[str, float]:
+        """Return the powers that are not trained and the same in the whole batch."""
+        found: dict[str, float] = {}
+        for name, initial in self._powers.items():
+            value = self._transformed(self._attributes[name])
+            if value.requires_grad or value.device.type != "cpu" or value.numel() == 0:
+                continue
+            first, last = value.min().item(), value.max().item()
+            if first == last:
+                # The transform there and back has rounded the number: the one that was given, or the shortest.
+                found[name] = min(
+                    initial, float(f"{first:.6g}"), first, key=lambda number: abs(number - first) > _ROUNDED * first
+                )
+        return found
 
     @property
     def hyperparameters(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Present values of the hyperparameters of the kernel by name."""
-        found = dict(self.kernel.hyperparameters)
-        for name, attribute in self._attributes.items():
-            raw = getattr(self, attribute)
-            constraint = self._constraints.get(f"{attribute}_constraint")
-            found[name] = raw if constraint is None else constraint.transform(raw)
-        return found
+        own = {name: self._transformed(attribute) for name, attribute in self._attributes.items()}
+        return dict(self.kernel.hyperparameters) | own | self._fixed()
+
+    def _present(self, like: torch.Tensor) -> tuple[Kernel, dict[str, torch.Tensor]]:
+        """Return the kernel with the numbers of now, and the values of its other hyperparameters."""
+        fixed, before = self._fixed(), self.kernel.hyperparameters
+        changed = {name: value for name, value in fixed.items() if value != before[name]}
+        left = {name: attribute for name, attribute in self._attributes.items() if name not in fixed}
+        values = {name: self._transformed(attribute).to(like) for name, attribute in left.items()}
+        return replaced(self.kernel, changed) if changed else self.kernel, values
 
     @property
     def is_stationary(self) -> bool:
@@ -149,14 +236,13 @@ class FusedKernel(gpytorch.kernels.Kernel):
         if last_dim_is_batch:
             raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
         left, right = x1 / self.lengthscale, x2 / self.lengthscale
-        present = self.hyperparameters
-        values = {name: present[name].to(left.dtype) for name in self._attributes}
+        kernel, values = self._present(left)
         own = {name: int(_base(name) == LENGTHS) for name in values}  # axes of each beside its batch
         if diag:
             values = {name: value.unsqueeze(-1 - own[name]) for name, value in values.items()}
-            return replaced(self.kernel, values)(left.unsqueeze(-2), right.unsqueeze(-2))[..., 0, 0]
+            return replaced(kernel, values)(left.unsqueeze(-2), right.unsqueeze(-2))[..., 0, 0]
         return FusedKernelOperator(
-            left, right, covar_func=_dense, kernel=self.kernel,
+            left, right, covar_func=_dense, kernel=kernel,
             num_nonbatch_dimensions={_PREFIX + name: axes for name, axes in own.items()},
             **{_PREFIX + name: value for name, value in values.items()},
         )  # fmt: skip
@@ -166,6 +252,19 @@ def _base(name: str) -> str:
     """Return the name of a hyperparameter in the table, without the number of the part that it is of."""
     base, _, number = name.rpartition("_")
     return base if number.isdigit() else name
+
+
+def _is_power(name: str) -> bool:
+    """Return whether a hyperparameter is a power in the table, or in no row of it."""
+    found = [hyper for row in KERNELS.values() for hyper in row.hyper if hyper.name == _base(name)]
+    return not found or any(hyper.exponent for hyper in found)
+
+
+def _numbers(kernel: Kernel) -> dict[str, float]:
+    """Return the hyperparameters that are numbers and become parameters."""
+    values = kernel.hyperparameters.items()
+    found = {name: float(value) for name, value in values if not isinstance(value, (torch.Tensor, str))}
+    return {name: value for name, value in found.items() if math.isfinite(value) and name not in _only_length(kernel)}
 
 
 def _only_length(kernel: Kernel) -> set[str]:
@@ -216,15 +315,13 @@ class FusedKernelGrad(FusedKernel):
         """The matrix of two sets of rows, or its diagonal."""
         if last_dim_is_batch:
             raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
-        present = self.hyperparameters
-        values = {name: present[name].to(x1.dtype) for name in self._attributes}
+        kernel, values = self._present(x1)
         length = self.lengthscale
         if diag:
             own = {name: int(_base(name) == LENGTHS) for name in values}
             values = {name: value.unsqueeze(-1 - own[name]) for name, value in values.items()}
             length, x1, x2 = length.unsqueeze(-2), x1.unsqueeze(-2), x2.unsqueeze(-2)
-        kernel = replaced(self.kernel, values)
-        found = blocks(kernel, x1, x2, length)
+        found = blocks(replaced(kernel, values), x1, x2, length)
         return found[..., 0, 0, :, :].diagonal(dim1=-2, dim2=-1).flatten(-2) if diag else interleaved(found)
 
 

@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -484,6 +485,36 @@ def too_large_to_gather():
     with pytest.raises(km.errors.OutOfMemoryError, match=r"distributed\.cg"):
         spread.solve_cholesky(part(spd()), part(normal(N)))
     alone.available = available
+
+
+@check
+def blocks_of_the_pages():
+    """The programs for torchrun, with gloo in place of NCCL; a mesh of 2 x 2 takes four processes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x, y, factors = normal(130, COLUMNS), normal(130, seed=1), [normal(4, 4, seed=place) for place in (2, 3)]
+    names = {
+        "km": km, "torch": torch, "k": KERNEL, "ridge": 0.5, "x": part(x), "y": part(y), "factors": factors,
+        "load_my_rows": lambda: (part(x), part(y)), "K_rows": part(KERNEL(x)),
+        "x_on_the_first": x[:6, :1].expand(6, 16) if rank == 0 else None,
+    }  # fmt: skip
+    tried = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for page in ("distributed", "solvers", "kron"):
+            text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+            for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+                if ">>>" in block or "torchrun" not in block or (size != 4 and "(2, 2)" in block):
+                    continue
+                own = [
+                    line for line in block.splitlines() if "init_process_group" not in line and "set_device" not in line
+                ]
+                program = "\n".join(own).replace('"cuda"', '"cpu"').replace("fit.pt", f"{folder}/fit.pt")
+                exec(program, names)  # noqa: S102
+                tried += 1
+    assert tried == 3 + (size == 4)
+    k = km.Laplace(bandwidth=10.0)
+    exact = torch.linalg.solve(k(x, diagonal=1e-2), y)
+    assert_close(names["fit"].x, part(exact), depth=10**6)
+    assert_close(names["M"], k.agop(x, None, exact), depth=10**6)
 
 
 def member(folder, rank, size):

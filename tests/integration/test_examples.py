@@ -105,16 +105,28 @@ def outcome(text, name="page"):
     return result.attempted, said.getvalue()
 
 
+def programs(text):
+    """Blocks of Python without prompts; those of several processes run in ``tests/distributed/program.py``."""
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return [block for block in blocks if ">>>" not in block and "torchrun" not in block]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("without_stand_ins")
-def test_examples_of_a_page(path):
-    assert outcome(path.read_text(encoding="utf-8"), path.name)[1] == ""
+def test_examples_of_a_page(path, monkeypatch):
+    text = path.read_text(encoding="utf-8")
+    assert outcome(text, path.name)[1] == ""
+    monkeypatch.chdir(ROOT)
+    names = {}
+    for program in programs(text):
+        exec(program, names)  # noqa: S102
 
 
 def test_pages_have_examples_and_a_wrong_one_is_found():
     tried = {path.stem: outcome(path.read_text(encoding="utf-8"))[0] for path in PAGES}
     assert all(tried[name] >= 3 for name in ("index", "equations", "maps", "reductions", "numerics"))
     assert "Expected" in outcome("```python\n>>> 1 + 1\n3\n\n```\n")[1]
+    assert sum(len(programs(path.read_text(encoding="utf-8"))) for path in PAGES) >= 6
 
 
 def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):

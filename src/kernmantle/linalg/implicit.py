@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import GradientError
+from ..torch_ops.torch_private import is_transformed
 
 
 class Solver(Protocol):
@@ -39,22 +40,19 @@ class _Solved(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         a, x = ctx.saved_tensors
         solver: Solver = ctx.solver
-        of_b = _apply(a if solver.symmetric else a.mT, gradients[0], solver.adjoint())
+        of_b = solved(a if solver.symmetric else a.mT, gradients[0], solver.adjoint())
         of_a = None
         if ctx.needs_input_grad[0]:
-            of_a = -(of_b @ x.mT)
-            of_a = ((of_a + of_a.mT) / 2 if solver.symmetric else of_a).sum_to_size(a.shape)
+            of_a = (of_b * (-0.5 if solver.symmetric else -1)) @ x.mT
+            of_a = of_a + of_a.mT if solver.symmetric else of_a
+            of_a = of_a if of_a.shape == a.shape else of_a.sum_to_size(a.shape)
         return of_a, of_b, None
-
-
-def _apply(a: torch.Tensor, b: torch.Tensor, solver: Solver) -> torch.Tensor:
-    return _Solved.apply(a, b, solver)  # pyright: ignore[reportReturnType]
 
 
 def solved(a: torch.Tensor, b: torch.Tensor, solver: Solver, overwrite: bool = False) -> torch.Tensor:
     """``a⁻¹ b`` from a solver of a, with gradients of every order by both; b has the batch of the result."""
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _apply(a, b, solver)
+    if is_transformed() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+        return _Solved.apply(a, b, solver)  # pyright: ignore[reportReturnType]
     return solver.solve(b, overwrite)
 
 

@@ -46,9 +46,9 @@ def solve(
     """Solution of a shape with lower Cholesky factors, or LU factors and their pivots, all broadcast to its batch."""
     batch, n = tuple(shape[:-2]), factors.shape[-1]
     target = _target(b, overwrite, shape)
-    factors_ = _items(factors.expand(*batch, n, n))
+    factors_ = _items(factors if factors.shape[:-2] == batch else factors.expand(*batch, n, n))
     order = None if pivots is None else pivots.expand(*batch, n).contiguous()
-    sides = _items(b.expand(tuple(shape)))
+    sides = _items(b if b.shape == tuple(shape) else b.expand(tuple(shape)))
     cuda_system.run(Arrays(factors_, pivots=order, b=sides, x=_items(target)), pivots is not None, transposed)
     return target
 

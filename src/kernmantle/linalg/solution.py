@@ -91,7 +91,7 @@ def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int]
     """Return the solution for columns of b expanded to a batch, in b where that may be."""
     if overwrite_b:
         check_overwrite(b, "b")
-    wide = b.expand(shape)
+    wide = b if b.shape == tuple(shape) else b.expand(shape)
     return solved(a, wide, solver, overwrite_b and wide.shape == b.shape)
 
 

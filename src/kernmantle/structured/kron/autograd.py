@@ -383,14 +383,9 @@ def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any,
 
 
 def product(
-    text: str,
-    options: str,
-    numbers: tuple[Number, Number],
-    x: torch.Tensor,
-    factors: Tensors,
-    y: Maybe = None,
+    text: str, options: str, numbers: tuple[Number, Number], x: torch.Tensor, factors: Tensors, y: Maybe = None,
     info: RunInfo | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return the product of canonical arrays with whatever derivative is being recorded; ``info`` takes the route."""
     values = [x, *factors] if y is None else [x, *factors, y]
     compiling = torch.compiler.is_compiling()
@@ -428,14 +423,9 @@ register_derivative(
 
 
 def in_two(
-    text: str,
-    options: str,
-    numbers: tuple[Number, Number],
-    x: torch.Tensor,
-    factors: Tensors,
-    y: Maybe = None,
+    text: str, options: str, numbers: tuple[Number, Number], x: torch.Tensor, factors: Tensors, y: Maybe = None,
     info: RunInfo | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return the same in two steps where there is more than a pass of factors; gradients read what lies between."""
     shapes = factor_sizes(factors)
     positions, last = positions_of(text, shapes), _last(text, shapes)

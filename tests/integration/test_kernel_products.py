@@ -232,6 +232,27 @@ def test_an_operator_serves_scipy():
     assert_close(operator.dense(), matrix, depth=8)
 
 
+@pytest.mark.parametrize("make", [rows, lambda *shape, **seed: rows(*shape, **seed).numpy()], ids=["torch", "numpy"])
+def test_an_operator_is_multiplied_as_scipy_s_linear_operators_are(make):
+    x, y, v, w = make(5, 3), make(7, 3, seed=1), make(5, seed=2), make(7, 2, seed=3)
+    operator, matrix = KERNEL.operator(x, y), KERNEL(x, y)
+    for found, exact in (
+        (v * operator, v @ matrix), (operator * w, matrix @ w), ((2 * operator) @ w, 2 * (matrix @ w)),
+        ((operator * np.float64(3)).dot(w), 3 * (matrix @ w)), (-operator @ w, -(matrix @ w)),
+        ((operator / 4) @ w, matrix @ w / 4), (operator.transpose() * v, v @ matrix),
+        (v.tolist() * operator, v @ matrix),
+        ((torch.tensor(2.0) * operator.adjoint()) @ v, 2 * (v @ matrix)),
+    ):  # fmt: skip
+        assert type(found) is type(exact)
+        assert_close(found, exact, depth=64)
+    square, ridge = KERNEL.operator(x, diagonal=0.5), 0.5 * np.eye(5)
+    assert_close((3 * square).dense(), 3 * (np.asarray(KERNEL(x)) + ridge), depth=8)
+    with pytest.raises(errors.ShapeError, match="row for each of the 5 rows"):
+        operator.transpose() * w
+    with pytest.raises(errors.ParameterError, match="must be a number or an array"):
+        "a" * operator
+
+
 def test_an_operator_and_its_transpose():
     lopsided = km.Kernel(lambda x, y: km.maximum(x - y, 0))
     x, y = rows(5, 3), rows(7, 3, seed=1)

@@ -166,7 +166,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
             self.register_prior(f"{name}_prior", prior, name)
 
     def _transformed(self, attribute: str) -> torch.Tensor:
-        raw = super().__getattr__(attribute)
+        raw: Any = super().__getattr__(attribute)
         constraint = self._constraints.get(f"{attribute}_constraint")
         return raw if constraint is None else constraint.transform(raw)
 
@@ -178,7 +178,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
         attribute = self.__dict__.get("_attributes", {}).get(name)
         if attribute in (None, name):
             return super().__setattr__(name, value)
-        raw = super().__getattr__(attribute)
+        raw: Any = super().__getattr__(attribute)
         constraint = self._constraints.get(f"{attribute}_constraint")
         value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
         if name in self._powers and value.numel() == 1:
@@ -190,7 +190,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
         """Move everything but the powers that are not trained, which are read to compile."""
         super()._apply(fn, recurse)
         for name in self._powers:
-            raw = super().__getattr__(self._attributes[name])
+            raw: Any = super().__getattr__(self._attributes[name])
             if not raw.requires_grad and raw.device.type != "cpu":
                 raw.data = raw.data.cpu()
         return self
@@ -216,7 +216,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
         own = {name: self._transformed(attribute) for name, attribute in self._attributes.items()}
         return dict(self.kernel.hyperparameters) | own | self._fixed()
 
-    def _present(self, like: torch.Tensor) -> tuple[Kernel, dict[str, torch.Tensor]]:
+    def _present(self, like: torch.Tensor) -> tuple[Kernel, dict[str, Any]]:
         """Return the kernel with the numbers of now, and the values of its other hyperparameters."""
         fixed, before = self._fixed(), self.kernel.hyperparameters
         changed = {name: value for name, value in fixed.items() if value != before[name]}

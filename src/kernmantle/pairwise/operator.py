@@ -37,6 +37,15 @@ class Entries(Protocol):
         """Return the kernel k(y, x)."""
         ...
 
+    def __mul__(self, factor: Any) -> Entries:
+        """Return the kernel times a number."""
+        ...
+
+
+def _is_scalar(value: Any) -> bool:
+    """Return whether it is a number, or an array or tensor of one without axes."""
+    return np.ndim(value) == 0 if is_numpy_like(value) else not getattr(value, "ndim", 0)
+
 
 class Operator:
     """``k(x, y)``, with ``diagonal`` added, that multiplies without being stored.
@@ -77,14 +86,37 @@ class Operator:
         return self._kernel.matmul(self._x, self._y, self._converted(v), diagonal=self._diagonal)
 
     def __rmatmul__(self, v: Any) -> Any:
+        v = v if hasattr(v, "ndim") else np.asarray(v)
         if v.ndim == 1:
             return self.T @ v
         return (self.T @ v.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+    def __mul__(self, other: Any) -> Any:
+        """Return the operator times a number, or a product with a vector or matrix, as scipy's LinearOperator."""
+        return self._times(other) if _is_scalar(other) else self @ other
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._times(other) if _is_scalar(other) else self.__rmatmul__(other)
+
+    def __truediv__(self, other: Any) -> Operator:
+        return self._times(1 / other) if _is_scalar(other) else NotImplemented
+
+    def __neg__(self) -> Operator:
+        return self._times(-1.0)
+
+    def _times(self, factor: Any) -> Operator:
+        factor = value_of(factor, "factor")
+        diagonal = None if self._diagonal is None else factor * self._diagonal
+        return Operator(self._kernel * factor, self._x, self._y, diagonal)
 
     def _converted(self, v: Any) -> Any:
         if self._numpy and is_numpy_like(v):
             return np.asarray(v, self.dtype)
         return v.to(self.dtype) if isinstance(v, torch.Tensor) and isinstance(self.dtype, torch.dtype) else v
+
+    def dot(self, v: Any) -> Any:
+        """Return the product with a vector or matrix."""
+        return self @ v
 
     def matvec(self, v: Any) -> Any:
         """Return the product with a vector, of shape (n,) or (n, 1)."""
@@ -109,6 +141,12 @@ class Operator:
         return Operator(self._kernel.transposed(), y, self._x, self._diagonal)
 
     H = T
+
+    def transpose(self) -> Operator:
+        """Return the transpose."""
+        return self.T
+
+    adjoint = transpose
 
     def diagonal(self) -> Any:
         """Return the diagonal of a square operator of one set of rows."""

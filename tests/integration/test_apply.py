@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kernmantle as km
 from kernmantle.pairwise import KERNELS
 from kernmantle.testing import assert_close
-from kernmantle.torch_ops import row_reduce_autograd, row_reduce_blocks
+from kernmantle.torch_ops import row_reduce_blocks, row_reduce_one_block
 
 from ..kernel_oracles import ORACLES, SETTINGS
 
@@ -186,7 +186,7 @@ def test_blocks_of_the_matrix_agree(monkeypatch):
 
 @pytest.mark.parametrize("how", ["matmul", "sum", "max", "min", "logsumexp"])
 def test_derivatives(how, reference, monkeypatch):
-    monkeypatch.setattr(row_reduce_autograd.blocks, "LARGEST", row_reduce_autograd.COPIES * 8 * 30)
+    monkeypatch.setattr(row_reduce_one_block.blocks, "LARGEST", row_reduce_one_block.COPIES * 8 * 30)
     x, y, v = (rows(*s, seed=i).requires_grad_() for i, s in enumerate([(17, 2), (9, 2), (9, 2)]))
     bandwidth = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([0.7, 1.6], dtype=torch.float64, requires_grad=True)

@@ -10,7 +10,7 @@ import torch
 import kernmantle as km
 from kernmantle.errors import GradientError
 from kernmantle.testing import assert_close
-from kernmantle.torch_ops import blocks, row_reduce_autograd
+from kernmantle.torch_ops import blocks, row_reduce_one_block
 
 WIDTH = 1.3
 KERNEL = km.Gaussian(WIDTH)
@@ -70,7 +70,7 @@ def check_trained(name, module, call, x, v):
 @pytest.fixture(params=["one block", "blocks of both"])
 def small_blocks(request, monkeypatch):
     if request.param != "one block":
-        monkeypatch.setattr(blocks, "LARGEST", row_reduce_autograd.COPIES * 8 * 5)
+        monkeypatch.setattr(blocks, "LARGEST", row_reduce_one_block.COPIES * 8 * 5)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -94,7 +94,7 @@ def test_what_is_compiled_is_trained_in_one_graph(name, small_blocks, device):
 def test_a_compiled_backward_pass_is_one_operator(monkeypatch):
     """However many blocks it takes."""
     torch._dynamo.reset()
-    monkeypatch.setattr(blocks, "LARGEST", row_reduce_autograd.COPIES * 8 * 5)
+    monkeypatch.setattr(blocks, "LARGEST", row_reduce_one_block.COPIES * 8 * 5)
     graphs = []
 
     def written(graph, _):

@@ -15,7 +15,7 @@ import kernmantle as km
 from kernmantle import errors
 from kernmantle.pairwise import KERNELS
 from kernmantle.testing import assert_close
-from kernmantle.torch_ops import blocks, row_reduce_autograd, row_reduce_blocks
+from kernmantle.torch_ops import blocks, row_reduce_autograd, row_reduce_blocks, row_reduce_one_block
 from kernmantle.torch_ops.recompute import recompute
 
 KERNEL = 0.5 * km.Gaussian(2.0) + km.Laplace(1.5)
@@ -31,7 +31,7 @@ def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
 def small_blocks(request, monkeypatch):
     """Blocks so small that there are many, some of part of the columns."""
     monkeypatch.setattr(blocks, "_IN_CACHE", request.param)
-    monkeypatch.setattr(blocks, "LARGEST", request.param * row_reduce_autograd.COPIES)
+    monkeypatch.setattr(blocks, "LARGEST", request.param * row_reduce_one_block.COPIES)
     monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", request.param)
 
 
@@ -145,10 +145,35 @@ def test_a_recomputed_function_of_one_array_twice():
     assert_close(product, x @ x.mT)
 
 
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("needed", ["all", "points", "v", "width"])
+def test_gradients_of_a_small_matrix_are_bound(needed, same, monkeypatch):
+    """The second backward pass goes the way that the first one has found, for other values and cotangents."""
+    for turn in range(3):
+        x, y, v = rows(9, 3, seed=turn), rows(9 if same else 11, 3, seed=turn + 5), rows(11, 2, seed=turn + 9)
+        v, width = v[: len(y)], torch.tensor(1.3 + turn, dtype=torch.float64)
+        own = {"points": [x] if same else [x, y], "v": [v], "width": [width]}
+        leaves = [leaf for name, group in own.items() for leaf in group if needed in ("all", name)]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        kernel, other = km.Gaussian(width) + 0.5 * km.Laplace(1.5, p=1), x if same else y
+        cotangent = rows(9, 2, seed=turn + 20) if turn < 2 else torch.ones(1, 1, dtype=torch.float64).expand(9, 2)
+        found = torch.autograd.grad(kernel.matmul(x, None if same else y, v), leaves, cotangent)
+        gaps = x[:, None] - other
+        matrix = torch.exp(gaps.square().sum(-1) / (-2 * width**2)) + 0.5 * torch.exp(-gaps.abs().sum(-1) / 1.5)
+        for one, exact in zip(found, torch.autograd.grad(matrix @ v, leaves, cotangent), strict=True):
+            assert_close(one, exact, depth=64, magnitude=exact.abs().max())
+        if needed != "v" and turn == 0:
+            monkeypatch.setattr(row_reduce_autograd, "_through_blocks", None)
+            monkeypatch.setattr(row_reduce_one_block, "_is_one_block", None)
+        elif turn == 1:
+            monkeypatch.undo()  # the third cotangent has other strides
+
+
 def test_memory_of_the_backward_is_bounded(monkeypatch):
     """No tensor as large as the matrix is kept or made."""
     x, v = rows(300, 3, dtype=torch.float32).requires_grad_(), rows(300, 2, seed=2, dtype=torch.float32)
-    monkeypatch.setattr(blocks, "LARGEST", row_reduce_autograd.COPIES * 300 * 4 * 20)
+    monkeypatch.setattr(blocks, "LARGEST", row_reduce_one_block.COPIES * 300 * 4 * 20)
     monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", 300 * 4 * 20)
     largest = 0
 

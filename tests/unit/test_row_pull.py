@@ -25,6 +25,12 @@ TENSORS = {
 """Kernels whose numbers are tensors."""
 
 
+@pytest.fixture(autouse=True)
+def no_bound_blocks(monkeypatch):
+    """Small matrices on the CPU go the way that large ones go on a GPU."""
+    monkeypatch.setattr(autograd, "in_one_block", lambda *_: None)
+
+
 @pytest.fixture
 def taken(monkeypatch):
     """Texts and numbers of products whose gradients are asked for."""
@@ -64,7 +70,7 @@ def _gradients(kernel, tensors, cotangent):
 @pytest.mark.parametrize("same", [False, True])
 def test_gradients_by_the_points(kernel, same, taken, monkeypatch):
     monkeypatch.setattr(cuda_row_pull, "_pull", written_out)
-    monkeypatch.setattr(cuda_row_pull, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(cuda_row_pull, "LEAST_IN_KERNELS", 1)
     x, y = torch.randn(30, 5, dtype=torch.float64), torch.randn(30 if same else 40, 5, dtype=torch.float64)
     tensors = (x, torch.randn(30, 2).double()) if same else (x, y, torch.randn(40, 2).double())
     want = _gradients(kernel, tensors, torch.randn(30, 2, dtype=torch.float64))
@@ -119,7 +125,7 @@ def by_products(monkeypatch):
     monkeypatch.setattr(cuda_row_pull, "_pull", pulled)
     monkeypatch.setattr(cuda_row_pull, "limits", lambda index: CARDS["sm_90"])
     monkeypatch.setattr(cuda_row_pull, "index_of", lambda device: 0)
-    for name in ("_LEAST_ENTRIES", "_LEAST_BY_PRODUCTS"):
+    for name in ("LEAST_IN_KERNELS", "_LEAST_BY_PRODUCTS"):
         monkeypatch.setattr(cuda_row_pull, name, 1)
     monkeypatch.setattr(
         autograd, "_in_kernels", lambda task, *given: cuda_row_pull.pulled(task.text, task.numbers, *given)
@@ -140,7 +146,7 @@ def test_factors_of_tensors(by_products):
 @pytest.mark.parametrize("columns", [1, 3])
 def test_gradients_by_tensors_of_one_number_are_products(same, columns, monkeypatch):
     monkeypatch.setattr(cuda_row_pull, "_pull", written_out)
-    monkeypatch.setattr(cuda_row_pull, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(cuda_row_pull, "LEAST_IN_KERNELS", 1)
     monkeypatch.setattr(cuda_row_pull, "_TYPES", Types("f64", ("f64",)).text)
     seen = []
 

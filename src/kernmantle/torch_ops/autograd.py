@@ -153,19 +153,30 @@ def _gradients(
 
     ``saved`` are the tensors of the program, then its accumulators where derivatives read them.
     """
-    arrays, present = [*saved, *[grad for grad in grads if grad is not None]], tuple([g is not None for g in grads])
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not plain(arrays):
+    watched = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    if watched or not plain([*saved, *[grad for grad in grads if grad is not None]]):
+        present = tuple([grad is not None for grad in grads])
         own = Derivation(program.named(saved, numbers, grads), _recorded)
         return [*map(own.at, gradients(own, program, needed, present))]
+    return bound_gradients(program, saved, numbers, grads, needed)[0]
+
+
+def bound_gradients(
+    program: Differentiable, saved: Tensors, numbers: Sequence[Any], grads: Sequence[torch.Tensor | None],
+    needed: tuple[bool, ...],
+) -> tuple[list[torch.Tensor | None], BoundBackward]:  # fmt: skip
+    """Return the same of tensors that nothing watches, and the bound call that gives it for tensors like them."""
+    arrays, present = [*saved, *[grad for grad in grads if grad is not None]], tuple([g is not None for g in grads])
     key = program_key(("backward", program.text), (program.types, needed, present), arrays)
-    plan = None if collecting() else PLANS.get(key)
+    plan: BoundBackward | None = None if collecting() else PLANS.get(key)
     if plan is not None:
-        return plan(arrays, numbers)
+        return plan(arrays, numbers), plan
     own = Derivation(program.named(saved, numbers, grads), _bound)
     slots = gradients(own, program, needed, present)
+    plan = BoundBackward(tuple(own.steps), slots)
     if not collecting():
-        PLANS[key] = BoundBackward(tuple(own.steps), slots)
-    return [*map(own.at, slots)]
+        PLANS[key] = plan
+    return [*map(own.at, slots)], plan
 
 
 def pulled_back(

@@ -25,9 +25,9 @@ from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start
 from .execute import Types
 from .namespaces import torch_namespace
+from .row_reduce_blocks import LEAST_IN_KERNELS
 from .row_reduce_execute import run
 
-_LEAST_ENTRIES = 1 << 18
 _LEAST_BY_PRODUCTS = 1 << 28
 """Fewest pairs for which products are faster, with the host time of what is made of them."""
 _LEAST_NUMBERS, _MOST_WIDTH = 16, 96
@@ -65,7 +65,7 @@ def pulled(
     if any(apply.inner.operand(name).axes[1] != apply.inner.reduced for name in names):
         return None
     small = x.shape[1] <= MOST_NUMBERS and v.shape[1] <= MOST_COLUMNS
-    if not small or 0 in (*x.shape, *y.shape, *v.shape) or len(x) * len(y) < _LEAST_ENTRIES:
+    if not small or 0 in (*x.shape, *y.shape, *v.shape) or len(x) * len(y) < LEAST_IN_KERNELS:
         return None
     by_row, by_column = ends
     assert by_row is not None

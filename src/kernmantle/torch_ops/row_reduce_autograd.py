@@ -10,7 +10,6 @@ through blocks of the matrix, which are computed again: with a cotangent g of th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
@@ -28,19 +27,17 @@ from ..errors import GradientError
 from ..ir.definition import Definition
 from ..ir.pattern import read as read_pattern
 from ..ir.reductions import REDUCTIONS, STATISTICS, Reduction
-from . import blocks
 from .autograd import apply, pulled_back
 from .dtypes import DTYPES
 from .execute import Types
 from .flops import counted, rows_backward_flops
 from .info import RunInfo
-from .layout import Geometry
 from .namespaces import torch_namespace
 from .operator import packed, read, unpacked
 from .recompute import recompute
 from .row_reduce import LIBRARY, Defined, Task, task_of
-from .row_reduce_blocks import block_shape, cut, join_rows, product, ranges, reduce_rows
-from .row_reduce_execute import whole_geometry
+from .row_reduce_blocks import cut, join_rows, product, ranges, reduce_rows
+from .row_reduce_one_block import block_geometry, entry_types, in_one_block
 from .torch_private import (
     apply_here,
     goes_forward,
@@ -56,8 +53,6 @@ from .torch_private import (
 )
 
 Tensors = Sequence[torch.Tensor]
-COPIES = 6
-"""Arrays as large as a block of the matrix that a backward pass has at a time."""
 
 
 def rowwise(
@@ -151,21 +146,6 @@ def _of_operator(tensors: Tensors, *numbers_and_texts: Any) -> list[torch.Tensor
 register_derivative(LIBRARY, "apply", lambda tensors, *_: tensors, _of_operator)
 
 
-def _geometry(task: Task, tensors: Tensors) -> tuple[Geometry, int, int]:
-    """Return the extents and batch axes, and the shape of a block of the matrix in a backward pass."""
-    geo = whole_geometry(task.apply, [tuple(tensor.shape) for tensor in tensors])
-    device, itemsize = tensors[0].device, DTYPES[Types.parse(task.types).compute].itemsize
-    limit = blocks.LARGEST * (1 if device.type == "cpu" else blocks.ON_GPU)
-    entries = max(1, limit // (COPIES * itemsize * max(1, math.prod(geo.batch))))
-    return geo, *block_shape(geo.sizes[task.apply.row], geo.sizes[task.apply.column], entries, device)
-
-
-def _entry_types(types: str) -> str:
-    """Return the types of a program whose output is the entries, in the type of the arithmetic."""
-    own = Types.parse(types)
-    return replace(own, outs=(own.compute,)).text
-
-
 def _split(task: Task, tensors: Tensors) -> tuple[Tensors, torch.Tensor | None]:
     """Return the tensors of the matrix, and v."""
     return (tensors[:-1], tensors[-1]) if task.apply.weighted else (tensors, None)
@@ -174,14 +154,14 @@ def _split(task: Task, tensors: Tensors) -> tuple[Tensors, torch.Tensor | None]:
 def _entries(task: Task, operands: Tensors, rows: slice, columns: slice) -> torch.Tensor:
     """Return a block of the matrix."""
     part = cut(task.apply, operands, rows, columns)
-    return apply(task.apply.inner.text, _entry_types(task.types), task.numbers, part)[0]
+    return apply(task.apply.inner.text, entry_types(task.types), task.numbers, part)[0]
 
 
 def _in_blocks(task: Task, tensors: Tensors) -> torch.Tensor:
     """Return the result from blocks of the matrix, for derivatives that go forward with it."""
     operands, v = _split(task, tensors)
     reduction = task.apply.reduction
-    geo, height, width = _geometry(task, tensors)
+    geo, height, width = block_geometry(task, tensors)
     parts: list[torch.Tensor] = []
     for rows in ranges(geo.sizes[task.apply.row], height):
         total: torch.Tensor | None = None
@@ -254,6 +234,10 @@ def _backward(
     task: Task, tensors: Tensors, result: torch.Tensor, cotangent: torch.Tensor, needed: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     """Return the gradients of the tensors that are needed."""
+    is_plain = not torch.is_grad_enabled() and plain((*tensors, cotangent))
+    if is_plain and (several := in_one_block(task, tensors, cotangent, tuple(needed))) is not None:
+        of_v = _of_v(task, tensors, cotangent) if needed[-1] else None
+        return [*several, of_v]
     wide = [tensor.to(DTYPES[Types.parse(task.types).compute]) for tensor in (*tensors, cotangent)]
     operands, v = _split(task, wide[:-1])
     found: list[torch.Tensor | None] = [None] * len(tensors)
@@ -263,12 +247,17 @@ def _backward(
         several = several or _through_blocks(task, operands, v, result, wide[-1], wanted)
         found = [gradient if asked else None for gradient, asked in zip_longest(several, needed)]
     if v is not None and needed[-1] and found[-1] is None:
-        own = replace(task, text=transposed(task.text), info=RunInfo())
-        swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
-        found[-1] = _evaluate(own, [*swapped, cotangent]).sum_to_size(v.shape)
+        found[-1] = _of_v(task, tensors, cotangent).sum_to_size(v.shape)
     return [
         None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)
     ]
+
+
+def _of_v(task: Task, tensors: Tensors, cotangent: torch.Tensor) -> torch.Tensor:
+    """Return the product of the transposed matrix and a cotangent."""
+    own = replace(task, text=transposed(task.text), info=RunInfo())
+    swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
+    return _evaluate(own, [*swapped, cotangent])
 
 
 def _in_kernels(
@@ -299,7 +288,7 @@ def _through_blocks(
     """Return gradients by the tensors of the matrix, those that are wanted, added up over blocks."""
     own = task.apply
     tensors = operands if v is None else [*operands, v]
-    geo, height, width = _geometry(task, tensors)
+    geo, height, width = block_geometry(task, tensors)
     saved = _row_statistics(task, operands, result)
     if height >= geo.sizes[own.row] and width >= geo.sizes[own.column]:
         found = iter(recompute(partial(_block, task, wanted), *operands, cotangent, *(saved if v is None else (v,))))
@@ -368,7 +357,7 @@ def _block(task: Task, wanted: tuple[bool, ...], *tensors: torch.Tensor) -> tupl
     """Return the gradients of what a block contributes; behind its operands is what the slope takes."""
     operands, along = tensors[: len(wanted)], tensors[len(wanted) :]
     found = pulled_back(
-        task.apply.inner.text, _entry_types(task.types), task.numbers, operands, wanted,
+        task.apply.inner.text, entry_types(task.types), task.numbers, operands, wanted,
         lambda entries: _slope(task.apply, entries, *along),
     )  # fmt: skip
     return tuple(gradient for gradient in found if gradient is not None)
@@ -410,7 +399,7 @@ def _row_statistics(task: Task, operands: Tensors, result: torch.Tensor) -> tupl
 def _reduced(task: Task, operands: Tensors, reduction: Reduction, pattern: str, along: Tensors) -> torch.Tensor:
     """Return the reduction of a pattern over the entries of every row, block by block."""
     own = task.apply
-    geo, height, width = _geometry(task, operands)
+    geo, height, width = block_geometry(task, operands)
     whole = _Sum({own.row: (-1, geo.sizes[own.row])})
     for rows in ranges(geo.sizes[own.row], height):
         total: torch.Tensor | None = None

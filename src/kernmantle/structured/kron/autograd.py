@@ -331,9 +331,9 @@ class _Recorded(torch.autograd.Function):
         if may_save and not call.is_worth_saving(x, factors, out, needed, saved):
             saved = []
         ctx.saved = len(saved)
-        kept = (x if any(needed[1:]) else None, *saved, *factors)
-        ctx.addresses = [0 if each is None else each.data_ptr() for each in kept]
-        ctx.save_for_backward(*kept)
+        read = (x if any(needed[1:]) else None, *saved, *factors)
+        ctx.addresses = [0 if each is None else each.data_ptr() for each in read]
+        ctx.save_for_backward(*read)
         return out
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Print what the library consists of: lines of each room, imports, sizes of modules and functions, lengths of calls.
+"""Print what the library consists of: lines of each room and what they are, imports, sizes, functions that calls enter.
 
 ``python scripts/count_rooms.py`` counts the checkout that it lies in; ``--calls`` also counts the functions that calls
-enter, which takes a minute. These are the tables of decision 0024.
+enter, which takes a minute. These are the tables of decisions 0024 and 0050.
 """
 
 from __future__ import annotations
@@ -50,6 +50,33 @@ def rooms() -> Iterator[str]:
         python, cuda = found[name]["py"], found[name]["cuh"]
         yield ROW.format(f"`{name}`" if name != "all" else name, len(python), sum(python),
                          *((len(cuda), sum(cuda)) if cuda else ("", "")))  # fmt: skip
+
+
+def kinds() -> Iterator[str]:
+    """Yield the table of what the lines of every room are."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        own = Counter(kind for _, kind in kinds_of(path.read_text(encoding="utf-8")))
+        for name in (room(path), "all"):
+            found[name] += own
+    names = ("code", "docstring", "blank", "import", "comment")
+    yield f"| room | {' | '.join(names)} |\n|---|{'---|' * len(names)}"
+    for name in [*sorted(set(found) - {"all"}), "all"]:
+        yield f"| `{name}` | {' | '.join(str(found[name][kind]) for kind in names)} |"
+
+
+def kinds_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield every line's number and kind."""
+    marked: dict[int, str] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            marked |= dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), "import")
+        elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            marked |= dict.fromkeys(range(first.lineno, (first.end_lineno or first.lineno) + 1), "docstring")
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        yield number, marked.get(number) or ("blank" if not bare else "comment" if bare.startswith("#") else "code")
 
 
 def imported(path: Path, tree: ast.Module) -> Iterator[Path]:
@@ -144,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", action="store_true", help="count the functions that calls enter, too")
     with_calls = parser.parse_args().calls
-    for table in (rooms, sizes, *([calls] if with_calls else [])):
+    for table in (rooms, kinds, sizes, *([calls] if with_calls else [])):
         sys.stdout.write("\n".join(table()) + "\n\n")
 
 

@@ -131,6 +131,10 @@ def test_backward_passes_of_other_gradients_and_layouts_are_others():
             assert_close(found[0], wanted[0], depth=9)
             assert_close(found[1], wanted[1], depth=9)
             assert_close(torch.autograd.grad(km.cdist(x, y, p=1), y, own)[0], wanted[1], depth=9)
+        for elsewhere in (torch.clone, lambda t: t.T.contiguous().T):
+            with torch.autograd.graph.saved_tensors_hooks(elsewhere, lambda t: t):
+                moved = km.cdist(x, y, p=1)
+            assert_close(torch.autograd.grad(moved, y, cotangent)[0], wanted[1], depth=9)
         again = torch.autograd.grad(km.cdist(x, y, p=1), x, cotangent, create_graph=True)[0]
         assert again.requires_grad
 

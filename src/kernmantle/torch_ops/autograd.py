@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import count
 from typing import Any
@@ -21,6 +21,7 @@ from .call_key import program_key
 from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors, differentiable, gradients, tangents
 from .execute import BoundProgram, execute, prepare
 from .info import RunInfo
+from .layout import in_order
 from .operator import LIBRARY, contract, unpacked
 from .torch_private import (
     apply_here,
@@ -72,10 +73,15 @@ class Attributes:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A program whose derivative is recorded; ``forward`` is its bound call, None for tensors of a transform."""
+    """A program whose derivative is recorded; ``forward`` is its bound call, None for tensors of a transform.
+
+    ``backward`` has the backward passes that were bound for saved tensors of its layout and cotangents in one piece, by
+    which gradients are needed and which outputs have a cotangent.
+    """
 
     program: Differentiable
     forward: BoundProgram | None
+    backward: dict[tuple[Any, ...], BoundBackward] = field(default_factory=dict[Any, Any])
 
     @property
     def route(self) -> str:
@@ -106,12 +112,13 @@ class Contract(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        program = ctx.program = inputs[0].program
+        ctx.recorded, program = inputs[0], inputs[0].program
         ctx.numbers, tensors = program.split(inputs[1:])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
         saved = output[len(output) - program.accumulators :] if program.saves else ()
         ctx.save_for_backward(*tensors, *saved)
+        ctx.addresses = [] if ctx.recorded.forward is None else _addresses((*tensors, *saved))
         if goes_forward():  # not otherwise: it holds the outputs, which hold this context
             ctx.save_for_forward(*tensors, *saved)
             ctx.like = [(out.shape, out.dtype) for out in output]
@@ -119,13 +126,18 @@ class Contract(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        first, present = 1 + len(ctx.numbers), [grad for grad in grads if grad is not None]
+        if not torch.is_grad_enabled() and plain(present):
+            plan = ctx.recorded.backward.get(_layout(ctx, grads))
+            if plan is not None and ctx.addresses == _addresses(ctx.saved_tensors) and all(map(in_order, present)):
+                return *(None,) * first, *plan([*ctx.saved_tensors, *present], ctx.numbers)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, grads)
 
     @staticmethod
     def jvp(ctx: Any, *moves: Any) -> tuple[torch.Tensor | None, ...]:
         with tangents_of_tangents():
-            program = ctx.program
+            program = ctx.recorded.program
             primals = [forward_ad.unpack_dual(saved).primal for saved in ctx.saved_tensors]
             values = program.named(primals, ctx.numbers)
             if len(primals) == len(program.tensors):  # the axes of a tangent of the outputs alone are known from these
@@ -139,10 +151,32 @@ class Contract(torch.autograd.Function):
             )
 
 
+def _addresses(tensors: Tensors) -> list[int]:
+    """Return where tensors lie: hooks that keep them elsewhere give others."""
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _layout(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    """Return which gradients are needed, and which outputs have a cotangent."""
+    return ctx.needs_input_grad[1 + len(ctx.numbers) :], tuple([grad is not None for grad in grads])
+
+
 def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    recorded, saved = ctx.recorded, ctx.saved_tensors
+    needed, _ = layout = _layout(ctx, grads)
+    own = recorded.program, saved, ctx.numbers, grads, needed
+    present = [grad for grad in grads if grad is not None]
     first = 1 + len(ctx.numbers)
-    found = _gradients(ctx.program, ctx.saved_tensors, ctx.numbers, grads, ctx.needs_input_grad[first:])
+    if recorded.forward is None or _is_watched([*saved, *present]):
+        return *(None,) * first, *_gradients(*own)
+    found, plan = bound_gradients(*own)
+    if not collecting() and all(map(in_order, present)) and ctx.addresses == _addresses(saved):
+        recorded.backward[layout] = plan
     return *(None,) * first, *found
+
+
+def _is_watched(tensors: Tensors) -> bool:
+    return torch.is_grad_enabled() or torch.compiler.is_compiling() or not plain(tensors)
 
 
 def _gradients(
@@ -153,8 +187,7 @@ def _gradients(
 
     ``saved`` are the tensors of the program, then its accumulators where derivatives read them.
     """
-    watched = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if watched or not plain([*saved, *[grad for grad in grads if grad is not None]]):
+    if _is_watched([*saved, *[grad for grad in grads if grad is not None]]):
         present = tuple([grad is not None for grad in grads])
         own = Derivation(program.named(saved, numbers, grads), _recorded)
         return [*map(own.at, gradients(own, program, needed, present))]

@@ -13,13 +13,14 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
-from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
+from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.structured.kron.separation import LONGEST, SeparationPlan, longest, separating_seconds
 
 from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
 
@@ -206,6 +207,23 @@ def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, store
     assert taken.spill_stores == 0
     assert taken.registers * found.threads * found.blocks <= CARDS[card].registers_per_sm
     assert found.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize("stored", ["f32", "bf16", "f64"])
+@pytest.mark.parametrize("card", ["sm_80", "sm_90", "sm_100"])
+def test_gradients_are_separated_without_spills(stored, card) -> None:
+    sizes = ((20, 5), (1, 7), (16, 3), (2, 41))
+    found = SeparationPlan(sizes, stored, "f64" if stored == "f64" else "f32", card)
+    assert found.blocks == 100 + 7 + 48 + 82
+    assert compiled(separation.emit(found), card).resources.spill_stores == 0
+
+
+def test_long_sums_are_left_to_the_vendor() -> None:
+    assert longest(((40, 40), (7, 7), (7, 7))) == 40 * 40 * 7 * 7 < LONGEST
+    assert longest(((2, 2), (1024, 1024))) > LONGEST
+    sizes = [((4, 4),), ((4, 4), (5, 5)), ((2, 2), (1024, 1024))]
+    seconds = [separating_seconds(own, "f32", CARDS["sm_90"]) for own in sizes]
+    assert seconds[0] == 0 < seconds[1] < seconds[2]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
-from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
+from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
@@ -35,6 +35,7 @@ from kernmantle.testing.tolerances import DEVIATIONS
 
 from .harness import Machine, limits
 from .kron_backs import BACKS, BackCase, run_back
+from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
@@ -162,7 +163,7 @@ GRAMS = [
 ]
 
 
-AnyCase = KronCase | GramCase | BackCase
+AnyCase = KronCase | GramCase | BackCase | SeparationCase
 
 
 def binary_of(source: str) -> bytes:
@@ -283,6 +284,8 @@ def sources_of(case: AnyCase, own: DeviceLimits) -> list[str]:
         return [factor_gradient_emit.emit(case.plan(own)), emit_total(case.dtype, case.transposed)]
     if isinstance(case, BackCase):
         return [gradient_emit.emit(case.plan(own))]
+    if isinstance(case, SeparationCase):
+        return [separation.emit(case.plan(own))]
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]
 
 
@@ -298,6 +301,8 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
             ("back", case.dtype, bool(case.last), case.splits, case.plan(own).vector),
         }
+    if isinstance(case, SeparationCase):
+        return {("separation", case.dtype), ("separation", case.entries > separation.THREADS)}
     return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
 
 
@@ -337,6 +342,8 @@ def _work(case: AnyCase) -> int:
         return case.count * case.right * case.rows * case.columns
     if isinstance(case, BackCase):
         return case.entries * sum(map(max, case.sizes))
+    if isinstance(case, SeparationCase):
+        return case.entries * len(case.sizes)
     inner, outer = (math.prod(pair[side] for pair in case.sizes) for side in (0, 1))
     return case.left * case.beside * max(inner, outer) * sum(max(pair) for pair in case.sizes)
 
@@ -394,7 +401,8 @@ def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
     names = [word for word in words if word != "--few"]
-    chosen = [case for case in (*cases(), *GRAMS, *BACKS) if not names or any(word in case.name for word in names)]
+    every = (*cases(), *GRAMS, *BACKS, *SEPARATIONS)
+    chosen = [case for case in every if not names or any(word in case.name for word in names)]
     if "--few" in words:
         chosen = few(chosen, limits())
     compile_all(chosen, limits())
@@ -404,6 +412,9 @@ def main(words: Sequence[str]) -> int:
                 case.check(run_gram(machine, case))
             elif isinstance(case, BackCase):
                 case.check(run_back(machine, case, limits(), binary_of(gradient_emit.emit(case.plan(limits())))))
+            elif isinstance(case, SeparationCase):
+                binary = binary_of(separation.emit(case.plan(limits())))
+                case.check(run_separation(machine, case, limits(), binary))
             else:
                 check(case, run(machine, case))
             verdict = "ok"

@@ -104,6 +104,32 @@ def test_gradients(size, dtype):
         assert_close(one.cpu(), other, depth=x.numel(), magnitude=rounds * typical)
 
 
+SHARED = (
+    (60, [(2, 2), (7, 7), (20, 20), (9, 9)]), (40, [(12, 46), (5, 205)]), (6, [(5, 3), (2, 2), (63, 63), (3, 3)]),
+    (512, [(67, 67), (6, 6), (2, 3)]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "frozen"), [("f16", None), ("f16", 0), ("f16", 2), ("bf16", None), ("f32", None), ("f32", 2)]
+)
+@pytest.mark.parametrize("size", SHARED, ids=named)
+def test_gradients_that_factors_share(size, dtype, frozen):
+    x, factors = drawn(size, DTYPES[dtype], device="cuda")
+    wanted = [leaf.requires_grad_() for place, leaf in enumerate((x, *factors)) if place != frozen]
+    out = km.kron_matmul(x, factors)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to("cuda", out.dtype)
+    exact = [leaf.detach().double().requires_grad_() for leaf in (x, *factors)]
+    whole = exact[1]
+    for factor in exact[2:]:
+        whole = torch.kron(whole, factor)
+    right = torch.autograd.grad(exact[0] @ whole, exact, weight.double())
+    others = [own for place, own in enumerate(right) if place != frozen]
+    for one, other in zip(torch.autograd.grad(out, wanted, weight), others, strict=True):
+        rounds = DEVIATIONS * math.sqrt(2 * len(factors)) if out.dtype.itemsize == 2 else 1
+        assert_close(one, other, depth=x.numel(), magnitude=rounds * other.square().mean().sqrt())
+
+
 ODD = (
     (7, [(77, 77), (51, 51), (2, 2)]), (300, [(3, 3), (38, 38), (17, 17)]), (5, [(12, 46), (5, 205)]),
     (2, [(250, 7)] * 2),

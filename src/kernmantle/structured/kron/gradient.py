@@ -92,21 +92,21 @@ def _add(found: list[Maybe], number: int, part: torch.Tensor) -> None:
 
 
 def separated(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:
-    """Return the gradients of matrices from that of their Kronecker product."""
-    count = len(factors)
+    """Return the gradients of matrices, in their type, from that of their Kronecker product in any type."""
+    count, kind = len(factors), factors[0].dtype
     sides = [factor.shape[axis] for axis in (0, 1) for factor in factors]
     order = [axis for position in range(count) for axis in (position, count + position)]
     rest = joint.reshape(sides).permute(order).reshape(-1)
-    entries = [factor.conj().reshape(-1) for factor in factors]
+    entries = [factor.conj().reshape(-1).to(joint.dtype) for factor in factors]
     before = [entries[0]]  # entry [i] belongs to the factors up to i
     for other in entries[1:-1]:
         before.append((before[-1].unsqueeze(1) * other).reshape(-1))
     found: list[torch.Tensor] = []
     for position in range(count - 1, 0, -1):
         wide = rest.reshape(before[position - 1].shape[0], entries[position].shape[0])
-        found.append((before[position - 1] @ wide).reshape(factors[position].shape))
+        found.append((before[position - 1] @ wide).reshape(factors[position].shape).to(kind))
         rest = wide @ entries[position]
-    return [rest.reshape(factors[0].shape), *found[::-1]]
+    return [rest.reshape(factors[0].shape).to(kind), *found[::-1]]
 
 
 class _Axes(NamedTuple):
@@ -134,27 +134,34 @@ def _arranged(tensor: torch.Tensor, size: int, left: int, axes: _Axes) -> torch.
     return wide.reshape(*(batch[axis] for axis in own), count, size, right)
 
 
-def _multiplied(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _matmul(a: torch.Tensor, b: torch.Tensor, is_wide: bool) -> torch.Tensor:
+    """Return the vendor's product of matrices, of halves on a GPU in float32 where it ``is_wide``."""
+    if not is_wide:
+        return a @ b
+    return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)  # pyright: ignore
+
+
+def _multiplied(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
     """Return the sum of v[…, l, q, r] conj(u[…, l, p, r]) over l and r, by the vendor's products."""
     if u.shape[-1] == 1:
-        return v.squeeze(-1).mT @ u.squeeze(-1).conj()
-    return (_batched if u.shape[-1] >= max(u.shape[-2], v.shape[-2]) else _copied)(u, v)
+        return _matmul(v.squeeze(-1).mT, u.squeeze(-1).conj(), is_wide)
+    return (_batched if u.shape[-1] >= max(u.shape[-2], v.shape[-2]) else _copied)(u, v, is_wide)
 
 
-def _batched(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _batched(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
     """Return the same by a product for every l."""
-    product = v @ u.mH
+    product = _matmul(v, u.mH, is_wide)
     return product.squeeze(-3) if u.shape[-3] == 1 else product.sum(-3)
 
 
-def _in_rows(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _in_rows(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
     """Return the same of real numbers by one product of rows of entries, which copies bring together."""
-    return v.mT.reshape(-1, v.shape[-2]).mT @ u.mT.reshape(-1, u.shape[-2])
+    return _matmul(v.mT.reshape(-1, v.shape[-2]).mT, u.mT.reshape(-1, u.shape[-2]), is_wide)
 
 
-def _copied(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _copied(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
     """Return the same by one product of copies in another order."""
-    return v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
+    return _matmul(v.transpose(-3, -2).flatten(-2), u.transpose(-3, -2).flatten(-2).mH, is_wide)
 
 
 def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) -> torch.Tensor:
@@ -191,13 +198,17 @@ class _Product(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """The gradient of the product of some factors: how it is summed, of what, and the factors by their numbers."""
+    """The gradient of the product of some factors: how it is summed, of what, and the factors by their numbers.
+
+    ``separate`` finds the gradients of several factors from that of their product.
+    """
 
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     u: _Operand
     v: _Operand
     numbers: tuple[int, ...]
     released: tuple[int, ...]
+    separate: Callable[[torch.Tensor, Tensors], Sequence[torch.Tensor]] = separated
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +247,7 @@ class BoundGradients:
             else:
                 joint = step.multiply(step.u.of(values), step.v.of(values))
                 own = [factors[number] for number in step.numbers]
-                parts = [joint] if len(own) == 1 else separated(joint, own)
+                parts = [joint] if len(own) == 1 else step.separate(joint, own)
                 for number, part in zip(step.numbers, parts, strict=True):
                     _add(found, number, part if numbers == 1 else part * numbers)
             for number in step.released:
@@ -351,9 +362,13 @@ def _bind_steps(
                 _operand(number, _present(values[number]), partial(_arranged, size=own_size, left=left, axes=axes))
                 for number, own_size in (sides[::-1] if transposed else sides)
             )
-            steps.append(
-                _bind_sum(u, v, values, options, tuple(numbers[position] or 0 for position in group), released)
-            )
+            together = tuple(numbers[position] or 0 for position in group)
+            bound_sum = _bind_sum(u, v, values, options, together, released)
+            if len(together) > 1 and grad.is_cuda:
+                given = [own[number].mT if transposed else own[number] for number in together]
+                kernel = _gpu().bind_separation(given)
+                bound_sum = bound_sum if kernel is None else bound_sum._replace(separate=kernel)
+            steps.append(bound_sum)
     return BoundGradients("gradients by partial products", tuple(steps), len(saved))
 
 
@@ -366,11 +381,15 @@ def _operand(number: int, tensor: torch.Tensor, arrange: Callable[[torch.Tensor]
 def _bind_sum(
     u: _Operand, v: _Operand, values: Sequence[Maybe], options: str, numbers: tuple[int, ...], released: tuple[int, ...]
 ) -> _Sum:
-    """Return what sums v[l, q, r] u[l, p, r] over l and r: a kernel, or products by the vendor's, as views allow."""
+    """Return what sums v[l, q, r] u[l, p, r] over l and r: a kernel, or products by the vendor's, as views allow.
+
+    The gradient that several factors share is in float32 where they are halves: theirs would feel its rounding.
+    """
     one, other = u.of(values), v.of(values)
-    method, kernel = _gpu().sum_by(one, other, options) if one.is_cuda else ("", None)
+    is_wide = len(numbers) > 1 and one.is_cuda and one.dtype in (torch.float16, torch.bfloat16)
+    method, kernel = _gpu().sum_by(one, other, options, is_wide) if one.is_cuda else ("", None)
     if kernel is not None or u.view is None or v.view is None or one.dim() != 3:
-        return _Sum(kernel or _multiplied, u, v, numbers, released)
+        return _Sum(kernel or partial(_multiplied, is_wide=is_wide), u, v, numbers, released)
     (count, p, right), (_, q, _) = one.shape, other.shape
     (by_l, by_p, by_r), (of_l, of_q, of_r) = one.stride(), other.stride()
     if right == 1:
@@ -378,12 +397,14 @@ def _bind_sum(
     elif count == 1:
         first, second = ((right, p), (by_r, by_p)), ((q, right), (of_q, of_r))
     else:
-        return _Sum({"batched": _batched, "rows": _in_rows}.get(method, _multiplied), u, v, numbers, released)
-    return _Sum(_product, u._replace(view=first), v._replace(view=second), numbers, released)
+        chosen = {"batched": _batched, "rows": _in_rows}.get(method, _multiplied)
+        return _Sum(partial(chosen, is_wide=is_wide), u, v, numbers, released)
+    multiply = partial(_product, is_wide=is_wide)
+    return _Sum(multiply, u._replace(view=first), v._replace(view=second), numbers, released)
 
 
-def _product(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return torch.mm(v, u)
+def _product(u: torch.Tensor, v: torch.Tensor, is_wide: bool) -> torch.Tensor:
+    return _matmul(v, u, is_wide)
 
 
 @lru_cache(maxsize=1)

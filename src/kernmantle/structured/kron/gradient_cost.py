@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .cost import LAUNCH, SIZES, SMALL, memory_of
+from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
 from .factor_gradient_plan import GramPlan, gram
-from .gradient_steps import JOINT
 from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
+from .separation import separating_seconds
 
 # Types of arrays whose steps have a price.
 PRICED = ("f16", "bf16", "f32", "f64")
-_WIDE_JOINT = 2048
+_JOINT_ENTRIES = 2048 * 2048
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,9 @@ class GpuPrice:
     tensor: Tensor | None
     fuse: bool
 
-    @property
-    def joints(self) -> tuple[int, ...]:
-        """Return the sizes up to which factors may share one gradient.
-
-        A gradient of n entries from a joint one of m, which is rounded, errs by sqrt(m / n) times as much: halves of
-        280 x 280 by 1 % for 2 x 2.
-        """
-        return (1, JOINT) if SIZES[self.stored] == 2 else (1, JOINT, _WIDE_JOINT)
+    def may_join(self, group: Sequence[Mode]) -> bool:
+        """Return whether neighbouring factors may share one gradient, which is in float32 where they are halves."""
+        return rows(group) * columns(group) <= _JOINT_ENTRIES
 
     def product(self, text: str, is_adjoint: bool) -> float:
         """Return the seconds of the product of a text."""
@@ -60,14 +55,6 @@ class GpuPrice:
         return min(methods.values()) + separating_seconds(
             [(mode.rows, mode.columns) for mode in group], self.stored, self.limits
         )
-
-
-def separating_seconds(sizes: Sequence[tuple[int, int]], stored: str, limits: DeviceLimits) -> float:
-    """Return the seconds of the gradients of matrices from that of their Kronecker product."""
-    if len(sizes) == 1:
-        return 0.0
-    entries = math.prod(q * p for q, p in sizes)
-    return (1 + 3 * (len(sizes) - 1)) * (SMALL + 2 * SIZES[stored] * entries / (0.3 * memory_of(limits)))
 
 
 @lru_cache(maxsize=16384)
@@ -93,7 +80,7 @@ def sum_seconds(
     deep = max(right, _DEEP)
     slower = _ODD if half and right % 8 else 1.2
     found["batched"] = 8e-6 + slower * (moved + parts + count * _padded(q) * float(_padded(p)) * deep / rate)
-    copies = 2 * LAUNCH + 2 * moved / _COPIED
+    copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _NEAR] * (_SHORT if min(size) < _FEW else 1.0))
     found["rows"] = copies + _mm_seconds(size, count * right, stored)
     return found
 
@@ -102,10 +89,12 @@ def sum_seconds(
 _MEMORY = 4.8e12
 VENDOR_RATES = {"f16": 3e14, "bf16": 3e14, "f32": 2.3e13, "f64": 2e13}
 _DEEP = 32
-# Times as long as batched products of halves take whose runs are no whole vectors; copies' share of the memory's speed.
-_ODD, _COPIED = 8.0, 0.4
-# Seconds more that products of halves take whose rows are no whole vectors.
-_UNALIGNED = 4e-6
+# Times as long as batched products of halves take whose runs are no whole vectors.
+_ODD = 8.0
+# Copies' share of the memory's speed where up to _NEAR entries lie behind an axis, and more; of fewer than _FEW rows.
+_COPIED, _NEAR, _SHORT, _FEW = (0.4, 0.22), 20, 0.35, 6
+# Seconds more, and times as long to multiply, that products of halves take whose rows are no whole vectors.
+_UNALIGNED, _SLOWER = 4e-6, 1.6
 
 
 def _padded(extent: int) -> int:
@@ -118,8 +107,9 @@ def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     q, p = size
     memory = float(SIZES[stored]) * positions * (q + p) / (0.85 * _MEMORY)
     work = float(positions) * max(64, _padded(q)) * max(64, _padded(p)) / VENDOR_RATES[stored]
-    odd = _UNALIGNED * (SIZES[stored] == 2 and (q % 8 != 0 or p % 8 != 0))
-    return 5e-6 + odd + min(7e-6, positions * 2.5e-10) + max(memory, work)
+    is_odd = SIZES[stored] == 2 and (q % 8 != 0 or p % 8 != 0)
+    work *= _SLOWER if is_odd else 1.0
+    return 5e-6 + _UNALIGNED * is_odd + min(7e-6, positions * 2.5e-10) + max(memory, work)
 
 
 @dataclass(frozen=True)

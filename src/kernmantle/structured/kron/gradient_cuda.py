@@ -13,12 +13,13 @@ from ...backends.cuda.launch import Kernel
 from ...runtime.kernel_store import loaded
 from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
-from . import factor_gradient_emit, gradient_emit
+from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, sum_seconds
 from .gradient_plan import THREADS, BackPlan, Groups, back, seconds
 from .modes import Mode
+from .separation import LONGEST, SeparationPlan, longest
 
 Tensors = Sequence[torch.Tensor]
 Apply = Callable[[torch.Tensor, Tensors], torch.Tensor]
@@ -191,46 +192,51 @@ def price(shapes: tuple[tuple[int, int], ...], grad: torch.Tensor, options: str)
 
 
 def sum_by(
-    u: torch.Tensor, v: torch.Tensor, options: str
+    u: torch.Tensor, v: torch.Tensor, options: str, is_wide: bool = False
 ) -> tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None]:
-    """Return the method of a sum that should be quickest, and its kernel where that is ours."""
+    """Return the method of a sum that should be quickest, and its kernel where that is ours; float32 if ``is_wide``."""
     if options.startswith("ieee") or u.dim() != 3 or u.dtype not in NAMES or NAMES[u.dtype] not in PRICED:
         return "", None
     (count, columns, right), rows, own = u.shape, v.shape[1], limits(index_of(u.device))
     in_order = u.is_contiguous() and v.is_contiguous()
     methods = sum_seconds((rows, columns), count, right, NAMES[u.dtype], own, in_order)
     method = min(methods, key=methods.__getitem__)
-    return method, bind_sum(u, v) if method == "kernel" else None
+    return method, bind_sum(u, v, is_wide) if method == "kernel" else None
 
 
-def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+def bind_sum(
+    u: torch.Tensor, v: torch.Tensor, is_wide: bool = False
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
     """Return what sums v[l, q, r] u[l, p, r] over l and r of tensors like these; None where there is no kernel.
 
-    The tensors lie in one piece.
+    The tensors lie in one piece. Sums are in float32 if ``is_wide``, which one chunk alone is not.
     """
     if not (u.is_contiguous() and v.is_contiguous()) or u.dtype not in NAMES:
         return None
     index, (count, columns, right), rows = index_of(u.device), u.shape, v.shape[1]
     aligned, own = (u.data_ptr() | v.data_ptr()) % 16 == 0, limits(index)
     chosen = gram(rows, columns, right, NAMES[u.dtype], aligned, own.arch)
-    return None if chosen is None else _summing(chosen, index, rows, columns, count, right)
+    if chosen is None or (is_wide and chosen.chunks(count, right) < 2):
+        return None
+    return _summing(chosen, index, (rows, columns), count, right, is_wide)
 
 
 def _summing(
-    chosen: GramPlan, index: int, rows: int, columns: int, count: int, right: int
+    chosen: GramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     kernel = loaded(
         chosen,
         lambda: [job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen))],
         lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
     )
-    total = _total(chosen.stored, chosen.arch)
+    total, (rows, columns) = _total("f32" if is_wide else chosen.stored, chosen.arch), size
     if kernel is None or total is None:
-        return lambda u, _: u.new_zeros(rows, columns)
+        return lambda u, _: u.new_zeros(size, dtype=torch.float32 if is_wide else u.dtype)
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
+    shares = max(2, shares) if is_wide else shares
 
     def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        out = torch.empty((rows, columns), dtype=u.dtype, device=u.device)
+        out = torch.empty(size, dtype=torch.float32 if is_wide else u.dtype, device=u.device)
         if shares == 1:
             start(kernel, index, chosen.tiles, (v.data_ptr(), u.data_ptr(), out.data_ptr(), count, right))
             return out
@@ -239,5 +245,35 @@ def _summing(
         blocks = -(-rows * columns // TOTAL_ENTRIES)
         start(total, index, blocks, (parts.data_ptr(), out.data_ptr(), shares, rows * columns))
         return out
+
+    return run
+
+
+def bind_separation(factors: Tensors) -> Callable[[torch.Tensor, Tensors], Sequence[torch.Tensor]] | None:
+    """Return what finds the gradients of matrices like these from that of their product; None without a kernel.
+
+    The joint gradient lies in one piece, in float32 where the matrices are halves.
+    """
+    sizes = tuple([(int(factor.shape[-2]), int(factor.shape[-1])) for factor in factors])
+    if factors[0].dtype not in NAMES or longest(sizes) > LONGEST:
+        return None
+    index, stored = index_of(factors[0].device), NAMES[factors[0].dtype]
+    plan = SeparationPlan(sizes, stored, "f64" if stored == "f64" else "f32", limits(index).arch)
+    kernel = loaded(
+        plan,
+        lambda: [job_for(separation.emit(plan), plan.arch, str(plan))],
+        lambda binary: Kernel(binary, separation.ENTRY, separation.THREADS, 0, title=str(plan)),
+    )
+    strides, offsets = [factor.stride()[-2:] for factor in factors], [0]
+    for rows, columns in sizes:
+        offsets.append(offsets[-1] + rows * columns)
+
+    def run(joint: torch.Tensor, factors: Tensors) -> Sequence[torch.Tensor]:
+        out = torch.empty(offsets[-1], dtype=factors[0].dtype, device=joint.device)
+        if kernel is not None:
+            own = joint.contiguous()
+            matrices = [v for factor, steps in zip(factors, strides, strict=True) for v in (factor.data_ptr(), *steps)]
+            start(kernel, index, plan.blocks, (own.data_ptr(), out.data_ptr(), *matrices))
+        return [out.as_strided(size, (size[1], 1), at) for size, at in zip(sizes, offsets, strict=False)]
 
     return run

@@ -20,6 +20,7 @@ from .modes import Mode, cheapest, columns, contracted, grouped, parse, rows, te
 
 # Neighbouring factors up to this size together share one gradient.
 JOINT = 64
+_WIDE_JOINT = 2048  # with a price
 X, GRAD, SAVED = 0, 1, 2
 Value = tuple[int, tuple[int, ...]]
 """A value's number, and the positions whose factors, or adjoint factors, are applied to it."""
@@ -28,9 +29,8 @@ Value = tuple[int, tuple[int, ...]]
 class Price(Protocol):
     """Seconds of the steps, for the arrays of a call on a device."""
 
-    @property
-    def joints(self) -> tuple[int, ...]:
-        """Return the sizes up to which neighbouring factors may share one gradient."""
+    def may_join(self, group: Sequence[Mode]) -> bool:
+        """Return whether neighbouring factors may share one gradient."""
         ...
 
     def product(self, text: str, is_adjoint: bool) -> float:
@@ -87,13 +87,17 @@ def _quickest(
     alone = [position for position in every if not is_wanted[position] or batched[modes[position].factor or 0]]
     together = [position for position in every if position not in alone]
     found: list[_Steps] = []
-    groupings = [grouped(modes, together, most) for most in (price.joints if price is not None else (JOINT,))]
-    for own in dict.fromkeys(groupings):
+    sizes = (JOINT,) if price is None else (1, JOINT, _WIDE_JOINT)
+    groupings = [grouped(modes, together, most) for most in sizes]
+    for number, own in enumerate(dict.fromkeys(groupings)):
         groups = tuple(sorted((*own, *((position,) for position in alone))))
-        by_parts, by_chain = (_Steps(text, shapes, modes, is_wanted, of_x, saved, price) for _ in range(2))
-        by_parts.halve(groups)
+        by_chain = _Steps(text, shapes, modes, is_wanted, of_x, saved, price)
         by_chain.follow(groups)
-        found += [by_parts, by_chain]
+        found.append(by_chain)
+        if number == 0:  # with a price these are single factors, which are joined where that costs less
+            by_parts = _Steps(text, shapes, modes, is_wanted, of_x, saved, price)
+            by_parts.halve(groups, tuple(alone))
+            found.append(by_parts)
     for own in found:
         if of_x and not own.through:
             own.multiply((GRAD, ()), every, True, True)
@@ -169,9 +173,12 @@ class _Steps:
     def _are_wanted(self, positions: tuple[int, ...]) -> bool:
         return any(self.is_wanted[position] for position in positions)
 
-    def halve(self, groups: tuple[tuple[int, ...], ...]) -> None:
-        """All others must be on either side of a factor: those of the other part go onto one side at once."""
-        self._part(groups, 0, len(groups), (X, ()), (GRAD, ()), self._middle(groups))
+    def halve(self, groups: tuple[tuple[int, ...], ...], alone: tuple[int, ...]) -> None:
+        """All others must be on either side of a factor: those of the other part go onto one side at once.
+
+        Factors at the positions ``alone`` share no gradient.
+        """
+        self._part(groups, 0, len(groups), (X, ()), (GRAD, ()), self._middle(groups, alone))
 
     def _part(
         self, groups: tuple[tuple[int, ...], ...], begin: int, end: int, x: Value, grad: Value,
@@ -179,21 +186,31 @@ class _Steps:
     ) -> None:  # fmt: skip
         if not self._are_wanted(sum(groups[begin:end], ())):
             return
-        if end - begin == 1:
-            group = groups[begin]
+        at = middle(begin, end)
+        if at == begin:
+            group = sum(groups[begin:end], ())
             self.add(group, x, grad)
             if self.of_x and len(group) + len(grad[1]) == len(self.every):
                 self.multiply(grad, group, True, True)
             return
-        at = middle(begin, end)
         first, second = sum(groups[begin:at], ()), sum(groups[at:end], ())
         if self._are_wanted(first):
             self._part(groups, begin, at, self.multiply(x, second, False, False), grad, middle)
         if self._are_wanted(second):
             self._part(groups, at, end, x, self.multiply(grad, first, True, False), middle)
 
-    def _middle(self, groups: tuple[tuple[int, ...], ...]) -> Callable[[int, int], int]:
-        """Return where to part neighbouring groups: for the least price, in halves where there is none."""
+    def _may_join(self, group: tuple[int, ...], alone: tuple[int, ...]) -> bool:
+        """Return whether factors are neighbours that may share one gradient."""
+        if len(group) == 1:
+            return True
+        is_run = group[-1] - group[0] == len(group) - 1 and not set(group).intersection(alone)
+        return is_run and self.price is not None and self.price.may_join([self.modes[index] for index in group])
+
+    def _middle(self, groups: tuple[tuple[int, ...], ...], alone: tuple[int, ...]) -> Callable[[int, int], int]:
+        """Return where to part neighbouring groups, their begin where they share one gradient.
+
+        For the least price, in halves of the groups where there is none.
+        """
         if self.price is None:
             return lambda begin, end: (begin + end) // 2
 
@@ -202,11 +219,11 @@ class _Steps:
             if not self._are_wanted(sum(groups[begin:end], ())):
                 return 0.0, begin
             x, grad = (X, sum(groups[end:], ())), (GRAD, sum(groups[:begin], ()))
-            if end - begin == 1:
+            found, own = list[tuple[float, int]](), sum(groups[begin:end], ())
+            if self._may_join(own, alone):
                 is_last = self.of_x and end == len(groups)
-                through = self._price_of_product(grad, groups[begin], True) if is_last else 0.0
-                return self._price_of_sum(groups[begin], x, grad) + through, begin
-            found: list[tuple[float, int]] = []
+                through = self._price_of_product(grad, own, True) if is_last else 0.0
+                found.append((self._price_of_sum(own, x, grad) + through, begin))
             for at in range(begin + 1, end):
                 first, second = sum(groups[begin:at], ()), sum(groups[at:end], ())
                 seconds = best(begin, at)[0] + best(at, end)[0]

@@ -365,8 +365,7 @@ def _bind_steps(
             together = tuple(numbers[position] or 0 for position in group)
             bound_sum = _bind_sum(u, v, values, options, together, released)
             if len(together) > 1 and grad.is_cuda:
-                given = [own[number].mT if transposed else own[number] for number in together]
-                kernel = _gpu().bind_separation(given)
+                kernel = _gpu().bind_separation([own[n].mT if transposed else own[n] for n in together])
                 bound_sum = bound_sum if kernel is None else bound_sum._replace(separate=kernel)
             steps.append(bound_sum)
     return BoundGradients("gradients by partial products", tuple(steps), len(saved))

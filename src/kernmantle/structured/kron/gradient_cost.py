@@ -80,7 +80,7 @@ def sum_seconds(
     deep = max(right, _DEEP)
     slower = _ODD if half and right % 8 else 1.2
     found["batched"] = 8e-6 + slower * (moved + parts + count * _padded(q) * float(_padded(p)) * deep / rate)
-    copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _NEAR] * (_SHORT if min(size) < _FEW else 1.0))
+    copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _SHORT] * (_THIN if min(size) < _THINNEST else 1.0))
     found["rows"] = copies + _mm_seconds(size, count * right, stored)
     return found
 
@@ -91,8 +91,9 @@ VENDOR_RATES = {"f16": 3e14, "bf16": 3e14, "f32": 2.3e13, "f64": 2e13}
 _DEEP = 32
 # Times as long as batched products of halves take whose runs are no whole vectors.
 _ODD = 8.0
-# Copies' share of the memory's speed where up to _NEAR entries lie behind an axis, and more; of fewer than _FEW rows.
-_COPIED, _NEAR, _SHORT, _FEW = (0.4, 0.22), 20, 0.35, 6
+# Copies' share of the memory's speed where up to _SHORT entries lie after an axis, and where more do; _THIN of it with
+# fewer than _THINNEST rows.
+_COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
 # Seconds more, and times as long to multiply, that products of halves take whose rows are no whole vectors.
 _UNALIGNED, _SLOWER = 4e-6, 1.6
 

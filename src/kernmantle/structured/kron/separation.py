@@ -71,14 +71,14 @@ def emit(plan: SeparationPlan) -> str:
         for name, side in zip(("rows", "columns"), sides, strict=True)
     ]
     names = [(f"f{number}", f"f{number}_row", f"f{number}_column") for number in range(count)]
-    given = [f"const void* {at}, long long {row}, long long {column}" for at, row, column in names]
+    parameters = [f"const void* {at}, long long {row}, long long {column}" for at, row, column in names]
     matrices = [f"{{(const Body::T*){at}, {row}, {column}}}" for at, row, column in names]
     text = [
         f"// {plan}",
         '#include "kron_separate.cuh"',
         *body[:-1], *extents, body[-1],
         f'extern "C" __global__ void __launch_bounds__({THREADS})',
-        f"{ENTRY}(const void* joint, void* out, {', '.join(given)}) {{",
+        f"{ENTRY}(const void* joint, void* out, {', '.join(parameters)}) {{",
         f"    const km::KronMatrix<Body::T> matrices[{count}] = {{{', '.join(matrices)}}};",
         "    km::KronSeparate<Body>::run<0>((const Body::C*)joint, matrices, (Body::T*)out, blockIdx.x);",
         "}",

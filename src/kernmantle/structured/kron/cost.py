@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, STATIC_BYTES, MmaPlan
+from .mma_plan import LANES, STATIC_BYTES, MmaPlan, is_small, waiting_cycles
 from .modes import Mode
 
 # Seconds of a kernel beside what it does.
@@ -100,6 +100,8 @@ def mma_seconds(
     waves, busy = -(-tiles // (at_once * limits.sm_count)), min(at_once, -(-tiles // limits.sm_count))
     work = waves * busy * cycles / (4 * CLOCK) * (rates.joint if plan.group > 1 else 1.0)
     work = max(work, waves * steps / plan.group * rates.latency / CLOCK)
+    if is_small(plan, tiles, limits.sm_count):
+        work = max(work, waiting_cycles(plan, tiles, limits.sm_count) / CLOCK)
     memory = moved / (rates.memory * memory_of(limits))
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0

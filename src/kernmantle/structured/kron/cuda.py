@@ -21,7 +21,7 @@ from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cuda_emit, mma_emit
 from .cuda_entry import ENTRY, parameters
 from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
-from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
+from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates, spread
 from .modes import Mode
 from .run import Arrays, Launch, Numbers, Port, Prepare, Start
 
@@ -90,6 +90,7 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         plans = sorted(
             found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count)
         )
+        plans = spread(plans, entries * launch.dims[0][0] * launch.dims[1][0], launch.right, own.sm_count)
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)

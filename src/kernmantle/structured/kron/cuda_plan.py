@@ -240,7 +240,7 @@ def _by_tensor_cores(
         return math.inf, None
     run = plain_pass("mma", axes, 0, len(axes))
     width = trailing if trailing == 1 else min(WIDE, _power(trailing))
-    chosen = mma_plan(axes, stored, tensor, width, limits)
+    chosen = mma_plan(axes, stored, tensor, width, before, limits)
     if chosen is None:
         return math.inf, None
     moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)

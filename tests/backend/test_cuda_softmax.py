@@ -19,7 +19,7 @@ from kernmantle.backends.cuda.softmax_emit import COLUMNS, VALUES, emit_softmax,
 from kernmantle.backends.cuda.softmax_plan import blocks_of
 from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.compiler.row_reduce import RowNest
-from kernmantle.compiler.softmax import GRADIENTS, TANGENTS, Weighting, lower_softmax, slope
+from kernmantle.compiler.softmax import DUALS, GRADIENTS, TANGENTS, Weighting, lower_softmax, slope
 from kernmantle.ir.definition import bind, define
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.ir.node import var, variables
@@ -61,15 +61,18 @@ def planned(rows: RowNest, card: str = "sm_90", **changes: int) -> CudaRowPlan |
 
 
 HOW = [SOFTMAX, GRADIENTS, TANGENTS]
+"""Passes that there are of all scores and types; sums and tangents at once are of some."""
 SPILLED = {"capped": 192, "table": 64, "squares": 8}
 """Bytes that gradients by columns may spill; nothing else does."""
 
 
-@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [*itertools.product(["product", "capped", "table", "squares"], ["bf16", "f32"]), ("product", "f16")],
-)
+    ("name", "dtype", "how"),
+    [
+        *itertools.product(["product", "capped", "table", "squares"], ["bf16", "f32"], HOW),
+        *(("product", "f16", how) for how in [*HOW, DUALS]), ("product", "bf16", DUALS), ("sloped", "bf16", DUALS),
+    ],
+)  # fmt: skip
 def test_compiles_without_serialised_products(name: str, dtype: str, how: str) -> None:
     plan = planned(nest(name, dtype, how=how))
     assert plan is not None
@@ -83,9 +86,10 @@ def test_compiles_without_serialised_products(name: str, dtype: str, how: str) -
 
 
 @pytest.mark.parametrize(("k", "width", "causal"), [(32, 32, True), (80, 64, False), (128, 128, True), (1, 5, False)])
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("dtype", "how"), [*itertools.product(["bf16", "f32"], HOW), ("f16", DUALS)])
 def test_all_widths_compile(how: str, dtype: str, k: int, width: int, causal: bool) -> None:
+    if how == DUALS and max(k, width) > 64:
+        pytest.skip("these are of narrow rows")
     plan = planned(nest("sloped", dtype, causal, how), k=k, l=width)
     assert plan is not None
     log = compile_source(emit_softmax(plan), "sm_90", headers(), "width").log
@@ -112,6 +116,26 @@ def test_what_is_taken(name: str, dtype: str, changes: dict[str, int], there: bo
     assert (planned(nest(name, dtype), **changes) is not None) is there
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "changes", "there"),
+    [
+        ("product", "bf16", {}, True),
+        ("sloped", "f16", {"k": 3, "l": 5}, True),
+        ("product", "bf16", {"k": 65}, False),
+        ("product", "bf16", {"l": 65}, False),
+        ("product", "f32", {}, False),
+        ("capped", "bf16", {}, False),
+        ("table", "bf16", {}, False),
+        ("squares", "bf16", {}, False),
+    ],
+)
+def test_sums_and_tangents_at_once_are_of_what_registers_hold(
+    name: str, dtype: str, changes: dict[str, int], there: bool
+) -> None:
+    assert (planned(nest(name, dtype, how=DUALS), **changes) is not None) is there
+    assert planned(nest(name, dtype, how=TANGENTS), **changes) is not None
+
+
 @pytest.mark.parametrize(("dtype", "k", "width", "kernels"), [
     ("bf16", 64, 64, 2), ("bf16", 65, 64, 2), ("bf16", 64, 65, 2), ("bf16", 65, 65, 3), ("f32", 64, 64, 2),
     ("f32", 64, 65, 3), ("f32", 128, 128, 3),
@@ -124,16 +148,19 @@ def test_gradients_by_wide_columns_are_made_one_after_the_other(dtype: str, k: i
 
 
 @pytest.mark.parametrize("card", sorted(set(CARDS) - {"sm_90"}))
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [*HOW, DUALS])
 def test_other_cards_take_two_passes(card: str, how: str) -> None:
     assert planned(nest("product", how=how), card) is None
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [*HOW, DUALS])
 @pytest.mark.parametrize("name", ["product", "biased", "sloped", "squares"])
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_what_kernels_hand_to_each_other_does_not_overlap(name: str, dtype: str, how: str) -> None:
     plan = planned(nest(name, dtype, how=how))
+    if how == DUALS and (dtype == "f32" or name == "squares"):
+        assert plan is None
+        return
     assert plan is not None
     sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 1000, "n": 777, "k": 40, "l": 50, "c": 3}
     layout = plan.memory(sizes)
@@ -155,7 +182,7 @@ def test_what_kernels_hand_to_each_other_does_not_overlap(name: str, dtype: str,
             2 * down * row, 2 * across * row, 2 * across * row, down * 4 * (64 * (1 + row_ends + squares) + 4),
             across * 4 * (64 * (column_ends + squares) + 2 * units + rest),
         ],
-    }[how]  # fmt: skip
+    }[TANGENTS if how == DUALS else how]  # fmt: skip
     ends = [*layout.offsets[1:], layout.size]
     assert len(layout.offsets) == len(wanted)
     for begin, end, size in zip(layout.offsets, ends, wanted, strict=True):
@@ -186,7 +213,7 @@ def test_a_factor_of_all_terms_is_one_of_the_sum() -> None:
     assert evaluate(weighted.matrix.map, {"x0": 5.0, "x1": 2.0, "x2": 3.0})[0] == 30.0
 
 
-@pytest.mark.parametrize(("how", "k"), [*((how, 40) for how in HOW), (GRADIENTS, 100)])
+@pytest.mark.parametrize(("how", "k"), [*((how, 40) for how in [*HOW, DUALS]), (GRADIENTS, 100)])
 def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Any, int, tuple[Any, ...]]] = []
     empty = torch.empty
@@ -198,7 +225,7 @@ def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         cuda_softmax, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given))
     )
-    rows = nest("product", "f32", how=how)
+    rows = nest("product", "bf16" if how == DUALS else "f32", how=how)
     sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 1000, "n": 777, "k": k, "l": 50, "c": 3}
     integers = np.array([*(sizes[role] for role in SIZES), *(7 for _ in range(len(rows.ports) * len(ROLES)))], np.int64)
     device = torch.device("cuda")
@@ -206,7 +233,7 @@ def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert launcher is not None
     launcher.run(range(1, len(rows.ports) + 1), (0.5, 0.25))
     down, alone = 16, how == TANGENTS or k > 64  # pieces of 64 rows; whether one warpgroup consumes
-    across = {SOFTMAX: 7, GRADIENTS: 13 if alone else 14, TANGENTS: 13}[how]  # tiles of 128 columns, pieces in pairs
+    across = {SOFTMAX: 7, GRADIENTS: 13 if alone else 14, TANGENTS: 13, DUALS: 13}[how]  # tiles of 128 columns, pieces in pairs
     main = [3 * down, 3 * across, 3 * across] if alone else [3 * 8, 3 * 7]
     grids = [3 * (down + across), *(min(size, CARDS["sm_90"].sm_count) for size in main)]
     assert [(kernel, blocks) for kernel, blocks, _ in made] == [*zip(names, grids, strict=False)]

@@ -36,12 +36,12 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(softmax_plan, "_LEAST_ENTRIES", 1)
     monkeypatch.setattr(attend, "_VENDORS", 1)
     ran: list[str] = []
-    for name in ("evaluate", "gradients", "tangent"):
+    for name in ("evaluate", "gradients", "tangent", "duals"):
         whole: Callable[..., Any] = getattr(softmax.SoftmaxTask, name)
 
         def noted(self: Any, *args: Any, name: str = name, whole: Callable[..., Any] = whole) -> Any:
             found = whole(self, *args)
-            if found is not None:
+            if found is not None or name == "duals":
                 ran.append(name)
             return found
 
@@ -278,6 +278,11 @@ def test_derivatives_of_derivatives_are_of_the_program(passes: list[str]) -> Non
 Arguments = tuple[torch.Tensor, ...]
 
 
+def of_forward_mode(dtype: torch.dtype, *widths: int) -> list[str]:
+    """The passes of forward mode: one, of halves in rows of at most 64 numbers, whose entries have one slope."""
+    return ["evaluate", "tangent"] if dtype == torch.float32 or max(widths) > 64 else ["duals"]
+
+
 def assert_tangent(
     of: Callable[..., torch.Tensor], exact: Callable[..., torch.Tensor], primals: Arguments, tangents: Arguments,
     factor: float = 3.0,
@@ -303,7 +308,7 @@ def test_tangents_agree_with_float64(
         lambda *t: km.attention(*t, score=DOT, scale=scale, causal=causal),
         lambda *t: dense(*t, scale, causal), primals, tangents,
     )  # fmt: skip
-    assert passes == ["evaluate", "tangent"]
+    assert passes == of_forward_mode(dtype, k, width)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -321,7 +326,7 @@ def test_tangents_of_any_function_and_mask(kind: str, dtype: torch.dtype, causal
         lambda *t: km.attention(*t, score=CAPPED if cap else DOT, scale=0.3, mask=table, causal=causal),
         lambda *t: dense(*t, 0.3, causal, cap, table), primals, tangents,
     )  # fmt: skip
-    assert passes == ["evaluate", "tangent"]
+    assert passes == (of_forward_mode(dtype, 64) if kind == "columns" else ["evaluate", "tangent"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -331,19 +336,20 @@ def test_tangents_of_scores_that_all_move_alike(dtype: torch.dtype, passes: list
     moved = (torch.ones_like(q), torch.zeros_like(k), torch.zeros_like(v))
     away = (q, (k + 1).to(dtype), v)  # the tangent of a score is about 8, and varies by 1
     assert_tangent(lambda *t: km.attention(*t, score=DOT, scale=0.125), lambda *t: dense(*t, 0.125), away, moved)
-    assert passes == ["evaluate", "tangent"]
+    assert passes == of_forward_mode(dtype, 64)
 
 
-def test_tangents_of_strides_and_broadcast_batches(passes: list[str]) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tangents_of_strides_and_broadcast_batches(dtype: torch.dtype, passes: list[str]) -> None:
     def inputs(seed: int) -> Arguments:
-        q = drawn((300, 2, 8, 64), seed=seed)[0].permute(1, 2, 0, 3)
-        k = drawn((2, 1, 64, 400), seed=seed)[0].mT
-        return q, k, drawn((2, 8, 400, 128), seed=seed)[0][..., ::2]
+        q = drawn((300, 2, 8, 64), dtype=dtype, seed=seed)[0].permute(1, 2, 0, 3)
+        k = drawn((2, 1, 64, 400), dtype=dtype, seed=seed)[0].mT
+        return q, k, drawn((2, 8, 400, 128), dtype=dtype, seed=seed)[0][..., ::2]
 
     assert_tangent(
         lambda *t: km.attention(*t, score=DOT, scale=0.125), lambda *t: dense(*t, 0.125), inputs(0), inputs(7)
     )
-    assert passes == ["evaluate", "tangent"]
+    assert passes == of_forward_mode(dtype, 64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -355,19 +361,49 @@ def test_the_inner_product_and_shared_heads_have_tangents(dtype: torch.dtype, pa
         return dense(q, *(t.repeat_interleave(3, 1) for t in (k, v)), 0.125)
 
     assert_tangent(lambda *t: km.attention(*t, enable_gqa=True), exact, primals, tangents)
-    assert passes == ["evaluate", "tangent"]
+    assert passes == of_forward_mode(dtype, 64)
 
 
-def test_tangents_of_rows_that_see_nothing_are_zero(passes: list[str]) -> None:
-    q, k, v = drawn((2, 100, 64), (2, 200, 64), (2, 200, 64))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tangents_of_rows_that_see_nothing_are_zero(dtype: torch.dtype, passes: list[str]) -> None:
+    q, k, v = drawn((2, 100, 64), (2, 200, 64), (2, 200, 64), dtype=dtype)
     nothing = torch.zeros(200, dtype=torch.bool, device="cuda")
     found = torch.func.jvp(lambda *t: km.attention(*t, score=DOT, mask=nothing), (q, k, v), (q, k, v))
     assert all((t == 0).all() for t in found)
-    assert passes == ["evaluate", "tangent"]
+    assert passes == of_forward_mode(dtype, 64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_entries_that_grow_and_one_tangent_alone(dtype: torch.dtype, passes: list[str]) -> None:
+    """The largest entry of a row comes last, and k and v do not move."""
+    q, k, v = drawn((2, 130, 64), (2, 1000, 64), (2, 1000, 64), dtype=dtype)
+    k = (k + torch.linspace(-4, 4, 1000, device="cuda")[:, None] * q.mean(1, keepdim=True).sign()).to(dtype)
+    (move,) = drawn((2, 130, 64), dtype=dtype, seed=7)
+    result, tangent = torch.func.jvp(lambda q: km.attention(q, k, v, score=DOT, scale=0.125), (q,), (move,))
+    wanted, moved = torch.func.jvp(lambda q: dense(q, k, v, 0.125), (q.double(),), (move.double(),))
+    assert_near(result, wanted, dtype)
+    assert_near(tangent, moved, dtype, 3.0)
+    assert passes == of_forward_mode(dtype, 64)
+
+
+def test_forward_mode_gives_the_same_bits_and_that_of_the_forward_pass(passes: list[str]) -> None:
+    shapes = (3, 700, 64), (3, 900, 64), (3, 900, 64)
+    primals, tangents = (tuple(drawn(*shapes, dtype=torch.bfloat16, seed=seed)) for seed in (0, 7))
+
+    def of(*t: torch.Tensor) -> torch.Tensor:
+        return km.attention(*t, score=DOT, scale=0.125)
+
+    first = torch.func.jvp(of, primals, tangents)
+    for _ in range(20):
+        for one, other in zip(first, torch.func.jvp(of, primals, tangents), strict=True):
+            assert torch.equal(one, other)
+    assert passes == ["duals"] * 21
+    difference = first[0].double() - of(*primals).double()
+    assert difference.norm() < TOLERANCE[torch.bfloat16] * first[0].double().norm()
 
 
 def test_tangents_of_random_shapes(passes: list[str]) -> None:
-    source = random.Random(6)
+    source, wanted = random.Random(6), list[str]()
     for i in range(40):
         m, n = source.randint(1, 500), source.randint(2, 700)
         k, width, batch = source.randint(1, 64), source.randint(1, 64), source.choice([(), (2,), (2, 3)])
@@ -378,7 +414,8 @@ def test_tangents_of_random_shapes(passes: list[str]) -> None:
             lambda *t, c=causal: km.attention(*t, score=DOT, scale=0.2, causal=c),
             lambda *t, c=causal: dense(*t, 0.2, c), primals, tangents,
         )  # fmt: skip
-    assert passes == ["evaluate", "tangent"] * 40
+        wanted += of_forward_mode(dtype, k, width)
+    assert passes == wanted
 
 
 def test_tangents_are_what_gradients_say(passes: list[str]) -> None:

@@ -17,7 +17,7 @@ from kernmantle.backends.cuda.system_plan import SystemPlan
 from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
 from kernmantle.compiler.row_pull import row_pull
 from kernmantle.compiler.row_reduce import PRODUCT, Apply
-from kernmantle.compiler.softmax import GRADIENTS
+from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
@@ -316,6 +316,7 @@ def _table() -> dict[str, Kernel]:
             name = f"softmax product {dtype}{how.removeprefix(SOFTMAX)}"
             table.add(name, _softmax("product", dtype, how, 64), HOPPER)
         table.add(f"softmax product {dtype} gradients of 128", _softmax("product", dtype, GRADIENTS, 128), HOPPER)
+    table.add("softmax product bf16 dual numbers", _softmax("product", "bf16", DUALS, 64), HOPPER)
     for how in softmax.HOW:
         table.add(f"softmax squares f32{how.removeprefix(SOFTMAX)}", _softmax("squares", "f32", how, 64), HOPPER)
     table.add("pull of rows squares 20", _row_pull(SQUARES, False, 20, 1))

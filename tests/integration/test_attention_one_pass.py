@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 import kernmantle as km
-from kernmantle.compiler.softmax import Weighting
+from kernmantle.compiler.softmax import DUALS, Weighting
 from kernmantle.pairwise import attend
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import softmax
@@ -41,7 +41,13 @@ def dense(task, tensors):
 
 
 @pytest.fixture
-def passes(monkeypatch):
+def together():
+    """Whether there are kernels that make sums and tangents at once."""
+    return False
+
+
+@pytest.fixture
+def passes(monkeypatch, together):
     """CPUs weigh in one pass, the calls of whose kernels are noted."""
     ran = []
 
@@ -61,27 +67,42 @@ def passes(monkeypatch):
         assert_close(result, found.detach().numpy(), depth=64)
         return [*torch.autograd.grad(found, wide, cotangent.double())]
 
-    def tangent(self, tensors, result, statistic, moves):
-        ran.append("tangent")
+    def moving(self, tensors, moves):
+        assert not any(is_wrapped(t) for t in moves)
         q, k, *others, v = tensors
 
         def of(*moving):
             return dense(self, [*moving[:2], *others, moving[2]])[0]
 
-        found, moved = torch.autograd.functional.jvp(
-            of, *(tuple(t.double() for t in each) for each in ((q, k, v), moves))
-        )
+        return torch.autograd.functional.jvp(of, *(tuple(t.double() for t in each) for each in ((q, k, v), moves)))
+
+    def tangent(self, tensors, result, statistic, moves):
+        ran.append("tangent")
+        found, moved = moving(self, tensors, moves)
         assert_close(statistic, dense(self, tensors)[1].numpy(), depth=64)
         assert_close(result, found.numpy(), depth=64)
         return moved.to(result.dtype)
 
+    def allocated(self, tensors):
+        result, logs = dense(self, tensors)
+        unset = (torch.full_like(t, math.nan) for t in (result, logs, result))
+        return [t.to(dtype) for t, dtype in zip(unset, (tensors[-1].dtype, torch.float32, tensors[-1].dtype), strict=True)]
+
+    def duals(self, tensors, moves, outs):
+        ran.append("duals")
+        found, moved = moving(self, tensors, moves)
+        for out, value in zip(outs, (found, dense(self, tensors)[1], moved), strict=True):
+            assert not is_wrapped(out)
+            out.copy_(value)
+
+    def evaluates(self, tensors, how=""):
+        return together or how != DUALS
+
     monkeypatch.setattr(attend, "has_kernels", lambda _: True)
     monkeypatch.setattr(softmax, "has_kernels", lambda _: True)
     monkeypatch.setattr(attend, "_VENDORS", 1)
-    monkeypatch.setattr(softmax.SoftmaxTask, "evaluates", lambda *_: True)
-    monkeypatch.setattr(softmax.SoftmaxTask, "evaluate", evaluate)
-    monkeypatch.setattr(softmax.SoftmaxTask, "gradients", gradients)
-    monkeypatch.setattr(softmax.SoftmaxTask, "tangent", tangent)
+    for stand_in in (evaluates, evaluate, gradients, tangent, allocated, duals):
+        monkeypatch.setattr(softmax.SoftmaxTask, stand_in.__name__, stand_in)
     return ran
 
 
@@ -179,12 +200,17 @@ def by_duals(function, primals, tangents):
         return tuple(forward_ad.unpack_dual(found))
 
 
+def passes_of(together):
+    return ["duals"] if together else ["evaluate", "tangent"]
+
+
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("way", [by_func, by_duals])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("score", "mask", "causal"), [(DOT, "none", True), (CAPPED, "truths", False), (None, "terms", True)]
 )
-def test_tangents_are_those_of_the_program_in_float64(passes, score, mask, causal, dtype, way):
+def test_tangents_are_those_of_the_program_in_float64(passes, score, mask, causal, dtype, way, together):
     shapes = (2, 3, 17, 4), (2, 1, 23, 4), (3, 23, 5)
     primals, tangents = ([t.to(dtype) for t in drawn(*shapes, seed=seed)] for seed in (1, 2))
     table = MASKS[mask]
@@ -194,31 +220,45 @@ def test_tangents_are_those_of_the_program_in_float64(passes, score, mask, causa
         return km.attention(*tensors, score=score, scale=0.4, mask=own, causal=causal)
 
     mine = way(attend_to, primals, tangents)
-    assert passes == ["evaluate", "tangent"]
+    assert passes == passes_of(together)
     theirs = way(attend_to, *([t.double() for t in each] for each in (primals, tangents)))
-    assert passes == ["evaluate", "tangent"]
+    assert passes == passes_of(together)
     for one, other in zip(mine, theirs, strict=True):
         assert one.dtype == dtype
         assert_close(one, other.numpy(), depth=256, magnitude=other.abs().max().item())
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("which", range(3))
-def test_what_does_not_move_has_no_tangent(passes, which):
+def test_what_does_not_move_has_no_tangent(passes, which, together):
     tensors, (move,) = drawn((17, 4), (23, 4), (23, 5)), drawn(((17, 4), (23, 4), (23, 5))[which], seed=3)
 
     def of(moving):
         return km.attention(*(moving if i == which else t.to(moving.dtype) for i, t in enumerate(tensors)), score=DOT)
 
     _, mine = torch.func.jvp(of, (tensors[which],), (move,))
-    assert passes == ["evaluate", "tangent"]
+    assert passes == passes_of(together)
     _, theirs = torch.func.jvp(of, (tensors[which].double(),), (move.double(),))
     assert_close(mine, theirs.numpy(), depth=256, magnitude=theirs.abs().max().item())
 
 
+@pytest.mark.parametrize("together", [True])
+def test_without_a_tangent_nothing_waits_for_one(passes, together):
+    q, k, v = drawn((17, 4), (23, 4), (23, 5))
+    with forward_ad.dual_level():
+        found = km.attention(q, k, v, score=DOT)
+        assert passes == ["evaluate"]
+        with forward_ad._set_fwd_grad_enabled(False):
+            km.attention(forward_ad.make_dual(q, q), k, v, score=DOT)
+    assert passes == ["evaluate"] * 2
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(
     "what", ["jvp of jvp", "jvp of grad", "grad of jvp", "vmap of jvp", "scale moves", "mask moves"]
 )
-def test_other_forward_derivatives_are_of_the_program(passes, what):
+def test_other_forward_derivatives_are_of_the_program(passes, what, together):
     q, k, v, move = drawn((17, 4), (23, 4), (23, 5), (17, 4))
 
     def of(t, scale=0.4, mask=None):

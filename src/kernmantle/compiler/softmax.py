@@ -2,7 +2,7 @@
 
 ``out[m, c] = Σ_n softmax_n(w[m, n]) v[n, c]``, where the logits ``w = outputs(Σ_k map(operands))`` are a program of its
 own. Beside the result, the logarithm of the sum of every row's exponentials is kept: with it the gradients need no
-second pass over a row, nor do the tangents.
+second pass over a row, nor do the tangents. Sums and tangents may be made together, as dual numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .nest import Port
 from .patterns import factors, product
 from .row_reduce import Apply, RowLowering, RowNest, can_lower, lower_rows
 
-GRADIENTS, TANGENTS = "softmax gradients", "softmax tangents"
+GRADIENTS, TANGENTS, DUALS = "softmax gradients", "softmax tangents", "softmax dual numbers"
 RESULT, STATISTIC = "result", "statistic"
 
 
@@ -77,7 +77,7 @@ def _hoisted(inner: Program) -> Program:
 def lower_softmax(
     weighting: Weighting, dtypes: Sequence[str], v: str, how: str = SOFTMAX, result: str | None = None
 ) -> RowLowering:
-    """Nest of a weighting, of its gradients by x0, x1 and v, or of its tangent; its entry is to the base 2.
+    """Nest of a weighting, of its gradients by x0, x1 and v, of its tangent, or of both; its entry is to the base 2.
 
     ``dtypes`` are the storage types of the operands, ``v`` those of v and gradients, ``result``, unless it is v's, that
     of results and their tangents. What is read of them comes before what is written.
@@ -90,15 +90,14 @@ def lower_softmax(
     operands = (("x0", "mk"), ("x1", "nk"), ("v", "nl"))
     if how == GRADIENTS:
         outs += [Port("cotangent", "ml", v), *(Port(f"by_{name}", roles, v) for name, roles in operands)]
-    elif how == TANGENTS:
-        outs += [
-            *(Port(f"tangent_of_{name}", roles, v) for name, roles in operands),
-            Port("tangent", "ml", result or v),
-        ]
+    elif how in (TANGENTS, DUALS):
+        moves = [Port(f"tangent_of_{name}", roles, v) for name, roles in operands]
+        outs = [*outs, *moves] if how == TANGENTS else [*moves, *outs]
+        outs.append(Port("tangent", "ml", result or v))
     return replace(found, rows=replace(found.rows, how=how, causal=weighting.causal, outs=tuple(outs)))
 
 
-WRITTEN = {SOFTMAX: 2, GRADIENTS: 3, TANGENTS: 1}
+WRITTEN = {SOFTMAX: 2, GRADIENTS: 3, TANGENTS: 1, DUALS: 3}
 """How many of the arrays behind v a kernel writes, the last ones."""
 
 

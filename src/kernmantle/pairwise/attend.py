@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..arrays import check_same_device, dtype_name, unwrap
 from ..compiler.row_reduce import PRODUCT
-from ..compiler.softmax import TANGENTS
+from ..compiler.softmax import DUALS, TANGENTS
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..ir.equation import broadcast
 from ..ir.functions import FUNCTIONS
@@ -318,6 +318,8 @@ def _in_one_pass(call: _Call, pairs: int, q: torch.Tensor, k: torch.Tensor, v: t
     tensors = [*map(underlying, tensors)]
     if is_tracked(tensors[2:-1]):
         return None
+    if moves and has_tangent([q, k, v]) and task.evaluates(tensors, DUALS):
+        return _Duals.apply(task, tensors[2:-1], q, k, v)[0]  # pyright: ignore
     if moves:
         has_kernel = task.evaluates(tensors) and task.evaluates(tensors, TANGENTS)
         return _OnePass.apply(call, task, tensors[2:-1], q, k, v)[0].to(v.dtype) if has_kernel else None  # pyright: ignore
@@ -370,6 +372,34 @@ class _OnePass(torch.autograd.Function):
         with beneath_transforms():
             every = [torch.zeros_like(t) if move is None else move for t, move in zip((q, k, v), moved, strict=True)]
             return ctx.task.tangent([q, k, *map(underlying, ctx.others), v], result, statistic, every), None
+
+
+class _Duals(torch.autograd.Function):
+    """The kernel that makes sums and their tangent at once.
+
+    Inputs of which one has a tangent call ``jvp`` right behind ``forward``, which leaves all work to it.
+    """
+
+    @staticmethod
+    def forward(task: SoftmaxTask, others: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
+        q, k, v = inputs
+        return (*task.allocated([q, k, *others, v]),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.task, ctx.others, *tensors = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_forward(*tensors, *output)
+
+    @staticmethod
+    def jvp(ctx: Any, *moves: Any) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, *outs = map(primal, ctx.saved_tensors)
+        moved = [None if move is None else underlying(move) for move in moves[2:]]
+        with beneath_transforms():
+            every = [torch.zeros_like(t) if move is None else move for t, move in zip((q, k, v), moved, strict=True)]
+            ctx.task.duals([q, k, *map(underlying, ctx.others), v], every, outs)
+        return outs[2], None, None
 
 
 def _widened(call: _Call, *inputs: torch.Tensor) -> tuple[torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 
 from ..backends.base import Backend, backend_of
 from ..compiler.row_reduce import COLUMNS, Apply, RowNest
-from ..compiler.softmax import GRADIENTS, TANGENTS, WRITTEN, Weighting, can_weigh, lower_softmax
+from ..compiler.softmax import DUALS, GRADIENTS, TANGENTS, WRITTEN, Weighting, can_weigh, lower_softmax
 from ..config import current
 from ..ir.equation import broadcast
 from ..ir.reductions import PRODUCT, SOFTMAX
@@ -70,11 +70,14 @@ class BoundSoftmax:
     dtypes: tuple[torch.dtype, ...] = ()
     route: str = ""
 
+    def allocated(self, device: torch.device) -> list[torch.Tensor]:
+        """Return new tensors for what is written."""
+        return [allocate(shape, dtype, device) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
+
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors = ()) -> list[torch.Tensor]:
         """Return new tensors, which are written; ``outs`` come first among what is not an operand."""
         assert self.launch is not None
-        device = tensors[0].device
-        own = [allocate(shape, dtype, device) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
+        own = self.allocated(tensors[0].device)
         self.launch(tensors, numbers, (*outs, *own))
         return own
 
@@ -125,6 +128,17 @@ class SoftmaxTask:
         (tangent,) = found(tensors, self.numbers, (result, statistic, *(move.contiguous() for move in moves)))
         return tangent
 
+    def allocated(self, tensors: Tensors) -> list[torch.Tensor]:
+        """Return new tensors for the sums, the logarithms of the rows' weights and the tangent: what ``duals`` writes."""
+        return _bound(self.text, DUALS, tensors).allocated(tensors[0].device)
+
+    def duals(self, tensors: Tensors, moves: Tensors, outs: Tensors) -> None:
+        """Write the sums, their logarithms and the tangent for those of the first two operands and v into ``outs``."""
+        found = _bound(self.text, DUALS, tensors)
+        assert found.launch is not None
+        self.info.route = found.route
+        found.launch(tensors, self.numbers, (*(move.contiguous() for move in moves), *outs))
+
 
 def softmax_task(
     score: Defined, operands: Tensors, parameters: Mapping[str, Any], v: torch.Tensor, causal: bool,
@@ -166,8 +180,9 @@ def _bind(weighting: Weighting, how: str, tensors: Tensors, wide: bool) -> Bound
     ports = [strided(each, t.shape, t.stride(), rank) for each, t in zip(axes, tensors, strict=True)]
     out_axes = ["".join(axis_of[role] for role in port.roles) for port in rows.outs]
     shapes = [geo.out_shape(each) for each in out_axes]
-    if how == TANGENTS:  # those of operands have their batch axes
-        shapes[2:5] = [tuple(tensors[index].shape) for index in (0, 1, -1)]
+    if how in (TANGENTS, DUALS):  # those of operands have their batch axes
+        first = 2 if how == TANGENTS else 0
+        shapes[first : first + 3] = [tuple(tensors[index].shape) for index in (0, 1, -1)]
     outs = [strided(each, shape, contiguous(shape), rank) for each, shape in zip(out_axes, shapes, strict=True)]
     ports = [*ports[: len(named)], strided("", (), (), rank), *ports[len(named) :], *outs]
     calls = arguments(lowering.matrix, geo, ports, [])

@@ -8,7 +8,7 @@ from ...compiler.hoist import Folded, fold
 from ...compiler.monotone import order
 from ...compiler.nest import Port
 from ...compiler.patterns import SCALED, scale
-from ...compiler.softmax import GRADIENTS, TANGENTS, slope
+from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS, slope
 from ...ir.node import Node, variables
 from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
@@ -68,6 +68,7 @@ _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _RESULTS = {
     GRADIENTS: ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight"),
     TANGENTS: ("Result", "Statistic", "RowTangent", "ColumnTangent", "WeightTangent", "Tangent"),
+    DUALS: ("RowTangent", "ColumnTangent", "WeightTangent", "Result", "Statistic", "Tangent"),
 }
 """What the kernels of a softmax call the arrays that they write, and read again for derivatives."""
 _APPROXIMATE = {"exp2": "exp2_fast", "sqrt": "root_fast", "rcp": "rcp_fast"}

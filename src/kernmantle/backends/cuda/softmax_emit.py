@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...compiler.softmax import GRADIENTS, TANGENTS
+from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS
 from ...ir.reductions import SOFTMAX
 from .abi import Arguments, launch_bounds, register_split
 from .emit import body_of
 from .row_reduce_emit import ENTRY, SPLIT, SPLITTERS, entry_of, outs_of
 from .row_reduce_plan import CudaRowPlan
-from .softmax_plan import by_columns_at_once
+from .softmax_plan import FORWARD, by_columns_at_once
 from .spelling import literal
 
 COLUMNS, VALUES = "kernmantle_columns", "kernmantle_values"
@@ -18,12 +18,14 @@ _HANDED = {
     SOFTMAX: (("queries", "keys", "values"), ("query_units", "sides")),
     GRADIENTS: (("queries", "cotangents", "keys", "values"), ("row_sides", "column_sides")),
     TANGENTS: (("queries", "keys", "values"), ("row_sides", "column_sides")),
+    DUALS: (("queries", "keys", "values"), ("row_sides", "column_sides")),
 }
 """Pointers to bytes and to numbers that the kernels hand to each other."""
 _TEMPLATES = {
     SOFTMAX: ("apply_softmax", "Weighing", "split_softmax"),
     GRADIENTS: ("pull_softmax", "Pulling", "split_pull"),
     TANGENTS: ("push_softmax", "Pushing", "split_push"),
+    DUALS: ("push_softmax", "Pushing", "split_push"),
 }
 """The template, in the file of its name, what its arguments are, and the function that packs."""
 
@@ -58,8 +60,9 @@ def _tiles(plan: CudaRowPlan) -> list[str]:
         whole = literal(by_columns_at_once(plan.rows, tile), "bool")
         parts = {name: part.format(whole) for name, part in map(_PARTS.__getitem__, main_kernels(plan))}
         text, names = [f"typedef km::PullTile<{shape}, {part}> {name};" for name, part in parts.items()], list(parts)
-    elif how == TANGENTS:
-        text = [f"typedef km::PushTile<{shape}, {tile.stages}, {causal}> Tile;"]
+    elif how in FORWARD:
+        both = literal(how == DUALS, "bool")
+        text = [f"typedef km::PushTile<{shape}, {tile.stages}, {causal}, {both}> Tile;"]
     else:
         text = [f"typedef km::SoftmaxTile<{shape}, {tile.n}, {tile.stages}, {causal}> Tile;"]
     return [

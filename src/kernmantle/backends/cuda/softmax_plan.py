@@ -12,12 +12,14 @@ from dataclasses import replace
 from ...compiler.nest import Nest
 from ...compiler.patterns import inner_product, squared_differences
 from ...compiler.row_reduce import RowNest
-from ...compiler.softmax import GRADIENTS, TANGENTS
-from ...ir.node import postorder
+from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS, slope
+from ...ir.node import postorder, variables
 from .gram_plan import staged
 from .score_plan import ScoreMemory
 from .tiles import DeviceLimits, Tile
 
+FORWARD = (TANGENTS, DUALS)
+"""Passes of forward mode."""
 PIECE = 64
 """Rows of a warpgroup, and halves of a row that lie together."""
 WIDEST = 128
@@ -51,11 +53,17 @@ def weighs(nest: Nest) -> bool:
     return len(stored) == 1 and stored <= {"f16", "bf16", "f32"}
 
 
+def _is_linear(rows: RowNest) -> bool:
+    """Return whether all entries have the same derivative by their sums."""
+    same = {*rows.matrix.numbers, *(port.name for port in rows.matrix.operands if not port.roles)}
+    return set(variables([slope(rows)])) <= same
+
+
 def softmax_tile(
     rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, row_ends: int, column_ends: int
 ) -> Tile | None:
     """Return the tile, where this form is both right and faster; ``ends`` are the operands that entries read."""
-    v, derived = rows.v, rows.how in (GRADIENTS, TANGENTS)
+    v, derived, forward = rows.v, rows.how in (GRADIENTS, *FORWARD), rows.how in FORWARD
     assert v is not None
     same = v.dtype == rows.matrix.operands[0].dtype
     narrow = 1 <= sizes["k"] <= WIDEST and 1 <= sizes["l"] <= WIDEST
@@ -68,9 +76,11 @@ def softmax_tile(
     tabled = any(port.roles == "mn" for port in rows.matrix.operands)
     squares = squared_differences(rows.matrix) is not None
     simple = not (tabled or squares or row_ends + column_ends) and len(postorder(rows.matrix.outputs)) <= _SIMPLE
+    if rows.how == DUALS and (split or not slim or tabled or squares or not _is_linear(rows)):
+        return None  # registers hold both sums and nothing more
     # One warpgroup has registers and shared memory for wide rows. Of two that make tangents of float32, the copy of a
     # tile can overtake reads of units in the stage that it goes to (decision 0040).
-    alone = split and ((derived and not slim) or rows.how == TANGENTS)
+    alone = split and ((derived and not slim) or forward)
     groups = 1 if alone else 3 if slim and simple and not (split or derived or rows.causal) else 2
     columns = 64 if derived or (split and (tabled or squares or not slim)) else 128
     tile = Tile("apply softmax", 32 * groups, 4, 2, columns // 4, first, 1, second, 1, 1.0, "softmax")
@@ -91,7 +101,7 @@ def _sides(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> tuple[
     row_ends, column_ends = row_ends + squares, column_ends + squares
     if rows.how == GRADIENTS:
         return 4 * (PIECE * (2 + row_ends) + 4), 4 * (PIECE * column_ends + 4)
-    if rows.how == TANGENTS:
+    if rows.how in FORWARD:
         row_ends, column_ends = row_ends + squares, column_ends + squares
         return 4 * (PIECE * (1 + row_ends) + 4), 4 * (PIECE * column_ends + (2 * tile.unroll + 4) * units)
     return 4 + 4 * (PIECE + 3) * squares, 4 * (tile.n * column_ends + (tile.unroll + 4) * units)
@@ -110,7 +120,7 @@ def _bytes(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> tuple[
     if rows.how == GRADIENTS:
         in_registers = not split and tile.depth == tile.unroll == PIECE
         return groups * moved * (not in_registers), moved + max(sides) + 16
-    if rows.how == TANGENTS:
+    if rows.how in FORWARD:
         in_registers = not split and tile.depth == PIECE
         return 4 * planes * tile.m * tile.depth * (not in_registers), 2 * moved + sides[1] + 16
     return 2 * planes * tile.m * tile.depth, moved + sides[1] + 16
@@ -120,7 +130,7 @@ def memory(rows: RowNest, tile: Tile, sizes: Mapping[str, int], row_ends: int, c
     """Return where everything lies that the kernels hand to each other."""
     batch = sizes["a"] * sizes["b"] * sizes["c"]
     down, across = blocks_of(rows, tile, sizes)
-    copies = (1 + is_split(rows)) * (1 + (rows.how == TANGENTS))
+    copies = (1 + is_split(rows)) * (1 + (rows.how in FORWARD))
     first, second = 2 * copies * tile.depth, 2 * copies * tile.unroll  # bytes of a row of q or k, and of v
     row_side, column_side = _sides(rows, tile, row_ends, column_ends)
     own = (down * PIECE * first, down * PIECE * second) if rows.how == GRADIENTS else (down * PIECE * first,)

@@ -138,7 +138,7 @@ struct SoftmaxRows {
     // so far.
     __device__ __forceinline__ void weigh(int stage, int n, const RowBlock& b, const int (&left)[2], float (&scale)[2]) {
         const float* side = sides + stage * SIDE;
-        float c = 1.0f, top[2] = {-infinity<float>(), -infinity<float>()};
+        float c = 1.0f;
         if (SPLIT) c = unit * side[SIDE - 4];
         if constexpr (Body::DIFFERENCES)
             make_differences<Body, SPLIT, ROLE_M>(
@@ -166,27 +166,7 @@ struct SoftmaxRows {
         }
         const int zero[2] = {0, 0};
         if (left[0] < BN || left[1] < BN) hide_columns(score, zero, left, -infinity<float>());
-#pragma unroll
-        for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], score[i / 4][i % 4]);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 1));
-            top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 2));
-            top[h] = fmaxf(top[h], most[h]);
-            const float from = top[h] == -infinity<float>() ? 0.0f : top[h];
-            scale[h] = ptx::ex2_approx_ftz(most[h] - from);
-            most[h] = top[h];
-            top[h] = from - Tile::SHIFT;
-        }
-        float part[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
-#pragma unroll
-        for (int i = 0; i < BN / 2; ++i) {
-            float& w = score[i / 4][i % 4];
-            w = ptx::ex2_approx_ftz(w - top[i / 2 % 2]);
-            part[i / 2 % 2][i % 2] += w;
-        }
-#pragma unroll
-        for (int h = 0; h < 2; ++h) total[h] = fmaf(total[h], scale[h], part[h][0] + part[h][1]);
+        make_weights<Tile::SHIFT>(score, most, total, scale);
     }
     __device__ __forceinline__ void begin(const RowBlock& b) {
 #pragma unroll
@@ -223,15 +203,13 @@ struct SoftmaxRows {
     __device__ __forceinline__ void end(const RowBlock& b) const {
         typedef typename Body::Result R;
         typedef typename R::T T;
-        typedef typename Body::Statistic S;
-        const i64 *s = g.stride[R::PORT], *z = g.stride[S::PORT];
+        const i64* s = g.stride[R::PORT];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            float all = total[h] + __shfl_xor_sync(WHOLE, total[h], 1);
-            all += __shfl_xor_sync(WHOLE, all, 2);
+            const float all = row_total(total[h]);
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
-            const float inverse = all == 0.0f ? 0.0f : 1.0f / all;
+            const float inverse = write_total<typename Body::Statistic, Tile::SHIFT>(g, b.p, m, all, most[h]);
             T* to = (T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * s[ROLE_M];
 #pragma unroll
             for (int j = 0; j < C / 8; ++j)
@@ -240,10 +218,6 @@ struct SoftmaxRows {
                     const int c = 8 * j + lane % 4 * 2 + e;
                     if (c < g.size[ROLE_L]) to[c * s[ROLE_L]] = Store<T>::from(sum[j][2 * h + e] * inverse);
                 }
-            if (lane % 4 == 0) {
-                float* at = (float*)g.pointer[S::PORT] + batch_offset(g, S::PORT, b.p) + m * z[ROLE_M];
-                *at = all == 0.0f ? -infinity<float>() : 0.693147181f * (most[h] - Tile::SHIFT + log2f(all));
-            }
         }
     }
 

@@ -1,9 +1,10 @@
 // Tangents of softmax-weighted sums on Hopper, without the weights: scores and their tangents are made by tensor cores, tile
-// after tile, as in apply_softmax.cuh.
+// after tile, as in apply_softmax.cuh, and the sums with them, where they are not there yet.
 //
 // With weights p, results o and tangents dq, dk and dv a score has the tangent d = dq k + q dk, times the slope of its entry,
 // and the result sum p (d v + dv) - (sum p d) o; of squared distances d is the tangent of both squares less 2 d. Both sums are of the same rounded p d, so that what is rounded counts by the
-// distance of v from o. The logarithms of the rows' sums are known: nothing runs ahead.
+// distance of v from o. Where the logarithms of the rows' sums are known nothing runs ahead; else weights are of the largest
+// entry so far, as in apply_softmax.cuh.
 #pragma once
 #include "push_softmax_split.cuh"
 
@@ -14,7 +15,7 @@ struct SoftmaxPush {
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
-    static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS;
+    static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS, BOTH = Tile::BOTH;
     static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = push_column_side<Body, Tile>(), OWN_SIDE = push_row_side<Body>();
     static constexpr unsigned WHOLE = 0xffffffffu;
     static constexpr float LN2 = 0.693147181f;
@@ -24,10 +25,11 @@ struct SoftmaxPush {
     unsigned own, stages, full, empty, own_full, own_empty;
     const int group, warp, lane;
     float score[BN / 8][4], slope[BN / 8][4], sum[C / 8][4];
-    float part[SPLIT ? BN / 8 : 1][4];
+    float part[SPLIT ? BN / 8 : 1][4], result[BOTH ? C / 8 : 1][4];
     unsigned rows[IN_REGISTERS ? E / 16 : 1][4], moves[IN_REGISTERS ? E / 16 : 1][4];
     Fragments<BN / 16, SPLIT> weights, slopes;
     float own_unit[2], row_unit[2], moved[2], log[2], norm[2], norm_moved[2];
+    float most[2], total[2], scale[2];  // of both
     float ends[AtLeastOne<Body::ROW_ENDS>::value][2];
     CellRows<Body, ROLE_M, ROLE_N> cells;
     typename Body::Fixed fixed;
@@ -117,11 +119,16 @@ struct SoftmaxPush {
 #pragma unroll
         for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs(H(), d, from[s], rows_matrix(theirs) + s * 2, keep | (s > 0));
     }
+    __device__ __forceinline__ void fence_sums() {
+        fence_accumulators(sum);
+        if constexpr (BOTH) fence_accumulators(result);
+    }
     // Of halves: adds to the sums, which are under way then.
     __device__ __forceinline__ void start_sums(int stage) {
         const unsigned values = stages + stage * STAGE + 2 * KEY;
-        fence_accumulators(sum);
+        fence_sums();
         ptx::wgmma_fence();
+        if constexpr (BOTH) multiply_columns(result, weights.high, values, 1);
         multiply_columns(sum, weights.high, values + VALUE, 1);
         multiply_columns(sum, slopes.high, values, 1);
         ptx::wgmma_commit_group();
@@ -198,11 +205,12 @@ struct SoftmaxPush {
                 cells.read(cell, g, i / 2, n * BN + at + i % 2);
                 const float entry = Body::entry(fixed, g.number, mine, columns[i % 2], cell, s);
                 if constexpr (!Body::CONSTANT_SLOPE) steep[j][i] = Body::slope(fixed, g.number, mine, columns[i % 2], cell, s);
-                score[j][i] = ptx::ex2_approx_ftz(entry - log[i / 2]);
+                score[j][i] = BOTH ? entry : ptx::ex2_approx_ftz(entry - log[i / 2]);
             }
         }
         const bool whole = left[0] >= BN && left[1] >= BN;
-        if (!whole) hide_columns(score, none, left, 0.0f);
+        if (!whole) hide_columns(score, none, left, BOTH ? -infinity<float>() : 0.0f);
+        if constexpr (BOTH) make_weights<0>(score, most, total, scale);
         settled();
         fence_accumulators(slope);
         if constexpr (SPLIT) fence_accumulators(part);
@@ -220,6 +228,18 @@ struct SoftmaxPush {
             if constexpr (!Body::CONSTANT_SLOPE) mine *= steep[i / 4][i % 4];
         }
         if (!whole) hide_columns(slope, none, left, 0.0f);
+    }
+    // Sums so far are of smaller weights where a larger entry was found.
+    __device__ __forceinline__ void scale_sums() {
+        if constexpr (BOTH) {
+#pragma unroll
+            for (int i = 0; i < C / 2; ++i) {
+                sum[i / 4][i % 4] *= scale[i / 2 % 2];
+                result[i / 4][i % 4] *= scale[i / 2 % 2];
+            }
+#pragma unroll
+            for (int h = 0; h < 2; ++h) moved[h] *= scale[h];
+        }
     }
     __device__ __forceinline__ void pack_all() {
         const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
@@ -262,13 +282,18 @@ struct SoftmaxPush {
                 norm[h] = side[64 * (1 + Body::ROW_ENDS) + row];
                 norm_moved[h] = side[64 * (2 + Body::ROW_ENDS) + row];
             }
-            log[h] = side[row];
-            moved[h] = 0.0f;
+            if (!BOTH) log[h] = side[row];
+            moved[h] = total[h] = 0.0f;
+            most[h] = -infinity<float>();
         }
         fixed = Body::fixed(g, b.p);
         cells.begin(g, b.p, b.p.m + local_row());
 #pragma unroll
         for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] = 0.0f;
+        if constexpr (BOTH) {
+#pragma unroll
+            for (int i = 0; i < C / 2; ++i) result[i / 4][i % 4] = 0.0f;
+        }
     }
 
     __device__ __forceinline__ void end(const RowBlock& b) const {
@@ -278,11 +303,12 @@ struct SoftmaxPush {
         const i64 *r = g.stride[R::PORT], *s = g.stride[P::PORT];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            float all = moved[h] + __shfl_xor_sync(WHOLE, moved[h], 1);
-            all += __shfl_xor_sync(WHOLE, all, 2);
+            const float all = row_total(moved[h]), weight = BOTH ? row_total(total[h]) : 1.0f;
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
-            const typename R::T* from = (const typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * r[ROLE_M];
+            typename R::T* own = (typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * r[ROLE_M];
+            float inverse = 1.0f;
+            if constexpr (BOTH) inverse = write_total<typename Body::Statistic, 0>(g, b.p, m, weight, most[h]);
             T* to = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, b.p) + m * s[ROLE_M];
 #pragma unroll
             for (int j = 0; j < C / 8; ++j)
@@ -290,8 +316,14 @@ struct SoftmaxPush {
                 for (int e = 0; e < 2; ++e) {
                     const int c = 8 * j + lane % 4 * 2 + e;
                     if (c >= g.size[ROLE_L]) continue;
-                    const float result = convert<float>(load_pack<typename R::T, 1>(from + c * r[ROLE_L]).v[0]);
-                    to[c * s[ROLE_L]] = Store<T>::from(fmaf(-all, result, sum[j][2 * h + e]));
+                    float mine;
+                    if constexpr (BOTH) {
+                        mine = result[j][2 * h + e] * inverse;
+                        own[c * r[ROLE_L]] = Store<typename R::T>::from(mine);
+                    } else {
+                        mine = convert<float>(load_pack<typename R::T, 1>(own + c * r[ROLE_L]).v[0]);
+                    }
+                    to[c * s[ROLE_L]] = Store<T>::from(fmaf(-all, mine, sum[j][2 * h + e]) * inverse);
                 }
         }
     }
@@ -313,7 +345,7 @@ struct SoftmaxPush {
                 ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
                 start_scores(stage.at);
                 ptx::wgmma_wait_group<0>();
-                make_tile(stage.at, 0, b, [] {});
+                make_tile(stage.at, 0, b, [] {});  // the sums are still zero
                 pack_all();
                 before = stage.at;
                 stage.advance();
@@ -336,7 +368,8 @@ struct SoftmaxPush {
                     ptx::wgmma_wait_group<2>();
                     make_tile(stage.at, n, b, [] { ptx::wgmma_wait_group<1>(); });
                     ptx::wgmma_wait_group<0>();
-                    fence_accumulators(sum);
+                    fence_sums();
+                    scale_sums();
                 }
                 ptx::mbarrier_arrive(empty + 8 * before);  // every thread, after what it read
                 if constexpr (!SPLIT) pack_all();
@@ -347,7 +380,7 @@ struct SoftmaxPush {
             if constexpr (!SPLIT) {
                 start_sums(before);
                 ptx::wgmma_wait_group<0>();
-                fence_accumulators(sum);
+                fence_sums();
                 ptx::mbarrier_arrive(empty + 8 * before);
             }
             end(b);

@@ -13,11 +13,12 @@ struct Pushing : A {
     float *row_sides, *column_sides;
 };
 
-template <class H_, int PLANES_, int E_, int C_, int GROUPS_, int STAGES_, bool CAUSAL_>
+// BOTH: the sums are made too, as nobody has made them before.
+template <class H_, int PLANES_, int E_, int C_, int GROUPS_, int STAGES_, bool CAUSAL_, bool BOTH_>
 struct PushTile {
     typedef H_ H;
     static constexpr int PLANES = PLANES_, E = E_, C = C_, GROUPS = GROUPS_, STAGES = STAGES_, BN = 64;
-    static constexpr bool CAUSAL = CAUSAL_, SPLIT = PLANES == 2;
+    static constexpr bool CAUSAL = CAUSAL_, SPLIT = PLANES == 2, BOTH = BOTH_;
     // Whether the rows that a warpgroup has stay in registers.
     static constexpr bool IN_REGISTERS = !SPLIT && E <= 64;
     static constexpr int BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
@@ -25,6 +26,7 @@ struct PushTile {
     static constexpr int OWN = IN_REGISTERS ? 0 : GROUPS * 2 * KEY, STAGE = 2 * (KEY + VALUE);
     static constexpr int SHIFT = SPLIT ? 14 : 0;
     static_assert(E % 64 == 0 && C % 64 == 0, "whole pieces");
+    static_assert(!BOTH || IN_REGISTERS, "halves alone");
 };
 template <class Body>
 __device__ constexpr int push_row_side() {
@@ -48,8 +50,10 @@ struct PushSplit {
     static __device__ void put_row_side(const Args& g, const BatchEntry& p, i64 first, float* side) {
         if (threadIdx.x >= 64) return;
         const i64 m = first + threadIdx.x;
-        const float log = end_value<typename Body::Statistic, float>(g, p, m, g.size[ROLE_M], ROLE_M) * 1.44269504f;
-        side[threadIdx.x] = m < g.size[ROLE_M] && log != -infinity<float>() ? log : infinity<float>();
+        if constexpr (!Tile::BOTH) {
+            const float log = end_value<typename Body::Statistic, float>(g, p, m, g.size[ROLE_M], ROLE_M) * 1.44269504f;
+            side[threadIdx.x] = m < g.size[ROLE_M] && log != -infinity<float>() ? log : infinity<float>();
+        }
         each<0, Body::ROW_ENDS>([&](auto index) {
             side[64 * (1 + decltype(index)::value) + threadIdx.x] =
                 end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, m, g.size[ROLE_M], ROLE_M);

@@ -135,6 +135,21 @@ KM_DEVICE void load_rows(unsigned (&to)[STEPS][4], const unsigned char* piece) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) to[s][i] = *(const unsigned*)(piece + piece_at<64>(row + i % 2 * 8, 16 * s + lane % 4 * 2 + i / 2 * 8));
 }
+// What a row's four threads have of a sum, added up.
+KM_DEVICE float row_total(float mine) {
+    mine += __shfl_xor_sync(0xffffffffu, mine, 1);
+    return mine + __shfl_xor_sync(0xffffffffu, mine, 2);
+}
+// Writes the logarithm of the sum of a row's exponentials, by one of its threads, where weights are 2^SHIFT / 2^most of them and
+// `total` together; returns the inverse of that, 0 where nothing was weighed.
+template <class P, int SHIFT, class Args>
+KM_DEVICE float write_total(const Args& g, const BatchEntry& p, i64 m, float total, float most) {
+    if (threadIdx.x % 4 == 0) {
+        float* at = (float*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * g.stride[P::PORT][ROLE_M];
+        *at = total == 0.0f ? -infinity<float>() : 0.693147181f * (most - SHIFT + log2f(total));
+    }
+    return total == 0.0f ? 0.0f : 1.0f / total;
+}
 // Leaves of two rows the columns from `from` up to `to`.
 template <int BLOCKS>
 KM_DEVICE void hide_columns(float (&d)[BLOCKS][4], const int (&from)[2], const int (&to)[2], float hidden) {
@@ -143,6 +158,34 @@ KM_DEVICE void hide_columns(float (&d)[BLOCKS][4], const int (&from)[2], const i
         const int at = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
         if (at < from[i / 2 % 2] || at >= to[i / 2 % 2]) d[i / 4][i % 4] = hidden;
     }
+}
+
+// Entries of two rows as weights, at most 2^SHIFT, given the largest entries and sums so far, which they join; scale: of sums
+// so far.
+template <int SHIFT, int BLOCKS>
+KM_DEVICE void make_weights(float (&d)[BLOCKS][4], float (&most)[2], float (&total)[2], float (&scale)[2]) {
+    float top[2] = {-infinity<float>(), -infinity<float>()};
+#pragma unroll
+    for (int i = 0; i < 4 * BLOCKS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], d[i / 4][i % 4]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
+        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
+        top[h] = fmaxf(top[h], most[h]);
+        const float from = top[h] == -infinity<float>() ? 0.0f : top[h];
+        scale[h] = ptx::ex2_approx_ftz(most[h] - from);
+        most[h] = top[h];
+        top[h] = from - SHIFT;
+    }
+    float part[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
+#pragma unroll
+    for (int i = 0; i < 4 * BLOCKS; ++i) {
+        float& w = d[i / 4][i % 4];
+        w = ptx::ex2_approx_ftz(w - top[i / 2 % 2]);
+        part[i / 2 % 2][i % 2] += w;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) total[h] = fmaf(total[h], scale[h], part[h][0] + part[h][1]);
 }
 
 // What entries read of their own, by a thread that has two rows, eight apart, along OWN; the last one stands for those

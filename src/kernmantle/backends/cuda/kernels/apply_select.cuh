@@ -5,6 +5,7 @@
 // holds; there is no branch and no order in it. Then a warp a row reads the minima (select_rows.cuh).
 #pragma once
 #include "select_rows.cuh"
+#include "specialized.cuh"
 
 namespace km {
 
@@ -166,17 +167,8 @@ struct Minima {
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void find_minima(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
     if (selects_by_differences(g.list, g.size[ROLE_M])) return;
-    Minima<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_specialized<Minima<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

@@ -6,6 +6,7 @@
 #pragma once
 #include "select_deep_split.cuh"
 #include "select_rows.cuh"
+#include "specialized.cuh"
 
 namespace km {
 
@@ -169,17 +170,8 @@ struct DeepMinima : RowsOfGroup<Body> {
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void find_deep_minima(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
     if (selects_by_differences(g.list, g.size[ROLE_M])) return;
-    DeepMinima<Body, Tile> task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_specialized<DeepMinima<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

@@ -5,24 +5,29 @@
 // tensor cores multiply the weights of one tile with v, the scores of the next become weights. Warpgroups issue products in
 // phase, so that one multiplies while others make weights. Entries, which the exponential is taken of, are times log2(e).
 #pragma once
+#include "softmax_block.cuh"
 #include "softmax_split.cuh"
 
 namespace km {
 
+// Where nothing goes with a tile, one thread of a warp says for it that a stage is empty.
 template <class Body, class Tile>
-struct SoftmaxRows {
+using RowsBlock = SoftmaxBlock<Tile::GROUPS * Tile::QUERY, Tile::KEY + Tile::VALUE, softmax_side<Body, Tile>(), Tile::STAGES,
+                               (softmax_side<Body, Tile>() > 0 ? 128 : 4) * Tile::GROUPS>;
+
+template <class Body, class Tile>
+struct SoftmaxRows : RowsBlock<Body, Tile> {
+    typedef RowsBlock<Body, Tile> Base;
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = Tile::BN, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr int SIDE = softmax_side<Body, Tile>(), STAGE = Tile::KEY + Tile::VALUE;
     // EVERY: each thread arrives where a stage is empty, as it has read of it by itself.
     static constexpr bool SPLIT = Tile::SPLIT, EVERY = SIDE > 0;
-    static constexpr unsigned WHOLE = 0xffffffffu;
+    using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
+    using Base::group, Base::warp, Base::lane, Base::local_row;
 
     const Args& g;
-    const float* sides;
-    unsigned queries, stages, full, empty, query_full, query_empty;
-    const int group, warp, lane;
     float score[BN / 8][4], sum[C / 8][4], product[SPLIT ? C / 8 : 1][4];
     Fragments<BN / 16, SPLIT> weights;
     float most[2], total[2], unit, norm[2];
@@ -30,17 +35,7 @@ struct SoftmaxRows {
     CellRows<Body, ROLE_M, ROLE_N> cells;
     typename Body::Fixed fixed;
 
-    __device__ __forceinline__ SoftmaxRows(const Args& g_, unsigned char* raw)
-        : g(g_), sides((const float*)(raw + GROUPS * Tile::QUERY + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
-        queries = shared_address(raw);
-        stages = queries + GROUPS * Tile::QUERY;
-        full = stages + STAGES * (STAGE + SIDE * 4);
-        empty = full + 8 * STAGES;
-        query_full = empty + 8 * STAGES;
-        query_empty = query_full + 8;
-    }
-
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, (EVERY ? 128 : 4) * GROUPS>(full, empty, query_full, query_empty); }
+    __device__ __forceinline__ SoftmaxRows(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
 
     __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
 
@@ -53,44 +48,33 @@ struct SoftmaxRows {
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
             const RowBlock b = row_block<Tile>(g, t);
-            ptx::mbarrier_wait_parity(query_empty, phase);
-            ptx::mbarrier_arrive_expect_tx(query_full, GROUPS * Tile::QUERY);
-            ptx::cp_async_bulk(queries, g.queries + (b.entry * down + b.row) * (GROUPS * Tile::QUERY), GROUPS * Tile::QUERY, query_full);
+            ptx::mbarrier_wait_parity(own_empty, phase);
+            ptx::mbarrier_arrive_expect_tx(own_full, GROUPS * Tile::QUERY);
+            ptx::cp_async_bulk(own, g.queries + (b.entry * down + b.row) * (GROUPS * Tile::QUERY), GROUPS * Tile::QUERY, own_full);
             const int count = columns_seen<Tile>(g, b.p.m);
             i64 at = b.entry * across;
 #pragma unroll 1
-            for (int n = 0; n < count; ++n, ++at) {
-                const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
-                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
-                ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
-                ptx::cp_async_bulk(to, g.keys + at * Tile::KEY, Tile::KEY, bar);
-                ptx::cp_async_bulk(to + Tile::KEY, g.values + at * Tile::VALUE, Tile::VALUE, bar);
-                if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), g.sides + at * SIDE, SIDE * 4, bar);
-                stage.advance();
-            }
+            for (int n = 0; n < count; ++n, ++at)
+                Base::fill(stage, g.keys + at * Tile::KEY, Tile::KEY, g.values + at * Tile::VALUE, Tile::VALUE, g.sides + at * SIDE);
         }
     }
 
-    // First of the two rows, eight apart, that a thread holds of the block's.
-    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
-
-
     // Products of the rows of q and k of these planes.
-    __device__ __forceinline__ void multiply_scores(unsigned own, unsigned keys, int plane_q, int plane_k, int keep) {
+    __device__ __forceinline__ void multiply_scores(unsigned mine, unsigned keys, int plane_q, int plane_k, int keep) {
 #pragma unroll
         for (int s = 0; s < E / 16; ++s)
-            ptx::wgmma_ss(H(), score, rows_matrix(own + plane_q * Tile::QUERY_PLANE + s / 4 * (64 * 128)) + s % 4 * 2,
+            ptx::wgmma_ss(H(), score, rows_matrix(mine + plane_q * Tile::QUERY_PLANE + s / 4 * (64 * 128)) + s % 4 * 2,
                           rows_matrix(keys + plane_k * Tile::KEY_PLANE + s / 4 * (BN * 128)) + s % 4 * 2, keep | (s > 0));
     }
     __device__ __forceinline__ void start_scores(int stage) {
-        const unsigned own = queries + group * Tile::QUERY, keys = stages + stage * STAGE;
+        const unsigned mine = own + group * Tile::QUERY, keys = stages + stage * STAGE;
         fence_accumulators(score);
         ptx::wgmma_fence();
         if (SPLIT) {
-            multiply_scores(own, keys, 0, 1, 0);
-            multiply_scores(own, keys, 1, 0, 1);
+            multiply_scores(mine, keys, 0, 1, 0);
+            multiply_scores(mine, keys, 1, 0, 1);
         }
-        multiply_scores(own, keys, 0, 0, SPLIT);
+        multiply_scores(mine, keys, 0, 0, SPLIT);
         ptx::wgmma_commit_group();
     }
 
@@ -117,16 +101,9 @@ struct SoftmaxRows {
     // What was multiplied, and the stage it came from, which is free then.
     __device__ __forceinline__ void settle_sums(int stage) {
         if constexpr (SPLIT) {
-            const float* units = sides + stage * SIDE + BN * (Body::COLUMN_ENDS + Body::DIFFERENCES) + lane % 4 * 2;
-#pragma unroll
-            for (int j = 0; j < C / 8; ++j) {
-                const float2 two = *(const float2*)(units + 8 * j);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    ptx::fence_operand(product[j][i]);
-                    sum[j][i] = fmaf(product[j][i], i % 2 ? two.y : two.x, sum[j][i]);
-                }
-            }
+            const float one[2] = {1.0f, 1.0f};
+            fence_accumulators(product);
+            add_by_columns(sum, product, sides + stage * SIDE + BN * (Body::COLUMN_ENDS + Body::DIFFERENCES) + lane % 4 * 2, one);
         } else {
             fence_accumulators(sum);
         }
@@ -143,27 +120,11 @@ struct SoftmaxRows {
         if constexpr (Body::DIFFERENCES)
             make_differences<Body, SPLIT, ROLE_M>(
                 score, norm, side + BN * Body::COLUMN_ENDS + lane % 4 * 2, c, g, b.p, b.p.m + local_row(), n * BN + lane % 4 * 2);
-#pragma unroll
-        for (int j = 0; j < BN / 8; ++j) {
-            float columns[2][AtLeastOne<Body::COLUMN_ENDS>::value];
-#pragma unroll
-            for (int o = 0; o < Body::COLUMN_ENDS; ++o) {
-                const float2 two = *(const float2*)(side + o * BN + 8 * j + lane % 4 * 2);
-                columns[0][o] = two.x;
-                columns[1][o] = two.y;
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float rows[AtLeastOne<Body::ROW_ENDS>::value];
-#pragma unroll
-                for (int o = 0; o < Body::ROW_ENDS; ++o) rows[o] = row_ends[o][i / 2];
-                typename Body::Registers s;
-                s.r0 = SPLIT && !Body::DIFFERENCES ? score[j][i] * c : score[j][i];
-                float cell[AtLeastOne<Body::CELL_ENDS>::value];
-                cells.read(cell, g, i / 2, n * BN + 8 * j + lane % 4 * 2 + i % 2);
-                score[j][i] = Body::entry(fixed, g.number, rows, columns[i % 2], cell, s);
-            }
-        }
+        each_entry<Body, false, SPLIT && !Body::DIFFERENCES, BN>(
+            score, row_ends, side + lane % 4 * 2, c, cells, g, n * BN + lane % 4 * 2,
+            [&](int j, int i, const float* rows, const float* columns, const float* cell, const typename Body::Registers& s) {
+                score[j][i] = Body::entry(fixed, g.number, rows, columns, cell, s);
+            });
         const int zero[2] = {0, 0};
         if (left[0] < BN || left[1] < BN) hide_columns(score, zero, left, -infinity<float>());
         make_weights<Tile::SHIFT>(score, most, total, scale);
@@ -189,16 +150,6 @@ struct SoftmaxRows {
 #pragma unroll
         for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] = 0.0f;
     }
-    // How many of the columns of tile n the two rows see.
-    __device__ __forceinline__ void count_left(i64 m0, int n, int (&left)[2]) const {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            left[h] = (int)g.size[ROLE_N] - n * BN;
-            const int seen = (int)m0 + local_row() + 8 * h + 1 - n * BN;
-            if (Tile::CAUSAL && seen < left[h]) left[h] = seen;
-        }
-    }
-
     // Results, and the logarithms of the rows' sums.
     __device__ __forceinline__ void end(const RowBlock& b) const {
         typedef typename Body::Result R;
@@ -234,14 +185,14 @@ struct SoftmaxRows {
             const float none[2] = {1.0f, 1.0f};
             float scale[2];
             int left[2];
-            ptx::mbarrier_wait_parity(query_full, phase);
+            ptx::mbarrier_wait_parity(own_full, phase);
             ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
             score_await_issue(group);
             start_scores(stage.at);
             score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
             ptx::wgmma_wait_group<0>();
             fence_accumulators(score);
-            count_left(b.p.m, 0, left);
+            columns_left<Tile>(left, g, b.p.m + local_row(), 0);
             weigh(stage.at, 0, b, left, scale);
             pack_fragments<H>(weights, score, none);
             int before = stage.at;
@@ -255,7 +206,7 @@ struct SoftmaxRows {
                 score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                 ptx::wgmma_wait_group<1>();
                 fence_accumulators(score);
-                count_left(b.p.m, n, left);
+                columns_left<Tile>(left, g, b.p.m + local_row(), n * BN);
                 weigh(stage.at, n, b, left, scale);
                 ptx::wgmma_wait_group<0>();
                 settle_sums(before);
@@ -266,7 +217,7 @@ struct SoftmaxRows {
                 stage.advance();
             }
             if constexpr (!EVERY) __syncwarp();
-            if (EVERY || lane == 0) ptx::mbarrier_arrive(query_empty);
+            if (EVERY || lane == 0) ptx::mbarrier_arrive(own_empty);
             start_sums(before);
             ptx::wgmma_wait_group<0>();
             settle_sums(before);

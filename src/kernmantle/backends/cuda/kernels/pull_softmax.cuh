@@ -8,11 +8,16 @@
 // row's scores are added up beside their product with k.
 #pragma once
 #include "pull_softmax_split.cuh"
+#include "softmax_block.cuh"
 
 namespace km {
 
 template <class Body, class Tile>
-struct SoftmaxPull {
+using PullBlock = SoftmaxBlock<Tile::OWN, Tile::FIRST + Tile::SECOND, Tile::OF_COLUMNS ? row_side<Body>() : column_side<Body>(), Tile::STAGES, 128 * Tile::GROUPS>;
+
+template <class Body, class Tile>
+struct SoftmaxPull : PullBlock<Body, Tile> {
+    typedef PullBlock<Body, Tile> Base;
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
@@ -23,13 +28,12 @@ struct SoftmaxPull {
     static constexpr int OWN_ENDS = OF_COLUMNS ? Body::COLUMN_ENDS : Body::ROW_ENDS, ENDS = OF_COLUMNS ? Body::ROW_ENDS : Body::COLUMN_ENDS;
     static constexpr int OWN_ENDS_AT = OF_COLUMNS ? 0 : 2, ENDS_AT = OF_COLUMNS ? 2 : 0;
     static constexpr int OWN_ROLE = OF_COLUMNS ? ROLE_N : ROLE_M, ROLE = OF_COLUMNS ? ROLE_M : ROLE_N;
-    static constexpr unsigned WHOLE = 0xffffffffu;
     static constexpr float LN2 = 0.693147181f;
 
+    using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
+    using Base::group, Base::warp, Base::lane, Base::local_row;
+
     const Args& g;
-    const float* sides;
-    unsigned own, stages, full, empty, own_full, own_empty;
-    const int group, warp, lane;
     float score[BN / 8][4], slope[BY_FIRST ? BN / 8 : 1][4];
     float by_first[BY_FIRST ? E / 8 : 1][4], by_second[BY_SECOND ? C / 8 : 1][4];
     float part[SPLIT ? (E > C ? E : C) / 8 : 1][4];
@@ -40,16 +44,7 @@ struct SoftmaxPull {
     CellRows<Body, OWN_ROLE, ROLE> cells;
     typename Body::Fixed fixed;
 
-    __device__ __forceinline__ SoftmaxPull(const Args& g_, unsigned char* raw)
-        : g(g_), sides((const float*)(raw + Tile::OWN + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
-        own = shared_address(raw);
-        stages = own + Tile::OWN;
-        full = stages + STAGES * (STAGE + SIDE * 4);
-        empty = full + 8 * STAGES;
-        own_full = empty + 8 * STAGES;
-        own_empty = own_full + 8;
-    }
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, 128 * GROUPS>(full, empty, own_full, own_empty); }
+    __device__ __forceinline__ SoftmaxPull(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
 
     // Blocks of own rows, pieces of 64 rows of a batch entry, and the pieces that a block passes over.
     __device__ __forceinline__ i64 own_blocks() const { return ceil_div(g.size[OWN_ROLE], BM); }
@@ -99,18 +94,10 @@ struct SoftmaxPull {
 #pragma unroll 1
             for (int n = begin_of(b.row); n < end; ++n) {
                 const i64 at = b.entry * across + n;
-                const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
-                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
-                ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
-                ptx::cp_async_bulk(to, one + at * Tile::FIRST, Tile::FIRST, bar);
-                ptx::cp_async_bulk(to + Tile::FIRST, two + at * Tile::SECOND, Tile::SECOND, bar);
-                ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), side + at * SIDE, SIDE * 4, bar);
-                stage.advance();
+                Base::fill(stage, one + at * Tile::FIRST, Tile::FIRST, two + at * Tile::SECOND, Tile::SECOND, side + at * SIDE);
             }
         }
     }
-
-    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
 
     // d = own rows times the rows of a stage, over WIDTH positions.
     template <int WIDTH>
@@ -214,36 +201,19 @@ struct SoftmaxPull {
                 score, norm, side + 64 * (ENDS_AT + ENDS) + lane % 4 * 2, c, g, b.p, b.row * BM + local_row(), n * BN + lane % 4 * 2);
         constexpr bool STEEP = BY_FIRST && !Body::CONSTANT_SLOPE;
         float steep[BN / 8][STEEP ? 4 : 1];
-#pragma unroll
-        for (int j = 0; j < BN / 8; ++j) {
-            const int at = 8 * j + lane % 4 * 2;
-            float other[2][AtLeastOne<ENDS>::value], logs[2] = {log[0], log[1]};
-#pragma unroll
-            for (int o = 0; o < ENDS; ++o) {
-                const float2 two = *(const float2*)(side + (ENDS_AT + o) * 64 + at);
-                other[0][o] = two.x;
-                other[1][o] = two.y;
-            }
-            if (OF_COLUMNS) {
-                const float2 two = *(const float2*)(side + at);
-                logs[0] = two.x;
-                logs[1] = two.y;
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float mine[AtLeastOne<OWN_ENDS>::value];
-#pragma unroll
-                for (int o = 0; o < OWN_ENDS; ++o) mine[o] = ends[o][i / 2];
-                typename Body::Registers s;
-                s.r0 = SPLIT && !DIFFERENCES ? score[j][i] * c : score[j][i];
-                const float *rows = OF_COLUMNS ? other[i % 2] : mine, *columns = OF_COLUMNS ? mine : other[i % 2];
-                float cell[AtLeastOne<Body::CELL_ENDS>::value];
-                cells.read(cell, g, i / 2, n * BN + at + i % 2);
+        float logs[2] = {log[0], log[1]};
+        each_entry<Body, OF_COLUMNS, SPLIT && !DIFFERENCES, 64>(
+            score, ends, side + ENDS_AT * 64 + lane % 4 * 2, c, cells, g, n * BN + lane % 4 * 2,
+            [&](int j, int i, const float* rows, const float* columns, const float* cell, const typename Body::Registers& s) {
+                if (OF_COLUMNS && i == 0) {
+                    const float2 two = *(const float2*)(side + 8 * j + lane % 4 * 2);
+                    logs[0] = two.x;
+                    logs[1] = two.y;
+                }
                 const float entry = Body::entry(fixed, g.number, rows, columns, cell, s);
                 if constexpr (STEEP) steep[j][i] = Body::slope(fixed, g.number, rows, columns, cell, s);
                 score[j][i] = ptx::ex2_approx_ftz(entry - logs[OF_COLUMNS ? i % 2 : i / 2]);
-            }
-        }
+            });
         const bool whole = from[0] <= 0 && from[1] <= 0 && to[0] >= BN && to[1] >= BN;
         if (!whole) hide_columns(score, from, to, 0.0f);
         settled();
@@ -273,22 +243,8 @@ struct SoftmaxPull {
     }
     __device__ __forceinline__ void pack_all() {
         const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
-        float scale[2] = {1.0f, 1.0f};
         if constexpr (BY_SECOND) pack_fragments<H>(weights, score, shift);
-        if constexpr (SPLIT && BY_FIRST) {
-            float top[2] = {0.0f, 0.0f};
-#pragma unroll
-            for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(slope[i / 4][i % 4]));
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 1));
-                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 2));
-                const HalfScale own_scale = HalfScale::of_largest(top[h]);
-                scale[h] = own_scale.scale;
-                row_unit[h] = own_scale.inverse;
-            }
-        }
-        if constexpr (BY_FIRST) pack_fragments<H>(slopes, slope, scale);
+        if constexpr (BY_FIRST) pack_by_rows<H>(slopes, row_unit, slope);
         if constexpr (BY_FIRST && DIFFERENCES) add_rows<H>(moved, slopes, slope);
     }
 

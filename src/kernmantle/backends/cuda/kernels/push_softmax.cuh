@@ -7,23 +7,27 @@
 // entry so far, as in apply_softmax.cuh.
 #pragma once
 #include "push_softmax_split.cuh"
+#include "softmax_block.cuh"
 
 namespace km {
 
 template <class Body, class Tile>
-struct SoftmaxPush {
+using PushBlock = SoftmaxBlock<Tile::OWN, Tile::STAGE, push_column_side<Body, Tile>(), Tile::STAGES, 128 * Tile::GROUPS>;
+
+template <class Body, class Tile>
+struct SoftmaxPush : PushBlock<Body, Tile> {
+    typedef PushBlock<Body, Tile> Base;
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS, BOTH = Tile::BOTH;
     static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = push_column_side<Body, Tile>(), OWN_SIDE = push_row_side<Body>();
-    static constexpr unsigned WHOLE = 0xffffffffu;
     static constexpr float LN2 = 0.693147181f;
 
+    using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
+    using Base::group, Base::warp, Base::lane, Base::local_row;
+
     const Args& g;
-    const float* sides;
-    unsigned own, stages, full, empty, own_full, own_empty;
-    const int group, warp, lane;
     float score[BN / 8][4], slope[BN / 8][4], sum[C / 8][4];
     float part[SPLIT ? BN / 8 : 1][4], result[BOTH ? C / 8 : 1][4];
     unsigned rows[IN_REGISTERS ? E / 16 : 1][4], moves[IN_REGISTERS ? E / 16 : 1][4];
@@ -34,16 +38,7 @@ struct SoftmaxPush {
     CellRows<Body, ROLE_M, ROLE_N> cells;
     typename Body::Fixed fixed;
 
-    __device__ __forceinline__ SoftmaxPush(const Args& g_, unsigned char* raw)
-        : g(g_), sides((const float*)(raw + Tile::OWN + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
-        own = shared_address(raw);
-        stages = own + Tile::OWN;
-        full = stages + STAGES * (STAGE + SIDE * 4);
-        empty = full + 8 * STAGES;
-        own_full = empty + 8 * STAGES;
-        own_empty = own_full + 8;
-    }
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, 128 * GROUPS>(full, empty, own_full, own_empty); }
+    __device__ __forceinline__ SoftmaxPush(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
 
     __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
 
@@ -64,19 +59,10 @@ struct SoftmaxPush {
             const int count = columns_seen<Tile>(g, b.p.m);
             i64 at = b.entry * across;
 #pragma unroll 1
-            for (int n = 0; n < count; ++n, ++at) {
-                const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
-                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
-                ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
-                ptx::cp_async_bulk(to, g.keys + at * (2 * KEY), 2 * KEY, bar);
-                ptx::cp_async_bulk(to + 2 * KEY, g.values + at * (2 * VALUE), 2 * VALUE, bar);
-                if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), g.column_sides + at * SIDE, SIDE * 4, bar);
-                stage.advance();
-            }
+            for (int n = 0; n < count; ++n, ++at)
+                Base::fill(stage, g.keys + at * (2 * KEY), 2 * KEY, g.values + at * (2 * VALUE), 2 * VALUE, g.column_sides + at * SIDE);
         }
     }
-
-    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
 
     // d = (keep ? d : 0) + own rows times the rows of a stage.
     __device__ __forceinline__ void multiply_rows(float (&d)[BN / 8][4], const unsigned (&fragments)[IN_REGISTERS ? E / 16 : 1][4], unsigned mine, unsigned theirs, int keep) {
@@ -146,15 +132,7 @@ struct SoftmaxPush {
             ptx::wgmma_commit_group();
             ptx::wgmma_wait_group<0>();
             fence_accumulators(part);
-#pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                const float2 two = *(const float2*)(units + 64 * piece + 8 * j + lane % 4 * 2);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float& mine = sum[8 * piece + j][i];
-                    mine = fmaf(part[j][i] * scale[i / 2], i % 2 ? two.y : two.x, mine);
-                }
-            }
+            add_by_columns(reinterpret_cast<float(&)[8][4]>(sum[8 * piece]), part, units + 64 * piece + lane % 4 * 2, scale);
         }
     }
     __device__ __forceinline__ void add_sums(int stage) {
@@ -171,43 +149,21 @@ struct SoftmaxPush {
     __device__ __forceinline__ void make_tile(int stage, int n, const RowBlock& b, const Settled& settled) {
         const float* side = sides + stage * SIDE;
         const int none[2] = {0, 0};
-        int left[2];  // columns of the tile that the two rows see
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            left[h] = (int)g.size[ROLE_N] - n * BN;
-            const int seen = (int)b.p.m + local_row() + 8 * h + 1 - n * BN;
-            if (Tile::CAUSAL && seen < left[h]) left[h] = seen;
-        }
+        int left[2];
+        columns_left<Tile>(left, g, b.p.m + local_row(), n * BN);
         fence_accumulators(score);
         float c = 1.0f, factor = LN2, steep[BN / 8][Body::CONSTANT_SLOPE ? 1 : 4];
         if (SPLIT) c = own_unit[0] * side[SIDE - 4];
         if constexpr (Body::CONSTANT_SLOPE) factor *= Body::constant_slope(fixed, g.number);
         const float* norms = side + 64 * Body::COLUMN_ENDS + lane % 4 * 2;
         if constexpr (Body::DIFFERENCES) make_differences<Body, SPLIT, ROLE_M>(score, norm, norms, c, g, b.p, b.p.m + local_row(), n * BN + lane % 4 * 2);
-#pragma unroll
-        for (int j = 0; j < BN / 8; ++j) {
-            const int at = 8 * j + lane % 4 * 2;
-            float columns[2][AtLeastOne<Body::COLUMN_ENDS>::value];
-#pragma unroll
-            for (int o = 0; o < Body::COLUMN_ENDS; ++o) {
-                const float2 two = *(const float2*)(side + o * 64 + at);
-                columns[0][o] = two.x;
-                columns[1][o] = two.y;
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float mine[AtLeastOne<Body::ROW_ENDS>::value];
-#pragma unroll
-                for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][i / 2];
-                typename Body::Registers s;
-                s.r0 = SPLIT && !Body::DIFFERENCES ? score[j][i] * c : score[j][i];
-                float cell[AtLeastOne<Body::CELL_ENDS>::value];
-                cells.read(cell, g, i / 2, n * BN + at + i % 2);
-                const float entry = Body::entry(fixed, g.number, mine, columns[i % 2], cell, s);
-                if constexpr (!Body::CONSTANT_SLOPE) steep[j][i] = Body::slope(fixed, g.number, mine, columns[i % 2], cell, s);
+        each_entry<Body, false, SPLIT && !Body::DIFFERENCES, 64>(
+            score, ends, side + lane % 4 * 2, c, cells, g, n * BN + lane % 4 * 2,
+            [&](int j, int i, const float* mine, const float* columns, const float* cell, const typename Body::Registers& s) {
+                const float entry = Body::entry(fixed, g.number, mine, columns, cell, s);
+                if constexpr (!Body::CONSTANT_SLOPE) steep[j][i] = Body::slope(fixed, g.number, mine, columns, cell, s);
                 score[j][i] = BOTH ? entry : ptx::ex2_approx_ftz(entry - log[i / 2]);
-            }
-        }
+            });
         const bool whole = left[0] >= BN && left[1] >= BN;
         if (!whole) hide_columns(score, none, left, BOTH ? -infinity<float>() : 0.0f);
         if constexpr (BOTH) make_weights<0>(score, most, total, scale);
@@ -243,22 +199,8 @@ struct SoftmaxPush {
     }
     __device__ __forceinline__ void pack_all() {
         const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
-        float scale[2] = {1.0f, 1.0f};
         pack_fragments<H>(weights, score, shift);
-        if constexpr (SPLIT) {
-            float top[2] = {0.0f, 0.0f};
-#pragma unroll
-            for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(slope[i / 4][i % 4]));
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 1));
-                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 2));
-                const HalfScale own_scale = HalfScale::of_largest(top[h]);
-                scale[h] = own_scale.scale;
-                row_unit[h] = own_scale.inverse;
-            }
-        }
-        pack_fragments<H>(slopes, slope, scale);
+        pack_by_rows<H>(slopes, row_unit, slope);
         add_rows<H>(moved, slopes, slope);
     }
 

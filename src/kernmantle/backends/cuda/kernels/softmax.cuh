@@ -10,6 +10,7 @@
 #include "fragments.cuh"
 #include "layout.cuh"
 #include "score.cuh"
+#include "specialized.cuh"
 
 namespace km {
 
@@ -50,21 +51,6 @@ __device__ constexpr int apply_softmax_shared_bytes() {
     return Tile::GROUPS * Tile::QUERY + Tile::STAGES * (Tile::KEY + Tile::VALUE + softmax_side<Body, Tile>() * 4 + 16) + 16;
 }
 
-// A task of blocks whose last warpgroup produces, by one thread, what the others consume.
-template <class Task, class Tile, int PRODUCER, int CONSUMER, class Args>
-__device__ __forceinline__ void run_specialized(const Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    Task task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
-}
-
 // Byte of position p of a row among ROWS rows.
 template <int ROWS>
 KM_DEVICE int piece_at(int row, int p) {
@@ -86,20 +72,6 @@ KM_DEVICE BatchEntry entry_at(const Args& g, i64 entry) {
     p.b = entry % g.size[ROLE_B];
     p.a = entry / g.size[ROLE_B];
     return p;
-}
-// Makes the barriers of stages and of the rows that stay, which are empty after as many ARRIVALS of consumers.
-template <int STAGES, int ARRIVALS>
-KM_DEVICE void prepare_barriers(unsigned full, unsigned empty, unsigned own_full, unsigned own_empty) {
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            ptx::mbarrier_init(full + 8 * i, 1);
-            ptx::mbarrier_init(empty + 8 * i, ARRIVALS);
-        }
-        ptx::mbarrier_init(own_full, 1);
-        ptx::mbarrier_init(own_empty, ARRIVALS);
-        ptx::fence_mbarrier_init();
-    }
-    __syncthreads();
 }
 // Batch entry and rows of the t-th block of rows; the last rows, which see most, come first where not all see the same.
 struct RowBlock {

@@ -6,6 +6,7 @@
 #pragma once
 #include "layout.cuh"
 #include "score.cuh"
+#include "specialized.cuh"
 #include "split_hi_lo.cuh"
 
 namespace km {
@@ -104,17 +105,8 @@ __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
 // suit products, or v does not, another kernel runs.
 template <class Rows, class Tile, int PRODUCER, int CONSUMER, class Args>
 __device__ __forceinline__ void run_rows(const Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
     if (__syncthreads_or(uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N]))) return;
-    Rows task(g, raw);
-    task.prepare();
-    if (task.group == Tile::GROUPS) {
-        ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER>();
-        task.consume();
-    }
+    run_specialized<Rows, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

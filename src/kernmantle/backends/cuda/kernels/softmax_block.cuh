@@ -1,0 +1,127 @@
+// A block of softmax-weighted sums, their gradients or tangents: its own rows, stages of tiles of the other side, which one
+// thread fills, and entries and fragments that consumers make of scores.
+#pragma once
+#include "softmax.cuh"
+
+namespace km {
+
+// OWN bytes of rows that stay, STAGES of STAGE bytes of tiles and SIDE numbers that go with them. What was read is free after as
+// many ARRIVALS.
+template <int OWN, int STAGE, int SIDE, int STAGES, int ARRIVALS>
+struct SoftmaxBlock {
+    const float* sides;
+    unsigned own, stages, full, empty, own_full, own_empty;
+    const int group, warp, lane;
+
+    __device__ __forceinline__ SoftmaxBlock(unsigned char* raw)
+        : sides((const float*)(raw + OWN + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
+        own = shared_address(raw);
+        stages = own + OWN;
+        full = stages + STAGES * (STAGE + SIDE * 4);
+        empty = full + 8 * STAGES;
+        own_full = empty + 8 * STAGES;
+        own_empty = own_full + 8;
+    }
+    __device__ __forceinline__ void prepare() const {
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < STAGES; ++i) {
+                ptx::mbarrier_init(full + 8 * i, 1);
+                ptx::mbarrier_init(empty + 8 * i, ARRIVALS);
+            }
+            ptx::mbarrier_init(own_full, 1);
+            ptx::mbarrier_init(own_empty, ARRIVALS);
+            ptx::fence_mbarrier_init();
+        }
+        __syncthreads();
+    }
+
+    // By the thread that fills: bytes of both arrays of a tile, and its side.
+    __device__ __forceinline__ void fill(
+        Stage<STAGES>& stage, const unsigned char* one, int first, const unsigned char* two, int second, const float* side) const {
+        const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
+        ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+        ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
+        ptx::cp_async_bulk(to, one, first, bar);
+        ptx::cp_async_bulk(to + first, two, second, bar);
+        if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), side, SIDE * 4, bar);
+        stage.advance();
+    }
+
+    // First of the two rows, eight apart, that a thread holds of the block's.
+    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
+};
+
+// Calls use(j, i, rows, columns, cell, s) for the cells of a thread: what entries read of their row, column and their own, and their
+// sums, scores times c. others: of what goes with the tile, PITCH numbers an end, from the thread's first column on; own: ends of
+// its two rows, which are those of columns OF_COLUMNS.
+template <class Body, bool OF_COLUMNS, bool SCALES, int PITCH, int OWN_ENDS, int BLOCKS, class Cells, class Args, class Use>
+KM_DEVICE void each_entry(
+    const float (&score)[BLOCKS][4], const float (&own)[OWN_ENDS][2], const float* others, float c, const Cells& cells, const Args& g, int other, const Use& use) {
+    constexpr int OWN = OF_COLUMNS ? Body::COLUMN_ENDS : Body::ROW_ENDS, ENDS = OF_COLUMNS ? Body::ROW_ENDS : Body::COLUMN_ENDS;
+#pragma unroll
+    for (int j = 0; j < BLOCKS; ++j) {
+        float theirs[2][AtLeastOne<ENDS>::value];
+#pragma unroll
+        for (int o = 0; o < ENDS; ++o) {
+            const float2 two = *(const float2*)(others + o * PITCH + 8 * j);
+            theirs[0][o] = two.x;
+            theirs[1][o] = two.y;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float mine[OWN_ENDS], cell[AtLeastOne<Body::CELL_ENDS>::value];
+#pragma unroll
+            for (int o = 0; o < OWN; ++o) mine[o] = own[o][i / 2];
+            typename Body::Registers s;
+            s.r0 = SCALES ? score[j][i] * c : score[j][i];
+            cells.read(cell, g, i / 2, other + 8 * j + i % 2);
+            if constexpr (OF_COLUMNS)
+                use(j, i, theirs[i % 2], mine, cell, s);
+            else
+                use(j, i, mine, theirs[i % 2], cell, s);
+        }
+    }
+}
+
+// How many of the columns from `from` on the two rows from `row` on see.
+template <class Tile, class Args>
+KM_DEVICE void columns_left(int (&left)[2], const Args& g, i64 row, int from) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        left[h] = (int)g.size[ROLE_N] - from;
+        const int seen = (int)row + 8 * h + 1 - from;
+        if (Tile::CAUSAL && seen < left[h]) left[h] = seen;
+    }
+}
+
+// Fragments of cells of float32 by the power of two that suits each row, whose inverse is its unit; of halves as they are.
+template <class H, bool SPLIT, int STEPS>
+KM_DEVICE void pack_by_rows(Fragments<STEPS, SPLIT>& to, float (&unit)[2], const float (&from)[2 * STEPS][4]) {
+    float scale[2] = {1.0f, 1.0f}, top[2] = {0.0f, 0.0f};
+    if constexpr (SPLIT) {
+#pragma unroll
+        for (int i = 0; i < 8 * STEPS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(from[i / 4][i % 4]));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
+            top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
+            const HalfScale own = HalfScale::of_largest(top[h]);
+            scale[h] = own.scale;
+            unit[h] = own.inverse;
+        }
+    }
+    pack_fragments<H>(to, from, scale);
+}
+
+// sum += product, a thread's cells, times the units of their columns, from `units` on.
+template <int BLOCKS>
+KM_DEVICE void add_by_columns(float (&sum)[BLOCKS][4], float (&product)[BLOCKS][4], const float* units, const float (&scale)[2]) {
+#pragma unroll
+    for (int j = 0; j < BLOCKS; ++j) {
+        const float2 two = *(const float2*)(units + 8 * j);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[j][i] = fmaf(product[j][i] * scale[i / 2], i % 2 ? two.y : two.x, sum[j][i]);
+    }
+}
+
+}  // namespace km

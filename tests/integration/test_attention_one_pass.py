@@ -85,8 +85,9 @@ def passes(monkeypatch, together):
 
     def allocated(self, tensors):
         result, logs = dense(self, tensors)
-        unset = (torch.full_like(t, math.nan) for t in (result, logs, result))
-        return [t.to(dtype) for t, dtype in zip(unset, (tensors[-1].dtype, torch.float32, tensors[-1].dtype), strict=True)]
+        stored = tensors[-1].dtype
+        unset = ((result, stored), (logs, torch.float32), (result, stored))
+        return [torch.full_like(t, math.nan, dtype=dtype) for t, dtype in unset]
 
     def duals(self, tensors, moves, outs):
         ran.append("duals")

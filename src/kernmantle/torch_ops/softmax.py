@@ -129,7 +129,7 @@ class SoftmaxTask:
         return tangent
 
     def allocated(self, tensors: Tensors) -> list[torch.Tensor]:
-        """Return new tensors for the sums, the logarithms of the rows' weights and the tangent: what ``duals`` writes."""
+        """Return new tensors for what ``duals`` writes: the sums, the logarithms of the rows' weights, the tangent."""
         return _bound(self.text, DUALS, tensors).allocated(tensors[0].device)
 
     def duals(self, tensors: Tensors, moves: Tensors, outs: Tensors) -> None:

@@ -201,6 +201,12 @@ def _recursive(known: int, held: int) -> Case:
     return _learning_case("feature machine", title, known, held, _machine, Peer("xrfm", _xrfm, "xrfm"))
 
 
+def _process(known: int, held: int, searched: int = 10) -> Case:
+    title = f"Gaussian process, a bandwidth a column, {searched} steps of its search"
+    ours = own("GaussianProcessRegressor", ard=True, max_iter=searched)
+    return _learning_case("process", title, known, held, ours)
+
+
 def _cdist(p: float) -> Peer:
     return Peer("torch.cdist, topk", _chunks(lambda x, y: torch.cdist(x, y, p=p)))
 
@@ -223,5 +229,6 @@ CPU_SUITE = Suite(
         _near_case(5_000, 20_000, COLUMNS, 2, Peer(SKLEARN, _sklearn_nearest(2.0), SKLEARN)),
         _ridge(5_000, 1_000, Peer(SKLEARN, _sklearn_ridge, SKLEARN)),
         _recursive(2_000, 500),
+        _process(5_000, 500),
     ),
 )

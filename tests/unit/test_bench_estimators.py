@@ -40,6 +40,11 @@ def test_feature_machines_explain_equally_much():
     assert abs(found["kernmantle"]["error"] - found["xrfm"]["error"]) < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_search_that_is_cut_short_explains_much():
+    assert results(estimators._process(300, 50))["kernmantle"]["status"] == "ok"
+
+
 def test_a_model_that_explains_nothing_is_wrong():
     mean = Peer("mean", lambda given: lambda: estimators.explained(torch.zeros_like(given["truth"]), given))
     assert results(estimators._ridge(600, 100, mean))["mean"]["status"] == "wrong"

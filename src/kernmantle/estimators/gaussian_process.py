@@ -82,7 +82,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         "cholesky" stores the matrix. "cg" never does: the likelihood is an estimate from 8 random vectors, the same at
         every step. With "sketch_and_project" hyperparameters are those of 2000 random rows, and the posterior of all
         rows is that of 64 sampled functions (:func:`kernmantle.linalg.pathwise_posterior`), whose spread is the
-        standard deviation, to a tenth; covariances are not there. "auto" takes "cg" from 5000 and
+        standard deviation, to a tenth; covariances are not there. "auto" takes "cg" from 10 000 and
         "sketch_and_project" from 30 000 rows on.
     random_state : int, RandomState or None
         Draws the beginnings of further searches.

@@ -24,7 +24,7 @@ FLAT = 1e-3
 WORSE = 10.0
 """By how much a index without a posterior is worse than the best, to a line search, which cannot step over NaN."""
 ITERATED = 10_000
-"""Rows from which on the matrix is not factored. An evaluation of 5000 rows of 54 columns with a bandwidth each takes 4.6
+"""Rows from which on the matrix is not factored. An evaluation of 5000 rows of 54 columns, a bandwidth each, takes 4.6
 s of two cores factored and 9 s by iterations; the one grows with the cube of the rows, the other with the square."""
 PROBES, STEPS, RANK, COLUMNS = 8, 20, 200, 256
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}

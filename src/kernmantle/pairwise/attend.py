@@ -154,14 +154,14 @@ def attention(
 
     Notes
     -----
-    On Hopper GPUs functions of the inner product, or of the squared distance, of at most 128 numbers, times at most
-    128 columns, take one pass on tensor cores, and one more for their first gradients, or for their tangent in forward
+    On Hopper GPUs functions of the inner product, or of the squared distance, of at most 128 numbers, times at most 128
+    columns, take one pass on tensor cores, and one more for their first gradients, or for their tangent in forward
     mode: float32 in float32's accuracy, halves as they are. Both are made in the same pass where scores are an inner
-    product of at most 64 halves, times a number, and v has at most 64 columns. The inner product itself otherwise runs, without a
-    transform, as ``torch.nn.functional.scaled_dot_product_attention``. The derivatives of both end at the first; the
-    second and further ones are taken of the program. Other scores take two passes: the normaliser of each row, then its
-    weighted sum. Gradients of every order, ``torch.func`` and forward mode exist for q, k, v, a mask of numbers, a
-    scale and the hyperparameters of a score.
+    product of at most 64 halves, times a number, and v has at most 64 columns. The inner product itself otherwise runs,
+    without a transform, as ``torch.nn.functional.scaled_dot_product_attention``. The derivatives of both end at the
+    first; the second and further ones are taken of the program. Other scores take two passes: the normaliser of each
+    row, then its weighted sum. Gradients of every order, ``torch.func`` and forward mode exist for q, k, v, a mask of
+    numbers, a scale and the hyperparameters of a score.
 
     Cost of two passes: the map twice for every pair of rows and feature, and l s c multiplications; memory of inputs
     and result, and 64 MB in a backward pass, 256 MB on GPUs, in which the scores are computed again by blocks. One pass

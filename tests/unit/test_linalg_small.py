@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -88,14 +90,39 @@ def test_factors_and_solutions_come_from_one_call(host, shapes, lower, overwrite
     assert host.calls == [(True, True, False)] * 2
 
 
-def test_what_shares_a_matrix_or_has_a_gradient_is_factored_once(host):
-    a, b, eye = spd(5, 5), normal(4, 5, 2, seed=1), torch.eye(4, dtype=torch.float64)
+def test_what_shares_a_matrix_is_factored_once(host):
+    a, b = spd(5, 5), normal(4, 5, 2, seed=1)
     for solve in (km.linalg.solve_cholesky, km.linalg.solve_lu):
         for given in (a, a.expand(4, 5, 5)):
             assert_close(solve(given, b).x, torch.linalg.solve(a, b), depth=1000)
-        root, side = normal(3, 4, 4).requires_grad_(), normal(3, 4, 2, seed=3).requires_grad_()
-        assert torch.autograd.gradcheck(lambda r, s, solve=solve: solve(r @ r.mT + eye, s).x, (root, side))
     assert all(factors != solves for factors, solves, _ in host.calls)
+
+
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu, "upper"])
+def test_a_step_factors_and_solves_in_one_call_and_solves_once_back(host, solve):
+    solve = partial(km.linalg.solve_cholesky, lower=False) if solve == "upper" else solve
+    root, side = normal(3, 4, 4).requires_grad_(), normal(3, 4, 2, seed=3).requires_grad_()
+    eye = torch.eye(4, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda r, s: solve(r @ r.mT + eye, s).x, (root, side))
+    assert torch.autograd.gradgradcheck(lambda r, s: solve(r @ r.mT + eye, s).x, (root, side))
+    host.calls.clear()
+    shared = normal(3, 4, 1, seed=5).requires_grad_()
+    found = solve((root @ root.mT + eye).detach().requires_grad_(), shared.expand(3, 4, 2))
+    torch.autograd.grad(found.x.sum(), shared)
+    assert [(factors, solves) for factors, solves, _ in host.calls] == [(True, True), (False, True)]
+
+
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
+def test_gradients_of_what_failed_are_no_numbers(solve):
+    a = torch.stack([spd(3, 3), torch.zeros(3, 3, dtype=torch.float64)]).requires_grad_()
+    b = normal(2, 3, 1).requires_grad_()
+    found = solve(a, b, check_errors=False)
+    assert found.info.ne(0).tolist() == [False, True]
+    of_a, of_b = torch.autograd.grad(found.x.sum(), (a, b))
+    exact = torch.autograd.grad(torch.linalg.solve(a[0], b[0]).sum(), (a, b))
+    assert_close(of_b[0], exact[1][0], depth=1000)
+    assert not of_a[1].isfinite().any()
+    assert found.x[1].isnan().all()
 
 
 def test_a_sign_that_torch_has_put_off_is_taken():

@@ -30,14 +30,16 @@ class Solver(Protocol):
 
 class _Solved(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, solver: Solver) -> torch.Tensor:
-        x = solver.solve(b)
+    def forward(
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, solver: Solver, found: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
+        x = found[0] if found else solver.solve(b)
         ctx.solver = solver
         ctx.save_for_backward(a, x)
         return x
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         a, x = ctx.saved_tensors
         solver: Solver = ctx.solver
         of_b = solved(a if solver.symmetric else a.mT, gradients[0], solver.adjoint())
@@ -46,14 +48,19 @@ class _Solved(torch.autograd.Function):
             of_a = (of_b * (-0.5 if solver.symmetric else -1)) @ x.mT
             of_a = of_a + of_a.mT if solver.symmetric else of_a
             of_a = of_a if of_a.shape == a.shape else of_a.sum_to_size(a.shape)
-        return of_a, of_b, None
+        return of_a, of_b, None, None
 
 
-def solved(a: torch.Tensor, b: torch.Tensor, solver: Solver, overwrite: bool = False) -> torch.Tensor:
-    """``a⁻¹ b`` from a solver of a, with gradients of every order by both; b has the batch of the result."""
+def solved(
+    a: torch.Tensor, b: torch.Tensor, solver: Solver, overwrite: bool = False, x: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``a⁻¹ b`` from a solver of a, with gradients of every order by both; b has the batch of the result.
+
+    ``x`` is that result where it is there already.
+    """
     if is_transformed() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        return _Solved.apply(a, b, solver)  # pyright: ignore[reportReturnType]
-    return solver.solve(b, overwrite)
+        return _Solved.apply(a, b, solver, () if x is None else (x,))  # pyright: ignore[reportReturnType]
+    return solver.solve(b, overwrite) if x is None else x
 
 
 class _LogDeterminant(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -289,7 +290,7 @@ def solve_lu(
     if check:
         check_values(pair.a, symmetric=False)
     if not refined.steps and small.at_once(pair):
-        return small.solution(pair, True, True, overwrite_b, MEANING if check_errors else "")
+        return small.solution(pair, None, overwrite_b, check_errors and MEANING, partial(Factors, transpose=False))
     with torch.no_grad(), enough_memory("lu", pair.a):
         source = pair.a.detach() if overwrite_a else compact(pair.a.detach())
         work, pivots, info, ran = _factorise(refined.narrowed(source), overwrite_a or refined.steps > 0)

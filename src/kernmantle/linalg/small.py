@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..torch_ops import cuda_system
 from ..torch_ops.cuda_system import Arrays
-from ..torch_ops.torch_private import is_untracked
+from ..torch_ops.torch_private import is_tracked, plain
 from .arguments import System, check_overwrite, compact, enough_memory
+from .implicit import Solver, solved
 from .solution import Solution, check_target, raise_for
 
 RAN = "one kernel for small systems"
@@ -54,24 +55,39 @@ def solve(
 
 
 def at_once(pair: System) -> bool:
-    """Whether factors and solutions can be had together: every matrix has its own side, and nothing is watching."""
+    """Whether factors and solutions can be had together: every matrix has its own side, and autograd alone watches."""
     if not takes(pair.a) or 0 in pair.shape or compact(pair.a).shape[:-2] != pair.shape[:-2]:
         return False
-    return is_untracked([pair.a, pair.b])
+    return plain([pair.a, pair.b])
 
 
-def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meaning: str) -> Solution:
-    """Return the solution where :func:`at_once` says so; raises for the infos if there is something to say of them."""
+def solution(
+    pair: System, lower: bool | None, overwrite_b: bool, meaning: str | bool | None, solver: Callable[..., Solver]
+) -> Solution:
+    """Return the solution where :func:`at_once` says so; raises for the infos if there is something to say of them.
+
+    By LU factors with pivots, or by the triangle that is read, ``lower`` or not, of which ``solver`` makes what
+    gradients solve with.
+    """
     a, b = pair.a, pair.b
     if overwrite_b:
         check_overwrite(b, "b")
         check_target(b, pair.shape)
-    with enough_memory("lu" if pivoted else "cholesky", a):
+    pivoted, recorded = lower is None, is_tracked([a, b])
+    sides = b if b.shape == pair.shape else b.expand(pair.shape)
+    with torch.no_grad(), enough_memory("lu" if pivoted else "cholesky", a):
         x = _target(b, overwrite_b, pair.shape)
         info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
-        sides = b if b.shape == pair.shape else b.expand(pair.shape)
-        arrays = Arrays(_items(a if lower else a.mT), info=info, b=_items(sides), x=_items(x))
+        factors = a.new_empty(a.shape) if recorded else None
+        pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if recorded and pivoted else None
+        arrays = Arrays(
+            _items(a.mT if lower is False else a), None if factors is None else _items(factors), pivots, info
+        )
+        arrays.b, arrays.x = _items(sides), _items(x)
         cuda_system.run(arrays, pivoted)
     if meaning:
-        raise_for(info, meaning)
+        raise_for(info, str(meaning))
+    if factors is not None:
+        own = solver(factors, pivots) if pivoted else solver(factors if lower else factors.mT)
+        x = solved(a, sides, own, x=x)
     return Solution(pair.finished(b.copy_(x) if overwrite_b and x is not b else x), pair.wrap(info), RAN)

@@ -379,19 +379,25 @@ _READ_TOGETHER, _PRODUCT_TOGETHER, _STORE_TOGETHER, _STORE_ALONE = 14, 5, 10, 40
 _ROUND, _WORDS = 700, 4
 
 
+def preparing_cycles(plan: MmaPlan) -> int:
+    """Return the cycles in which a block prepares its factors."""
+    words = [-(-phase.mode.columns // LANES) * -(-phase.mode.rows // LANES) * 128 for phase in plan.phases]
+    rounds = sum(-(-own // (_WORDS * plan.threads)) for own in words)
+    return rounds * (1 + (plan.tensor.products > 1)) * _ROUND
+
+
 def waiting_cycles(plan: MmaPlan, tiles: int, processors: int) -> float:
     """Return the cycles of a pass over few tiles: those in which warps wait, or those of the busiest multiprocessor."""
-    rounds, chain, work, products = 0, 0, 0.0, plan.tensor.products
+    chain, work, products = 0, 0.0, plan.tensor.products
     for phase in plan.phases:
         deep, wide = -(-phase.mode.columns // LANES), -(-phase.mode.rows // LANES)
-        rounds += -(-deep * wide * 128 // (_WORDS * plan.threads)) * (1 + (products > 1))
         own = deep * _READ * min(2, products) + deep * wide * products * _PRODUCT + wide * _STORE
         chain += -(-phase.units // plan.group) * (_UNIT + phase.tiles * own)
         store = _STORE_ALONE / plan.layout.out_width if phase is plan.phases[-1] else _STORE_TOGETHER
         own = deep * _READ_TOGETHER * min(2, products) + deep * wide * products * _PRODUCT_TOGETHER + wide * store
         work += phase.units * phase.tiles * own
     waves = -(-tiles * plan.group // (plan.warps * processors))
-    return rounds * _ROUND + waves * max(chain, plan.warps // plan.group * work)
+    return waves * max(chain, plan.warps // plan.group * work)
 
 
 def spread(plans: Sequence[MmaPlan], entries: int, right: int, processors: int) -> tuple[MmaPlan, ...]:
@@ -409,7 +415,11 @@ def spread(plans: Sequence[MmaPlan], entries: int, right: int, processors: int) 
         for group in range(own.group, own.warps + 1)
         if own.warps % group == 0 and group <= own.phases[0].units
     ]
-    return tuple(sorted(found, key=lambda own: waiting_cycles(own, own.count(entries, right), processors)))
+
+    def cycles(own: MmaPlan) -> float:
+        return preparing_cycles(own) + waiting_cycles(own, own.count(entries, right), processors)
+
+    return tuple(sorted(found, key=cycles))
 
 
 def is_small(plan: MmaPlan, tiles: int, processors: int) -> bool:

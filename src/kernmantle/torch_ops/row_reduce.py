@@ -153,7 +153,7 @@ class BoundApply:
     def task(self, numbers: Mapping[str, Any], info: RunInfo) -> Task:
         """Return the apply with parameters by name, for a call whose derivatives are recorded."""
         own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
-        return Task(self.text, self.types, own, info)
+        return Task(self.text, self.types, own, info, self.program)
 
 
 def bind_apply(
@@ -169,12 +169,13 @@ def bind_apply(
 
 @dataclass(frozen=True)
 class Task:
-    """An apply as texts, with its numbers; ``info`` takes the route."""
+    """An apply as texts, with its numbers; ``info`` takes the route, ``program`` is its bound call if it has one."""
 
     text: str
     types: str
     numbers: Sequence[Any]
     info: RunInfo = field(default_factory=RunInfo, compare=False)
+    program: BoundProgram | None = field(default=None, compare=False)
 
     @property
     def apply(self) -> Apply:
@@ -184,6 +185,8 @@ class Task:
     def evaluate(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the results; the operator records derivatives, a call that nothing watches does not."""
         if plain(tensors) and not torch.compiler.is_compiling():
+            if self.program is not None:
+                return self.program.results(tensors, self.numbers)
             return run(self.text, self.types, tensors, self.numbers, self.info)
         return _operator(tensors, *packed(self.numbers), self.text, self.types)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import zip_longest
@@ -255,7 +254,7 @@ def _backward(
 
 def _of_v(task: Task, tensors: Tensors, cotangent: torch.Tensor) -> torch.Tensor:
     """Return the product of the transposed matrix and a cotangent."""
-    own = replace(task, text=transposed(task.text), info=RunInfo())
+    own = Task(transposed(task.text), task.types, task.numbers)
     swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
     return _evaluate(own, [*swapped, cotangent])
 

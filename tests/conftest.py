@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for variable in [name for name in os.environ if name.startswith("KERNMANTLE_")]:
         del os.environ[variable]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of some hundred processes compiles the library's files
     # Of workers and of what they start: threads that wait by spinning take each other's cores, up to 14 times as long.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

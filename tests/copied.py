@@ -19,7 +19,7 @@ class Copy:
         self, root: Path, edits: Iterable[tuple[str, str, str]], files: Mapping[str, str] | None = None
     ) -> None:
         self.root = root
-        without = shutil.ignore_patterns("__pycache__", "results")
+        without = shutil.ignore_patterns("results")  # bytecode goes along: it is that of files with the same times
         shutil.copytree(PACKAGE, root / "src" / "kernmantle", ignore=without)
         for folder in ("tests", "benchmarks"):
             shutil.copytree(ROOT / folder, root / folder, ignore=without)

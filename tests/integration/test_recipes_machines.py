@@ -6,6 +6,8 @@ Only what the recipe names is written; wrong entries must make a test fail.
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ from ..copied import Copy
 from ..source import ROOT
 
 TILES, ARCH, BACKEND = (f"src/kernmantle/backends/{file}" for file in ("cuda/tiles.py", "cuda/arch.py", "madeup"))
-COMPILED = "tests/backend/test_cuda_compile.py"
+COMPILED, LAYERS = "tests/backend/test_cuda_compile.py", "tests/unit/test_layers.py"
+CONTRACT = "tests/integration/test_contract.py"
 TILE = '    Tile("madeup", 16, 16, {cells}, 16, 1, 4, 2, 0.0),\n'
 GENERATION = '    Arch("sm_999", "sm_90a", _HOPPER, 132, {block} << 10, 228 << 10, threads_per_sm=2048),\n'
 ROW = '''"""A made-up machine: the nest as loops over the CPU's memory."""
@@ -123,47 +126,57 @@ def folder(right: bool) -> dict[str, str]:
     return {f"{BACKEND}/__init__.py": ROW, f"{BACKEND}/loops.py": loops}
 
 
-@pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    return Copy(tmp_path_factory.mktemp("right"), edits(True), folder(True))
+class Machines(Copy):
+    """The copy with all of them, the wrong ones or the right ones."""
+
+    def __init__(self, root: Path, right: bool) -> None:
+        super().__init__(root, edits(right), folder(right))
+        self.names = "madeup or cards" + " or sm_999" * right
+
+    @cache  # noqa: B019
+    def outcomes(self) -> str:
+        """What the tests of the new rows and of the new folder came to, a line each."""
+        files = [COMPILED, "tests/unit/test_arch.py", LAYERS, f"{CONTRACT}::test_an_equation"]
+        return self.tests("-k", self.names, *files)
+
+    def of(self, part: str, *files: str) -> set[str]:
+        """Outcomes of the tests of some files, or of all, with a part of a name."""
+        found = re.findall(rf"^(PASSED|FAILED|ERROR) (\S+?)::\S*{re.escape(part)}", self.outcomes(), re.MULTILINE)
+        return {result for result, file in found if not files or file in files}
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    return Copy(tmp_path_factory.mktemp("wrong"), edits(False), folder(False))
+def right(tmp_path_factory: pytest.TempPathFactory) -> Machines:
+    return Machines(tmp_path_factory.mktemp("right"), True)
 
 
-def outcomes(text: str, part: str) -> set[str]:
-    """Outcomes of the tests with a part of a name."""
-    return set(re.findall(rf"^(PASSED|FAILED|ERROR) \S*{re.escape(part)}", text, re.MULTILINE))
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Machines:
+    return Machines(tmp_path_factory.mktemp("wrong"), False)
 
 
 @pytest.mark.slow
 def test_a_tile_is_a_row(right, wrong):
-    assert outcomes(right.tests("-k", "every_tile and madeup", COMPILED), "[madeup]") == {"PASSED"}
-    assert outcomes(wrong.tests("-k", "every_tile and madeup", COMPILED), "[madeup]") == {"FAILED"}
+    assert right.of("[madeup]", COMPILED) == {"PASSED"}, right.outcomes()[-4000:]
+    assert wrong.of("[madeup]", COMPILED) == {"FAILED"}
 
 
 @pytest.mark.slow
 def test_a_generation_is_a_row(right, wrong):
-    files = [COMPILED, "tests/unit/test_arch.py"]
-    found = right.tests("-k", "sm_999 or cards", *files)
-    assert outcomes(found, "[sm_999]") == outcomes(found, "rows_with_multiprocessors") == {"PASSED"}, found
-    assert outcomes(wrong.tests("-k", "sm_999 or cards", *files), "") == {"PASSED", "FAILED"}
+    assert right.of("[sm_999]") == right.of("rows_with_multiprocessors") == {"PASSED"}, right.outcomes()[-4000:]
+    assert wrong.of("rows_with_multiprocessors") == {"FAILED"}
     assert "sm_999" in right.run("-m", "kernmantle", "inspect", "--help")
 
 
+@pytest.mark.slow
 def test_a_backend_is_a_folder(right, wrong):
     assert right.run("-c", PROGRAM).strip() == "works"
-    assert "AssertionError" in wrong.run("-c", PROGRAM)
-    assert "no: its results are wrong" in wrong.run(
-        "-c", "from kernmantle.cli.info import backend_state as state; print(state('madeup'))"
-    )
-    with_layers = right.tests(
-        "-k", "madeup", "tests/unit/test_layers.py", "tests/integration/test_contract.py::test_an_equation"
-    )
-    assert "FAILED" not in with_layers, with_layers[-3000:]
-    assert outcomes(with_layers, "madeup.loops]") == {"PASSED"}
+    said = wrong.run("-c", f"from kernmantle.cli.info import backend_state as state; print(state('madeup'))\n{PROGRAM}")
+    assert "no: its results are wrong" in said
+    assert "AssertionError" in said
+    assert "FAILED" not in right.of("madeup"), right.outcomes()[-3000:]
+    assert right.of("madeup.loops]", LAYERS) == right.of("[madeup-", CONTRACT) == {"PASSED"}
+    assert "FAILED" in wrong.of("[madeup-", CONTRACT)
 
 
 def test_the_page_of_recipes_names_these_files():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any
 
@@ -27,6 +26,7 @@ from kernmantle.ir.ops import evaluate
 from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.torch_ops import cuda_softmax
 
+from ..cases import pairwise
 from .test_cuda_compile import CARDS
 
 exp, tanh = FUNCTIONS["exp"], FUNCTIONS["tanh"]
@@ -69,8 +69,8 @@ SPILLED = {"capped": 192, "table": 64, "squares": 8}
 @pytest.mark.parametrize(
     ("name", "dtype", "how"),
     [
-        *itertools.product(["product", "capped", "table", "squares"], ["bf16", "f32"], HOW),
-        *(("product", "f16", how) for how in [*HOW, DUALS]), ("product", "bf16", DUALS), ("sloped", "bf16", DUALS),
+        *pairwise(["product", "capped", "table", "squares"], ["bf16", "f32"], HOW), ("product", "f16", GRADIENTS),
+        *((name, dtype, DUALS) for name, dtype in [("product", "f16"), ("product", "bf16"), ("sloped", "bf16")]),
     ],
 )  # fmt: skip
 def test_compiles_without_serialised_products(name: str, dtype: str, how: str) -> None:
@@ -85,11 +85,13 @@ def test_compiles_without_serialised_products(name: str, dtype: str, how: str) -
     assert set(kernels.values()) == {"0"}
 
 
-@pytest.mark.parametrize(("k", "width", "causal"), [(32, 32, True), (80, 64, False), (128, 128, True), (1, 5, False)])
-@pytest.mark.parametrize(("dtype", "how"), [*itertools.product(["bf16", "f32"], HOW), ("f16", DUALS)])
-def test_all_widths_compile(how: str, dtype: str, k: int, width: int, causal: bool) -> None:
-    if how == DUALS and max(k, width) > 64:
-        pytest.skip("these are of narrow rows")
+WIDTHS = [(32, 32, True), (80, 64, False), (128, 128, True), (1, 5, False)]
+NARROW = [(DUALS, "f16", WIDTHS[0]), (DUALS, "f16", WIDTHS[3])]
+
+
+@pytest.mark.parametrize(("how", "dtype", "widths"), [*pairwise(HOW, ["bf16", "f32"], WIDTHS), *NARROW])
+def test_all_widths_compile(how: str, dtype: str, widths: tuple[int, int, bool]) -> None:
+    k, width, causal = widths
     plan = planned(nest("sloped", dtype, causal, how), k=k, l=width)
     assert plan is not None
     log = compile_source(emit_softmax(plan), "sm_90", headers(), "width").log

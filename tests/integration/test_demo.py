@@ -132,7 +132,8 @@ def without(monkeypatch, package):
 
 
 @pytest.mark.slow
-def test_all_of_it(tmp_path, capsys):
+def test_all_of_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo_times, "ROUNDS", 1)
     path = tmp_path / "new" / "demo.png"
     assert main(["demo", "--output", str(path), "--device", "cpu"]) == 0
     out = capsys.readouterr().out

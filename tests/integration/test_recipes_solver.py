@@ -55,7 +55,7 @@ ROW = '    "madeup": Row(lambda a, b: km.linalg.madeup(spd(a), b), ((2, 2), (2, 
 
 
 def solver(right: bool) -> dict[str, str]:
-    """The file of the solver; the wrong one has no gradient by a, names no errors, errs in its example; it brings `unlisted`."""
+    """The file of the solver; the wrong one has no gradient by a, names no errors, errs in its example."""
     text = SOLVER.format(raises=RAISES, value="0.5000", a="a")
     if not right:
         text = SOLVER.format(raises="", value="0.2500", a="a.detach()")

@@ -139,6 +139,27 @@ def test_backward_passes_of_other_gradients_and_layouts_are_others():
         assert again.requires_grad
 
 
+@pytest.mark.parametrize("call", ["distance", "kron", "layer"])
+def test_saved_tensors_that_come_back_to_their_memory_in_another_order(call):
+    """As from a hook that keeps tensors elsewhere, and has their memory again when it brings them back."""
+    x, other = torch.rand(6, 6), torch.rand(6, 6).requires_grad_()
+    layer = km.KSLinear(6, 6, [(2, 3, 3, 1), (1, 6, 6, 1)])
+    calls = {"distance": lambda: km.cdist(x, other, p=1), "kron": lambda: km.kron_matmul(x, [other])}
+    own = calls.get(call, lambda: layer(x))
+    leaf, cotangent = layer.weights[0] if call == "layer" else other, torch.rand(6, 6)
+    wanted = [torch.autograd.grad(own(), leaf, cotangent)[0] for _ in range(3)][-1]
+    memory = x.data_ptr()
+
+    def back(pair):
+        saved, values = pair
+        return saved.copy_(values.T).T if saved.data_ptr() == memory else saved
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (t.detach(), t.clone()), back):
+        moved = own()
+    assert_close(torch.autograd.grad(moved, leaf, cotangent)[0], wanted, depth=36)
+    assert x.data_ptr() == memory
+
+
 def test_kernels_of_one_form_show_what_they_ran_as_themselves():
     x, y, _ = arrays(0)
     one, other, unused = (km.Gaussian(h) for h in (1.0, 2.0, 3.0))

@@ -21,7 +21,7 @@ from .call_key import program_key
 from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors, differentiable, gradients, tangents
 from .execute import BoundProgram, execute, prepare
 from .info import RunInfo
-from .layout import in_order
+from .layout import addresses, in_order
 from .operator import LIBRARY, contract, unpacked
 from .torch_private import (
     apply_here,
@@ -118,7 +118,7 @@ class Contract(torch.autograd.Function):
         ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
         saved = output[len(output) - program.accumulators :] if program.saves else ()
         ctx.save_for_backward(*tensors, *saved)
-        ctx.addresses = [] if ctx.recorded.forward is None else _addresses((*tensors, *saved))
+        ctx.addresses = [] if ctx.recorded.forward is None else addresses((*tensors, *saved))
         if goes_forward():  # not otherwise: it holds the outputs, which hold this context
             ctx.save_for_forward(*tensors, *saved)
             ctx.like = [(out.shape, out.dtype) for out in output]
@@ -129,7 +129,7 @@ class Contract(torch.autograd.Function):
         first, present = 1 + len(ctx.numbers), [grad for grad in grads if grad is not None]
         if not torch.is_grad_enabled() and plain(present):
             plan = ctx.recorded.backward.get(_layout(ctx, grads))
-            if plan is not None and ctx.addresses == _addresses(ctx.saved_tensors) and all(map(in_order, present)):
+            if plan is not None and ctx.addresses == addresses(ctx.saved_tensors) and all(map(in_order, present)):
                 return *(None,) * first, *plan([*ctx.saved_tensors, *present], ctx.numbers)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, grads)
@@ -151,11 +151,6 @@ class Contract(torch.autograd.Function):
             )
 
 
-def _addresses(tensors: Tensors) -> list[int]:
-    """Return where tensors lie: hooks that keep them elsewhere give others."""
-    return [tensor.data_ptr() for tensor in tensors]
-
-
 def _layout(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     """Return which gradients are needed, and which outputs have a cotangent."""
     return ctx.needs_input_grad[1 + len(ctx.numbers) :], tuple([grad is not None for grad in grads])
@@ -170,7 +165,8 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]
     if recorded.forward is None or _is_watched([*saved, *present]):
         return *(None,) * first, *_gradients(*own)
     found, plan = bound_gradients(*own)
-    if not collecting() and all(map(in_order, present)) and ctx.addresses == _addresses(saved):
+    in_place = -1 not in ctx.addresses and ctx.addresses == addresses(saved)
+    if in_place and not collecting() and all(map(in_order, present)):
         recorded.backward[layout] = plan
     return *(None,) * first, *found
 

@@ -20,7 +20,7 @@ from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
-from ...torch_ops.layout import in_order
+from ...torch_ops.layout import addresses, in_order
 from ...torch_ops.torch_private import (
     check_untransformed,
     decomposed,
@@ -332,7 +332,7 @@ class _Recorded(torch.autograd.Function):
             saved = []
         ctx.saved = len(saved)
         read = (x if any(needed[1:]) else None, *saved, *factors)
-        ctx.addresses = [0 if each is None else each.data_ptr() for each in read]
+        ctx.addresses = addresses(read)
         ctx.save_for_backward(*read)
         return out
 
@@ -341,7 +341,7 @@ class _Recorded(torch.autograd.Function):
         launch = None
         if not torch.is_grad_enabled() and plain(grads) and in_order(grads[0]):
             launch = ctx.call.backward.get((ctx.needs_input_grad[3:], ctx.saved))
-        if launch is not None and ctx.addresses == _addresses(ctx):
+        if launch is not None and ctx.addresses == addresses(ctx.saved_tensors):
             return _backward(ctx, grads[0], launch)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, grads[0])
@@ -349,11 +349,6 @@ class _Recorded(torch.autograd.Function):
 
 # Function.apply looks for transforms, of which there is none: callers saw to that.
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _addresses(ctx: Any) -> list[int]:
-    """Return where the saved tensors lie: hooks that keep them elsewhere give others."""
-    return [0 if each is None else each.data_ptr() for each in ctx.saved_tensors]
 
 
 def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any, ...]:
@@ -367,7 +362,8 @@ def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any,
         if launch is UNBOUND and not torch.is_grad_enabled() and plain((grad,)):
             done = call.product.done if saved else ()
             launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
-            if call.product is not None and in_order(grad) and ctx.addresses == _addresses(ctx):
+            in_place = -1 not in ctx.addresses and ctx.addresses == addresses(ctx.saved_tensors)
+            if in_place and call.product is not None and in_order(grad):
                 call.backward[ctx.needs_input_grad[3:], ctx.saved] = launch
         if launch is not UNBOUND:
             through, found = launch((x, factors, moved, saved), conjugate(alpha), None)

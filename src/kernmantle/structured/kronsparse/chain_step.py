@@ -18,6 +18,7 @@ import torch
 
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
+from ...torch_ops.layout import addresses
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_matrix import bind_matrix
@@ -205,19 +206,19 @@ class ReadyBackward:
     ``tensors`` are weights, x and what was saved; the gradient is like ``like``.
     """
 
-    __slots__ = ("_found", "_own", "_read", "_table", "dtype")
+    __slots__ = ("_found", "_own", "_table", "dtype")
 
     def __init__(self, own: GroupedBackward, tensors: Sequence[Maybe], like: torch.Tensor) -> None:
         self._own, self.dtype = own, like.dtype
-        self._read = [0 if each is None else each.data_ptr() for each in tensors]
         self._found = [allocate_as(like, shape) for shape in own.shapes]
-        self._table = [0, 0, *self._read, *[each.data_ptr() for each in self._found]]
+        read = [0 if each is None else each.data_ptr() for each in tensors]
+        self._table = [0, 0, *read, *[each.data_ptr() for each in self._found]]
 
     def fits(self, tensors: Sequence[Maybe], grad: torch.Tensor) -> bool:
         """Return whether the tensors lie where they lay, and the gradient is as was expected."""
         return (
             grad.is_contiguous() and grad.dtype == self.dtype and grad.data_ptr() % 16 == 0
-            and [0 if each is None else each.data_ptr() for each in tensors] == self._read
+            and addresses(tensors) == self._table[_GRAD + 1 : _GRAD + 1 + len(tensors)]
         )  # fmt: skip
 
     def run(self, grad: torch.Tensor) -> list[Maybe]:

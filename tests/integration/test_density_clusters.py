@@ -1,16 +1,20 @@
 """DBSCAN and HDBSCAN: scikit-learn's labels, and scipy's spanning tree of the whole matrix."""
 
+import itertools
+
 import numpy as np
 import pytest
 import sklearn.cluster
 import torch
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import cdist
+from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
 import kernmantle as km
 from kernmantle import errors, estimators
 from kernmantle.estimators import dbscan, neighbourhood
+from kernmantle.estimators import spanning_tree as spanning_tree_module
 from kernmantle.estimators.measure import Measure
 from kernmantle.estimators.spanning_tree import spanning_tree
 from kernmantle.pairwise.distance import REPORTED, Distances, distances
@@ -168,8 +172,39 @@ def test_hdbscan_is_that_of_scikit_learn(options):
     assert adjusted_rand_score(*cuts) == 1
 
 
-def test_edges_of_equal_length_decide_about_few_rows():
-    """Edges as long as a core distance are equal in many pairs, and rounding says which of them the tree has."""
+def blobs(seed):
+    return make_blobs(300, centers=5, n_features=3, cluster_std=[0.5, 1, 1.5, 0.7, 2.0], random_state=seed)[0]
+
+
+@pytest.mark.parametrize("how", ["eom", "leaf"])
+@pytest.mark.parametrize("metric", ["cityblock", "euclidean"])
+def test_edges_of_equal_length_are_those_of_scikit_learn(metric, how):
+    """Edges as long as a core distance are equal in many pairs: those to the first rows are taken."""
+    for seed, (size, count) in enumerate([(12, None), (10, 5), (25, 8), (6, 3)] * 2):
+        options = {"min_samples": count, "metric": metric, "cluster_selection_method": how}
+        theirs = sklearn.cluster.HDBSCAN(size, copy=True, **options).fit(blobs(seed))
+        ours = estimators.HDBSCAN(size, **options).fit(blobs(seed))
+        assert (ours.labels_ == theirs.labels_).all()
+        assert_close(ours.probabilities_, theirs.probabilities_, depth=1000)
+
+
+def test_labels_are_those_of_the_package_hdbscan():
+    theirs = pytest.importorskip("hdbscan").HDBSCAN
+    for seed, (size, count) in enumerate([(10, 5), (25, 8), (6, 3)]):
+        for metric, how in itertools.product(("cityblock", "euclidean", "chebyshev"), ("eom", "leaf")):
+            rows = blobs(seed)
+            exact = theirs(
+                size, min_samples=count - 1, metric="precomputed", cluster_selection_method=how,
+                approx_min_span_tree=False,
+            ).fit(cdist(rows, rows, metric))  # fmt: skip
+            # a row counts as the first of its own neighbours here, as in scikit-learn
+            ours = estimators.HDBSCAN(size, min_samples=count, metric=metric, cluster_selection_method=how).fit(rows)
+            assert (ours.labels_ == exact.labels_).all()
+            assert_close(ours.probabilities_, exact.probabilities_, depth=1000)
+
+
+def test_many_rows_have_any_smallest_tree(monkeypatch):
+    monkeypatch.setattr(spanning_tree_module, "GROWN", 10)
     theirs = sklearn.cluster.HDBSCAN(12, metric="cityblock", copy=True).fit(X).labels_
     ours = estimators.HDBSCAN(12, metric="cityblock").fit(X).labels_
     assert adjusted_rand_score(ours, theirs) > 0.98

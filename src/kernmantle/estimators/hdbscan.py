@@ -83,8 +83,9 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
 
     Notes
     -----
-    Labels are those of ``sklearn.cluster.HDBSCAN`` where no two weights of the tree are equal; among equals the order
-    in which rows are joined is open there too. Rows that no finite distance joins are as far as numbers go.
+    Labels are those of ``sklearn.cluster.HDBSCAN``, and those of the package hdbscan with ``min_samples`` less one and its
+    exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal. Rows that no finite
+    distance joins are as far as numbers go.
 
     Cost: m² distances for the core distances, and up to as many in each of at most log2(m) rounds of Borůvka's
     algorithm, in which only rows are asked whose candidate was joined. Memory: rows, and m ``min_samples`` numbers. The
@@ -234,6 +235,16 @@ def _check_symmetric(found: Distances) -> None:
             raise ValueError("the metric of HDBSCAN is not symmetric: take the mean or the maximum of d(x, y), d(y, x)")
 
 
+def _apart(weight: np.ndarray) -> np.ndarray:
+    """Return positive numbers of which equal ones differ in their last bits, in the order that NumPy sorts them."""
+    order = np.argsort(weight)
+    places = np.arange(len(weight))
+    bits = weight[order].view(np.int64)
+    found = np.empty_like(weight)
+    found[order] = (np.maximum.accumulate(bits - places) + places).view(np.float64)
+    return found
+
+
 def _graph(tree: Tree) -> csr_matrix:
     """Return the tree as scikit-learn takes it, so that clusters are numbered as it numbers them.
 
@@ -245,7 +256,7 @@ def _graph(tree: Tree) -> csr_matrix:
     if np.isinf(tree.weight).any():
         warnings.warn("some rows have no finite distance from the others: they are joined last", stacklevel=4)
     rows = len(tree.weight) + 1
-    weight = np.clip(tree.weight, np.finfo(float).smallest_subnormal, np.finfo(float).max / 2)
+    weight = _apart(np.clip(tree.weight, np.finfo(float).smallest_subnormal, np.finfo(float).max / 2))
     shape = (rows, rows)
     _, parents = breadth_first_order(coo_matrix((np.ones(rows - 1), (tree.one, tree.other)), shape).tocsr(), 0, False)
     down = parents[tree.other] == tree.one

@@ -1,8 +1,13 @@
-"""The minimum spanning tree of mutual reachability, by Borůvka's algorithm on reductions of distances."""
+"""The minimum spanning tree of mutual reachability, by Borůvka's algorithm on reductions of distances.
+
+Many edges are as long as a core distance, so that there are many smallest trees. Of few rows the tree is the one that
+scikit-learn's and hdbscan's implementations of Prim's algorithm find, which grow it from the first row.
+"""
 
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +25,10 @@ _REACH = Entry(
     ),
     rows=("alpha", "core", "own"), columns=("core_of", "other"),
 )  # fmt: skip
+
+
+GROWN = 20_000
+"""Most rows of which the tree is that of Prim's algorithm, which takes 0.2 s of one core for 20 000 rows and 5 neighbours."""
 
 
 def _joined(labels: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -54,6 +63,7 @@ class _Reach:
         valid = (weight <= bound) & weight.isfinite()
         self._found, self._core, self._numbers, self._bar = found, core, every, bar
         self._alpha = torch.full_like(core[:1], alpha)
+        self.near = (mutual, indices) if len(core) <= GROWN else None
         self.weight = torch.where(valid, weight, bound).double().cpu().numpy()
         self.other = indices.gather(1, position[:, None])[:, 0].cpu().numpy()
         self.valid = valid.cpu().numpy()
@@ -97,7 +107,44 @@ def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -
         edges.append(np.stack([chosen, reach.other[chosen], reach.weight[chosen]], 1).astype(float))
         labels = _joined(labels, labels[chosen], labels[reach.other[chosen]])
         reach.valid &= labels != labels[reach.other]
-    return _tree(np.concatenate(edges), rows)
+    tree = _tree(np.concatenate(edges), rows)
+    return tree if reach.near is None else _grown(tree, *(part.cpu().numpy() for part in reach.near))
+
+
+def _grown(tree: Tree, mutual: np.ndarray, indices: np.ndarray) -> Tree:
+    """Return the tree that Prim's algorithm grows from the first row, edges in its order.
+
+    Of edges of equal length it takes the one to the row of the smallest index, from the row that came first. Equal ones
+    are as long as the core distance of an end, so that they lead to one of its nearest rows, which are given with the
+    lengths of the edges to them, (n, k).
+    """
+    rows = len(mutual)
+    if rows < 2:
+        return tree
+    own = np.repeat(np.arange(rows), indices.shape[1])
+    one = np.concatenate([tree.one, tree.other, own, indices.ravel()])
+    other = np.concatenate([tree.other, tree.one, indices.ravel(), own])
+    weight = np.concatenate([tree.weight, tree.weight, mutual.ravel(), mutual.ravel()]).astype(float)
+    order = np.argsort(one, kind="stable")
+    begins = np.searchsorted(one[order], np.arange(rows + 1)).tolist()
+    to, length = other[order].tolist(), weight[order].tolist()
+    best, source, inside = [math.inf] * rows, [-1] * rows, [False] * rows
+    heap: list[tuple[float, int]] = [(0.0, 0)]
+    found: list[tuple[int, int, float]] = []
+    while heap:
+        shortest, row = heappop(heap)
+        if inside[row]:
+            continue
+        inside[row] = True
+        if source[row] >= 0:
+            found.append((source[row], row, shortest))
+        for edge in range(begins[row], begins[row + 1]):
+            end = to[edge]
+            if not inside[end] and (length[edge] < best[end] or source[end] < 0):
+                best[end], source[end] = length[edge], row
+                heappush(heap, (length[edge], end))
+    ends = np.array([edge[:2] for edge in found])
+    return Tree(ends[:, 0], ends[:, 1], np.array([edge[2] for edge in found]))
 
 
 def _tree(edges: np.ndarray, rows: int) -> Tree:

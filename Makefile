@@ -18,13 +18,21 @@ endif
 TORCH := $(PIP) install --quiet --constraint $(CONSTRAINTS) torch
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint bench docs clean
+# Large libraries that tests use where they are installed: the habits of their users, and their results.
+OTHERS := transformers peft accelerate torchao hdbscan geomloss array-api-strict onnx onnxscript onnxruntime
+OF_OTHERS := $(addprefix tests/integration/test_,model_libraries.py kron_algebra.py density_clusters.py \
+	compat_pykeops.py array_libraries.py decompositions.py)
+
+.PHONY: demo test others lint bench docs clean
 
 demo: .venv/ready
 	$(BIN)/python -m kernmantle demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+others: .venv/others
+	$(BIN)/python -m pytest -rs $(OF_OTHERS)
 
 lint: .venv/lint
 	$(BIN)/ruff check .
@@ -49,4 +57,8 @@ clean:
 
 .venv/lint: .venv/ready
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) ruff
+	touch $@
+
+.venv/others: .venv/ready
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) $(OTHERS)
 	touch $@

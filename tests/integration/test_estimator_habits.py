@@ -17,14 +17,15 @@ import sklearn.neighbors
 import torch
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process.kernels import RBF
+from sklearn.gaussian_process import GaussianProcessRegressor as TheirProcess
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 from sklearn.model_selection import GridSearchCV
 
 import kernmantle as km
 from kernmantle import estimators
 from kernmantle.errors import ParameterError, TraceError
-from kernmantle.estimators import likelihood
+from kernmantle.estimators import gaussian_process, likelihood
 from kernmantle.estimators.state import DEVICES
 from kernmantle.testing import assert_close
 
@@ -266,6 +267,27 @@ def test_the_iterated_likelihood_and_its_gradient_are_near_those_of_the_factor()
     assert losses[1] == pytest.approx(losses[0], abs=2e-2)
     assert float((slopes[1] - slopes[0]).abs().max()) < 2e-2
     assert losses[1] != losses[0]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_marginal_likelihoods_are_those_of_scikit_learn():
+    process = estimators.GaussianProcessRegressor("gaussian", ard=True, max_iter=3).fit(X, Y)
+    scaled = (Y - Y.mean()) / Y.std()
+    theta = np.log([0.05, 1.3, *np.linspace(0.5, 2.0, X.shape[1])])
+    exact = TheirProcess(
+        ConstantKernel(1.3) * RBF(np.exp(theta[2:])) + WhiteKernel(0.05 + gaussian_process.LEAST_NOISE), alpha=1e-300,
+        optimizer=None,
+    ).fit(X, scaled)  # fmt: skip
+    value, slope = process.log_marginal_likelihood(theta, eval_gradient=True)
+    wanted, (scale, *lengths, noise) = exact.log_marginal_likelihood(exact.kernel_.theta, eval_gradient=True)
+    assert_close(value, np.float64(wanted), depth=10**4)
+    shrunk = 0.05 / (0.05 + gaussian_process.LEAST_NOISE)  # the least noise has no logarithm of its own
+    assert_close(slope, np.array([noise * shrunk, scale, *lengths]), depth=10**5)
+    assert process.log_marginal_likelihood() == process.log_marginal_likelihood_
+    again = process.log_marginal_likelihood(process._logs.numpy())
+    assert_close(np.float64(again), np.float64(process.log_marginal_likelihood_), depth=10**4)
+    with pytest.raises(ValueError, match="theta has shape"):
+        process.log_marginal_likelihood([0.0, 1.0])
 
 
 def test_a_process_by_iterations_predicts_as_one_by_its_factor():

@@ -13,6 +13,7 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from ..config import config
@@ -201,12 +202,54 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
                     raise ValueError("the kernel matrix is not positive definite: raise noise, or take another kernel")
                 self._posterior, self.log_marginal_likelihood_ = posterior, posterior.likelihood(part)
             self._process = self._of_all(rows, scaled, float(found)) if large else None
+        self._targets, self._logs = part, logs.detach()
         self.noise_, self.bandwidths_ = float(found), logs[2:].exp().cpu().numpy()
         self.kernel_ = detached(self.kernel_)
         if self.optimise:
             self._warn_of_lengths(logs[2:] - math.log(begun))
             self._warn_of_bounds(logs.double().cpu().numpy(), bounds)
         return self
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Return the logarithm of the marginal likelihood of the data of ``fit``, divided by their standard deviation.
+
+        Parameters
+        ----------
+        theta : array, shape (2 + bandwidths,), optional
+            Logarithms of noise, scale and bandwidths; those that were found by default.
+        eval_gradient : bool
+            Return a pair with the gradient by ``theta``.
+
+        Returns
+        -------
+        float, or a pair of it and an array
+            An estimate from 8 random vectors where ``fit`` made one: ``solver="cg"``.
+
+        Raises
+        ------
+        ValueError
+            For ``theta`` of another length, and where the matrix is not positive definite.
+
+        Notes
+        -----
+        Cost: n² kernel values and n³ / 3 multiplications, five times as many for the gradient.
+        """
+        check_is_fitted(self)
+        if theta is None and not eval_gradient:
+            return self.log_marginal_likelihood_
+        rows, targets = self._posterior.rows, self._targets
+        logs = self._logs if theta is None else torch.as_tensor(np.asarray(theta, float))
+        if logs.shape != self._logs.shape:
+            raise ValueError(
+                f"theta has shape {tuple(logs.shape)}; noise, scale and bandwidths are {len(self._logs)} numbers"
+            )
+        free, is_iterated = logs.to(rows, copy=True).requires_grad_(), self._is_iterated(len(rows))
+        made = lambda free: self._scaled(free, rows.shape[1])  # noqa: E731
+        loss = Search(made, rows, targets, is_iterated, (), {}, 0, None).loss(free)
+        if loss is None or free.grad is None:
+            raise ValueError("the kernel matrix is not positive definite: raise noise, or take another kernel")
+        value = -loss * len(rows)
+        return (value, -free.grad.double().cpu().numpy() * len(rows)) if eval_gradient else value
 
     def _is_iterated(self, count: int) -> bool:
         """Return whether conjugate gradients take the place of the factor."""

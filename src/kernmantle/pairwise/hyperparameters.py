@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import ParameterError
@@ -39,7 +40,9 @@ def value_of(value: Any, name: str) -> Any:
         if number != number:
             raise ParameterError(f"hyperparameter {name!r} is NaN")
         return number
+    if isinstance(value, (list, tuple)) and value and all(is_number(each) for each in value):
+        return value_of(np.asarray(value, dtype=float), name)
     if hasattr(value, "__array__"):
         return value_of(torch.from_numpy(value.__array__().copy()), name)
     kind = type(value).__name__
-    raise ParameterError(f"hyperparameter {name!r} must be a number or an array, not {kind}: use numpy.array")
+    raise ParameterError(f"hyperparameter {name!r} must be a number, a list of numbers or an array, not {kind}")

@@ -83,8 +83,8 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
 
     Notes
     -----
-    Labels are those of ``sklearn.cluster.HDBSCAN``, and of the package hdbscan with ``min_samples`` less one and
-    its exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal. Rows that no finite
+    Labels are those of ``sklearn.cluster.HDBSCAN``, and of the package hdbscan with ``min_samples`` less one and its
+    exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal. Rows that no finite
     distance joins are as far as numbers go.
 
     Cost: m² distances for the core distances, and up to as many in each of at most log2(m) rounds of Borůvka's

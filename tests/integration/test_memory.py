@@ -31,7 +31,7 @@ import gc, torch, kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.runtime.lru import LRUCache
-KERNELS.capacity = PLANS.capacity = 6
+KERNELS.capacity = PLANS.capacity = 4
 torch.set_num_threads(1)
 ops = [abs, km.sqrt, lambda t: t * t, lambda t: -t, lambda t: t + 1]
 def make(i):
@@ -48,10 +48,10 @@ maps = lambda: sum(1 for _ in open("/proc/self/maps"))
 rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
 x, y = torch.randn(5, 3), torch.randn(4, 3)
 begin = maps()
-run(0, 12)
+run(0, 8)
 full, bytes_full = maps(), rss()
-run(12, 42)
-print(full - begin, maps() - full, (rss() - bytes_full) / 30)
+run(8, 26)
+print(full - begin, maps() - full, (rss() - bytes_full) / 18)
 km.clear_cache()
 gc.collect()
 print(maps() - begin)
@@ -76,7 +76,7 @@ def test_a_backward_pass_has_blocks_and_not_the_matrix(how, tmp_path):
 
 def test_kernels_that_nobody_uses_are_unloaded(tmp_path):
     loaded, more, each, left = run(KERNELS, tmp_path)
-    assert loaded <= 3 * 6 + 20
+    assert loaded <= 3 * 4 + 20
     assert abs(more) <= 20
     assert each < 100e3
     assert left <= 20

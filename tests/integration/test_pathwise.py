@@ -10,6 +10,8 @@ import kernmantle as km
 from kernmantle.estimators import GaussianProcessRegressor, KernelRidge, gaussian_process
 from kernmantle.linalg.pathwise import ROWS, Prior, has_prior
 
+from ..cases import pairwise
+
 
 def kernel_of(name, ard=False):
     options, _ = ROWS[name]
@@ -17,9 +19,7 @@ def kernel_of(name, ard=False):
     return getattr(km, name.split()[0])(**scales, **options)
 
 
-@pytest.mark.parametrize("name", list(ROWS))
-@pytest.mark.parametrize("ard", [False, True])
-@pytest.mark.parametrize("factor", [None, 2.5])
+@pytest.mark.parametrize(("name", "ard", "factor"), pairwise(ROWS, [False, True], [None, 2.5]))
 def test_samples_of_the_prior_have_the_covariance_of_the_kernel(name, ard, factor):
     kernel = kernel_of(name, ard) if factor is None else factor * kernel_of(name, ard)
     x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -94,7 +94,7 @@ def test_steps_are_the_best_of_all() -> None:
 def test_nothing_costs_less_than_a_launch() -> None:
     own = CARDS["sm_90"]
     sizes = list(itertools.product((1, 6), (16, 768), (64, 192, 256), (1, 2, 16)))
-    for pattern, batch, dtype in itertools.product(sizes, (1, 16, 1024), ("f32", "bf16")):
+    for pattern, batch, dtype in itertools.product(sizes, (1, 64), ("f32", "bf16")):
         for first, kept in itertools.product((False, True), repeat=2):
             assert expected_seconds(contiguous(pattern, batch, dtype, first), own, kept) > LAUNCH
         assert grouped_seconds([pattern], batch, dtype, False, own) > 2 * LAUNCH

@@ -351,3 +351,27 @@ def test_weights_that_hooks_make_are_left():
     assert [reason.split(";")[0] for _, reason in report.skipped] == [
         "its weight is made by a hook", "its state_dict has hooks, which know the names of a dense layer",
     ]  # fmt: skip
+
+
+def test_saved_patterns_are_a_rule(tmp_path):
+    def fresh():
+        return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10), nn.Linear(10, 3))
+
+    model, path = fresh(), tmp_path / "patterns.json"
+    report = km.replace_linears(model, {"0": 0.25, "2": 0.5})
+    report.save(path)
+    for rule in (path, str(path)):
+        other = fresh()
+        again = km.replace_linears(other, rule, project=False)
+        assert [layer.patterns for layer in again.layers] == [layer.patterns for layer in report.layers]
+        assert other.load_state_dict(model.state_dict()).missing_keys == []
+    with pytest.raises(errors.ParameterError, match="no linear layer '0'"):
+        km.replace_linears(nn.Sequential(nn.ReLU(), nn.Linear(32, 64)), path)
+    with pytest.raises(errors.ParameterError, match="is no file that can be read"):
+        km.replace_linears(fresh(), tmp_path / "nothing.json")
+    path.write_text("[1]")
+    with pytest.raises(errors.ParameterError, match=r"is no file of report\.save"):
+        km.replace_linears(fresh(), path)
+    module = km.replace_linears(fresh(), lambda name, layer: nn.Identity() if name == "3" else None)
+    with pytest.raises(errors.ParameterError, match="3 became another module"):
+        module.save(path)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -22,7 +25,7 @@ from .progress import shown
 
 Patterns = Sequence[Any]
 Wanted = Patterns | nn.Module | float | None
-Rule = Callable[[str, nn.Module], Wanted] | Mapping[str, Wanted] | Patterns | float
+Rule = Callable[[str, nn.Module], Wanted] | Mapping[str, Wanted] | Patterns | float | PathLike[str]
 
 # What a linear layer is for, by the end of its name: timm, transformers and torchvision.
 _NAMES = {
@@ -97,6 +100,18 @@ class Report:
     before: int
     after: int
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the patterns of every layer, without its weights, to a file that :func:`replace_linears` takes as rule.
+
+        It is JSON, names of layers with lists of patterns. The state_dict of the model holds both, see
+        :func:`load_structured`.
+        """
+        chains = {layer.name: [list(map(int, pattern)) for pattern in layer.patterns] for layer in self.layers}
+        foreign = [name for name, chain in chains.items() if not chain]
+        if foreign:
+            raise ParameterError(f"{foreign[0]} became another module, which has no patterns: save the model instead")
+        Path(path).write_text(json.dumps({"kernmantle": "patterns of layers", "layers": chains}), encoding="utf-8")
+
     def __str__(self) -> str:
         text = [f"{len(self.layers)} layers replaced, {self.before} parameters -> {self.after}"]
         for layer in self.layers:
@@ -122,7 +137,7 @@ def replace_linears(
         What a layer becomes: patterns; a module; a number, the share of its weights that it may keep, see
         :func:`choose_patterns`; None to leave it. A callable says so of ``(name, layer)``, a mapping by the first of
         its patterns of names (as in a shell) that fits, patterns alone are meant for every layer of their size, a
-        number alone for every layer.
+        number alone for every layer. The path of a file of ``report.save`` means the layers and patterns of that.
     part : {"model", "block", "attention", "ffn", "qkv", "proj", "up", "down"}
         Which layers, by the names that timm, transformers and torchvision give them.
     project : bool
@@ -172,6 +187,8 @@ def replace_linears(
         raise ParameterError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     if is_linear(model):
         raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
+    if isinstance(rule, PathLike) or (isinstance(rule, str) and rule.endswith(".json")):
+        rule = _saved_rule(rule, model)
     before, reasons = _count(model), obstacles(model)
     layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     found = [index for index in _linears(model) if _belongs(index[0], part)]
@@ -192,6 +209,21 @@ def replace_linears(
             records[id(layer)] = made[1]
     _leave_fast_path(model)
     return Report(tuple(records.values()), tuple(skipped), before, _count(model))
+
+
+def _saved_rule(path: str | PathLike[str], model: nn.Module) -> Rule:
+    """Return the rule of a file of ``Report.save``."""
+    try:
+        chains = json.loads(Path(path).read_text(encoding="utf-8"))["layers"]
+        chains = {name: [tuple(pattern) for pattern in chain] for name, chain in chains.items()}
+    except OSError as error:
+        raise ParameterError(f"rule {str(path)!r} is no file that can be read: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ParameterError(f"rule {str(path)!r} is no file of report.save") from error
+    missing = sorted(set(chains) - {name for name, *_ in _linears(model)})
+    if missing:
+        raise ParameterError(f"the model has no linear layer {missing[0]!r}, which {str(path)!r} names")
+    return lambda name, _: chains.get(name)
 
 
 def _count(model: nn.Module) -> int:

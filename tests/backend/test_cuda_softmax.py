@@ -234,7 +234,7 @@ def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> 
     launcher = cuda_softmax.TARGET().prepare(rows, integers, [16] * len(rows.ports), device)
     assert launcher is not None
     launcher.run(range(1, len(rows.ports) + 1), (0.5, 0.25))
-    down, alone = 16, how == TANGENTS or k > 64  # pieces of 64 rows; whether one warpgroup consumes
+    down, alone = 16, k > 64  # pieces of 64 rows; whether one warpgroup consumes
     of_gradients = 13 if alone else 14  # pieces in pairs
     across = {SOFTMAX: 7, GRADIENTS: of_gradients, TANGENTS: 13, DUALS: 13}[how]  # tiles of 128 columns, pieces of 64
     main = [3 * down, 3 * across, 3 * across] if alone else [3 * 8, 3 * 7]

@@ -63,7 +63,7 @@ def softmax_tile(
     rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, row_ends: int, column_ends: int
 ) -> Tile | None:
     """Return the tile, where this form is both right and faster; ``ends`` are the operands that entries read."""
-    v, derived, forward = rows.v, rows.how in (GRADIENTS, *FORWARD), rows.how in FORWARD
+    v, derived = rows.v, rows.how in (GRADIENTS, *FORWARD)
     assert v is not None
     same = v.dtype == rows.matrix.operands[0].dtype
     narrow = 1 <= sizes["k"] <= WIDEST and 1 <= sizes["l"] <= WIDEST
@@ -78,9 +78,7 @@ def softmax_tile(
     simple = not (tabled or squares or row_ends + column_ends) and len(postorder(rows.matrix.outputs)) <= _SIMPLE
     if rows.how == DUALS and (split or not slim or tabled or squares or not _is_linear(rows)):
         return None  # registers hold both sums and nothing more
-    # One warpgroup has registers and shared memory for wide rows. Of two that make tangents of float32, the copy of a
-    # tile can overtake reads of units in the stage that it goes to (decision 0040).
-    alone = split and ((derived and not slim) or forward)
+    alone = split and derived and not slim  # one warpgroup has registers and shared memory for these
     groups = 1 if alone else 3 if slim and simple and not (split or derived or rows.causal) else 2
     columns = 64 if derived or (split and (tabled or squares or not slim)) else 128
     tile = Tile("apply softmax", 32 * groups, 4, 2, columns // 4, first, 1, second, 1, 1.0, "softmax")

@@ -10,10 +10,9 @@
 
 namespace km {
 
-// Where nothing goes with a tile, one thread of a warp says for it that a stage is empty.
 template <class Body, class Tile>
-using RowsBlock = SoftmaxBlock<Tile::GROUPS * Tile::QUERY, Tile::KEY + Tile::VALUE, softmax_side<Body, Tile>(), Tile::STAGES,
-                               (softmax_side<Body, Tile>() > 0 ? 128 : 4) * Tile::GROUPS>;
+using RowsBlock = SoftmaxBlock<Tile::GROUPS * Tile::QUERY, Tile::KEY + Tile::VALUE, softmax_side<Body, Tile>(), Tile::STAGES, Tile::GROUPS,
+                               (softmax_side<Body, Tile>() > 0)>;
 
 template <class Body, class Tile>
 struct SoftmaxRows : RowsBlock<Body, Tile> {
@@ -22,8 +21,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = Tile::BN, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr int SIDE = softmax_side<Body, Tile>(), STAGE = Tile::KEY + Tile::VALUE;
-    // EVERY: each thread arrives where a stage is empty, as it has read of it by itself.
-    static constexpr bool SPLIT = Tile::SPLIT, EVERY = SIDE > 0;
+    static constexpr bool SPLIT = Tile::SPLIT;
     using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
     using Base::group, Base::warp, Base::lane, Base::local_row;
 
@@ -107,8 +105,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
         } else {
             fence_accumulators(sum);
         }
-        if constexpr (!EVERY) __syncwarp();
-        if (EVERY || lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+        Base::release(stage);
     }
 
     // Entries of tile n in the place of scores, then weights: `left` columns of the two rows count; `scale`: of their sums
@@ -216,8 +213,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
                 before = stage.at;
                 stage.advance();
             }
-            if constexpr (!EVERY) __syncwarp();
-            if (EVERY || lane == 0) ptx::mbarrier_arrive(own_empty);
+            Base::release_own();
             start_sums(before);
             ptx::wgmma_wait_group<0>();
             settle_sums(before);

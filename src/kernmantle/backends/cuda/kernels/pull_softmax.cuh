@@ -13,7 +13,8 @@
 namespace km {
 
 template <class Body, class Tile>
-using PullBlock = SoftmaxBlock<Tile::OWN, Tile::FIRST + Tile::SECOND, Tile::OF_COLUMNS ? row_side<Body>() : column_side<Body>(), Tile::STAGES, 128 * Tile::GROUPS>;
+using PullBlock = SoftmaxBlock<Tile::OWN, Tile::FIRST + Tile::SECOND, Tile::OF_COLUMNS ? row_side<Body>() : column_side<Body>(), Tile::STAGES, Tile::GROUPS,
+                               (Tile::OF_COLUMNS || Tile::SPLIT || Body::COLUMN_ENDS + Body::DIFFERENCES > 0)>;
 
 template <class Body, class Tile>
 struct SoftmaxPull : PullBlock<Body, Tile> {
@@ -376,12 +377,12 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
                     ptx::wgmma_wait_group<0>();
                     fence_gradients();
                 }
-                ptx::mbarrier_arrive(empty + 8 * before);  // every thread, after what it read
+                Base::release(before);
                 pack_all();
                 before = stage.at;
                 stage.advance();
             }
-            if (!IN_REGISTERS) ptx::mbarrier_arrive(own_empty);
+            if (!IN_REGISTERS) Base::release_own();
             if (first_piece < end_piece) {
                 if constexpr (SPLIT) {
                     add_gradients(before);
@@ -390,7 +391,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
                     ptx::wgmma_wait_group<0>();
                     fence_gradients();
                 }
-                ptx::mbarrier_arrive(empty + 8 * before);
+                Base::release(before);
             }
             end(b);
         }

@@ -12,7 +12,7 @@
 namespace km {
 
 template <class Body, class Tile>
-using PushBlock = SoftmaxBlock<Tile::OWN, Tile::STAGE, push_column_side<Body, Tile>(), Tile::STAGES, 128 * Tile::GROUPS>;
+using PushBlock = SoftmaxBlock<Tile::OWN, Tile::STAGE, push_column_side<Body, Tile>(), Tile::STAGES, Tile::GROUPS, (push_column_side<Body, Tile>() > 0)>;
 
 template <class Body, class Tile>
 struct SoftmaxPush : PushBlock<Body, Tile> {
@@ -185,9 +185,10 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
         }
         if (!whole) hide_columns(slope, none, left, 0.0f);
     }
-    // Sums so far are of smaller weights where a larger entry was found.
+    // Sums so far are of smaller weights where a larger entry was found, which is seldom.
     __device__ __forceinline__ void scale_sums() {
         if constexpr (BOTH) {
+            if (!__any_sync(0xffffffffu, scale[0] != 1.0f || scale[1] != 1.0f)) return;
 #pragma unroll
             for (int i = 0; i < C / 2; ++i) {
                 sum[i / 4][i % 4] *= scale[i / 2 % 2];
@@ -313,17 +314,17 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
                     fence_sums();
                     scale_sums();
                 }
-                ptx::mbarrier_arrive(empty + 8 * before);  // every thread, after what it read
+                Base::release(before);
                 if constexpr (!SPLIT) pack_all();
                 before = stage.at;
                 stage.advance();
             }
-            if (!IN_REGISTERS) ptx::mbarrier_arrive(own_empty);
+            if (!IN_REGISTERS) Base::release_own();
             if constexpr (!SPLIT) {
                 start_sums(before);
                 ptx::wgmma_wait_group<0>();
                 fence_sums();
-                ptx::mbarrier_arrive(empty + 8 * before);
+                Base::release(before);
             }
             end(b);
         }

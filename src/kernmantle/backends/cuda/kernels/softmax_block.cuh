@@ -5,9 +5,9 @@
 
 namespace km {
 
-// OWN bytes of rows that stay, STAGES of STAGE bytes of tiles and SIDE numbers that go with them. What was read is free after as
-// many ARRIVALS.
-template <int OWN, int STAGE, int SIDE, int STAGES, int ARRIVALS>
+// OWN bytes of rows that stay, STAGES of STAGE bytes of tiles and SIDE numbers that go with them, for GROUPS warpgroups. READS:
+// threads read of a stage by themselves, not by products alone.
+template <int OWN, int STAGE, int SIDE, int STAGES, int GROUPS, bool READS>
 struct SoftmaxBlock {
     const float* sides;
     unsigned own, stages, full, empty, own_full, own_empty;
@@ -26,10 +26,10 @@ struct SoftmaxBlock {
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; ++i) {
                 ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(empty + 8 * i, ARRIVALS);
+                ptx::mbarrier_init(empty + 8 * i, (READS ? 128 : 4) * GROUPS);
             }
             ptx::mbarrier_init(own_full, 1);
-            ptx::mbarrier_init(own_empty, ARRIVALS);
+            ptx::mbarrier_init(own_empty, 4 * GROUPS);
             ptx::fence_mbarrier_init();
         }
         __syncthreads();
@@ -45,6 +45,22 @@ struct SoftmaxBlock {
         ptx::cp_async_bulk(to + first, two, second, bar);
         if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), side, SIDE * 4, bar);
         stage.advance();
+    }
+
+    // By all consumers. The copy engine may write a stage that is free: reads by threads come before that by a fence alone, as a
+    // barrier does not order what it writes behind them.
+    __device__ __forceinline__ void release(int stage) const {
+        if constexpr (READS) {
+            ptx::fence_proxy_async();
+            ptx::mbarrier_arrive(empty + 8 * stage);
+        } else {
+            __syncwarp();
+            if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+        }
+    }
+    __device__ __forceinline__ void release_own() const {
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(own_empty);
     }
 
     // First of the two rows, eight apart, that a thread holds of the block's.

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 
-def _left_out(values: Sequence[Any]) -> Any:
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
+def _left_out(case: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.exhaustive)
 
 
 def first(count: int, cases: Iterable[Any]) -> list[Any]:
     """The cases; those after the first ``count`` only run with all."""
-    return [case if place < count else _left_out([case]) for place, case in enumerate(cases)]
+    return [case if place < count else _left_out(case) for place, case in enumerate(cases)]
+
+
+def sampled(step: int, cases: Iterable[Any]) -> list[Any]:
+    """The cases; those that are no ``step``-th only run with all."""
+    return [case if place % step == 0 else _left_out(case) for place, case in enumerate(cases)]
 
 
 def _pairs(case: Sequence[Any]) -> set[tuple[tuple[int, str], ...]]:

@@ -16,6 +16,7 @@ from kernmantle.backends.cuda.squares_plan import SquaresPlan, planes, squares_p
 from kernmantle.backends.cuda.tiles import PRODUCT_TILES
 from kernmantle.compiler.nest import Nest
 
+from ..cases import sampled
 from ..cuda.nests import L1, SQUARE, Case, W, gram, op
 from ..cuda.squares import planned, squares, squares_cases
 from .test_cuda_compile import BIG, CARDS, GOLDEN
@@ -51,7 +52,7 @@ def test_emits_the_golden_source(step: str) -> None:
     assert emit(steps("squares", "sm_90")[step]) == (GOLDEN / f"squares_{step}.cu").read_text()
 
 
-@pytest.mark.parametrize("given", squares_cases()[::6], ids=lambda given: given.case.name)
+@pytest.mark.parametrize("given", sampled(9, squares_cases()), ids=lambda given: given.case.name)
 def test_every_kind_of_case_compiles(given) -> None:
     card = "sm_90" if planned(given.case, CARDS["sm_90"]).main.schema == "wgmma" else "sm_80"
     found = planned(given.case, CARDS[card])

@@ -72,8 +72,9 @@ def test_every_reduction(reduce):
 
     contraction = km.Contraction("mk,nk->mn", mapped, reduce=reduce)
     agrees(contraction, normal(M, K), normal(N, K, seed=1))
-    agrees(contraction, normal(3, M, K), normal(N, K, seed=1))
-    agrees(lambda a: contraction(a, a), normal(M, K))
+    if reduce in ("sum", "logsumexp", "argmin"):  # one number, several, and a position
+        agrees(contraction, normal(3, M, K), normal(N, K, seed=1))
+        agrees(lambda a: contraction(a, a), normal(M, K))
     if not reduce.startswith("arg"):
         agrees(km.Contraction("mk,nk->k", mapped, reduce=reduce), normal(M, K), normal(N, K, seed=1), depth=M * N)
 

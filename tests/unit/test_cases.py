@@ -2,7 +2,7 @@
 
 import itertools
 
-from ..cases import first, pairwise
+from ..cases import first, pairwise, sampled
 
 CHOICES = ("values", "gradients", "tangents"), ("f32", "bf16"), (32, 80, 128, 1)
 
@@ -20,6 +20,12 @@ def test_any_two_choices_meet():
         met = {(case[one], case[other]) for case in kept}
         assert met == set(itertools.product(CHOICES[one], CHOICES[other]))
     assert all(mark.name == "exhaustive" for case in cases if hasattr(case, "marks") for mark in case.marks)
+
+
+def test_every_third_case_is_run_every_time():
+    cases = sampled(3, [(place,) for place in range(8)])
+    assert run_every_time(cases) == [(0,), (3,), (6,)]
+    assert [getattr(case, "values", case) for case in cases] == [(place,) for place in range(8)]
 
 
 def test_the_first_cases_are_run_every_time():

@@ -180,8 +180,9 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
 class FmaRates:
     """A pass of additions: share of the memory's speed and of the additions, additions beside those of an entry.
 
-    Where runs are no multiples of four numbers, additions take ``unaligned`` times as long. ``even`` are share and
-    overlap where all extents are powers of two up to 8.
+    Where runs are no multiples of four numbers, additions take ``unaligned`` times as long; ``several`` times those of
+    three factors and more with nothing after them, and of two and more with something. ``even`` are share and overlap
+    where all extents are powers of two up to 8.
     """
 
     memory: float
@@ -189,13 +190,14 @@ class FmaRates:
     entry: float
     overlap: float
     unaligned: float
+    several: tuple[float, float]
     even: tuple[float, float]
 
 
 FMA = {
-    "f32": FmaRates(1.38, 0.42, 3.3, 2.1, 2.8, (0.67, 0.3)),
-    "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.25, 0.3)),
-    "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (0.1, 0.3)),
+    "f32": FmaRates(1.38, 0.42, 3.3, 2.1, 2.8, (0.52, 1.0), (0.67, 0.3)),
+    "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.52, 1.35), (0.25, 0.3)),
+    "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (1.0, 1.0), (0.1, 0.3)),
 }  # fmt: skip
 
 
@@ -214,4 +216,6 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     share, overlap = rates.even if even else (rates.share, rates.overlap)
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned if run % 4 else 1.0
+    factors = sum(mode.factor is not None for mode in modes)
+    work *= rates.several[right > 1] if factors > 2 - (right > 1) else 1.0
     return LAUNCH + _together(memory, work, overlap)

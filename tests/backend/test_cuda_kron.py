@@ -215,6 +215,7 @@ def test_gradients_are_separated_without_spills(stored, card) -> None:
     sizes = ((20, 5), (1, 7), (16, 3), (2, 41))
     found = SeparationPlan(sizes, stored, "f64" if stored == "f64" else "f32", card)
     assert found.blocks == 100 + 7 + 48 + 82
+    assert SeparationPlan(((64, 64), (2, 3)), stored, stored, card).blocks == 4096 // 32 + 6
     assert compiled(separation.emit(found), card).resources.spill_stores == 0
 
 

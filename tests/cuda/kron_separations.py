@@ -78,12 +78,12 @@ def run_separation(machine: Machine, case: SeparationCase, own: DeviceLimits, bi
     """The gradients."""
     plan, (joint, matrices) = case.plan(own), case.arrays()
     kernel = Kernel(binary, separation.ENTRY, separation.THREADS, 0, case.name)
-    out = np.full(plan.blocks, np.nan, TYPES[case.dtype])
+    sizes = [rows * columns for rows, columns in case.sizes]
+    out = np.full(sum(sizes), np.nan, TYPES[case.dtype])
     lying = [matrix.T.copy() if place % 2 else matrix for place, matrix in enumerate(matrices)]
     there = [machine.upload(array) for array in (joint, out, *lying)]
     steps = [(1, rows) if place % 2 else (columns, 1) for place, (rows, columns) in enumerate(case.sizes)]
     given = [v for buffer, own_steps in zip(there[2:], steps, strict=True) for v in (int(buffer.handle), *own_steps)]
     kernel(0, int(machine.stream.handle), plan.blocks, (int(there[0].handle), int(there[1].handle), *given))
-    ends = np.cumsum([rows * columns for rows, columns in case.sizes])[:-1]
-    parts = np.split(machine.download(there[1], out), ends)
+    parts = np.split(machine.download(there[1], out), np.cumsum(sizes)[:-1])
     return [part.reshape(size) for part, size in zip(parts, case.sizes, strict=True)]

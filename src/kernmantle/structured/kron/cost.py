@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, STATIC_BYTES, MmaPlan, is_small, waiting_cycles
+from .mma_plan import LANES, STATIC_BYTES, MmaPlan, is_small, preparing_cycles, waiting_cycles
 from .modes import Mode
 
 # Seconds of a kernel beside what it does.
@@ -26,13 +26,16 @@ SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
 # Times as long as the model of tensor cores says that passes over halves take whose runs are copied as they lie.
-_NARROW = {2: 2.3}
+_NARROW = {2: 1.4}
 # Seconds to multiply factors out in a pass over halves.
 _JOINED = 2.1e-6
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
 _LEAST_COLUMNS = 2.1  # columns; products of halves whose rows are not aligned are as much slower where there are fewer
+_ODD = 1.4  # times as long again as products of halves take whose rows are odd
+_NARROW_COLUMNS = 40  # columns to which products of float32 round up where there are few
+_WAITING = 1.5  # times as long as estimated that warps wait which share few tiles of halves with unaligned rows
 _RESERVE = 1024
 _ACROSS = 32  # neighbours behind a run that one block of additions takes at least
 
@@ -73,8 +76,8 @@ class MmaRates:
 
 
 MMA = {
-    "f32": MmaRates(0.9, 33.6, 20.3, 119.0, 53.0, 1.5e-9, 1.09, 27.6, 1.15),
-    "f16": MmaRates(1.0, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.05, 10.8, 1.5),
+    "f32": MmaRates(1.15, 33.6, 20.3, 119.0, 53.0, 1.5e-9, 1.09, 27.6, 1.5),
+    "f16": MmaRates(0.8, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.05, 10.8, 1.5),
     "f64": MmaRates(0.85, 20.0, 80.0, 60.0, 53.0, 1.5e-9, 1.0, 27.6, 1.8),
 }
 
@@ -100,14 +103,16 @@ def mma_seconds(
     waves, busy = -(-tiles // (at_once * limits.sm_count)), min(at_once, -(-tiles // limits.sm_count))
     work = waves * busy * cycles / (4 * CLOCK) * (rates.joint if plan.group > 1 else 1.0)
     work = max(work, waves * steps / plan.group * rates.latency / CLOCK)
-    if is_small(plan, tiles, limits.sm_count):
-        work = max(work, waiting_cycles(plan, tiles, limits.sm_count) / CLOCK)
     memory = moved / (rates.memory * memory_of(limits))
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
     slower = _NARROW.get(math.gcd(ACCESS, run * size), 1.0) if size == 2 else 1.0
     joined = _JOINED * (size == 2 and is_joined)
-    return LAUNCH + entries * rates.entry + joined + slower * _together(memory, work, 0.2)
+    seconds = entries * rates.entry + joined + slower * _together(memory, work, 0.2)
+    if size == 2 and is_small(plan, tiles, limits.sm_count):
+        waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
+        seconds = max(seconds, waiting / CLOCK * (_WAITING if _unaligned(run, size) else 1.0))
+    return LAUNCH + seconds
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,8 @@ class VendorRates:
 VENDOR = {
     "f32": (VendorRates(3e-6, 0.67, 2.69e13, 37, 71, 13, 1.0), VendorRates(3e-6, 0.49, 2.61e13, 22, 77, 27, 1.0)),
     "f16": (
-        VendorRates(4.2e-6, 1.15, 2.97e14, 27, 63, 1, 1.54, 237),
-        VendorRates(4.7e-6, 0.82, 1.83e14, 123, 47, 1, 2.5, 11),
+        VendorRates(3.2e-6, 1.15, 2.97e14, 27, 63, 1, 1.54, 237),
+        VendorRates(3.5e-6, 0.82, 1.83e14, 123, 47, 1, 2.5, 11),
     ),
     "f64": (VendorRates(7e-6, 0.8, 1.6e13, 36, 69, 13, 1.0), VendorRates(4.2e-6, 0.56, 1.6e13, 33, 89, 27, 1.0)),
 }
@@ -167,11 +172,13 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
     rates = VENDOR["f16" if size == 2 else stored][right > 1]
     memory = size * float(count) * right * (mode.columns + mode.rows) / (rates.memory * memory_rate)
     tall, wide = (count, mode.rows) if right == 1 else (mode.rows, right)
-    padded = -(-tall // rates.high) * rates.high * float(-(-wide // rates.wide) * rates.wide)
+    width = min(rates.wide, _NARROW_COLUMNS) if size == 4 and 1 < right <= _MOST_RIGHT else rates.wide
+    padded = -(-tall // rates.high) * rates.high * float(-(-wide // width) * width)
     work = (1 if right == 1 else count) * padded * (rates.start + max(mode.columns, rates.deep)) / rates.products
     runs = (mode.columns, mode.rows) if right == 1 else (right, mode.columns)
     if size == 2 and any(_unaligned(run, size) for run in runs):
         slower = rates.unaligned * (1.0 if right == 1 else 1 + _LEAST_COLUMNS / right)
+        slower *= _ODD if right == 1 and any(run % 2 for run in runs) else 1.0
         work, memory = work * slower, memory * math.sqrt(slower)
     return rates.launch + _together(memory, work, 0.4)
 
@@ -195,8 +202,8 @@ class FmaRates:
 
 
 FMA = {
-    "f32": FmaRates(1.38, 0.42, 3.3, 2.1, 2.8, (0.52, 1.0), (0.67, 0.3)),
-    "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.52, 1.35), (0.25, 0.3)),
+    "f32": FmaRates(1.38, 0.42, 3.3, 2.1, 2.8, (0.55, 1.0), (0.67, 0.3)),
+    "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.58, 1.2), (0.25, 0.3)),
     "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (1.0, 1.0), (0.1, 0.3)),
 }  # fmt: skip
 
@@ -217,5 +224,5 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)
-    work *= rates.several[right > 1] if factors > 2 - (right > 1) else 1.0
+    work *= rates.several[right > 1] if factors > 2 - (right > 1) and not even else 1.0
     return LAUNCH + _together(memory, work, overlap)

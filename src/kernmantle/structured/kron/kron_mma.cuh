@@ -83,6 +83,13 @@ struct KronOutput {
     }
 };
 
+// Bytes of shared memory: the factors, the stages of each warp, the tiles between phases, and rows of the result of each warp.
+template <class B>
+__device__ constexpr int kron_mma_shared_bytes() {
+    constexpr int PIPELINED = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::C);
+    return 4 * B::FACTOR_WORDS + PIPELINED + TILES + B::WARPS * B::OUT_STAGE * (int)sizeof(typename B::T);
+}
+
 // A pass. Its Body B has the types T of arrays, H of operands and C of sums, the first phase and a function for the later ones,
 // and GROUP, the number of warps that share a tile between phases.
 template <class B, class Args>
@@ -224,6 +231,47 @@ struct KronMma {
         });
     }
 
+    // The same, where a lane alone would write few bytes beside each other: 16 rows of a unit come together in shared memory
+    // and leave it row by row. A store takes a multiprocessor as long as it meets lines of 128 bytes.
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void store_rows(const Args& g, const Scheduler& p, const Fragments& x, const unsigned* factor, C back, int unit, int lane) {
+        extern __shared__ __align__(128) unsigned char raw[];
+        constexpr int WIDTH = 16 * Phase::TOGETHER, RUNS = Phase::TILES / Phase::TOGETHER, V = B::VEC_OUT;
+        constexpr int ACROSS = WIDTH / V < 32 ? WIDTH / V : 32, DOWN_AT_ONCE = 32 / ACROSS;
+        T* const rows = (T*)(raw + kron_mma_shared_bytes<B>()) - (B::WARPS - (int)threadIdx.x / 32) * B::OUT_STAGE;
+        const i64 apart = Phase::STRIDE * (B::RIGHT == 1 ? 1 : g.out_stride[KRON_RUN]);
+        const int items = p.items(), right = p.right(), down = lane / ACROSS, across = lane % ACROSS * V;
+        T* to[RUNS];
+        int rest[RUNS];
+#pragma unroll
+        for (int i = 0; i < RUNS; ++i) {
+            const int fiber = unit * Phase::TILES + i * Phase::TOGETHER, item = Phase::item(fiber);
+            const bool inside = fiber < Phase::FIBERS && item < items;
+            rest[i] = inside ? (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(fiber) : 0;
+            to[i] = (T*)g.out + (inside ? p.at + item * g.out_stride[KRON_C] + Phase::run_out(fiber) * (B::RIGHT == 1 ? 1 : g.out_stride[KRON_RUN]) + Phase::right(fiber) + down * apart + across : 0);
+        }
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
+            Pack<T, LANE_WIDTH> pack;
+#pragma unroll
+            for (int i = 0; i < LANE_WIDTH; ++i) pack.v[i] = Store<T>::from(value[i]);
+            *(Pack<T, LANE_WIDTH>*)(rows + (8 * h + kron_row(lane)) * B::OUT_PITCH + 16 * tile + LANE_WIDTH * (lane % 4)) = pack;
+            if (tile + 1 < Phase::TILES || h == 0) return;
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < RUNS; ++i) {
+#pragma unroll
+                for (int r = 0; r < 16; r += DOWN_AT_ONCE) {
+                    const bool inside = Phase::F::ROWS % 16 == 0 || 16 * w + r + down < Phase::F::ROWS;
+#pragma unroll
+                    for (int along = 0; along < WIDTH; along += ACROSS * V)
+                        if (inside && across + along < rest[i])
+                            store_pack<T, V>(to[i] + (16 * w + r) * apart + along, read_pack<T, V>(rows + (r + down) * B::OUT_PITCH + i * WIDTH + across + along));
+                }
+            }
+            __syncwarp();
+        });
+    }
+
     // Multiplies a unit of an earlier phase and stores the result in the tile of the next one.
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void store_smem(const Fragments& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
@@ -251,7 +299,8 @@ struct KronMma {
 
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
-        if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        if constexpr (Phase::FINAL && B::COALESCED && !Phase::F::LAST) store_rows<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        else if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else store_smem<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
     }
 
@@ -336,12 +385,5 @@ struct KronMma {
         ptx::cp_async_wait_all();
     }
 };
-
-// Bytes of shared memory: the factors, the stages of each warp, and the tiles between phases.
-template <class B>
-__device__ constexpr int kron_mma_shared_bytes() {
-    constexpr int PIPELINED = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::C);
-    return 4 * B::FACTOR_WORDS + PIPELINED + TILES;
-}
 
 }  // namespace km

@@ -1,5 +1,5 @@
-// Gradients of matrices from that of their Kronecker product: a block for each of their entries sums the products of the joint
-// gradient with the entries of all other matrices.
+// Gradients of matrices from that of their Kronecker product: for each of their entries a block, or a warp where that has few
+// terms, sums the products of the joint gradient with the entries of all other matrices.
 #pragma once
 #include "reduce.cuh"
 
@@ -21,13 +21,16 @@ struct KronSeparate {
     typedef typename B::C C;
     static constexpr int WARPS = B::THREADS / 32;
 
-    // Entry (row, column) of the gradient of matrix K, in the first thread.
+    // Terms of an entry of matrix K, and whether a warp sums them.
+    static __device__ constexpr int terms(int k) { return B::ENTRIES / (B::rows(k) * B::columns(k)); }
+    static __device__ constexpr bool by_warp(int k) { return terms(k) <= B::SHORT; }
+
+    // What this thread adds to entry (row, column) of the gradient of matrix K, every `apart`-th term from `first` on.
     template <int K>
-    static __device__ __forceinline__ C sum(const C* joint, const KronMatrix<T> (&matrices)[B::COUNT], int row, int column) {
-        constexpr int OTHERS = B::ENTRIES / (B::rows(K) * B::columns(K));
+    static __device__ __forceinline__ C sum(const C* joint, const KronMatrix<T> (&matrices)[B::COUNT], int row, int column, int first, int apart) {
         C total = 0;
 #pragma unroll 4
-        for (int n = threadIdx.x; n < OTHERS; n += B::THREADS) {
+        for (int n = first; n < terms(K); n += apart) {
             int rest = n, i = 0, j = 0, high = 1, wide = 1;
             C product = 1;
 #pragma unroll
@@ -47,24 +50,30 @@ struct KronSeparate {
             }
             total = fma(product, joint[i * B::COLUMNS + j], total);
         }
-        __shared__ C sums[WARPS];
-        total = warp_reduce(total, [](C a, C b) { return a + b; });
-        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = total;
-        __syncthreads();
-        total = 0;
-        for (int warp = 0; warp < WARPS; ++warp) total += sums[warp];
-        return total;
+        return warp_reduce(total, [](C a, C b) { return a + b; });
     }
 
-    // Matrix K and those behind it: of the gradients, one behind the other, this block writes entry `block` from K on.
+    // Matrix K and those behind it: of the gradients, one behind the other, this block writes its share from K on.
     template <int K>
     static __device__ __forceinline__ void run(const C* joint, const KronMatrix<T> (&matrices)[B::COUNT], T* out, int block) {
-        constexpr int SIZE = B::rows(K) * B::columns(K);
-        if (block < SIZE) {
-            const C total = sum<K>(joint, matrices, block / B::columns(K), block % B::columns(K));
-            if (threadIdx.x == 0) out[block] = Store<T>::from(total);
-        } else if constexpr (K + 1 < B::COUNT) {
-            run<K + 1>(joint, matrices, out + SIZE, block - SIZE);
+        constexpr int SIZE = B::rows(K) * B::columns(K), BLOCKS = by_warp(K) ? (SIZE + WARPS - 1) / WARPS : SIZE;
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (block >= BLOCKS) {
+            if constexpr (K + 1 < B::COUNT) run<K + 1>(joint, matrices, out + SIZE, block - BLOCKS);
+        } else if constexpr (by_warp(K)) {
+            const int entry = block * WARPS + warp;
+            if (entry >= SIZE) return;
+            const C total = sum<K>(joint, matrices, entry / B::columns(K), entry % B::columns(K), lane, 32);
+            if (lane == 0) out[entry] = Store<T>::from(total);
+        } else {
+            __shared__ C sums[WARPS];
+            const C own = sum<K>(joint, matrices, block / B::columns(K), block % B::columns(K), threadIdx.x, B::THREADS);
+            if (lane == 0) sums[warp] = own;
+            __syncthreads();
+            if (threadIdx.x > 0) return;
+            C total = 0;
+            for (int w = 0; w < WARPS; ++w) total += sums[w];
+            out[block] = Store<T>::from(total);
         }
     }
 };

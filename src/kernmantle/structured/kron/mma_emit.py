@@ -48,7 +48,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
     constants = {
         "TILES": phase.tiles, "FIBERS": phase.fibers, "UNITS": phase.units, "OFFSET": offset,
         "NUMBER": modes[phase.axis].factor or 0, "STRIDE": right_of, "EXTENT": modes[-1].rows,
-        "PITCH": plan.strides[phase.axis],
+        "PITCH": plan.strides[phase.axis], "TOGETHER": phase.together,
     }  # fmt: skip
     flags = {
         "FINAL": final,
@@ -114,7 +114,7 @@ def emit(plan: MmaPlan) -> str:
         "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products, "COPY": plan.layout.copy,
         "VEC_OUT": plan.layout.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
         "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
-        "UNROLL": 1 + plan.tensor.is_rounded,
+        "UNROLL": 1 + plan.tensor.is_rounded, "OUT_PITCH": plan.out_pitch, "OUT_STAGE": LANES * plan.out_pitch,
     }  # fmt: skip
     later = [
         f"        km::KronMma<Body, Args>::later<Phase{number}>(g, p, tile, factors, backs, group, warp, lane);"
@@ -128,6 +128,7 @@ def emit(plan: MmaPlan) -> str:
         f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool ADDED = {str(plan.layout.added).lower()};",
+        f"    static constexpr bool COALESCED = {str(plan.is_coalesced).lower()};",
         "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
         *_prepare(plan),
         "    }",

@@ -29,6 +29,8 @@ WARPS = (16, 12, 8, 4, 2, 1)
 EVEN = 0.8
 STAGES = (1, 2)
 MOST = (4, 2, 1)
+# Neighbours of the result that a lane has.
+MOST_NEIGHBOURS = 4
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 # Shared memory beside the dynamic one: largest entries and scales of the factors, and what aligns the rest.
 STATIC_BYTES = 512
@@ -90,6 +92,11 @@ class MmaPhase:
         return math.prod(extent for _, extent in self.digits)
 
     @property
+    def together(self) -> int:
+        """Return the groups of columns of a unit that lie beside each other in a row."""
+        return 1 if self.last else math.gcd(self.tiles, self.digits[0][1])
+
+    @property
     def units(self) -> int:
         """How often a warp takes lines."""
         return -(-self.fibers // (LANES * self.tiles if self.last else self.tiles))
@@ -125,7 +132,7 @@ class MmaPlan:
     @cached_property
     def phases(self) -> tuple[MmaPhase, ...]:
         """From the last axis to the first."""
-        return _phases(self.run.modes, self.items, self.right, self.most)
+        return _phases(self.run.modes, self.items, self.right, self.most, self.tensor)
 
     @property
     def swizzled_axis(self) -> int | None:
@@ -184,6 +191,19 @@ class MmaPlan:
         down = LANES * first.tiles if first.last else first.mode.columns
         return self.pitch * down + (_up(down) if self.is_shifted else 0)
 
+    @property
+    def is_coalesced(self) -> bool:
+        """Return whether rows of the result come together in shared memory: a lane would write few bytes of them."""
+        size, is_last = SIZES[self.stored], self.phases[-1].last
+        narrow = size == 2 or self.layout.out_width < MOST_NEIGHBOURS
+        return not is_last and not self.layout.added and self.compute == "f32" and narrow
+
+    @property
+    def out_pitch(self) -> int:
+        """Entries from row to row of these, so that neither writes nor reads meet in a bank; 0 without them."""
+        tiles = self.phases[-1].tiles
+        return LANES * (tiles + (tiles % 2 == 0)) if self.is_coalesced else 0
+
     def members(self, phase: MmaPhase) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the number of the first factor of a phase and the shapes of those multiplied out."""
         part = phase.mode.factor or 0
@@ -199,7 +219,8 @@ class MmaPlan:
         """Bytes of shared memory."""
         factors = sum(4 * self.words(mode) for mode in self.run.modes)
         tiles = self.warps // self.group * SIZES[self.compute] * self.tile
-        return factors + tiles + self.warps * self.stages * self.stage * SIZES[self.stored]
+        ring = self.stages * self.stage + LANES * self.out_pitch
+        return factors + tiles + self.warps * ring * SIZES[self.stored]
 
     @property
     def registers(self) -> int:
@@ -235,9 +256,9 @@ def _odd(count: int, size: int) -> int:
     return -(-(count - unit) // (2 * unit)) * 2 * unit + unit
 
 
-def _fragments(mode: Mode, most: int) -> int:
+def _fragments(mode: Mode, most: int, tensor: Tensor) -> int:
     """Return the lines, in 16s, that a warp takes at a time."""
-    return min(most, 4 if mode.columns <= 32 else 2)
+    return min(most, 4 if mode.columns <= (64 if tensor.is_rounded else 32) else 2)
 
 
 def _registers(phase: MmaPhase, tensor: Tensor) -> int:
@@ -250,7 +271,7 @@ def _registers(phase: MmaPhase, tensor: Tensor) -> int:
     return OWN_REGISTERS + ragged + phase.tiles * (4 * deep * split + 8 * sums)
 
 
-def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[MmaPhase, ...]:
+def _phases(modes: Sequence[Mode], items: int, right: int, most: int, tensor: Tensor) -> tuple[MmaPhase, ...]:
     count = len(modes)
     found: list[MmaPhase] = []
     for axis in reversed(range(count)):
@@ -266,7 +287,7 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
             digits = [(count, inner // LANES), *after, *before]
         fibers = math.prod(extent for _, extent in digits)
         last = axis == count - 1 and right == 1
-        tiles = _fragments(mode, most)
+        tiles = _fragments(mode, most, tensor)
         while tiles > 1 and (fibers // LANES if last else fibers) % tiles:
             tiles //= 2
         if axis == count - 1 and right > 1:
@@ -348,7 +369,7 @@ def _grouped(
 ) -> MmaPlan | None:  # fmt: skip
     """Return the plan of so many warps, stages and lines with as few warps to a tile as fit."""
     modes, (warps, stages, most) = run.modes, tile
-    fragments = _fragments(modes[-1], most)
+    fragments = _fragments(modes[-1], most, tensor)
     right = 1 if width == 1 else min(LANES * fragments, 1 << max(4, (width - 1).bit_length()))
     items = 1 if right > 1 else max(1, LANES * fragments // math.prod(mode.columns for mode in modes[:-1]))
     for group in range(1, warps + 1):
@@ -423,8 +444,8 @@ def spread(plans: Sequence[MmaPlan], entries: int, right: int, processors: int) 
 
 
 def is_small(plan: MmaPlan, tiles: int, processors: int) -> bool:
-    """Return whether blocks of a plan leave multiprocessors idle."""
-    return tiles * plan.group < processors * plan.warps
+    """Return whether blocks of a plan leave multiprocessors idle, or some with twice the work of others."""
+    return tiles * plan.group < 2 * processors * plan.warps
 
 
 def plan_of(
@@ -437,4 +458,4 @@ def plan_of(
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
     if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):
         return None
-    return spread(found, entries, width, limits.sm_count)[0]
+    return spread(found, entries, width, limits.sm_count)[0] if SIZES[stored] == 2 else found[0]

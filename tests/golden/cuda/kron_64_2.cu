@@ -2,7 +2,7 @@
 #include "kron_mma.cuh"
 struct Phase0 {
     typedef km::KronFactor<true, 64, 64, 3> F;
-    static constexpr int TILES = 2, FIBERS = 64, UNITS = 2, OFFSET = 0, NUMBER = 1, STRIDE = 1, EXTENT = 64, PITCH = 1;
+    static constexpr int TILES = 2, FIBERS = 64, UNITS = 2, OFFSET = 0, NUMBER = 1, STRIDE = 1, EXTENT = 64, PITCH = 1, TOGETHER = 1;
     static constexpr bool FINAL = false, LOCAL = false, ROW_SWIZZLED = true;
     static __device__ __forceinline__ int item(int line) { return 0; }
     static __device__ __forceinline__ int run(int line) { return line % 64 * 64; }
@@ -13,7 +13,7 @@ struct Phase0 {
 };
 struct Phase1 {
     typedef km::KronFactor<false, 64, 64, 3> F;
-    static constexpr int TILES = 2, FIBERS = 4, UNITS = 2, OFFSET = 4096, NUMBER = 0, STRIDE = 64, EXTENT = 64, PITCH = 64;
+    static constexpr int TILES = 2, FIBERS = 4, UNITS = 2, OFFSET = 4096, NUMBER = 0, STRIDE = 64, EXTENT = 64, PITCH = 64, TOGETHER = 2;
     static constexpr bool FINAL = true, LOCAL = false, ROW_SWIZZLED = true;
     static __device__ __forceinline__ int item(int line) { return 0; }
     static __device__ __forceinline__ int run(int line) { return 0; }
@@ -29,8 +29,9 @@ struct Body {
     typedef km::KronArguments<2> Args;
     typedef Phase0 First;
     typedef Phase1 Final;
-    static constexpr int THREADS = 384, WARPS = 12, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 64, STAGE = 2048, TILE = 4104, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1;
+    static constexpr int THREADS = 384, WARPS = 12, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 64, STAGE = 2048, TILE = 4104, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1, OUT_PITCH = 0, OUT_STAGE = 0;
     static constexpr bool ADDED = false;
+    static constexpr bool COALESCED = false;
     static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {
         Phase0::F::measure<Body, false>(tops + 0 * WARPS, g.factor_stride[1][0] < g.factor_stride[1][1],
                 [&](int q, int p) { return km::kron_entry<T, C>(g, 1, q / 1, p / 1); });

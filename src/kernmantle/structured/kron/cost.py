@@ -188,8 +188,8 @@ class FmaRates:
     """A pass of additions: share of the memory's speed and of the additions, additions beside those of an entry.
 
     Where runs are no multiples of four numbers, additions take ``unaligned`` times as long; ``several`` times those of
-    three factors and more with nothing after them, and of two and more with something. ``even`` are share and overlap
-    where all extents are powers of two up to 8.
+    three square factors and more with nothing after them, and of two and more with something. ``even`` are share and
+    overlap where all extents are powers of two up to 8.
     """
 
     memory: float
@@ -202,7 +202,7 @@ class FmaRates:
 
 
 FMA = {
-    "f32": FmaRates(1.38, 0.42, 3.3, 2.1, 2.8, (0.55, 1.0), (0.67, 0.3)),
+    "f32": FmaRates(1.25, 0.42, 3.3, 2.1, 2.8, (0.6, 1.0), (0.67, 0.3)),
     "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.58, 1.2), (0.25, 0.3)),
     "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (1.0, 1.0), (0.1, 0.3)),
 }  # fmt: skip
@@ -224,5 +224,6 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)
-    work *= rates.several[right > 1] if factors > 2 - (right > 1) and not even else 1.0
+    if factors > 2 - (right > 1) and not even and all(mode.columns == mode.rows for mode in modes):
+        work *= rates.several[right > 1]
     return LAUNCH + _together(memory, work, overlap)

@@ -193,10 +193,12 @@ class MmaPlan:
 
     @property
     def is_coalesced(self) -> bool:
-        """Return whether rows of the result come together in shared memory: a lane would write few bytes of them."""
-        size, is_last = SIZES[self.stored], self.phases[-1].last
-        narrow = size == 2 or self.layout.out_width < MOST_NEIGHBOURS
-        return not is_last and not self.layout.added and self.compute == "f32" and narrow
+        """Return whether rows of the result come together in shared memory, which a lane has few bytes of."""
+        last = self.phases[-1]
+        if last.last or self.layout.added or self.compute != "f32":
+            return False
+        is_half, is_alone = SIZES[self.stored] == 2, len(self.phases) == 1
+        return self.layout.out_width < MOST_NEIGHBOURS or (is_half and is_alone and last.together > 1)
 
     @property
     def out_pitch(self) -> int:

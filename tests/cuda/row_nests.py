@@ -47,7 +47,8 @@ HALVES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 class RowCase:
     """An apply on sizes; ``order`` gives the memory order of the arrays' two axes, "C" or "F", for x, y, v.
 
-    With ``blocks`` no more are launched, so that each of them takes several tiles.
+    With ``blocks`` no more are launched, so that each of them takes several tiles. Points are normal, times ``spread``,
+    about ``middle``; row ``outlier`` of the second array is a thousand times as large.
     """
 
     name: str
@@ -61,6 +62,9 @@ class RowCase:
     order: str = "CCC"
     poison: bool = False
     blocks: int = 0
+    spread: float = 1.0
+    middle: float = 0.0
+    outlier: int | None = None
 
     @property
     def rows(self) -> RowNest:
@@ -82,7 +86,12 @@ class RowCase:
         sizes, made = self.sizes(), []
         ports = [*self.rows.matrix.operands, *([self.rows.v] if self.rows.v is not None else [])]
         for place, port in enumerate(ports):
-            values = random.normal(size=[sizes[role] for role in port.roles]).astype(HALVES[self.dtype])
+            values = random.normal(size=[sizes[role] for role in port.roles])
+            if "k" in port.roles and len(port.roles) == 2:
+                values = self.spread * values + self.middle
+            if place == 1 and self.outlier is not None:
+                values[self.outlier] *= 1000
+            values = values.astype(HALVES[self.dtype])
             if len(port.roles) < 2:
                 values = np.abs(values)
             if self.poison and place == 0:
@@ -130,6 +139,8 @@ class RowCase:
                 return np.exp(-(s + given[2]) / BANDWIDTH)
             if self.program is NEAREST:
                 return t
+            if self.program is SQUARES:
+                return np.exp(-t / BANDWIDTH**2)
             if self.program is SUM:
                 return np.exp(-s / BANDWIDTH) + np.exp(-t / BANDWIDTH**2)
             u, v, w = given[2][:, None], given[3][None], given[4]
@@ -190,6 +201,20 @@ def cases() -> list[RowCase]:
         RowCase("scant_ends", ENDS, "smallest", 2, 65540, 33, 7),
         RowCase("scant_half", NEAREST, "smallest", 1, 66001, 64, 4, "f16"),
         RowCase("scant_turned", NEAREST, "smallest", 1, 66001, 20, 4, order="CFC"),
+    ]
+    made += [RowCase(f"norms_{k}_{c}", SQUARES, PRODUCT, 300, 1100, k, c) for k in (1, 2, 3, 10, 15) for c in (1, 3)]
+    made += [
+        RowCase("norms_sum", SQUARES, "sum", 130, 70, 4),
+        RowCase("norms_few_columns", SQUARES, PRODUCT, 130, 1, 3),
+        RowCase("norms_half", SQUARES, PRODUCT, 300, 700, 3, dtype="f16"),
+        RowCase("norms_turned", SQUARES, PRODUCT, 300, 700, 5, 2, order="FFC"),
+        RowCase("norms_runs", SQUARES, PRODUCT, 3000, 1100, 3, blocks=4, spread=5.0),
+        RowCase("norms_nan", SQUARES, PRODUCT, 300, 700, 3, poison=True),
+        RowCase("norms_outlier", SQUARES, PRODUCT, 3000, 1100, 3, outlier=700, blocks=3),
+        RowCase("norms_outlier_first", SQUARES, PRODUCT, 300, 700, 3, outlier=0),
+        RowCase("norms_wide", SQUARES, PRODUCT, 300, 700, 3, spread=40.0),
+        RowCase("norms_at_the_limit", SQUARES, PRODUCT, 300, 700, 3, spread=15.0),
+        RowCase("norms_offset", SQUARES, PRODUCT, 300, 700, 3, middle=1000.0),
     ]
     return [
         *made,

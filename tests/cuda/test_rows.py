@@ -35,3 +35,24 @@ def test_runs_give_the_same_bits_again() -> None:
     case = next(case for case in cases() if case.name == "few_rows")
     first, second = (run(Machine(), case)[0] for _ in range(2))
     assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(("spread", "middle"), [(1.0, 0.0), (1.0, 100.0), (20.0, 0.0)])
+@pytest.mark.parametrize("k", [3, 10])
+def test_long_passes_agree_where_points_are_small_and_where_not(k: int, spread: float, middle: float) -> None:
+    import torch
+
+    import kernmantle as km
+    from kernmantle.testing import assert_close
+
+    generator = torch.Generator("cuda").manual_seed(k)
+    x, y, v = (torch.randn(100_000, width, device="cuda", generator=generator) for width in (k, k, 1))
+    x, y = spread * x + middle, spread * y + middle
+    y[70_001] *= 1 + 1e3 * (spread == 1.0 and middle == 0.0)
+    kernel = km.Gaussian(1.0)
+    found = kernel.matmul(x, y, v)
+    assert "from norms and products" in kernel.info
+    some = torch.arange(0, 100_000, 997, device="cuda")
+    squares = (x[some, None].double() - y[None].double()).square().sum(-1)
+    exact, entries = (-squares / 2).exp() @ v.double(), (-squares / 2).exp() @ v.double().abs()
+    assert_close(found[some], exact, depth=100_000, magnitude=entries)

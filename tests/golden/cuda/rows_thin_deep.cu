@@ -77,6 +77,7 @@ template <> struct Body::Out<0> {  // w
 
 struct Apply : Body {
     typedef km::Working<km::Arguments<5, Numbers>> Args;
+    static constexpr int EXPANDS = 0;
     static constexpr bool SUMS = true;
     static constexpr bool STARTS = true;
     static __device__ __forceinline__ void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number) {

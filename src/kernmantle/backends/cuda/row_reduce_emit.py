@@ -370,6 +370,8 @@ def emit_rows(plan: CudaRowPlan) -> str:
         code.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
         code.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")
         code.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
+    if plan.form == "thin":
+        code.append(f"    static constexpr int EXPANDS = {int(plan.expands)};")
     if plan.form in ("score", "thin"):
         sums = not plan.rows.selects and plan.rows.reduction.name == "sum"
         code.append(f"    static constexpr bool SUMS = {literal(sums, 'bool')};")

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ...compiler.hoist import fold
 from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
-from ...compiler.patterns import squared_differences
+from ...compiler.patterns import scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
 from .columns_plan import columns_tile, columns_tiles
@@ -112,6 +113,11 @@ class CudaRowPlan:
         """Whether entries are made of squared distances."""
         return squared_differences(self.rows.matrix) is not None
 
+    @property
+    def expands(self) -> bool:
+        """Whether exponentials of squared distances are made of norms and products, where points are small enough."""
+        return self.form == "thin" and _expands(self.rows)
+
     def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
         """Return what the kernels of a score tile hand to each other."""
         if self.form == "softmax":
@@ -158,12 +164,14 @@ class CudaRowPlan:
 
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
-        note = ", entries to 1e-6" * self.approximate
+        note = f", entries to {'7e-6' if self.expands else '1e-6'}" * self.approximate
         if self.form == "select" and self.fallback is not None:
             note += ", nearest by one product of f16 halves, exact by differences"
             note += f", {self.fallback.form} where these do not suit the points"
         elif self.form == "wide":
             note += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
+        elif self.expands:
+            note += ", from norms and products of small points"
         elif self.grouped:
             note += ", from the minima of groups"
         elif self.form == "softmax":
@@ -190,6 +198,17 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     return (
         not _is_tabled(nest) and len(operands["rows"]) == len(operands["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
     )
+
+
+def _expands(rows: RowNest) -> bool:
+    """Return whether entries are exponentials of squared distances, and are only added up."""
+    nest = rows.matrix
+    squares = squared_differences(nest)
+    if rows.selects or rows.reduction.name != "sum" or squares is None or squares.weight is not None:
+        return False
+    uniform = [*nest.numbers, *(port.name for port in nest.operands if not port.roles)]
+    folded = fold(nest.outputs, uniform, letter="f")
+    return nest.precision != "ieee" and scale(nest, folded.outputs[0], {*uniform, *folded.names}) is not None
 
 
 def _is_tabled(nest: Nest) -> bool:
@@ -367,7 +386,7 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, la
     tile, group = _thin(rows, sizes)
     matrix = planned(rows.matrix, sizes, limits, layout, tile)
     matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
-    staged_row = tile.depth + len(ends(rows, "n")) + (group if rows.v is not None else 0)
+    staged_row = tile.depth + _expands(rows) + len(ends(rows, "n")) + (group if rows.v is not None else 0)
     shared = tile.columns * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16
     return CudaRowPlan(matrix, rows, "thin", group, _integers(rows, sizes), shared, tile.resident)
 

@@ -1,9 +1,13 @@
 // Row reductions for few positions of k: a thread holds R whole rows of x and their results in registers. Rows of y, with the
 // operands that belong to them, pass through shared memory, where all lanes read the same one at once. Sums in float32 of
 // THIN_RUN columns are added up in global memory, so that rounding does not add up with all of them.
+//
+// Where a body EXPANDS, entries are exponentials of squared distances s, and scaled points are small, s is a sum of the squared
+// norm of x, of that of y, which is staged, and of K products: as many instructions fewer as there are positions of k.
 #pragma once
 #include "apply.cuh"
 #include "gram.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -14,10 +18,11 @@ struct ApplyThin {
     static constexpr int THREADS = THREADS_, R = R_, DEPTH = DEPTH_, STAGE = STAGE_, UNROLL = UNROLL_;
     static constexpr int BM = THREADS * R, BN = STAGE;
 };
-// What is staged of a row of y: its entries, the ends that entries of the matrix read, its row of v.
+// What is staged of a row of y: its entries, its squared norm where distances are products, the ends that entries of the matrix
+// read, its row of v.
 template <class Body, class Tile>
 struct Staged {
-    static constexpr int ENDS = Tile::DEPTH, V = ENDS + Body::COLUMN_ENDS, USED = V + (Body::WEIGHTED ? Body::GROUP : 0);
+    static constexpr int NORM = Tile::DEPTH, ENDS = NORM + Body::EXPANDS, V = ENDS + Body::COLUMN_ENDS, USED = V + (Body::WEIGHTED ? Body::GROUP : 0);
     static constexpr int WIDE = 16 / sizeof(typename Body::C);
     static constexpr int PITCH = (USED + WIDE - 1) / WIDE * WIDE > 0 ? (USED + WIDE - 1) / WIDE * WIDE : WIDE;
 };
@@ -40,19 +45,44 @@ struct Thin {
     // Tiles between two times that sums are moved.
     static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 ? THIN_RUN / Tile::STAGE : 1;
 
-    // How large rows may be, in units of the exponent, for their rounding to be no more than that of their sums.
-    static constexpr float LIMIT = 8.0f / Extent<K>::value;
+    // How large numbers of rows may be, in units of the exponent, for their rounding to be no more than that of their sums; and how
+    // large squared norms, where distances are products: half a unit in the last place of 64 is 2^-19, of which a sum has a few.
+    static constexpr float LIMIT = 8.0f / Extent<K>::value, FARTHEST = 64.0f;
+    // Columns whose mean is the origin of distances by products, two of each lane.
+    static constexpr int SAMPLE = 64;
 
     const Args& g;
+    C* const origin;
     Coord p;
     C scale;
     typename Body::Fixed fixed;
+    C norms[Body::EXPANDS ? R : 1];
     C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::VECTORS>::value];
     Running running[GROUP][R];
     C worst[R];
 
-    __device__ __forceinline__ Thin(const Args& g_) : g(g_), scale(0) {}
+    __device__ __forceinline__ Thin(const Args& g_, C* origin_) : g(g_), origin(origin_), scale(0) {}
     __device__ __forceinline__ i64 row(int r) const { return p.m + r * Tile::THREADS + threadIdx.x; }
+
+    // Writes the mean of some columns to shared memory. All threads of the block wait for it.
+    __device__ __forceinline__ void find_origin() {
+        const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p);
+        const i64 apart = g.size[ROLE_N] < SAMPLE ? 1 : quotient(g.size[ROLE_N], SAMPLE);
+        if (threadIdx.x < 32) {
+#pragma unroll
+            for (int k = 0; k < K; ++k) {
+                C sum = C(0);
+#pragma unroll
+                for (int i = threadIdx.x; i < SAMPLE; i += 32) {
+                    const i64 n = i * apart < g.size[ROLE_N] ? i * apart : 0;
+                    sum += convert<C>(load_pack<typename Y::T, 1>(base + n * g.stride[Y::PORT][ROLE_N] + k * g.stride[Y::PORT][ROLE_K]).v[0]);
+                }
+                sum = warp_sum(sum);
+                if (threadIdx.x == 0) origin[k] = sum * (1.0f / SAMPLE);
+            }
+        }
+        __syncthreads();
+    }
 
     // Rows of x, times the scale where there is one; whether they are small enough for it.
     __device__ __forceinline__ bool read_rows() {
@@ -61,13 +91,24 @@ struct Thin {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const i64 m = row(r) < g.size[ROLE_M] ? row(r) : g.size[ROLE_M] - 1;
+            double norm = 0;
 #pragma unroll
             for (int k = 0; k < K; ++k) {
                 x[k][r] = convert<C>(load_pack<typename X::T, 1>(base + m * g.stride[X::PORT][ROLE_M] + k * g.stride[X::PORT][ROLE_K]).v[0]);
-                if (Body::SCALES && scale > C(0)) {
+                if (Body::EXPANDS) {
+                    if (scale > C(0)) {
+                        const C value = (x[k][r] - origin[k]) * scale;
+                        norm += (double)value * value;
+                        x[k][r] = C(-2) * value;
+                    }
+                } else if (Body::SCALES && scale > C(0)) {
                     x[k][r] *= scale;
                     small = small && abs(x[k][r]) <= C(LIMIT);
                 }
+            }
+            if (Body::EXPANDS) {
+                norms[r] = norm;
+                small = small && norm <= FARTHEST;
             }
         }
         return small;
@@ -94,6 +135,7 @@ struct Thin {
         p = row_coord<BM>(g, row_block);
         fixed = Body::fixed(g, p);
         if constexpr (Body::SCALES) scale = Body::scale(fixed, g.number);
+        if constexpr (Body::EXPANDS) find_origin();
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const i64 m = row(r) < g.size[ROLE_M] ? row(r) : g.size[ROLE_M] - 1;
@@ -123,15 +165,29 @@ struct Thin {
         const i64 left = g.size[ROLE_N] - n;
         const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + n * g.stride[Y::PORT][ROLE_N];
         const i64 along = g.stride[Y::PORT][ROLE_N], down = g.stride[Y::PORT][ROLE_K];
-        for (int e = threadIdx.x; e < Tile::STAGE * K; e += Tile::THREADS) {
-            const int i = e / Extent<K>::value, k = e % Extent<K>::value;
-            if (i < left) {
-                C value = convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]);
-                if (Body::SCALES && scale > C(0)) {
-                    value *= scale;
-                    small = small && abs(value) <= C(LIMIT);
+        if (Body::EXPANDS && scale > C(0)) {
+            for (int i = threadIdx.x; i < Tile::STAGE && i < left; i += Tile::THREADS) {
+                double norm = 0;
+#pragma unroll
+                for (int k = 0; k < K; ++k) {
+                    const C value = (convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]) - origin[k]) * scale;
+                    norm += (double)value * value;
+                    shared[i * S::PITCH + k] = value;
                 }
-                shared[i * S::PITCH + k] = value;
+                shared[i * S::PITCH + S::NORM] = norm;
+                small = small && norm <= FARTHEST;
+            }
+        } else {
+            for (int e = threadIdx.x; e < Tile::STAGE * K; e += Tile::THREADS) {
+                const int i = e / Extent<K>::value, k = e % Extent<K>::value;
+                if (i < left) {
+                    C value = convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]);
+                    if (Body::SCALES && !Body::EXPANDS && scale > C(0)) {
+                        value *= scale;
+                        small = small && abs(value) <= C(LIMIT);
+                    }
+                    shared[i * S::PITCH + k] = value;
+                }
             }
         }
         each<0, Body::COLUMN_ENDS>([&](auto index) {
@@ -162,15 +218,26 @@ struct Thin {
         typename Body::Registers state[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            if constexpr (Body::STARTS)
+            if constexpr (SCALED && Body::EXPANDS)
+                state[r].r0 = fma(x[0][r], q[0], q[S::NORM]);
+            else if constexpr (Body::STARTS)
                 Body::start(state[r], &x[0][r], &q[0], vectors[0], g.number);
             else
                 Body::initial(state[r]);
         }
 #pragma unroll
-        for (int k = Body::STARTS; k < K; ++k)
+        for (int k = SCALED && Body::EXPANDS ? 1 : Body::STARTS; k < K; ++k)
 #pragma unroll
-            for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], vectors[k], &q[k], g.number, k, 0);
+            for (int r = 0; r < R; ++r) {
+                if constexpr (SCALED && Body::EXPANDS)
+                    state[r].r0 = fma(x[k][r], q[k], state[r].r0);
+                else
+                    Body::template step<EXACT>(state[r], &x[k][r], &q[k], vectors[k], &q[k], g.number, k, 0);
+            }
+        if constexpr (SCALED && Body::EXPANDS) {
+#pragma unroll
+            for (int r = 0; r < R; ++r) state[r].r0 += norms[r];
+        }
         C w[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -241,7 +308,8 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
     C* shared = (C*)raw;
     const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN), width = g.size[ROLE_L];
     const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], Tile::BM) * columns, columns);
-    T task(g);
+    __shared__ C origin[Extent<Tile::DEPTH>::value];
+    T task(g, origin);
     typename Body::Running* slot = 0;
 #pragma unroll 1
     for (i64 c = 0; c < (Body::SELECTS ? 1 : width); c += T::GROUP) {

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, STATIC_BYTES, MmaPlan, is_small, preparing_cycles, waiting_cycles
+from .mma_choice import is_small, preparing_cycles, waiting_cycles
+from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 
 # Seconds of a kernel beside what it does.

@@ -21,7 +21,8 @@ from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cuda_emit, mma_emit
 from .cuda_entry import ENTRY, parameters
 from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
-from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates, spread
+from .mma_choice import spread
+from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
 from .run import Arrays, Launch, Numbers, Port, Prepare, Start
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from ...backends.cuda.tiles import DeviceLimits
 from . import cost
 from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
+from .mma_choice import plan_of as mma_plan
 from .mma_plan import Tensor, joined, suits
-from .mma_plan import plan_of as mma_plan
 from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass
 

@@ -1,0 +1,79 @@
+"""Which tile a pass on tensor cores takes: the preferred one, or of few tiles that by which warps wait least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...backends.cuda.tiles import DeviceLimits
+from .mma_plan import LANES, LEAST, LEAST_WIDE, SIZES, WIDE, MmaLayout, MmaPlan, Tensor, mma_candidates
+from .modes import Mode
+from .passes import plain_pass
+
+# Cycles of a warp that waits for each step itself: for a unit, to read 16 positions, of a product of 16 x 16 x 16, to
+# store 16 rows; of a multiprocessor for each of these by its warps together, where results of the last phase are stored
+# one by one; and of a block for each round of the entries of a factor, 4 words of each thread (estimates).
+_UNIT, _READ, _PRODUCT, _STORE = 200, 40, 16, 50
+_READ_TOGETHER, _PRODUCT_TOGETHER, _STORE_TOGETHER, _STORE_ALONE = 14, 5, 10, 40
+_ROUND, _WORDS = 700, 4
+
+
+def preparing_cycles(plan: MmaPlan) -> int:
+    """Return the cycles in which a block prepares its factors."""
+    words = [-(-phase.mode.columns // LANES) * -(-phase.mode.rows // LANES) * 128 for phase in plan.phases]
+    rounds = sum(-(-own // (_WORDS * plan.threads)) for own in words)
+    return rounds * (1 + (plan.tensor.products > 1)) * _ROUND
+
+
+def waiting_cycles(plan: MmaPlan, tiles: int, processors: int) -> float:
+    """Return the cycles of a pass over few tiles: those in which warps wait, or those of the busiest multiprocessor."""
+    chain, work, products = 0, 0.0, plan.tensor.products
+    for phase in plan.phases:
+        deep, wide = -(-phase.mode.columns // LANES), -(-phase.mode.rows // LANES)
+        own = deep * _READ * min(2, products) + deep * wide * products * _PRODUCT + wide * _STORE
+        chain += -(-phase.units // plan.group) * (_UNIT + phase.tiles * own)
+        store = _STORE_ALONE / plan.layout.out_width if phase is plan.phases[-1] else _STORE_TOGETHER
+        own = deep * _READ_TOGETHER * min(2, products) + deep * wide * products * _PRODUCT_TOGETHER + wide * store
+        work += phase.units * phase.tiles * own
+    waves = -(-tiles * plan.group // (plan.warps * processors))
+    return waves * max(chain, plan.warps // plan.group * work)
+
+
+def spread(plans: Sequence[MmaPlan], entries: int, right: int, processors: int) -> tuple[MmaPlan, ...]:
+    """Return the plans of a pass over so many entries, with so much behind the run, the preferred first.
+
+    Where blocks of the first one would leave multiprocessors idle, those by which warps wait least: with more warps to
+    a tile, and fewer tiles to a block.
+    """
+    if not plans or not is_small(plans[0], plans[0].count(entries, right), processors):
+        return tuple(plans)
+    found = [
+        replace(own, group=group)
+        for other in plans
+        for own in dict.fromkeys((other, replace(other, items=1)))
+        for group in range(own.group, own.warps + 1)
+        if own.warps % group == 0 and group <= own.phases[0].units
+    ]
+
+    def cycles(own: MmaPlan) -> float:
+        return preparing_cycles(own) + waiting_cycles(own, own.count(entries, right), processors)
+
+    return tuple(sorted(found, key=cycles))
+
+
+def is_small(plan: MmaPlan, tiles: int, processors: int) -> bool:
+    """Return whether blocks of a plan leave multiprocessors idle, or some with twice the work of others."""
+    return tiles * plan.group < 2 * processors * plan.warps
+
+
+def plan_of(
+    modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, entries: int, limits: DeviceLimits
+) -> MmaPlan | None:
+    """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
+    run = plain_pass("mma", modes, 0, len(modes))
+    layout = MmaLayout(max(4, SIZES[tensor.half]), 1, False)
+    found = mma_candidates(run, (), stored, tensor, layout, width, limits)
+    wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
+    if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):
+        return None
+    return spread(found, entries, width, limits.sm_count)[0] if SIZES[stored] == 2 else found[0]

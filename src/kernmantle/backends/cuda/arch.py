@@ -56,7 +56,8 @@ _BOUNDED: Features = frozenset({"bounded_registers"})
 _HOPPER: Features = _PIPELINED | _BOUNDED | Features({"fp64_mma", "wgmma", "measured"})
 
 # Consumer cards take half of their products of halves where these are added in float32. On Hopper mma.sync reaches
-# 0.38 of what wgmma does (H200, decision 0003).
+# 0.38 of what wgmma does (H200, decision 0003). No kernel is written for tcgen05 of sm_100 and sm_103, whose rows
+# therefore lack "wgmma" and any other feature for it: they take mma.sync, with the spills that tests/golden records.
 _ROWS = (
     Arch("sm_80", "sm_80", _FP64 | _BOUNDED, 108, 163 << 10, 164 << 10, threads_per_sm=2048, memory_rate=1.6e12),
     Arch("sm_86", "sm_86", half_products=512),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, LEAST, LEAST_WIDE, SIZES, WIDE, MmaLayout, MmaPlan, Tensor, mma_candidates
+from .mma_plan import LANES, LEAST, LEAST_WIDE, MOST_NEIGHBOURS, SIZES, WIDE, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
 from .passes import plain_pass
 
@@ -71,7 +71,8 @@ def plan_of(
 ) -> MmaPlan | None:
     """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
     run = plain_pass("mma", modes, 0, len(modes))
-    layout = MmaLayout(max(4, SIZES[tensor.half]), 1, False)
+    is_wide = SIZES[stored] == 4 or (width == 1 and modes[-1].rows % MOST_NEIGHBOURS == 0)
+    layout = MmaLayout(max(4, SIZES[tensor.half]), MOST_NEIGHBOURS if is_wide else 1, False)
     found = mma_candidates(run, (), stored, tensor, layout, width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
     if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):

@@ -13,7 +13,7 @@ from kernmantle.backends.cpu.gram_plan import plan
 from kernmantle.backends.cuda.gram_plan import is_heavy
 from kernmantle.backends.cuda.spelling import SPELLINGS, ExpressionEmitter
 from kernmantle.compiler.patterns import never_negative
-from kernmantle.ir.node import Node, var
+from kernmantle.ir.node import Node, const, var
 from kernmantle.ir.ops import COSTS, OPS, Op, is_transcendental
 from kernmantle.ir.simplify import simplify
 from kernmantle.torch_ops.namespaces import numpy_namespace, torch_namespace
@@ -107,3 +107,23 @@ def test_comparisons_are_of_elements_in_every_namespace(name):
     device = torch_namespace(torch.float64, torch.device("cpu"))
     assert numpy_namespace().function(name)(*arrays).tolist() == expected
     assert device.function(name)(*map(torch.from_numpy, arrays)).tolist() == expected
+
+
+I = var("i")
+MIXED = {
+    "a number": (Node("add", (I, X)), "value", "C(i) + x"),
+    "a literal": (Node("mul", (I, const(0.5))), "value", "C(i) * C(0.5"),
+    "a quotient": (Node("div", (I, const(2))), "value", "C(i) / C(2"),
+    "a whole literal": (Node("add", (I, const(2))), "index", "i + km::i64(2"),
+    "a choice": (Node("where", (Node("gt", (X, const(0))), I, X)), "value", "? C(i) : x"),
+    "a choice of indices": (Node("where", (Node("gt", (X, const(0))), I, const(7))), "index", "? i : km::i64(7"),
+    "a comparison": (Node("lt", (I, X)), "bool", "C(i) < x"),
+}
+
+
+@pytest.mark.parametrize(("node", "kind", "text"), MIXED.values(), ids=MIXED)
+def test_indices_are_whole_among_whole_numbers_only(node, kind, text):
+    emitter = ExpressionEmitter({"i": ("i", "index"), "x": ("x", "value")}, True)
+    (found,) = emitter.expressions([node])
+    assert found[1] == kind
+    assert text in emitter.code[-1], emitter.code

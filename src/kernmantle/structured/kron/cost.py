@@ -27,7 +27,7 @@ SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
 # Times as long as the model of tensor cores says that passes over halves take whose runs are copied as they lie.
-_NARROW = {2: 1.4}
+_NARROW = {2: 1.8}
 # Seconds to multiply factors out in a pass over halves.
 _JOINED = 2.1e-6
 _COPIED = 0.3  # share of the memory's speed of copies in other orders

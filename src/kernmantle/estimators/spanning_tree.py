@@ -63,7 +63,7 @@ class _Reach:
         valid = (weight <= bound) & weight.isfinite()
         self._found, self._core, self._numbers, self._bar = found, core, every, bar
         self._alpha = torch.full_like(core[:1], alpha)
-        self.near = (mutual, indices) if len(core) <= GROWN else None
+        self.nearest = (mutual, indices) if len(core) <= GROWN else None
         self.weight = torch.where(valid, weight, bound).double().cpu().numpy()
         self.other = indices.gather(1, position[:, None])[:, 0].cpu().numpy()
         self.valid = valid.cpu().numpy()
@@ -108,7 +108,7 @@ def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -
         labels = _joined(labels, labels[chosen], labels[reach.other[chosen]])
         reach.valid &= labels != labels[reach.other]
     tree = _tree(np.concatenate(edges), rows)
-    return tree if reach.near is None else _grown(tree, *(part.cpu().numpy() for part in reach.near))
+    return tree if reach.nearest is None else _grown(tree, *(part.cpu().numpy() for part in reach.nearest))
 
 
 def _grown(tree: Tree, mutual: np.ndarray, indices: np.ndarray) -> Tree:

@@ -138,7 +138,7 @@ class ExpressionEmitter:
     def _operation(self, node: Node) -> Typed:
         args = [self._emitted[id(arg)] for arg in node.args]
         conditions = OPS[node.op].conditions
-        wanted = self._wanted(node, [place for place in range(len(args)) if place not in conditions])
+        wanted = self._wanted(node, [index for index in range(len(args)) if index not in conditions])
         texts = [
             self._argument(node.args[index], typed, "bool" if index in conditions else wanted)
             for index, typed in enumerate(args)
@@ -161,12 +161,12 @@ class ExpressionEmitter:
         called = self.apart and OPS[node.op].cost == "long" and self.floating
         return f"{'km::apart' if called else 'km'}::{spelling}({', '.join(texts)})", kind
 
-    def _wanted(self, node: Node, places: Sequence[int]) -> str:
+    def _wanted(self, node: Node, operands: Sequence[int]) -> str:
         """Return the kind that an operation computes in: indices stay whole only among indices and whole numbers."""
-        kinds = {self._emitted[id(node.args[place])][1] for place in places}
+        kinds = {self._emitted[id(node.args[index])][1] for index in operands}
         if node.op == "where" and kinds == {"bool"}:
             return "bool"
-        others = [node.args[place] for place in places if self._emitted[id(node.args[place])][1] != "index"]
+        others = [node.args[index] for index in operands if self._emitted[id(node.args[index])][1] != "index"]
         numbers = [other.number for other in others if other.number is not None]
         whole = len(numbers) == len(others) and all(
             math.isfinite(number) and number == int(number) for number in numbers

@@ -238,10 +238,10 @@ def _check_symmetric(found: Distances) -> None:
 def _apart(weight: np.ndarray) -> np.ndarray:
     """Return positive numbers of which equal ones differ in their last bits, in the order that NumPy sorts them."""
     order = np.argsort(weight)
-    places = np.arange(len(weight))
+    ranks = np.arange(len(weight))
     bits = weight[order].view(np.int64)
     found = np.empty_like(weight)
-    found[order] = (np.maximum.accumulate(bits - places) + places).view(np.float64)
+    found[order] = (np.maximum.accumulate(bits - ranks) + ranks).view(np.float64)
     return found
 
 

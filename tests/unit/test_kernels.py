@@ -134,13 +134,19 @@ def test_reprs():
     assert repr(2 * (km.NTK(depth=3) + 1)) == "2 * (NTK(depth=3) + 1)"
 
 
+def test_lists_of_numbers_are_arrays():
+    x = torch.rand(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    listed, exact = km.Gaussian(lengthscales=[1.0, 2.0]), km.Gaussian(lengthscales=torch.tensor([1.0, 2.0]).double())
+    assert torch.equal(listed(x), exact(x))
+
+
 def test_a_kernel_that_does_not_exist():
     with pytest.raises(AttributeError, match="Lapace"):
         _ = km.Lapace
     with pytest.raises(ParameterError, match="bandwidth is one length for all columns"):
         km.Gaussian(lengthscale=1.0)
-    with pytest.raises(ParameterError, match=r"use numpy\.array"):
-        km.Gaussian(lengthscales=[1.0, 2.0])
+    with pytest.raises(ParameterError, match="a list of numbers or an array, not list"):
+        km.Gaussian(lengthscales=[1.0, "2"])
     with pytest.raises(ParameterError, match="it has bandwidth, p, lengthscales"):
         km.Laplace(zzz=1)
 

@@ -15,6 +15,9 @@ of each pair of rows of x once. Every metric is one fused pass in O(m n k) time,
 result. This page is generated from the table in `kernmantle.pairwise.metrics`.
 
 ```python
+import torch, kernmantle as km
+
+x, y, weights = torch.rand(200, 8), torch.rand(300, 8), torch.rand(8)
 km.cdist(x, y)                                # Euclidean: metric="minkowski", p=2
 km.cdist(x, y, p=1.3, w=weights)              # any p from 0 to infinity; p may be a tensor, a batch of powers
 km.cdist(x, metric="canberra")                # y omitted: half the work, exact zeros on the diagonal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
 from ..backends.cuda.launch import Kernel, ReadyLaunch
+from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
 from ..compiler.nest import ROLES, SIZES, Nest
@@ -22,7 +23,7 @@ from ..errors import OutOfMemoryError
 from ..ir.program import Program
 from ..runtime.cache import Built, Key
 from ..runtime.dump import dump
-from ..runtime.kernel_store import Job, loaded_each
+from ..runtime.kernel_store import Job, loaded, loaded_each
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_vjp, tuned_tiles
 
@@ -104,14 +105,8 @@ def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, in
     offsets, size = chosen.scratch.offsets, chosen.scratch.size
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        try:
-            scratch = torch.empty(size, dtype=torch.uint8, device=device)
-        except RuntimeError as error:
-            raise OutOfMemoryError(
-                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} in addition to the result; "
-                'precision="ieee" takes differences and needs none'
-            ) from error
-        base = scratch.data_ptr()
+        memory = scratch(size, device, PRODUCTS_NEED, 'precision="ieee" takes differences and needs none')
+        base = memory.data_ptr()
         handed = [base + offset for offset in offsets]
         arguments = (*pointers, *fixed, *numbers)
         start(split, index, chosen.split_blocks, (*handed, *arguments))
@@ -119,6 +114,35 @@ def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, in
         start(direct, index, direct_blocks, (base, *arguments))
 
     return Launcher(run, str(chosen))
+
+
+PRODUCTS_NEED = "products on tensor cores need"
+BY_ENTRIES = 'precision="ieee" takes entries as they are written and needs less'
+
+
+def row_kernels(
+    chosen: CudaRowPlan, source: Callable[[CudaRowPlan], str], kernels: Sequence[tuple[str, int, int, str]],
+    fuse: bool = True,
+) -> tuple[Kernel, ...] | None:  # fmt: skip
+    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected.
+
+    ``kernels`` have a name, threads and shared memory, and what stands before the plan in their titles.
+    """
+    nest = chosen.matrix.nest
+    return loaded(
+        chosen,
+        lambda: [job_for(source(chosen), chosen.matrix.arch, str(chosen), fuse, nest.expression)],
+        lambda binary: tuple([Kernel(binary, *own[:3], title=f"{own[3]}{chosen}") for own in kernels]),
+    )
+
+
+def scratch(size: int, device: torch.device, need: str, instead: str) -> torch.Tensor:
+    """Return memory of so many bytes, or OutOfMemoryError that says what needs it, and what to do instead."""
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        said = f"{need} {size / 2**30:.1f} GiB on {device} in addition to the result; {instead}"
+        raise OutOfMemoryError(said) from error
 
 
 def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: Sequence[Any]) -> None:

@@ -16,10 +16,9 @@ from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, p
 from ..backends.cuda.select_plan import part_count
 from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import RowNest
-from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_groups, cuda_row_reduce_parts, cuda_row_reduce_score, cuda_row_reduce_select
-from .cuda import index_of, job_for, limits, start
+from .cuda import index_of, limits, row_kernels, start
 from .execute import allocate
 
 
@@ -119,19 +118,9 @@ def _cut(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: i
     return _Band(first, tuple(mine[slot] for slot in chosen.integers), blocks, *chosen.tiles(sizes))
 
 
-def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:
-    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    matrix = chosen.matrix
-    return loaded(
-        chosen,
-        lambda: [
-            job_for(emit_rows(chosen), matrix.arch, str(chosen), not matrix.nest.reproducible, matrix.nest.expression)
-        ],
-        lambda binary: (
-            Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
-            Kernel(binary, JOIN, JOINERS, 0, title=f"joining of {chosen}"),
-        ),
-    )
+def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
+    kernels = (ENTRY, chosen.threads, chosen.shared, ""), (JOIN, JOINERS, 0, "joining of ")
+    return row_kernels(chosen, emit_rows, kernels, not chosen.matrix.nest.reproducible)
 
 
 TARGET = GpuRows

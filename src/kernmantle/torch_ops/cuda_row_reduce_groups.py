@@ -14,9 +14,8 @@ from ..backends.cuda.row_reduce_emit import ENTRY, SELECT, emit_rows
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, minima_bytes, scan_bytes
 from ..backends.cuda.select_plan import BAND_BYTES, ROWS_A_BLOCK, SELECTORS
 from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
-from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
-from .cuda import job_for, start
+from .cuda import row_kernels, start
 from .execute import allocate
 
 
@@ -80,14 +79,6 @@ def _band(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: 
     return _Band(first, fixed, blocks, -(-count // ROWS_A_BLOCK), count * minima_bytes(chosen, sizes))
 
 
-def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:
-    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    fuse = not chosen.matrix.nest.reproducible
-    return loaded(
-        chosen,
-        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), fuse, chosen.matrix.nest.expression)],
-        lambda binary: (
-            Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
-            Kernel(binary, SELECT, SELECTORS, 0, title=f"selection of {chosen}"),
-        ),
-    )
+def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
+    kernels = (ENTRY, chosen.threads, chosen.shared, ""), (SELECT, SELECTORS, 0, "selection of ")
+    return row_kernels(chosen, emit_rows, kernels, not chosen.matrix.nest.reproducible)

@@ -20,10 +20,8 @@ from ..backends.cuda.row_reduce_plan import JOINERS, MANY_COLUMNS, CudaRowPlan
 from ..backends.cuda.score_plan import SAMPLERS, blocks_of
 from ..backends.cuda.wide_plan import LIST_BYTES
 from ..compiler.nest import SIZES
-from ..errors import OutOfMemoryError
-from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
-from .cuda import job_for, start
+from .cuda import BY_ENTRIES, PRODUCTS_NEED, row_kernels, scratch, start
 
 Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
 
@@ -46,13 +44,7 @@ def launcher(
     size = layout.size + chosen.work_bytes(blocks, width)
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        try:
-            memory = torch.empty(size, dtype=torch.uint8, device=device)
-        except RuntimeError as error:
-            raise OutOfMemoryError(
-                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} in addition to the result; "
-                'precision="ieee" takes entries as they are written and needs less'
-            ) from error
+        memory = scratch(size, device, PRODUCTS_NEED, BY_ENTRIES)
         base = memory.data_ptr()
         rest = (*numbers, *trailing(tuple(numbers)))
         handed = tuple(base + offset for offset in layout.offsets)
@@ -80,14 +72,8 @@ def _splitting(chosen: CudaRowPlan, sizes: dict[str, int], own: DeviceLimits) ->
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    names = (SPLIT,) if chosen.form == "score" else (SCALE, SPLIT)
-    return loaded(
-        chosen,
-        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), expression=chosen.matrix.nest.expression)],
-        lambda binary: (
-            *(Kernel(binary, name, SPLITTERS, 0, title=f"splitting for {chosen}") for name in names),
-            Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
-            Kernel(binary, JOIN, JOINERS, 0, title=f"joining of {chosen}"),
-        ),
-    )
+    splits = [
+        (name, SPLITTERS, 0, "splitting for ") for name in ((SPLIT,) if chosen.form == "score" else (SCALE, SPLIT))
+    ]
+    main, join = (ENTRY, chosen.threads, chosen.shared, ""), (JOIN, JOINERS, 0, "joining of ")
+    return row_kernels(chosen, emit_rows, [*splits, main, join])

@@ -20,10 +20,8 @@ from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.select_plan import LIST_BYTES, ROWS_A_BLOCK, SELECTORS, band_rows, tiles_of
 from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import RowNest
-from ..errors import OutOfMemoryError
-from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
-from .cuda import job_for, start
+from .cuda import BY_ENTRIES, row_kernels, scratch, start
 
 Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
 
@@ -46,13 +44,7 @@ def launcher(
     bands = [(first, min(band, sizes["m"] - first)) for first in range(0, sizes["m"], band)]
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        try:
-            memory = torch.empty(layout.size, dtype=torch.uint8, device=device)
-        except RuntimeError as error:
-            raise OutOfMemoryError(
-                f"selections on tensor cores need {layout.size / 2**30:.1f} GiB on {device} in addition to the result; "
-                'precision="ieee" takes entries as they are written and needs less'
-            ) from error
+        memory = scratch(layout.size, device, "selections on tensor cores need", BY_ENTRIES)
         memory[:LIST_BYTES].zero_()
         base = memory.data_ptr()
         rest = (*numbers, *trailing(tuple(numbers)))
@@ -102,13 +94,6 @@ def of_entries(one: Launcher, rows: RowNest, values: Sequence[int]) -> Launcher:
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    return loaded(
-        chosen,
-        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen), expression=chosen.matrix.nest.expression)],
-        lambda binary: (
-            Kernel(binary, SPLIT, SPLITTERS, 0, title=f"splitting for {chosen}"),
-            Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
-            Kernel(binary, SELECT, SELECTORS, 0, title=f"selection of {chosen}"),
-        ),
-    )
+    main = ENTRY, chosen.threads, chosen.shared, ""
+    ends = (SPLIT, SPLITTERS, 0, "splitting for "), (SELECT, SELECTORS, 0, "selection of ")
+    return row_kernels(chosen, emit_rows, [ends[0], main, ends[1]])

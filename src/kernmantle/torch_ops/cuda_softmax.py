@@ -15,10 +15,8 @@ from ..backends.cuda.softmax_emit import emit_softmax, main_kernels
 from ..backends.cuda.softmax_plan import blocks_of
 from ..compiler.nest import ROLES, SIZES
 from ..compiler.row_reduce import RowNest
-from ..errors import OutOfMemoryError
-from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
-from .cuda import index_of, job_for, limits, start
+from .cuda import index_of, limits, row_kernels, scratch, start
 
 
 class GpuSoftmax:
@@ -48,13 +46,8 @@ class GpuSoftmax:
         fixed = tuple(values[slot] for slot in chosen.integers)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            try:
-                memory = torch.empty(layout.size, dtype=torch.uint8, device=device)
-            except RuntimeError as error:
-                raise OutOfMemoryError(
-                    f"attention on tensor cores needs {layout.size / 2**30:.1f} GiB on {device} in addition to the "
-                    "result; give it fewer batch entries at a time"
-                ) from error
+            instead = "give it fewer batch entries at a time"
+            memory = scratch(layout.size, device, "attention on tensor cores needs", instead)
             handed = (memory.data_ptr() + offset for offset in layout.offsets)
             passed = (*pointers[:entry], *pointers[entry + 1 :], *fixed, *numbers, *handed)
             start(split, index, count * (down + across), passed)
@@ -65,17 +58,8 @@ class GpuSoftmax:
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    return loaded(
-        chosen,
-        lambda: [
-            job_for(emit_softmax(chosen), chosen.matrix.arch, str(chosen), expression=chosen.matrix.nest.expression)
-        ],
-        lambda binary: (
-            Kernel(binary, SPLIT, SPLITTERS, 0, title=f"packing for {chosen}"),
-            *(Kernel(binary, name, chosen.threads, chosen.shared, title=str(chosen)) for name in main_kernels(chosen)),
-        ),
-    )
+    mains = [(name, chosen.threads, chosen.shared, "") for name in main_kernels(chosen)]
+    return row_kernels(chosen, emit_softmax, [(SPLIT, SPLITTERS, 0, "packing for "), *mains])
 
 
 TARGET = GpuSoftmax

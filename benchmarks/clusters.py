@@ -93,7 +93,7 @@ def flashlibs(name: str, **options: Any) -> Peer:
 
         return lambda: right(labels(given["x"]), given["truth"])
 
-    return Peer(FLASHLIB, prepare, "flashlib")
+    return Peer(FLASHLIB, prepare, "flashlib", compiles=True)
 
 
 def dbscan(metric: str, rows: int, theirs: bool = True) -> Case:
@@ -164,7 +164,7 @@ def means(rows: int) -> Case:
 
     base = around(rows)
     problem = Problem(base.inputs, exact, (1, 1), COLUMNS, "f32")
-    peers = Peer(SKLEARN, theirs, "scikit-learn"), Peer(FLASHLIB, flash, "flashlib")
+    peers = Peer(SKLEARN, theirs, "scikit-learn"), Peer(FLASHLIB, flash, "flashlib", compiles=True)
     title = f"k-means, {STEPS} steps of {MEANS} centres, {rows} x {COLUMNS}"
     return Case("KMeans L2", title, problem, ours, peers, Work(), _targets("L2"), accuracy=1e-2)
 

@@ -27,6 +27,8 @@ from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
 from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
+from kernmantle.structured.mode_product.meeting_plan import THREADS as MEETING_THREADS
+from kernmantle.structured.mode_product.meeting_plan import join_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
 from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
@@ -268,6 +270,12 @@ def _cluster(rows: int, dtype: str) -> Callable[[str], Planned]:
     return make
 
 
+def _join(card: str) -> Planned:
+    plan = join_plan((6, 64, 64, 1), (1, 768, 192, 2), "bf16", CARDS[card])
+    assert plan is not None
+    return Planned(cuda_emit.emit_join(plan), str(plan), MEETING_THREADS, plan.shared)
+
+
 def _transpose(size: int, pads: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = transpose_plan(card, size, 60, 7, pads, True)
@@ -365,6 +373,7 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
     table.add("kronsparse chain in clusters, 1 row bf16", _cluster(1, "bf16"), HOPPER)
     table.add("kronsparse chain in clusters, 16 rows f32", _cluster(16, "f32"), HOPPER)
+    table.add("kronsparse matrix bf16", _join)
     return table.rows
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +85,7 @@ def _bind_join(weights: Weights, dtype: torch.dtype) -> _Join:
     before = own[0]
     for weight in own[1:]:
         out = weight.new_empty(fused(tuple(before.shape), tuple(weight.shape)))  # pyright: ignore
-        launches.append(grouped().bind_join(before, weight, out))
+        launches.append(meetings().bind_join(before, weight, out) or grouped().bind_join(before, weight, out))
         shapes.append(tuple(out.shape))
         before = out
     return _Join(tuple(launches), (*shapes[:-1], shapes[-1][1:3]), is_in_one_piece(weights, dtype))
@@ -244,3 +245,9 @@ def bind_matrix(weights: Weights, dtype: torch.dtype, options: Options, of_x: bo
     """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded."""
     join = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
     return MatrixStep(_bind_join(weights, dtype) if join else None, options, of_x)
+
+
+@lru_cache(maxsize=1)
+def meetings() -> Any:
+    """Return what is loaded with the first matrix of factors that meet on a GPU."""
+    return import_module("..mode_product.meeting", __package__)

@@ -9,6 +9,8 @@ from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
 from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
+from .meeting_plan import THREADS as MEETING_THREADS
+from .meeting_plan import JoinPlan, Meeting
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
 from .stream_plan import THREADS as STREAM_THREADS
@@ -126,6 +128,24 @@ extern "C" __global__ void __launch_bounds__({CLUSTER_THREADS}) __cluster_dims__
     km::i64 yn) {{
     const km::KronSparseChain arguments = {{x, first, second, bias, y, count, xn, yn}};
     km::kron_sparse_chain<Plan>(arguments);
+}}
+""",
+    )
+
+
+def _meeting(own: Meeting) -> dict[str, int | bool]:
+    return {"B": own.b, "BLOCKS": own.blocks, "RANK": own.rank, "L": own.l, "DEPTH": own.depth}
+
+
+def emit_join(plan: JoinPlan) -> str:
+    """Return the source of the matrix of two factors that meet."""
+    return _text(
+        '#include "kronsparse_meeting.cuh"\n',
+        struct("Plan", {"T": SCALARS[plan.dtype]}, _meeting(plan.meeting)),
+        f"""
+extern "C" __global__ void __launch_bounds__({MEETING_THREADS}) {ENTRY}(
+    const void* first, const void* second, void* matrix) {{
+    km::kron_sparse_join<Plan>(first, second, matrix);
 }}
 """,
     )

@@ -1,0 +1,91 @@
+"""The matrix of two factors that meet, against float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import meeting
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+
+DTYPES = (torch.bfloat16, torch.float16)
+CHAINS = {
+    "vision": ((6, 64, 64, 1), (1, 768, 192, 2)), "words": ((16, 64, 64, 1), (1, 200, 256, 4)),
+    "single": ((3, 64, 64, 1), (1, 104, 192, 1)), "wide": ((2, 128, 64, 1), (1, 36, 64, 4)),
+    "tiles": ((1, 64, 64, 1), (1, 1100, 32, 2)),
+}  # fmt: skip
+DEEP = {"deep": ((3, 64, 128, 1), (1, 100, 96, 2)), **CHAINS}
+
+
+def operands(chain, batch, dtype):
+    torch.manual_seed(0)
+    first, second = ((torch.randn(own, device="cuda") / math.sqrt(own[2])).to(dtype) for own in chain)
+    (a, _, c, _), (_, b, _, d) = chain
+    x, bias, grad = (
+        torch.randn(shape, device="cuda").to(dtype) for shape in ((batch, a * c), (b * d,), (b * d, a * c))
+    )
+    return x, first, second, bias, grad
+
+
+def matrix_of(first, second):
+    """Entries ((j, l), (o, c)) of the matrix in the type of its factors."""
+    blocks, wide, depth, _ = first.shape
+    _, b, _, l = second.shape
+    return torch.einsum(
+        "jorl,orlc->jloc", second.view(b, blocks, wide // l, l), first.view(blocks, wide // l, l, depth)
+    ).reshape(b * l, blocks * depth)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("chain", DEEP.values(), ids=DEEP)
+def test_matrices_are_made(chain, dtype) -> None:
+    _, first, second, _, grad = operands(chain, 1, dtype)
+    made = torch.full_like(grad, math.nan)
+    bound = meeting.bind_join(first, second, made)
+    assert bound is not None
+    bound.run((second, first, made, None))
+    terms = matrix_of(first.double().abs(), second.double().abs())
+    assert_close(made, matrix_of(first.double(), second.double()), depth=first.shape[1], magnitude=terms)
+
+
+def test_what_does_not_fit_takes_other_kernels() -> None:
+    _, first, second, _, grad = operands(CHAINS["vision"], 40, torch.bfloat16)
+    shaped = grad.view(1, *grad.shape, 1)
+    assert meeting.bind_join(first, second, shaped) is not None
+    assert meeting.bind_join(first, second.mT.contiguous().mT, shaped) is None
+    assert meeting.bind_join(first.float(), second.float(), shaped.float()) is None
+
+
+@pytest.mark.parametrize("batch", [40, 6000])
+def test_layers_take_it(batch, monkeypatch) -> None:
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "matrix")
+    called = []
+    for name in ("bind_join",):
+        own = getattr(meeting, name)
+
+        def noted(*given, own=own, name=name):
+            found = own(*given)
+            called.extend([name] * (found is not None))
+            return found
+
+        monkeypatch.setattr(meeting, name, noted)
+    layer = km.KSLinear(384, 1536, CHAINS["vision"], device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(2, batch // 2, 384, device="cuda").bfloat16().requires_grad_()
+    grad = torch.randn(2, batch // 2, 1536, device="cuda").bfloat16()
+    value = layer(x)
+    found = torch.autograd.grad(value, [x, *layer.weights, layer.bias], grad)
+    assert called == ["bind_join"]
+    wide = [leaf.detach().double().requires_grad_() for leaf in (x, *layer.weights, layer.bias)]
+    sizes = [leaf.detach().abs().requires_grad_() for leaf in wide]
+    pairs = []
+    for (value, first, second, bias), slope in ((wide, grad.double()), (sizes, grad.double().abs())):
+        result = value @ matrix_of(first, second).mT + bias
+        pairs.append(torch.autograd.grad(result, [value, first, second, bias], slope))
+    for own, wanted, terms in zip(found, *pairs, strict=True):
+        assert_close(own, wanted, depth=batch + 768, magnitude=terms)

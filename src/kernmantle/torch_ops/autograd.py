@@ -165,8 +165,8 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]
     if recorded.forward is None or _is_watched([*saved, *present]):
         return *(None,) * first, *_gradients(*own)
     found, plan = bound_gradients(*own)
-    in_place = -1 not in ctx.addresses and ctx.addresses == addresses(saved)
-    if in_place and not collecting() and all(map(in_order, present)):
+    same = -1 not in ctx.addresses and ctx.addresses == addresses(saved)
+    if same and not collecting() and all(map(in_order, present)):
         recorded.backward[layout] = plan
     return *(None,) * first, *found
 

@@ -362,8 +362,8 @@ def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any,
         if launch is UNBOUND and not torch.is_grad_enabled() and plain((grad,)):
             done = call.product.done if saved else ()
             launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
-            in_place = -1 not in ctx.addresses and ctx.addresses == addresses(ctx.saved_tensors)
-            if in_place and call.product is not None and in_order(grad):
+            same = -1 not in ctx.addresses and ctx.addresses == addresses(ctx.saved_tensors)
+            if same and call.product is not None and in_order(grad):
                 call.backward[ctx.needs_input_grad[3:], ctx.saved] = launch
         if launch is not UNBOUND:
             through, found = launch((x, factors, moved, saved), conjugate(alpha), None)

@@ -22,6 +22,7 @@ DOT = km.Contraction("mk,nk->mn", lambda a, b: a * b, epilogue=lambda s: km.exp(
 WEIGHTED = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * (a - b) ** 2)
 ENDS = km.Contraction("mk,nk,u:m,t:n->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, u, t: km.exp(-s / 100) * u + t)
 EDGES = [(191, 127, 20), (192, 128, 16), (193, 129, 33), (16, 1, 20), (385, 1000, 64), (700, 4097, 100), (130, 260, 96)]
+EDGES += [(257, 4225, 17), (256, 128, 21), (200, 300, 37), (383, 513, 49), (192, 640, 53)]
 
 
 @pytest.fixture(autouse=True)

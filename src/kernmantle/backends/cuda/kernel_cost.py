@@ -20,6 +20,7 @@ from .fitted import TIMES
 from .gram_plan import CudaPlan, Layout, cost, is_heavy
 from .pow_tables import table_power
 from .row_reduce_plan import CudaRowPlan
+from .score_plan import multiplied
 from .squares_plan import SquaresPlan, cycles
 from .vjp_plan import PullPlan, pull_cycles
 
@@ -140,7 +141,7 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
         reduced = TIMES.column * width if plan.rows.how == PRODUCT else slots(plan.rows.reduction.step)
     share, products = TIMES.shares.get(plan.form, 1.0), 0.0
     if plan.form == "score":
-        made, products = TIMES.scored, 3 * entries * plan.tile.unroll * 16 / tensor
+        made, products = TIMES.scored, entries * multiplied(plan.tile) / tensor
     elif plan.form == "select":
         made, entry, products = 0.0, 0.0, entries * -(-sizes["k"] // 16) * 16 / tensor
     elif plan.form in ("columns", "deep"):

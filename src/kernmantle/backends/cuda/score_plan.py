@@ -23,6 +23,8 @@ POINTS = 128
 _WIDEST = 8
 _LIST_BYTES, _ALIGNED = 1024, 1024
 _STAGES = {16: 12, 32: 8, 64: 6, 96: 4, 128: 3}
+_PACKED_STAGES = {32: 8, 64: 6, 80: 5}
+"""Stages by positions of a point in a plane: of three products, of one where three halves of a number lie in a row."""
 _LEAST_ROWS = 192
 MOST_ENTRIES = 1 << 41
 _LEAST_DEPTH = 16
@@ -61,6 +63,13 @@ def positions(depth: int) -> int:
     return next(size for size in _STAGES if depth <= size)
 
 
+def _packed(depth: int) -> tuple[int, int] | None:
+    """Return positions and steps of 16 of one product, where these are two fewer than those of three products."""
+    steps = -(-3 * depth // 16)
+    size = next((size for size in _PACKED_STAGES if size < 16 * steps <= 2 * size), None)
+    return None if size is None or steps > 3 * -(-depth // 16) - 2 else (size, steps)
+
+
 def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
     """Return the tile, where score tiles are both right and faster."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
@@ -70,8 +79,15 @@ def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) ->
     large = min(sizes["m"], sizes["n"]) >= _LEAST_ROWS and _LEAST_ENTRIES <= sizes["m"] * sizes["n"] < MOST_ENTRIES
     if not (suits and deep and large and is_score(rows.matrix)):
         return None
-    size = positions(sizes["k"])
-    return Tile("apply score", 96, 4, 2, 32, size, 1, -(-sizes["k"] // 16), 1, 1.0, "score", _STAGES[size])
+    packed = _packed(sizes["k"])
+    size, steps = packed or (positions(sizes["k"]), -(-sizes["k"] // 16))
+    stages = (_PACKED_STAGES if packed else _STAGES)[size]
+    return Tile("apply score", 96, 4, 2, 32, size, 1, steps, 1, 1.0, "score", stages)
+
+
+def multiplied(tile: Tile) -> int:
+    """Return the positions of a pair that are multiplied."""
+    return 16 * tile.unroll * (1 if 16 * tile.unroll > tile.depth else 3)
 
 
 def side_bytes(ends: int, columns: int) -> int:

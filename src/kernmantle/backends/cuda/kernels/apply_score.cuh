@@ -2,8 +2,8 @@
 // halves on tensor cores, entries and what is reduced of them in registers.
 //
 // A thread of a producer warp keeps tiles of columns coming through the copy engine. Each consumer warpgroup holds 64 rows
-// as fragments, multiplies them by 128 columns (small products first) and releases the tile before it makes entries. It
-// issues products when the group before it has issued its own, so that one multiplies while others make entries.
+// as fragments, multiplies them by 128 columns (small products first) and makes entries of what comes out, while others
+// multiply. Where products take longest, a group issues its own when the group before it has.
 //
 // A squared distance that is small against both norms loses digits: the thread that has such takes them by differences.
 // Where these are too many, the kernel that knows nothing but differences runs instead: `uses_differences`.
@@ -19,6 +19,7 @@ struct Score : ScoreRows<Body, Tile> {
     typedef typename Body::State State;
     typedef typename Tile::Layout Layout;
     static constexpr int GROUPS = Tile::GROUPS, STAGES = Tile::STAGES, SIDES = Tile::SIDES, GROUP = Body::GROUP;
+    static_assert(SIDES % SCORE_FREED == 0 && SIDES > SCORE_FREED, "tiles that are freed at once while others are read");
     static constexpr int BM = Tile::BM, BN = Tile::BN, V = SCORE_ROWS * (1 + Body::COLUMN_ENDS);
     // One column of v leaves two sums a row, so that they do not wait for each other.
     static constexpr int CHAINS = GROUP > 1 ? 1 : 2;
@@ -30,7 +31,7 @@ struct Score : ScoreRows<Body, Tile> {
     float* sides;
     volatile int* ended;  // by stage: set where the producer gives up, so that what it announces is no tile
     unsigned tiles, full, tiles_empty, sides_empty;
-    State total[GROUP][2];
+    State total[GROUP][2], sum[GROUP][2];  // of the last tiles, and of those before where these are summed
     int spans_row;
 
     __device__ __forceinline__ Score(const Args& g_, unsigned char* raw) : Base(g_), sides((float*)(raw + STAGES * Layout::BYTES)) {
@@ -48,19 +49,21 @@ struct Score : ScoreRows<Body, Tile> {
                 ptx::mbarrier_init(full + 8 * i, 1);
                 ptx::mbarrier_init(tiles_empty + 8 * i, 4 * GROUPS);
             }
-            for (int i = 0; i < SIDES; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 128 * GROUPS);
+            for (int i = 0; i < SIDES / SCORE_FREED; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 128 * GROUPS);
             ptx::fence_mbarrier_init();
         }
         __syncthreads();
     }
 
-    __device__ __forceinline__ void begin(i64 m0, i64 c) {
+    __device__ __forceinline__ void begin(i64 m0) {
         Base::begin_rows(m0);
-        if (Body::SUMS) flush_sums<true>(c);
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
-            for (int q = 0; q < GROUP; ++q) Body::begin(total[q][h]);
+            for (int q = 0; q < GROUP; ++q) {
+                Body::begin(total[q][h]);
+                if (Body::SUMS) Body::begin(sum[q][h]);
+            }
     }
     __device__ __forceinline__ void multiply(int stage) { Base::multiply(tiles + stage * Layout::BYTES); }
 
@@ -195,29 +198,14 @@ struct Score : ScoreRows<Body, Tile> {
         Body::join(mine, shuffle_xor(mine, 2));
     }
 
-    // Address of this thread's sum in memory that the block has for the row block, where it is its own; null elsewhere.
-    __device__ __forceinline__ State* address_of(i64 c, int q, int h) const {
-        const bool own = lane % 4 == 0 && (!Body::WEIGHTED || c + q < g.size[ROLE_L]);
-        return own ? score_slot<Body, BM>(g) + (c + q) * BM + local_row() + 8 * h : nullptr;
-    }
-    // Moves the sums to memory: adds them to those before, or begins with them.
-    template <bool BEGINS>
-    __device__ __forceinline__ void flush_sums(i64 c) {
-        ptx::opaque(c);  // addresses take no registers meanwhile
+    // Adds the sums of the last tiles to those of all before, so that rounding does not add up with all tiles.
+    __device__ __forceinline__ void flush() {
 #pragma unroll
         for (int q = 0; q < GROUP; ++q)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                State& mine = total[q][h];
-                State* address = address_of(c, q, h);
-                if (BEGINS) {
-                    Body::begin(mine);
-                } else {
-                    join_lanes(mine);
-                    if (address != nullptr) Body::join(mine, *address);
-                }
-                if (address != nullptr) *address = mine;
-                Body::begin(mine);
+                Body::join(sum[q][h], total[q][h]);
+                Body::begin(total[q][h]);
             }
     }
 
@@ -229,10 +217,10 @@ struct Score : ScoreRows<Body, Tile> {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 State& mine = total[q][h];
+                if (Body::SUMS) Body::join(mine, sum[q][h]);
                 join_lanes(mine);
                 const int local = local_row() + 8 * h;
                 if (lane % 4 != 0 || m0 + local >= g.size[ROLE_M] || (Body::WEIGHTED && c + q >= g.size[ROLE_L])) continue;
-                if (Body::SUMS) Body::join(mine, *address_of(c, q, h));
                 if (whole)
                     write_result<Body>(g, p, m0 + local, c + q, mine);
                 else
@@ -251,6 +239,19 @@ struct Score : ScoreRows<Body, Tile> {
         Body::join(to, from);
     }
 
+    // Waits until the group before has issued its products, and lets the next one issue.
+    __device__ __forceinline__ void await_issue(int of) const {
+        if (Tile::IN_ORDER) score_await_issue(of);
+    }
+    __device__ __forceinline__ void pass_issue(int to) const {
+        if (Tile::IN_ORDER) score_pass_issue(to);
+    }
+    // Leaves what came with a tile; every thread that has read of some tiles says so.
+    __device__ __forceinline__ void leave(int& side_at) const {
+        if (side_at % SCORE_FREED == SCORE_FREED - 1) ptx::mbarrier_arrive(sides_empty + 8 * (side_at / SCORE_FREED));
+        if (++side_at == SIDES) side_at = 0;
+    }
+
     __device__ __forceinline__ void consume() {
         const auto p = origin();
         fixed = Body::fixed(g, p);
@@ -258,23 +259,23 @@ struct Score : ScoreRows<Body, Tile> {
         if constexpr (Body::SCALES) factor = Body::scale(fixed, g.number);
         Stage<STAGES> tile;
         int side_at = 0;
-        if (group == GROUPS - 1) score_pass_issue(0);
+        if (group == GROUPS - 1) pass_issue(0);
 #pragma unroll 1
         for (int c = 0; c < (Body::WEIGHTED ? (int)g.size[ROLE_L] : 1); c += GROUP) {
             Spans spans(score_share<Tile>(g));
 #pragma unroll 1
             while (spans.next()) {
-                begin((i64)spans.row * BM, c);
+                begin((i64)spans.row * BM);
 #pragma unroll 1
                 for (int& t = spans.begin; t < spans.end; ++t) {
                     ptx::mbarrier_wait_parity(full + 8 * tile.at, tile.phase);
-                    if (ended[tile.at]) {
-                        if (group == 0) score_await_issue(0);
+                    if (t % SCORE_CHECK == 0 && ended[tile.at]) {
+                        if (group == 0) await_issue(0);
                         return;
                     }
-                    score_await_issue(group);
+                    await_issue(group);
                     multiply(tile.at);
-                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     settle();
                     const float* side = sides + side_at * SIDE;
                     const i64 left = g.size[ROLE_N] - (i64)t * BN;
@@ -291,15 +292,14 @@ struct Score : ScoreRows<Body, Tile> {
                             for (int e = 0; e < CHAINS; ++e) add(total[q][h], part[q][h][e]);
                     if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
                     tile.advance();
-                    ptx::mbarrier_arrive(sides_empty + 8 * side_at);  // every thread that has read
-                    if (++side_at == SIDES) side_at = 0;
-                    if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush_sums<false>(c);
+                    leave(side_at);
+                    if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush();
                 }
                 const Share share = score_share<Tile>(g);
                 end((i64)spans.row * BM, c, slot_of<Body, BM>(g.work, blockIdx.x, share.slot(spans.row), g.size[ROLE_L]), share.whole(spans.row));
             }
         }
-        if (group == 0) score_await_issue(0);
+        if (group == 0) await_issue(0);
     }
 };
 

@@ -1,9 +1,10 @@
 // What the kernels of a score tile hand to each other: points split into halves, facts of their rows, the counts that
 // decide whether products are right for them.
 //
-// A tile of 128 points is one contiguous copy: rows of D high halves, then D low ones, in chunks of 128 bytes a row (64 where
-// D is 16) whose 16-byte pieces are permuted as tensor cores read them. With each tile of columns travel, permuted as the
-// threads of a warp read them, norms, the operands that entries read of a column and columns of v.
+// A tile of 128 points is one contiguous copy: rows of D high halves, then D low ones, or three halves of each number (see
+// score_is_packed), in chunks of 128 bytes a row (64 where D is an odd multiple of 16) whose 16-byte pieces are permuted as
+// tensor cores read them. With each tile of columns travel, permuted as the threads of a warp read them, norms, the operands
+// that entries read of a column and columns of v.
 #pragma once
 #include "apply.cuh"
 #include "ptx_wgmma.cuh"
@@ -19,11 +20,11 @@ constexpr int SCORE_RUN = 32;
 // Of 128 points, or of some of a tile's where fewer are in shared memory.
 template <int D, int POINTS = SCORE_ROWS>
 struct ScoreLayout {
-    static constexpr int ROW = 4 * D >= 128 ? 128 : 64, CHUNK = POINTS * ROW, CHUNKS = 4 * D / ROW, BYTES = CHUNKS * CHUNK;
+    static constexpr int ROW = D % 32 ? 64 : 128, CHUNK = POINTS * ROW, CHUNKS = 4 * D / ROW, BYTES = CHUNKS * CHUNK;
     static constexpr int SHIFT = ROW == 128 ? 0 : 1, MASK = ROW / 16 - 1;
     // Upper word of a descriptor, and its lower word without the address.
     static constexpr unsigned HIGH = (8 * ROW >> 4) | (ROW == 128 ? 1u : 2u) << 30, LOW = 1u << 16;
-    static_assert(D == 16 || D % 32 == 0, "whole chunks");
+    static_assert(D % 16 == 0, "whole chunks");
 
     // Byte of position p of a row: high halves are 0 .. D - 1, low ones D .. 2 D - 1.
     static __device__ __forceinline__ constexpr int at(int row, int p) {
@@ -48,6 +49,14 @@ struct Scored : A {
 // the norms at every step.
 __device__ constexpr float score_share_of_norms(int steps) { return steps <= 4 ? 0.0625f : 0.125f; }
 
+// Tiles between two checks of whether products still suit the points, and tiles of which what travels with them is freed at once,
+// since every thread says so.
+constexpr int SCORE_CHECK = 8, SCORE_FREED = 4;
+
+// Whether three halves of each number lie in a row, so that the three products are one of KS steps: high, low, high ones of a row
+// of the matrix, low, high, high ones of a column.
+__device__ constexpr bool score_is_packed(int positions, int steps) { return 16 * steps > positions; }
+
 // Shape of the main kernel: D positions are stored, of which KS steps of 16 are multiplied. PATIENCE: how many times as many pairs
 // may be taken by differences; above 1 a warp takes each together.
 template <int D_, int KS_, int GROUPS_, int STAGES_, int SIDES_>
@@ -56,7 +65,10 @@ struct ScoreTile {
     static constexpr int BM = 64 * GROUPS, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
     static constexpr bool FRAGMENTS = true;
     static constexpr int PATIENCE = 1;
-    static constexpr float SHARE = score_share_of_norms(KS);
+    static constexpr bool PACKED = score_is_packed(D, KS);
+    static constexpr float SHARE = score_share_of_norms(PACKED ? KS / 2 : KS);
+    // Whether warpgroups issue products in order: where these take longer than entries do (decision 0047; NVIDIA H200).
+    static constexpr bool IN_ORDER = (PACKED ? 1 : 3) * KS > 10;
     typedef ScoreLayout<D> Layout;
 };
 
@@ -228,14 +240,14 @@ KM_DEVICE void score_produce(const Args& g, unsigned tiles, unsigned full, unsig
         while (spans.next()) {
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                if (t % 8 == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
+                if (t % SCORE_CHECK == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
                     ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
                     ended[tile.at] = 1;
                     ptx::mbarrier_arrive(full + 8 * tile.at);
                     return;
                 }
                 ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
-                ptx::mbarrier_wait_parity(sides_empty + 8 * side.at, side.phase);
+                if (side.at % SCORE_FREED == 0) ptx::mbarrier_wait_parity(sides_empty + 8 * (side.at / SCORE_FREED), side.phase);
                 ptx::mbarrier_arrive_expect_tx(full + 8 * tile.at, Layout::BYTES + SIDE * 4);
                 ptx::cp_async_bulk(tiles + tile.at * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.at);
                 ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.at * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, full + 8 * tile.at);

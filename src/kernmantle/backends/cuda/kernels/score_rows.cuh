@@ -31,7 +31,8 @@ struct ScoreRows : RowsOfGroup<Body> {
     typedef typename Tile::Layout Layout;
     static constexpr int D = Tile::D, KS = Tile::KS, GROUPS = Tile::GROUPS, BM = Tile::BM, BN = Tile::BN, CELLS = BN / 2;
     static constexpr int SIDE = score_side<Body>(), ENDS = SCORE_ROWS, TAIL = SIDE - 4, AHEAD = 2;
-    static constexpr bool FRAGMENTS = Tile::FRAGMENTS;
+    static constexpr bool FRAGMENTS = Tile::FRAGMENTS, PACKED = score_is_packed(D, KS);
+    static constexpr int PLANES = PACKED ? 1 : 2;
     // Three warpgroups with few fragments are compiled without spilling otherwise.
     typedef Least<Body::MANY || (KS > 2)> Smallest;
     static constexpr unsigned WHOLE = 0xffffffffu;
@@ -40,7 +41,7 @@ struct ScoreRows : RowsOfGroup<Body> {
     using OfGroup::g, OfGroup::group, OfGroup::warp, OfGroup::lane, OfGroup::local_row;
 
     float score[CELLS];
-    unsigned x[FRAGMENTS ? 2 : 1][FRAGMENTS ? KS : 1][4];
+    unsigned x[FRAGMENTS ? PLANES : 1][FRAGMENTS ? KS : 1][4];
     float norm[2], bound[2], factor, unit;
     float row_ends[AtLeastOne<Body::ROW_ENDS>::value][2];
     typename Body::Fixed fixed;
@@ -57,7 +58,7 @@ struct ScoreRows : RowsOfGroup<Body> {
         const unsigned char* from = g.tiles[0] + piece / 2 * Rows::BYTES;
         const int row = (int)(piece % 2) * 64 + 16 * warp + lane / 4;
 #pragma unroll
-        for (int plane = 0; plane < 2; ++plane)
+        for (int plane = 0; plane < PLANES; ++plane)
 #pragma unroll
             for (int s = 0; s < KS; ++s) {
                 const int k = plane * D + 16 * s + lane % 4 * 2;
@@ -109,9 +110,11 @@ struct ScoreRows : RowsOfGroup<Body> {
         if constexpr (!FRAGMENTS) rows = uniform(rows);
         fence_scores();
         ptx::wgmma_fence();
-        multiply_planes(0, columns, 1, rows, false);
-        multiply_planes(1, columns, 0, rows, true);
-        multiply_planes(0, columns, 0, rows, true);
+        multiply_planes(0, columns, PLANES - 1, rows, false);
+        if constexpr (!PACKED) {
+            multiply_planes(1, columns, 0, rows, true);
+            multiply_planes(0, columns, 0, rows, true);
+        }
         ptx::wgmma_commit_group();
     }
     __device__ __forceinline__ void settle() {

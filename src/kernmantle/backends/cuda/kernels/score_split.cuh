@@ -52,6 +52,28 @@ struct ScoreSplit {
         return Source::WEIGHTED || kind & 1 ? infinity<float>() : kind & 4 ? not_a_number<float>() : -infinity<float>();
     }
 
+    static constexpr bool PACKED = score_is_packed(D, Tile::KS);
+    // High and low halves of a tile's points where three of each number are to lie in a row.
+    static __device__ __forceinline__ f16 (&halves())[SCORE_ROWS][2][PACKED ? D : 8] {
+        __shared__ __align__(16) f16 tile[SCORE_ROWS][2][PACKED ? D : 8];
+        return tile;
+    }
+    // Writes a tile of points of `length` numbers, three halves of each, which lie `length` positions apart; 0 behind them.
+    static __device__ void put_packed(unsigned char* to, int operand, int length) {
+        constexpr int PIECES = 2 * D / 8;
+#pragma unroll 1
+        for (int j = threadIdx.x; j < SCORE_ROWS * PIECES; j += THREADS) {
+            const int row = j / PIECES, first = j % PIECES * 8;
+            Pack<f16, 8> piece;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int position = first + i, product = (position >= length) + (position >= 2 * length), k = position - product * length;
+                piece.v[i] = k < length ? halves()[row][product == 1 - operand][k] : Store<f16>::from(0.0f);
+            }
+            *(Pack<f16, 8>*)(to + Layout::at(row, first)) = piece;
+        }
+    }
+
     // One tile of points of operand 0 (rows) or 1 (columns): its unit is the power of two that brings its largest value to
     // 2^14 .. 2^15.
     template <class P>
@@ -98,8 +120,8 @@ struct ScoreSplit {
                 sum[i % 2] = fmaf(whole, whole, sum[i % 2]);
             }
             if (k < D) {
-                *(Pack<f16, 8>*)(to + Layout::at(row, k)) = high;
-                *(Pack<f16, 8>*)(to + Layout::at(row, D + k)) = low;
+                *(Pack<f16, 8>*)(PACKED ? (unsigned char*)&halves()[row][0][k] : to + Layout::at(row, k)) = high;
+                *(Pack<f16, 8>*)(PACKED ? (unsigned char*)&halves()[row][1][k] : to + Layout::at(row, D + k)) = low;
             }
             float norm = Body::DIFFERENCES ? (sum[0] + sum[1]) * unit * unit : 0.0f;
             int kind = rooted[s] ? 0 : 1;
@@ -116,8 +138,9 @@ struct ScoreSplit {
                 if (operand == 0) g.rows[tile * SCORE_ROWS + row] = make_float2(norm, unit);
             }
         }
+        if (PACKED || operand == 1) __syncthreads();
+        if constexpr (PACKED) put_packed(to, operand, (int)g.size[ROLE_K]);
         if (operand == 0) return;
-        __syncthreads();
         constexpr int GROUP = score_weights<Body>();
         for (i64 part = 0; part < (GROUP > 0 ? ceil_div(g.size[ROLE_L], GROUP > 0 ? GROUP : 1) : 1); ++part)
             put_columns(g, g.columns + (part * ceil_div(points, SCORE_ROWS) + tile) * score_side<Body>(), norms, unit, tile, part * GROUP);

@@ -20,7 +20,7 @@ from kernmantle.compiler.row_reduce import PRODUCT, Apply
 from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
-from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
+from kernmantle.structured.kron import factor_gradient_emit, gradient_emit, separation
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
@@ -215,6 +215,14 @@ def _kron_back(sizes: tuple[int, ...], step: int, dtype: str) -> Callable[[str],
     return make
 
 
+def _kron_separate(sizes: tuple[tuple[int, int], ...], dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = separation.SeparationPlan(sizes, dtype, "f32", card)
+        return Planned(separation.emit(plan), str(plan), separation.THREADS, 0)
+
+    return make
+
+
 def _kronsparse(pattern: tuple[int, ...], dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         given = kronsparse.problem(pattern, dtype=dtype, first=first)
@@ -350,6 +358,8 @@ def _table() -> dict[str, Kernel]:
     for size, count in ((8, 5), (16, 4), (32, 3)):
         table.add(f"kron back {size}^{count} f32", _kron_back((size,) * count, 0, "f32"), ("sm_80", "sm_90"))
     table.add("kron back 16^4 f16", _kron_back((16,) * 4, 0, "f16"), HOPPER)
+    table.add("kron separate 12x46 5x205 f32", _kron_separate(((12, 46), (5, 205)), "f32"))
+    table.add("kron separate 7x7 20x20 9x9 bf16", _kron_separate(((7, 7), (20, 20), (9, 9)), "bf16"), HOPPER)
     for pattern, dtype, first, cards in (
         ((6, 64, 64, 1), "f32", True, COMPARED), ((6, 64, 64, 1), "bf16", False, COMPARED),
         ((1, 768, 192, 2), "f16", True, HOPPER), ((1, 128, 128, 3), "f32", True, HOPPER),

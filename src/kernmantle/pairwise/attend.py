@@ -12,13 +12,10 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..arrays import check_same_device, dtype_name, unwrap
 from ..compiler.row_reduce import PRODUCT
 from ..compiler.softmax import DUALS, TANGENTS
-from ..errors import DtypeError, ParameterError, ShapeError
-from ..ir.equation import broadcast
+from ..errors import ParameterError
 from ..ir.functions import FUNCTIONS
-from ..torch_ops.checks import is_number
 from ..torch_ops.recompute import pulled
 from ..torch_ops.softmax import SoftmaxTask, has_kernels, softmax_task
 from ..torch_ops.torch_private import (
@@ -32,8 +29,9 @@ from ..torch_ops.torch_private import (
     primal,
     underlying,
 )
+from .attend_inputs import checked_mask, checked_scale, checked_shapes, checked_truth, grouped
 from .inputs import HALVES
-from .scores import Arrays, Outer, Scores, arrays_of, scores_of
+from .scores import Outer, Scores, arrays_of, scores_of
 
 _VENDORS = 1 << 25
 """Fewest pairs of rows for which inner products of float32 leave the vendor's function (decision 0025)."""
@@ -176,16 +174,16 @@ def attention(
            [0.042, 0.114, 0.844]])
     """
     arrays = arrays_of({"q": q, "k": k, "v": v})
-    shares = _checked_truth("enable_gqa", enable_gqa, "heads of q that share those of k and v")
-    sizes = _checked_shapes(arrays.tensors, shares)
-    table = _checked_mask(mask, arrays.tensors["q"], sizes)
+    shares = checked_truth("enable_gqa", enable_gqa, "heads of q that share those of k and v")
+    sizes = checked_shapes(arrays.tensors, shares)
+    table = checked_mask(mask, arrays.tensors["q"], sizes)
     if shares:
-        arrays, table = _grouped(arrays, table, sizes[-3])
+        arrays, table = grouped(arrays, table, sizes[-3])
     rows, columns = sizes[-2:]
-    chosen = _Mask(table, _checked_truth("causal", causal, "a mask of your own is mask="), rows)
+    chosen = _Mask(table, checked_truth("causal", causal, "a mask of your own is mask="), rows)
     if score is None and options:
         raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
-    scaled = _checked_scale(scale, score, arrays)
+    scaled = checked_scale(scale, score, arrays)
     is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
     call = _Call(chosen, scaled, score, options)
     found = _in_one_pass(call, math.prod(sizes), *arrays.tensors.values())
@@ -194,84 +192,6 @@ def attention(
     if found is None:
         found = _attention(call, *arrays.wide.values())
     return arrays.finished(found.flatten(-4, -3) if shares else found)
-
-
-def _checked_truth(name: str, value: Any, other: str) -> bool:
-    if not isinstance(value, bool):
-        raise ParameterError(f"{name}= is True or False, not {value!r}; {other}")
-    return value
-
-
-def _listing(tensors: dict[str, torch.Tensor]) -> str:
-    return ", ".join(f"{name} has shape {tuple(t.shape)}" for name, t in tensors.items())
-
-
-def _checked_shapes(tensors: dict[str, torch.Tensor], shares: bool) -> tuple[int, ...]:
-    """Return the shape of the scores; with ``shares`` each head of k and v counts for several of q."""
-    if any(t.dim() < 2 for t in tensors.values()):
-        raise ShapeError(f"q, k and v have rows and columns: {_listing(tensors)}")
-    q, k, v = (t.shape for t in tensors.values())
-    if q[-1] != k[-1]:
-        raise ShapeError(f"q and k have as many columns as each other: {_listing(tensors)}")
-    if k[-2] != v[-2]:
-        raise ShapeError(f"k and v have as many rows as each other: {_listing(tensors)}")
-    if shares and (min(map(len, (q, k, v))) < 3 or k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]):
-        raise ShapeError(
-            "with enable_gqa=True the heads of k and v, axis -3, are as many and divide those of q: "
-            + _listing(tensors)
-        )
-    batches = [shape[:-3] + q[-3:-2] for shape in (q, k, v)] if shares else [shape[:-2] for shape in (q, k, v)]
-    batch = broadcast([tuple(shape) for shape in batches])
-    if batch is None:
-        hint = (
-            "; heads of q that share those of k and v are enable_gqa=True" if len({len(q), len(k), len(v)}) == 1 else ""
-        )
-        raise ShapeError(f"batch axes do not broadcast: {_listing(tensors)}{hint}")
-    return *batch, q[-2], k[-2]
-
-
-def _grouped(arrays: Arrays, table: torch.Tensor | None, heads: int) -> tuple[Arrays, torch.Tensor | None]:
-    """Return heads of q that share one of k and v on an axis of their own, along which k, v and the mask broadcast."""
-    q, k, v = arrays.tensors.values()
-    groups = k.shape[-3]
-    tensors = {"q": q.unflatten(-3, (groups, -1)), "k": k.unsqueeze(-3), "v": v.unsqueeze(-3)}
-    if table is not None and table.dim() > 2:
-        table = table.unflatten(-3, (groups, -1)) if table.shape[-3] == heads else table.unsqueeze(-3)
-    return arrays._replace(tensors=tensors), table
-
-
-def _checked_mask(mask: Any, q: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor | None:
-    """Return a mask as a tensor of shape (..., l, s), or (..., 1, s) where all rows share it."""
-    if mask is None:
-        return None
-    (table,), _ = unwrap(mask, names=["mask"])
-    shape = tuple(table.shape)
-    check_same_device([q, table], ["q", "mask"])
-    if table.dtype != torch.bool and not table.is_floating_point():
-        raise DtypeError(f"mask is {dtype_name(table.dtype)}; pass truths, mask != 0, or numbers that are added")
-    table = table if table.dim() > 1 else table.reshape(1, -1)
-    try:
-        fits = torch.broadcast_shapes(sizes, table.shape) == sizes
-    except RuntimeError:
-        fits = False
-    if not fits or not table.dim():
-        raise ShapeError(f"mask has shape {shape}, which does not broadcast to that of the scores, {sizes}")
-    return table.expand(*table.shape[:-1], sizes[-1])
-
-
-def _checked_scale(scale: Any, score: Any, arrays: Arrays) -> Any:
-    """Return a number, or a tensor of the type of the arithmetic; metrics by name count with a minus."""
-    sign = -1.0 if isinstance(score, str) else 1.0
-    q = arrays.tensors["q"]
-    if scale is None:
-        return 1 / math.sqrt(max(1, q.shape[-1])) if score is None else sign
-    if isinstance(scale, torch.Tensor):
-        if scale.dim() or not scale.is_floating_point():
-            raise ParameterError(f"scale= is one number, not a tensor of shape {tuple(scale.shape)}, {scale.dtype}")
-        return sign * scale.to(q.device, torch.float32 if q.dtype in HALVES else q.dtype)
-    if not is_number(scale) or not math.isfinite(scale):
-        raise ParameterError(f"scale= is a finite number, not {scale!r}")
-    return sign * float(scale)
 
 
 def _product(a: Any, b: Any) -> Any:

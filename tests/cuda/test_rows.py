@@ -56,3 +56,23 @@ def test_long_passes_agree_where_points_are_small_and_where_not(k: int, spread: 
     squares = (x[some, None].double() - y[None].double()).square().sum(-1)
     exact, entries = (-squares / 2).exp() @ v.double(), (-squares / 2).exp() @ v.double().abs()
     assert_close(found[some], exact, depth=100_000, magnitude=entries)
+
+
+@pytest.mark.parametrize("distance", [1.0, 3.2, 3.5, 9.0, 40.0])
+@pytest.mark.parametrize("k", [3, 10])
+def test_close_points_far_from_their_middle_keep_their_digits(k: int, distance: float) -> None:
+    """Squared distances by norms and products lose digits with the distance from the middle; differences do not."""
+    import torch
+
+    import kernmantle as km
+
+    generator = torch.Generator("cuda").manual_seed(k)
+    middles = torch.randn(50, k, device="cuda", generator=generator)
+    middles *= distance / middles.norm(dim=1, keepdim=True)
+    x, y = (middles[torch.arange(6000, device="cuda") % 50] + 0.2 * torch.randn(6000, k, device="cuda", generator=generator)
+            for _ in range(2))  # fmt: skip
+    v = torch.randn(6000, 1, device="cuda", generator=generator)
+    found = km.Gaussian(1.0).matmul(x, y, v)
+    entries = (-(x[:, None].double() - y[None].double()).square().sum(-1) / 2).exp()
+    terms = (entries.square() @ v.double().square()).sqrt()
+    assert (found.double() - entries @ v.double()).norm() <= 1e-6 * terms.norm()

@@ -1,4 +1,4 @@
-// apply product by 1 thin, of thin sm_90 tile 4096x1024x3 (8x1024 a thread, 512 threads) access [x0 1k, x1 1k, w 1k] f32 ieee, entries to 7e-6, from norms and products of small points
+// apply product by 1 thin, of thin sm_90 tile 4096x1024x3 (8x1024 a thread, 512 threads) access [x0 1k, x1 1k, w 1k] f32 ieee, entries to 1e-6, from norms and products of small points
 #include "apply_thin.cuh"
 
 struct Body {

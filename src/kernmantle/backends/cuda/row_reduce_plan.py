@@ -164,7 +164,7 @@ class CudaRowPlan:
 
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
-        note = f", entries to {'7e-6' if self.expands else '1e-6'}" * self.approximate
+        note = ", entries to 1e-6" * self.approximate
         if self.form == "select" and self.fallback is not None:
             note += ", nearest by one product of f16 halves, exact by differences"
             note += f", {self.fallback.form} where these do not suit the points"

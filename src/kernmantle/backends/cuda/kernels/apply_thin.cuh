@@ -46,8 +46,9 @@ struct Thin {
     static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 ? THIN_RUN / Tile::STAGE : 1;
 
     // How large numbers of rows may be, in units of the exponent, for their rounding to be no more than that of their sums; and how
-    // large squared norms, where distances are products: half a unit in the last place of 64 is 2^-19, of which a sum has a few.
-    static constexpr float LIMIT = 8.0f / Extent<K>::value, FARTHEST = 64.0f;
+    // large squared norms, where distances are products: half a unit in the last place of 8 is 2^-22, and sums of two norms and K
+    // products of that size keep products of normal terms within 1e-6 of their norm (0045).
+    static constexpr float LIMIT = 8.0f / Extent<K>::value, FARTHEST = 8.0f;
     // Columns whose mean is the origin of distances by products, two of each lane.
     static constexpr int SAMPLE = 64;
 

@@ -69,8 +69,8 @@ def test_close_points_far_from_their_middle_keep_their_digits(k: int, distance: 
     generator = torch.Generator("cuda").manual_seed(k)
     middles = torch.randn(50, k, device="cuda", generator=generator)
     middles *= distance / middles.norm(dim=1, keepdim=True)
-    x, y = (middles[torch.arange(6000, device="cuda") % 50] + 0.2 * torch.randn(6000, k, device="cuda", generator=generator)
-            for _ in range(2))  # fmt: skip
+    near = middles[torch.arange(6000, device="cuda") % 50]
+    x, y = (near + 0.2 * torch.randn(6000, k, device="cuda", generator=generator) for _ in range(2))
     v = torch.randn(6000, 1, device="cuda", generator=generator)
     found = km.Gaussian(1.0).matmul(x, y, v)
     entries = (-(x[:, None].double() - y[None].double()).square().sum(-1) / 2).exp()

@@ -225,7 +225,7 @@ BAD = [
     (lambda k, x: k.transformed(torch.ones(3, dtype=torch.int64)), errors.ParameterError, "floating point"),
     (lambda k, x: k.transformed(rows(4, 4))(x), errors.ShapeError, "its first axis is the columns of x"),
     (lambda k, x: k.transformed(rows(3)) + km.Gaussian(), errors.ParameterError, "different transforms"),
-    (lambda k, x: k.transformed("full"), errors.ParameterError, "number or an array"),
+    (lambda k, x: k.transformed("full"), errors.ParameterError, "number, a list of numbers or an array"),
 ]  # fmt: skip
 
 

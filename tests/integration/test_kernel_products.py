@@ -274,7 +274,7 @@ def test_an_operator_is_multiplied_as_scipy_s_linear_operators_are(make):
     assert_close((3 * square).dense(), 3 * (np.asarray(KERNEL(x)) + ridge), depth=8)
     with pytest.raises(errors.ShapeError, match="row for each of the 5 rows"):
         operator.transpose() * w
-    with pytest.raises(errors.ParameterError, match="must be a number or an array"):
+    with pytest.raises(errors.ParameterError, match="must be a number, a list of numbers or an array"):
         "a" * operator
 
 

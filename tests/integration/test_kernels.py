@@ -396,7 +396,7 @@ BAD = [
     (lambda: km.Laplace(torch.tensor([1.0, -2.0])), errors.ParameterError, "it has -2.0"),
     (lambda: km.Laplace(torch.tensor(math.nan)), errors.ParameterError, "bandwidth"),
     (lambda: km.Laplace(p=0), errors.ParameterError, "p of Laplace"),
-    (lambda: km.Laplace("wide"), errors.ParameterError, "number or an array"),
+    (lambda: km.Laplace("wide"), errors.ParameterError, "number, a list of numbers or an array"),
     (lambda: km.Matern(nu=2), errors.ParameterError, "0.5, 1.5 or 2.5"),
     (lambda: km.Matern(nu=torch.tensor(1.5, requires_grad=True)), errors.ParameterError, "nu of Matern must be"),
     (lambda: km.Wendland(dimension=torch.tensor(3.0, requires_grad=True)), errors.GradientError, "in steps"),
@@ -415,7 +415,7 @@ BAD = [
     (lambda: km.Kernel(lambda x, y, a: a * x * y), errors.ParameterError, "'a' is missing"),
     (lambda: km.Kernel(lambda x, y: x * y, b=1), errors.ParameterError, "unknown hyperparameter 'b'"),
     (lambda: km.Kernel(lambda x, y: (x, y)), errors.ParameterError, "one value"),
-    (lambda: km.Gaussian() + "a", errors.ParameterError, "number or an array"),
+    (lambda: km.Gaussian() + "a", errors.ParameterError, "number, a list of numbers or an array"),
     (lambda: km.Gaussian()(rows(2, 2), diagonal=math.nan), errors.ParameterError, "NaN"),
 ]  # fmt: skip
 

@@ -43,6 +43,6 @@ def value_of(value: Any, name: str) -> Any:
     if isinstance(value, (list, tuple)) and value and all(is_number(each) for each in value):
         return value_of(np.asarray(value, dtype=float), name)
     if hasattr(value, "__array__"):
-        return value_of(torch.from_numpy(value.__array__().copy()), name)
+        return value_of(torch.from_numpy(np.array(value, order="C")), name)
     kind = type(value).__name__
     raise ParameterError(f"hyperparameter {name!r} must be a number, a list of numbers or an array, not {kind}")

@@ -142,6 +142,7 @@ def emit_join(plan: JoinPlan) -> str:
     return _text(
         '#include "kronsparse_meeting.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, _meeting(plan.meeting)),
+        [shared_check("km::KronSparseMeeting<Plan>::SHARED_BYTES", plan.shared)],
         f"""
 extern "C" __global__ void __launch_bounds__({MEETING_THREADS}) {ENTRY}(
     const void* first, const void* second, void* matrix) {{

@@ -21,6 +21,7 @@ struct KronSparseMeeting : P {
     // Bytes of 64 columns of a block of the first factor, of the second factor's rows of a tile with their pitch, and of 128
     // rows of 64 halves.
     static constexpr int PITCH = 2 * WIDE + 16, FIRST_BYTES = WIDE * 128, SECOND_BYTES = TILE_J * PITCH, ROWS_BYTES = TILE * 128;
+    static constexpr int SHARED_BYTES = ROWS_BYTES + FIRST_BYTES + SECOND_BYTES;
 
     // Where a lane finds the piece of a row of the first factor, and of one of rows j whose l lie next to one another.
     static KM_DEVICE int first_at(int r, int l, int piece) { return (r * L + l) * 128 + swizzle_128(r, piece); }

@@ -119,12 +119,12 @@ class _Value(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         needed = (False, False, *ctx.needs_input_grad[3:])
-        f, g = ctx.potentials
+        (f, g), saved = ctx.potentials, ctx.saved_tensors
         if torch.is_grad_enabled():
-            f, g = attached(ctx.problem.with_tensors(ctx.saved_tensors), f, g)
+            f, g = attached(ctx.problem.with_tensors(saved), f, g)
 
         def dual(f: torch.Tensor, g: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor]:
             return (ctx.problem.with_tensors(tensors).dual(f, g),)
 
-        rest = iter(pulled(dual, (f, g, *ctx.saved_tensors), needed, lambda _: cotangents))
+        rest = iter(pulled(dual, (f, g, *saved), needed, lambda _: cotangents))
         return None, *(next(rest) if wanted else None for wanted in needed)

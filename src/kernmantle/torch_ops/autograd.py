@@ -127,12 +127,13 @@ class Contract(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         first, present = 1 + len(ctx.numbers), [grad for grad in grads if grad is not None]
+        saved = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
         if not torch.is_grad_enabled() and plain(present):
             plan = ctx.recorded.backward.get(_layout(ctx, grads))
-            if plan is not None and ctx.addresses == addresses(ctx.saved_tensors) and all(map(in_order, present)):
-                return *(None,) * first, *plan([*ctx.saved_tensors, *present], ctx.numbers)
+            if plan is not None and ctx.addresses == addresses(saved) and all(map(in_order, present)):
+                return *(None,) * first, *plan([*saved, *present], ctx.numbers)
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(_backward, ctx, grads)
+        return ctx.context.copy().run(_backward, ctx, saved, grads)
 
     @staticmethod
     def jvp(ctx: Any, *moves: Any) -> tuple[torch.Tensor | None, ...]:
@@ -156,8 +157,8 @@ def _layout(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     return ctx.needs_input_grad[1 + len(ctx.numbers) :], tuple([grad is not None for grad in grads])
 
 
-def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    recorded, saved = ctx.recorded, ctx.saved_tensors
+def _backward(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    recorded = ctx.recorded
     needed, _ = layout = _layout(ctx, grads)
     own = recorded.program, saved, ctx.numbers, grads, needed
     present = [grad for grad in grads if grad is not None]

@@ -338,22 +338,22 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        launch = None
+        launch, read = None, ctx.saved_tensors  # read once: a checkpoint gives each of them one time
         if not torch.is_grad_enabled() and plain(grads) and in_order(grads[0]):
             launch = ctx.call.backward.get((ctx.needs_input_grad[3:], ctx.saved))
-        if launch is not None and ctx.addresses == addresses(ctx.saved_tensors):
-            return _backward(ctx, grads[0], launch)
+        if launch is not None and ctx.addresses == addresses(read):
+            return _backward(ctx, read, grads[0], launch)
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(_backward, ctx, grads[0])
+        return ctx.context.copy().run(_backward, ctx, read, grads[0])
 
 
 # Function.apply looks for transforms, of which there is none: callers saw to that.
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any, ...]:
+def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any, ...]:
     call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
-    x, *factors = ctx.saved_tensors
+    x, *factors = read
     saved, factors = factors[: ctx.saved], factors[ctx.saved :]
     of_x, of_y, *wanted = ctx.needs_input_grad[3:]
     needed, x, moved = (of_x, *wanted), None if x is None else form.x(x), form.x(grad)
@@ -362,7 +362,7 @@ def _backward(ctx: Any, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any,
         if launch is UNBOUND and not torch.is_grad_enabled() and plain((grad,)):
             done = call.product.done if saved else ()
             launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
-            same = -1 not in ctx.addresses and ctx.addresses == addresses(ctx.saved_tensors)
+            same = -1 not in ctx.addresses and ctx.addresses == addresses(read)
             if same and call.product is not None and in_order(grad):
                 call.backward[ctx.needs_input_grad[3:], ctx.saved] = launch
         if launch is not UNBOUND:

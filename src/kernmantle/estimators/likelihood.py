@@ -22,7 +22,7 @@ NAMES = ("noise", "scale", "bandwidth")
 FLAT = 1e-3
 """Largest derivative of the likelihood a row, by the logarithm of a hyperparameter, at what counts as a maximum."""
 WORSE = 10.0
-"""By how much a index without a posterior is worse than the best, to a line search, which cannot step over NaN."""
+"""By how much a point without a posterior is worse than the best, to a line search, which cannot step over NaN."""
 ITERATED = 10_000
 """Rows from which on the matrix is not factored. An evaluation of 5000 rows of 54 columns, a bandwidth each, takes 4.6
 s of two cores factored and 9 s by iterations; the one grows with the cube of the rows, the other with the square."""

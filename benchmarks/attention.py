@@ -278,18 +278,27 @@ def _points(device: str) -> Arrays:
     return {"x": normal(POINTS, FEATURES, "f32", device, 1), "y": normal(POINTS, FEATURES, "f32", device, 2)}
 
 
-def _steps(soft: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], given: Arrays) -> torch.Tensor:
-    """Potentials of x after so many soft minima in turn; each is over the other set, ``soft(x, y, terms)``."""
-    x, y = given["x"], given["y"]
-    f, g = x.new_zeros(POINTS), y.new_zeros(POINTS)
+Soft = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _steps(of_x: Soft, of_y: Soft, f: torch.Tensor) -> torch.Tensor:
+    """Potentials of x, at first f, after so many soft minima in turn: those of y over x, then those of x over y."""
     for _ in range(STEPS // 2):
-        g = -EPS * (soft(y, x, f / EPS) - math.log(POINTS))
-        f = -EPS * (soft(x, y, g / EPS) - math.log(POINTS))
+        g = -EPS * (of_y(f / EPS) - math.log(POINTS))
+        f = -EPS * (of_x(g / EPS) - math.log(POINTS))
     return f.view(1, -1)
 
 
-def _soft(cost: str, x: torch.Tensor, y: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    return scores_of(cost, x, y, {}, "cost").reduced("logsumexp", TERMS, 1 / EPS, terms)
+def _softly(cost: str) -> Prepare:
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        x, y = given["x"], given["y"]
+
+        def soft(rows: torch.Tensor, columns: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+            return scores_of(cost, rows, columns, {}, "cost").reduced("logsumexp", TERMS, 1 / EPS, terms)
+
+        return lambda: _steps(partial(soft, x, y), partial(soft, y, x), x.new_zeros(POINTS))
+
+    return prepare
 
 
 def _costs(cost: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -298,14 +307,18 @@ def _costs(cost: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x * x).sum(-1, keepdim=True) + (y * y).sum(-1) - 2 * x @ y.mT
 
 
-def _soft_exactly(cost: str, x: torch.Tensor, y: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    return torch.cat([torch.logsumexp(terms - _costs(cost, part, y) / EPS, -1) for part in x.split(5000)])
+def _soft_exactly(costs: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """Logarithms of sums of exponentials of the terms of columns less the rows' costs."""
+    return torch.cat([torch.logsumexp(terms - part / EPS, -1) for part in costs.split(5000)])
 
 
 def _exact_potentials(cost: str, given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+    """By the matrix of all costs, made once: sums of absolute differences take torch longer than all that follows."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tensors = {name: torch.from_numpy(value).to(device) for name, value in given.items()}
-    return _steps(partial(_soft_exactly, cost), tensors)[:, picks.columns].cpu().numpy()
+    x, y = (torch.from_numpy(given[name]).to(device) for name in "xy")
+    costs = torch.cat([_costs(cost, part, y) for part in x.split(5000)])
+    found = _steps(partial(_soft_exactly, costs), partial(_soft_exactly, costs.mT), x.new_zeros(POINTS))
+    return found[:, picks.columns].cpu().numpy()
 
 
 def _flash(tf32: bool) -> Prepare:
@@ -336,7 +349,7 @@ def _sinkhorn(cost: str, seconds: float) -> Case:
     return Case(
         f"sinkhorn{name} {STEPS} half steps", f"{STEPS} soft minima of {title}, {POINTS} x {POINTS} x {FEATURES}",
         Problem(_points, partial(_exact_potentials, cost), (1, POINTS), POINTS, "f32"),
-        lambda given: lambda: _steps(partial(_soft, cost), given), _FLASH if square else (),
+        _softly(cost), _FLASH if square else (),
         Work(0.0, compute, serial=False), (Target("seconds", seconds),), "events", pairs, roundings=4,
     )  # fmt: skip
 

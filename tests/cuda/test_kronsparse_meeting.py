@@ -1,4 +1,4 @@
-"""The matrix of two factors that meet, against float64."""
+"""The matrix of two factors that meet, and its gradient taken apart in clusters, against float64."""
 
 from __future__ import annotations
 
@@ -54,19 +54,54 @@ def test_matrices_are_made(chain, dtype) -> None:
     assert_close(made, matrix_of(first.double(), second.double()), depth=first.shape[1], magnitude=terms)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("asked", [(True, True), (True, False), (False, True)], ids=str)
+def test_gradients_of_factors_are_taken_from_that_of_their_matrix(chain, dtype, asked) -> None:
+    for batch in (0, 1, 700):
+        _, first, second, bias, grad = operands(chain, 1, dtype)
+        rows = torch.randn(batch, bias.numel(), device="cuda").to(dtype) if batch else None
+        sums = torch.full_like(bias, math.nan)
+        found = [
+            torch.full_like(own, math.nan) if wanted else None
+            for own, wanted in zip((first, second), asked, strict=True)
+        ]
+        shaped = grad.view(1, *grad.shape, 1)
+        bound = meeting.bind_part(first, second, shaped, *found, None if rows is None else rows[None])
+        assert bound is not None
+        bound(first, second, shaped, *found, None if rows is None else (rows, sums))
+        if rows is not None:
+            assert_close(sums, rows.double().sum(0), depth=batch, magnitude=rows.double().abs().sum(0))
+        for own, wanted, terms, depth in zip(
+            found, exact(first.double(), second.double(), grad.double()),
+            exact(first.double().abs(), second.double().abs(), grad.double().abs()), (second.shape[1], 64), strict=True,
+        ):  # fmt: skip
+            if own is not None:
+                assert_close(own, wanted, depth=depth, magnitude=terms)
+
+
+def exact(first, second, grad):
+    """The gradients of the first factor and of the second."""
+    leaves = [own.detach().requires_grad_() for own in (first, second)]
+    return torch.autograd.grad(matrix_of(*leaves), leaves, grad)
+
+
 def test_what_does_not_fit_takes_other_kernels() -> None:
-    _, first, second, _, grad = operands(CHAINS["vision"], 40, torch.bfloat16)
-    shaped = grad.view(1, *grad.shape, 1)
+    _, first, second, bias, grad = operands(CHAINS["vision"], 40, torch.bfloat16)
+    shaped, rows = grad.view(1, *grad.shape, 1), torch.randn(5, bias.numel() + 1, device="cuda").bfloat16()
     assert meeting.bind_join(first, second, shaped) is not None
     assert meeting.bind_join(first, second.mT.contiguous().mT, shaped) is None
     assert meeting.bind_join(first.float(), second.float(), shaped.float()) is None
+    assert meeting.bind_part(first, second, shaped, first, second, rows[None, :, :-1]) is None
+    deep = [torch.empty(own, device="cuda", dtype=torch.bfloat16) for own in DEEP["deep"]]
+    assert meeting.bind_part(*deep, torch.empty(1, 200, 384, 1, device="cuda").bfloat16(), *deep, None) is None
 
 
 @pytest.mark.parametrize("batch", [40, 6000])
-def test_layers_take_it(batch, monkeypatch) -> None:
+def test_layers_take_both(batch, monkeypatch) -> None:
     monkeypatch.setattr(chain_training, "kind_of", lambda *_: "matrix")
     called = []
-    for name in ("bind_join",):
+    for name in ("bind_join", "bind_part"):
         own = getattr(meeting, name)
 
         def noted(*given, own=own, name=name):
@@ -80,7 +115,7 @@ def test_layers_take_it(batch, monkeypatch) -> None:
     grad = torch.randn(2, batch // 2, 1536, device="cuda").bfloat16()
     value = layer(x)
     found = torch.autograd.grad(value, [x, *layer.weights, layer.bias], grad)
-    assert called == ["bind_join"]
+    assert called == ["bind_join", "bind_part"]
     wide = [leaf.detach().double().requires_grad_() for leaf in (x, *layer.weights, layer.bias)]
     sizes = [leaf.detach().abs().requires_grad_() for leaf in wide]
     pairs = []

@@ -151,7 +151,8 @@ def _bind_parts(weights: Weights, needed: Sequence[bool], summed: Maybe) -> tupl
         of_this = torch.empty_like(own[index]) if needed[index] else None
         below = torch.empty_like(before[index - 1]) if deeper else None
         if of_this is not None or below is not None:
-            part = grouped().bind_part(before[index - 1], own[index], grad, below, of_this, summed)
+            operands = before[index - 1], own[index], grad, below, of_this, summed
+            part = meetings().bind_part(*operands) or grouped().bind_part(*operands)
             levels.append(_PartLevel(index, part, shapes[index - 1] if deeper else None, needed[index]))
             summed = None
         if below is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...backends.cuda.tiles import DeviceLimits
 from ...config import current
 from ...runtime.dispatch import PLANS, bound
 from ...torch_ops.call_key import program_key
@@ -24,6 +25,7 @@ from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
 from ..mode_product.cost import dense_seconds, joining_seconds, matrix_step_seconds, quickest
 from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
+from ..mode_product.meeting_plan import made_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from .chain_matrix import meeting
 from .chain_products import Backward, ChainByCapture, canonical, shaped
@@ -106,11 +108,18 @@ def expected(
     if math.prod(shape) > _MOST_DENSE:
         return found
     if len(patterns) > 1:
-        made = joining_seconds(patterns, dtype) if not meeting(patterns) else joined_seconds(patterns, dtype, own)
-        found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + made
+        found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + _made(patterns, dtype, own)
     elif blocks > 1:
         found[MATRIX] = 3 * _BETWEEN + matrix_step_seconds(first, batch, dtype, last)
     return found
+
+
+def _made(patterns: tuple[Pattern, ...], dtype: str, own: DeviceLimits) -> float:
+    """Return what it should take to make the matrix of a chain, and to take its gradient apart."""
+    if not meeting(patterns):
+        return joining_seconds(patterns, dtype)
+    found = made_seconds(*patterns, dtype, own) if len(patterns) == 2 else None
+    return joined_seconds(patterns, dtype, own) if found is None else found
 
 
 def forward_kind(

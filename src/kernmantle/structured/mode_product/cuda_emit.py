@@ -9,8 +9,9 @@ from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
 from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
+from .meeting_plan import CLUSTER as PART_CLUSTER
 from .meeting_plan import THREADS as MEETING_THREADS
-from .meeting_plan import JoinPlan, Meeting
+from .meeting_plan import JoinPlan, Meeting, PartPlan
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
 from .stream_plan import THREADS as STREAM_THREADS
@@ -147,6 +148,26 @@ def emit_join(plan: JoinPlan) -> str:
 extern "C" __global__ void __launch_bounds__({MEETING_THREADS}) {ENTRY}(
     const void* first, const void* second, void* matrix) {{
     km::kron_sparse_join<Plan>(first, second, matrix);
+}}
+""",
+    )
+
+
+def emit_part(plan: PartPlan) -> str:
+    """Return the source of the gradients of two factors that meet from that of their matrix."""
+    asked: dict[str, int | bool] = {
+        "STAGES": plan.stages, "FIRST": plan.first, "SECOND": plan.second, "SUMS": plan.sums,
+    }  # fmt: skip
+    return _text(
+        '#include "kronsparse_meeting_gradient.cuh"\n',
+        struct("Plan", {"T": SCALARS[plan.dtype]}, _meeting(plan.meeting) | asked),
+        [shared_check("km::KronSparsePartBlock<Plan>::SHARED_BYTES", plan.shared)],
+        f"""
+extern "C" __global__ void __launch_bounds__({MEETING_THREADS}, {plan.each}) __cluster_dims__({PART_CLUSTER}) {ENTRY}(
+    const void* first, const void* second, const void* matrix, void* of_first, void* of_second, const void* summed,
+    void* sums, km::i64 count, km::i64 apart) {{
+    const km::KronSparsePart arguments = {{first, second, matrix, of_first, of_second, summed, sums, count, apart}};
+    km::kron_sparse_part<Plan>(arguments);
 }}
 """,
     )

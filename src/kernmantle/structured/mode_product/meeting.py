@@ -1,13 +1,15 @@
-"""The matrix of two factors of halves that meet on NVIDIA GPUs.
+"""The matrix of two factors that meet on NVIDIA GPUs, and gradients of both from that of the matrix, for halves.
 
 Weights are (a, b, c, d), the matrix (1, features out, features in, 1).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -16,10 +18,10 @@ from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cuda import OVERLAPPED, load
-from .meeting_plan import DTYPES, THREADS, JoinPlan, join_plan
+from .meeting_plan import DTYPES, THREADS, JoinPlan, PartPlan, join_plan, part_plan
 
 Maybe = torch.Tensor | None
-_ALIGNED, _OPERANDS = 16, 3  # bytes; addresses of a launch
+_ALIGNED = 16  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,43 @@ def bind_join(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> B
     plan = join_plan(_pattern(first), _pattern(second), NAMES[out.dtype], limits(index))
     if plan is None or not all(_lies_ready(weight, out.dtype) for weight in (first, second, out)):
         return None
-    return BoundJoin(str(plan), _launch(plan, index))
+    return BoundJoin(str(plan), _launch(plan, cuda_emit.emit_join, plan.blocks, (), 3, index))
+
+
+@dataclass(frozen=True, eq=False)
+class BoundPart:
+    """Gradients of two factors from that of their matrix, and sums over the rows of another gradient, in one launch."""
+
+    route: str
+    launch: Callable[[tuple[int, ...]], None]
+
+    def __call__(
+        self, first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe,
+        summed: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> None:  # fmt: skip
+        """Write them; ``summed``: a gradient (..., features), and where sums over its rows are written."""
+        tensors = first, second, grad, of_first, of_second, *(summed or (None, None))
+        self.launch(tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors]))
+
+
+def bind_part(
+    first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, summed: Maybe
+) -> BoundPart | None:
+    """Return the launch for tensors in one piece; ``summed`` is a gradient (1, N, features) or None."""
+    if not _has_kernels(grad):
+        return None
+    needed, index = (of_first is not None, of_second is not None), index_of(grad.device)
+    sums = summed is not None
+    plan = part_plan(_pattern(first), _pattern(second), NAMES[grad.dtype], needed, sums, limits(index))
+    if plan is None or not all(_lies_ready(weight, grad.dtype) for weight in (first, second, grad)):
+        return None
+    rest = 0, 0
+    if summed is not None:
+        rest = summed.shape[1], summed.stride(1)
+        access = math.gcd(_ALIGNED, summed.data_ptr(), summed.stride(1) * summed.element_size())
+        if summed.stride(2) != 1 or access < _ALIGNED:
+            return None
+    return BoundPart(str(plan), _launch(plan, cuda_emit.emit_part, plan.blocks, rest, 7, index))
 
 
 def _has_kernels(tensor: torch.Tensor) -> bool:
@@ -59,15 +97,18 @@ def _lies_ready(weight: torch.Tensor, dtype: torch.dtype) -> bool:
     return weight.dtype == dtype and weight.is_contiguous() and weight.data_ptr() % _ALIGNED == 0
 
 
-def _launch(plan: JoinPlan, index: int) -> Callable[[tuple[int, ...]], None]:
+def _launch(
+    plan: JoinPlan | PartPlan, source: Callable[[Any], str], blocks: int, rest: tuple[int, ...],
+    operands: int, index: int,
+) -> Callable[[tuple[int, ...]], None]:  # fmt: skip
     early = limits(index).has(OVERLAPPED)
     loaded = load(
-        (plan, early), lambda: cuda_emit.emit_join(plan), plan.arch, (cuda_emit.ENTRY, THREADS, plan.shared, early),
+        (plan, early), lambda: source(plan), plan.arch, (cuda_emit.ENTRY, THREADS, plan.shared, early),
     )  # fmt: skip
     if loaded is None:
         return _nothing
-    ready = ReadyLaunch(loaded[0], _OPERANDS * (0,), (0,), _OPERANDS)
-    return partial(start, ready, index, plan.blocks)
+    ready = ReadyLaunch(loaded[0], (*operands * (0,), *rest), (0,), operands)
+    return partial(start, ready, index, blocks)
 
 
 def _nothing(_: tuple[int, ...]) -> None:

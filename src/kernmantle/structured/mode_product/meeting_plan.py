@@ -1,4 +1,4 @@
-"""How a GPU makes the matrix of two factors of halves that meet.
+"""How a GPU makes the matrix of two factors of halves that meet, and takes its gradient apart.
 
 The first factor is (blocks, rank l, depth, 1), the second one (1, b, blocks rank, l).
 """
@@ -12,7 +12,8 @@ from ...backends.cuda.tiles import DeviceLimits
 from .chain_plan import Pattern
 
 DTYPES = ("f16", "bf16")
-THREADS, TILE, EDGE = 256, 128, 64
+_MOST_STAGES = 4  # tiles of a block that are fetched
+THREADS, CLUSTER, TILE, EDGE = 256, 8, 128, 64
 _WIDES = (64, 128)  # columns of a block of the first factor
 
 
@@ -57,6 +58,22 @@ def meeting_of(first: Pattern, second: Pattern) -> Meeting | None:
     return Meeting(b, blocks, wide // d, d, depth) if whole else None
 
 
+# Seconds to begin to make the matrix and to take its gradient apart, and of a byte of it, on an H200 (decision 0049).
+_JOIN, _JOIN_BYTE, _PART, _PART_BYTE = 1.7e-6, 5.7e-13, 4.5e-6, 7.6e-13
+
+
+@lru_cache(maxsize=1024)
+def made_seconds(first: Pattern, second: Pattern, dtype: str, limits: DeviceLimits) -> float | None:
+    """Return what making the matrix and taking its gradient apart should take; None where other kernels do."""
+    if join_plan(first, second, dtype, limits) is None:
+        return None
+    if part_plan(first, second, dtype, (True, True), False, limits) is None:
+        return None
+    (blocks, _, depth, _), (_, b, _, l) = first, second
+    size = 2 * b * l * blocks * depth
+    return _JOIN + _PART + size * (_JOIN_BYTE + _PART_BYTE)
+
+
 @dataclass(frozen=True)
 class JoinPlan:
     """The matrix alone."""
@@ -85,3 +102,53 @@ def join_plan(first: Pattern, second: Pattern, dtype: str, limits: DeviceLimits)
     """Return the plan; None for other factors and types."""
     own = meeting_of(first, second)
     return None if own is None or dtype not in DTYPES else JoinPlan(limits.arch, dtype, own)
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """Gradients of the factors from that of their matrix: of which, and whether rows of another one are summed."""
+
+    arch: str
+    dtype: str
+    meeting: Meeting
+    first: bool
+    second: bool
+    sums: bool
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        own = self.meeting
+        return own.first_bytes + self.stages * 128 * TILE + (self.stages + 1) * own.second_bytes
+
+    @property
+    def stages(self) -> int:
+        """Tiles of a block that are under way together."""
+        own = self.meeting
+        return min(_MOST_STAGES if own.l > 2 else 2, -(-own.features // (CLUSTER * TILE)))
+
+    @property
+    def each(self) -> int:
+        """Blocks that are to share a multiprocessor."""
+        return 3 if self.shared <= 55 << 10 else 2
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the launch, whole clusters."""
+        summed = -(-self.meeting.features // EDGE) if self.sums else 0
+        return CLUSTER * (self.meeting.blocks + summed)
+
+    def __str__(self) -> str:
+        return f"kron sparse matrix gradient {self.arch} mma in clusters, {self.meeting.name}, {self.dtype}"
+
+
+@lru_cache(maxsize=1024)
+def part_plan(
+    first: Pattern, second: Pattern, dtype: str, needed: tuple[bool, bool], sums: bool, limits: DeviceLimits
+) -> PartPlan | None:
+    """Return the plan; None for other factors, types and generations of GPUs."""
+    own = meeting_of(first, second)
+    if own is None or own.depth != EDGE or dtype not in DTYPES or not limits.has(("clusters",)):
+        return None
+    found = PartPlan(limits.arch, dtype, own, *needed, sums)
+    return found if found.shared <= limits.shared_per_block else None

@@ -69,9 +69,9 @@ _SUMS = {
     ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
     ("f16", "dense", True): ProductRates(4.8e-6, 2.2e12, 1.22e14, 69, 75, 16, 5.9e-10, 2.0, 0.3),
 }  # of the sums over the batch that are gradients of weights
-# The same of blocks of halves in whole vectors, features together: 20 and 23 us for 32 blocks of 128 x 128 with 4096
-# rows on one H200 (decision 0042). By these rates blocks of 64 x 64 took bmm, and a step 293 us where it had been 255.
-_ALIGNED_SUMS, _WIDE_BLOCK = ProductRates(3.5e-6, 4.2e12, 9.47e13, 26, 68, 34, 3.9e-9, 1.0, 0.1), 128
+# The same of blocks of halves in whole vectors, features together: 18 us for 32 blocks of 128 x 128 and for 64 of
+# 64 x 64, with 4096 rows on one H200 (decisions 0042 and 0049).
+_ALIGNED_SUMS, _WIDE_BLOCK = ProductRates(3.5e-6, 4.2e12, 9.47e13, 26, 68, 34, 3.9e-9, 1.0, 0.1), 64
 # Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
 # copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the
 # sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is

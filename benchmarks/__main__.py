@@ -79,6 +79,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "estimators": lambda: estimators.SUITE,
     "estimators-cpu": lambda: estimators.CPU_SUITE,
     "clusters": clusters.suite,
+    "clusters-cpu": clusters.cpu_suite,
     "keops-gallery": keops_gallery.suite,
     unseen.NAME: unseen.suite,
 }
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     whats = [*SUITES, "many", "tiles", structured_random.SUITE, "list", "readme", "report", "history", "estimates"]
     parser.add_argument("what", nargs="?", choices=whats, help="a suite, or what to do with rows")
-    parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
+    parser.add_argument("--case", action="append", default=[], help="only this case; several run in their order")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
     parser.add_argument("--full", action="store_true", help=f"every case, not a slice of them: {', '.join(FULL)}")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
@@ -273,13 +274,14 @@ def _interpreters(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def chosen(suite: Suite, names: Sequence[str]) -> list[Case | Probe]:
-    """Rows of a suite, those of the given names or all."""
-    unknown = set(names) - {row.name for row in suite.rows}
+    """Rows of a suite: those of the given names, in that order, or all."""
+    known = {row.name: row for row in suite.rows}
+    unknown = set(names) - set(known)
     if unknown:
         raise ParameterError(
             f"{suite.name} has no case {sorted(unknown)[0]!r}; it has {', '.join(row.name for row in suite.rows)}"
         )
-    return [row for row in suite.rows if not names or row.name in names]
+    return [known[name] for name in dict.fromkeys(names)] if names else list(suite.rows)
 
 
 def _rates(suite: Suite, rows: Sequence[Case | Probe], stamp: Mapping[str, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Clustering under L1, L2 and a lambda, on a GPU, beside scikit-learn on the CPU and FlashLib (L2 only) on the GPU.
+"""Clustering under L1, L2 and a lambda, on a GPU, beside scikit-learn and hdbscan on the CPU and FlashLib on a GPU.
 
 The rows are drawn around centres, so that the clusters are known: the result of a case is the share of the rows whose
 cluster, named after the centre that most of its rows have, is that of their centre.
@@ -7,6 +7,7 @@ cluster, named after the centre that most of its rows have, is that of their cen
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +19,7 @@ from .case import Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite, Tar
 from .work import Work
 
 COLUMNS, CENTRES, SPREAD = 64, 20, 3.0
-SKLEARN, FLASHLIB = "scikit-learn, CPU", "FlashLib"
+SKLEARN, HDBSCAN, FLASHLIB = "scikit-learn, CPU", "hdbscan, CPU", "FlashLib"
 UNKNOWN = 0.05
 MIN_SAMPLES, SMALLEST, STEPS, MEANS = 10, 25, 20, 256
 
@@ -72,13 +73,16 @@ def own(name: str, **options: Any) -> Prepare:
 
 def sklearns(name: str, **options: Any) -> Peer:
     """The estimator of scikit-learn, on all cores."""
+    return Peer(SKLEARN, _on_cpu("sklearn.cluster", name, options), "scikit-learn")
 
+
+def _on_cpu(module: str, name: str, options: dict[str, Any]) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
-        make = getattr(import_module("sklearn.cluster"), name)
+        make = getattr(import_module(module), name)
         x, truth = given["x"].cpu().numpy(), given["truth"].cpu()
         return lambda: right(make(**options).fit(x).labels_, truth)
 
-    return Peer(SKLEARN, prepare, "scikit-learn")
+    return prepare
 
 
 def flashlibs(name: str, **options: Any) -> Peer:
@@ -111,16 +115,18 @@ def dbscan(metric: str, rows: int, theirs: bool = True) -> Case:
 
 
 def hdbscan(metric: str, rows: int, theirs: bool) -> Case:
-    """HDBSCAN; scikit-learn's takes the square of the rows on one core."""
+    """HDBSCAN; scikit-learn's and hdbscan's take the square of the rows on one core."""
     measure, _ = METRICS[metric]
+    options: dict[str, Any] = {"min_cluster_size": SMALLEST, "min_samples": 5, "metric": measure}
     peers = []
     if theirs and isinstance(measure, str):
-        peers.append(
-            sklearns("HDBSCAN", min_cluster_size=SMALLEST, min_samples=5, metric=measure, n_jobs=-1, copy=True)
-        )
+        peers += [
+            Peer(HDBSCAN, _on_cpu("hdbscan", "HDBSCAN", options | {"core_dist_n_jobs": -1}), "hdbscan"),
+            sklearns("HDBSCAN", **options, n_jobs=-1, copy=True),
+        ]
     if metric == "L2":
         peers.append(flashlibs("flash_hdbscan", min_cluster_size=SMALLEST, min_samples=5))
-    ours = own("HDBSCAN", min_cluster_size=SMALLEST, min_samples=5, metric=measure)
+    ours = own("HDBSCAN", **options)
     return _case("HDBSCAN", metric, rows, ours, *peers)
 
 
@@ -182,7 +188,13 @@ def _case(name: str, metric: str, rows: int, ours: Prepare, *peers: Peer) -> Cas
     )  # fmt: skip
 
 
-def suite(rows: int = 100_000, fewer: int = 20_000, fewest: int = 2_000) -> Suite:
+def cpu_suite(rows: int = 100_000) -> Suite:
+    """What scikit-learn and hdbscan take minutes for, beside our estimators on the same CPU."""
+    cases = (replace(case, targets=()) for case in (dbscan("L1", rows), hdbscan("L1", rows, theirs=True)))
+    return Suite("clusters-cpu", "cpu", tuple(cases))
+
+
+def suite(rows: int = 100_000, fewer: int = 10_000, fewest: int = 2_000) -> Suite:
     """All cases; scikit-learn has as many rows as the others only where a target is beside it, under L1."""
     return Suite(
         "clusters",

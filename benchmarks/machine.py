@@ -20,7 +20,8 @@ from kernmantle.backends.cpu import jit
 PACKAGE = Path(kernmantle.__file__).parent
 _UNMEASURED = {"cli", "testing"}
 _VERSIONED = (
-    "torch", "numpy", "llvmlite", "scipy", "scikit-learn", "pykeops", "flashlib", "cuda-core", "nvmath-python",
+    "torch", "numpy", "llvmlite", "scipy", "scikit-learn", "hdbscan", "pykeops", "flashlib", "cuda-core",
+    "nvmath-python",
 )  # fmt: skip
 _FEATURES = ("avx2", "fma", "avx512f", "avx512bf16", "neon", "sve")
 

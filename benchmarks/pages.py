@@ -23,6 +23,7 @@ TITLES = {
     "attention": "Attention and soft minima",
     "apply": "Products with a kernel's matrix", "apply-cpu": "Products with a kernel's matrix",
     "clusters": "Clusters",
+    "clusters-cpu": "Clusters, on the CPU",
     "compile": "Compiling", "contraction": "Distances and contractions", "cpu": "Distances and contractions",
     "estimators": "Estimators", "estimators-cpu": "Estimators", "gradient": "Gradients of predictors",
     "host": "Time of the host", "host-cuda": "Time of the host",

@@ -1,7 +1,8 @@
 """The test suites of libraries on KeOps, unchanged, on ``km.compat.install("pykeops")``; see docs/migration.md.
 
 Each is run from a checkout of its sources: ``python scripts/keops_suites.py gpytorch=/path/to/gpytorch
-geomloss=/path/to/geomloss TorchDR=/path/to/TorchDR``. What is left out, and why, is in ``SUITES``.
+geomloss=/path/to/geomloss TorchDR=/path/to/TorchDR``. What is left out, and why, is in ``SUITES``. GeomLoss' tests need
+hypothesis and pytest-check.
 """
 # ruff: noqa: T201
 
@@ -15,7 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PLUGIN = 'import kernmantle\nkernmantle.compat.install("pykeops")\n'
+PLUGIN = """
+import kernmantle
+
+kernmantle.compat.install("pykeops")
+try:
+    from hypothesis import settings
+except ImportError:
+    pass
+else:  # how long an example may take is a matter of the machine
+    settings.register_profile("without_deadline", deadline=None)
+    settings.load_profile("without_deadline")
+"""
 
 
 @dataclass(frozen=True)

@@ -499,3 +499,21 @@ def test_bits_are_not_joined_by_a_semiring_or_after_it():
         km.contract("mk,nk->mn", lambda a, b: a + b, x, x, reduce=km.Semiring(lambda s, t: s | t, 0))
     with pytest.raises(DtypeError, match="not the bits of numbers"):
         km.contract("mk,nk->mn", lambda a, b: a + b, x, x, epilogue=lambda s: ~s)
+
+
+INDICES = {
+    "x": lambda x: km.argkmin(x, Y, 2),
+    "y": lambda x: km.argkmin(Y, x, 2, metric="cityblock"),
+    "a lambda's": lambda x: km.argkmin(x, Y, 2, metric=lambda a, b: abs(a - b)),
+    "a kernel's": lambda x: km.Gaussian(1.0).argkmax(x, Y, 2),
+    "a bandwidth": lambda x: km.Gaussian(x[0, 0].abs() + 1).argkmin(x.detach(), Y, 2),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_alone_have_no_gradient(name):
+    rejects(
+        GradientError,
+        r"indices have no gradient, and one by \w+ is recorded: pass return_values=True for values that have one, \w+",
+        lambda: INDICES[name](X.clone().requires_grad_()),
+    )

@@ -183,6 +183,16 @@ def test_votes_and_means_within_a_radius_are_those_of_scikit_learn(weights):
     assert_close(alone[[0, 7]], [one.predict(X[[i]])[0] for one, i in zip(part, (0, 7), strict=True)], depth=1000)
 
 
+def test_indices_of_rows_that_record_gradients():
+    asked, rows = torch.from_numpy(Z).requires_grad_(), torch.from_numpy(X)
+    with torch.no_grad():
+        wanted = km.argkmin(asked, rows, 3, metric="cityblock")
+    assert torch.equal(km.argkmin(asked.detach(), rows, 3, metric="cityblock"), wanted)
+    distances, indices = km.argkmin(asked, rows, 3, metric="cityblock", return_values=True)
+    assert torch.equal(indices, wanted)
+    assert distances.requires_grad
+
+
 def test_tensors_come_back_as_tensors_with_gradients_of_the_distances():
     asked = torch.from_numpy(Z).requires_grad_()
     ours = estimators.NearestNeighbors(3, radius=4.0, metric="cityblock").fit(torch.from_numpy(X))

@@ -255,11 +255,13 @@ class Products:
             For a count that is not an integer from 1 to n.
         ShapeError, DtypeError
             As of :meth:`sum`.
+        GradientError
+            Where a gradient is recorded and indices alone are asked for.
 
         Notes
         -----
         One pass over the pairs, memory of inputs and result and at most 64 MB. The values have gradients, the
-        indices have none.
+        indices have none: asking for them alone while one is recorded is an error.
 
         Examples
         --------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .distance import of_names
-from .neighbours import check_count
+from .neighbours import check_count, check_indices
 from .own_metric import Metric, check_distance, check_names, kernel_of
 
 
@@ -50,7 +50,8 @@ def argkmin(
     Notes
     -----
     The matrix of distances is not stored. Rows at the same distance come in any order, NaN comes last. The
-    distances have gradients where the metric has.
+    distances have gradients where the metric has; indices alone have none, and asking for them while one is recorded
+    is an error.
 
     Cost: all m n distances once, and memory of inputs and result; on GPUs up to 256 MB more. Types are those of
     :func:`cdist`.
@@ -69,5 +70,7 @@ def argkmin(
     check_names(options)
     wanted, found = of_names(metric, options, x, x if y is None else y)
     check_count(count, found.operands[1].shape[-2])
+    if not return_values:
+        check_indices({"x": x, "y": y, **options})
     values, indices = found.smallest(count, precision=None)
     return (wanted.wrap(values.to(wanted.dtype)), wanted.wrap(indices)) if return_values else wanted.wrap(indices)

@@ -137,7 +137,8 @@ def _of_operator(tensors: Tensors, *numbers_and_texts: Any) -> list[torch.Tensor
     task = Task(text, types, unpacked(*numbers))
     if task.apply.selects:
         raise GradientError(
-            "which entries are chosen has no derivative: call argkmin or argkmax, or detach the tensors"
+            "which entries are chosen has no derivative: call argkmin or argkmax with return_values=True, or "
+            "detach the tensors"
         )
     return [recorded(task, tensors)]
 

@@ -7,12 +7,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
 REQUIREMENTS = {"cuda": "an NVIDIA GPU"}
+CACHE_BYTES = 4 << 30  # the kernels of a whole run are a tenth of it
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500, print_blob=True)
@@ -29,6 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _memory() -> Path | None:
+    """Return a folder in memory that holds the kernels of a run, None where there is none or it is small.
+
+    Every entry of the kernel cache is synced, which on a disk that is busy takes longer than to compile it.
+    """
+    folder = Path("/dev/shm")
+    roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= CACHE_BYTES
+    return folder if roomy else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)
@@ -40,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # more start processes that each import torch
-    directory = tempfile.mkdtemp(prefix="kernmantle-tests-")
+    directory = tempfile.mkdtemp(prefix="kernmantle-tests-", dir=_memory())
     os.environ["KERNMANTLE_CACHE_DIR"] = directory
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ...errors import BackendError
 from ...ir.equation import broadcast
-from ...ir.node import Node, postorder, variables
+from ...ir.node import Node, postorder
 from ...ir.ops import OPS, Op
 from ...ir.program import Program
 from ...ir.reductions import Reduction
@@ -65,10 +66,16 @@ _COMPOSED: dict[str, Callable[..., Array]] = {
 }
 
 
+@lru_cache(maxsize=512)
+def _order(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the nodes of expressions in the order of their evaluation, which a run asks for once a block and level."""
+    return tuple(postorder(roots))
+
+
 def evaluate(roots: Sequence[Node], env: Mapping[str, Array], ns: Namespace) -> list[Array]:
     """Return the values of expressions, the variables taken from ``env``."""
     values: dict[int, Array] = {}
-    for node in postorder(roots):
+    for node in _order(tuple(roots)):
         if node.op == "var":
             values[id(node)] = env[node.name]
         elif node.number is not None:
@@ -142,7 +149,7 @@ class _Evaluation:
 
     def operands(self, roots: Sequence[Node], ranges: Ranges) -> dict[str, Array]:
         """Return the part of every operand that the expressions read."""
-        names = [name for name in variables(roots) if name in self.arrays]
+        names = [node.name for node in _order(tuple(roots)) if node.op == "var" and node.name in self.arrays]
         whole = slice(None)
         return {
             name: self.arrays[name][

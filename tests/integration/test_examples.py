@@ -31,15 +31,49 @@ def load(name):
     return module
 
 
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem != LARGE], ids=lambda path: path.stem)
-def test_runs_by_itself(path, tmp_path):
+FORKS = """
+import json, os, runpy, sys, traceback
+import kernmantle, torch
+for path in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for number, stream in enumerate(("said", "errors"), 1):
+                os.dup2(os.open(os.path.basename(path) + "." + stream, os.O_WRONLY | os.O_CREAT), number)
+            sys.argv, sys.path[0] = [path], os.path.dirname(path)
+            runpy.run_path(path, run_name="__main__")
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""Each example is a process of its own; they share the imports of torch and of the library, which take longer."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What became of the examples, each run by itself: its status, what it printed and its errors."""
+    folder = tmp_path_factory.mktemp("examples")
+    paths = [path for path in EXAMPLES if path.stem != LARGE]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", str(path)],
-        check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-W", "error::UserWarning", "-c", FORKS, *map(str, paths)],
+        check=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    files = {path: [(folder / f"{path.name}.{stream}").read_text() for stream in ("said", "errors")] for path in paths}
+    return {path: (status, *files[path]) for path, status in zip(paths, done.stdout.split(), strict=True)}
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem != LARGE], ids=lambda path: path.stem)
+def test_runs_by_itself(path, alone):
+    status, said, errors = alone[path]
+    assert status == "0", errors
+    assert said
 
 
 def test_there_is_an_example_of_each_kind():

@@ -66,9 +66,9 @@ def test_the_sdist_holds_what_the_wheel_and_its_tests_need(built, tmp_path):
 def installed(built, tmp_path_factory):
     """The interpreter of an environment with the wheel, which borrows the dependencies of this one."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
-    run(sys.executable, "-m", "venv", folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    run(python, "-m", "pip", "install", "--no-deps", "--no-index", built[1])
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", built[1])
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     borrowed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n", encoding="utf-8")

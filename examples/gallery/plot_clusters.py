@@ -15,8 +15,8 @@ from sklearn.metrics import adjusted_rand_score
 import kernmantle as km
 from kernmantle.estimators import KernelKMeans, KMeans, SpectralClustering
 
-moons, of_moons = make_moons(1500, noise=0.07, random_state=0)
-rings, of_rings = make_circles(1500, factor=0.45, noise=0.07, random_state=0)
+moons, of_moons = make_moons(800, noise=0.07, random_state=0)
+rings, of_rings = make_circles(800, factor=0.45, noise=0.07, random_state=0)
 
 # %%
 # :class:`kernmantle.estimators.SpectralClustering` follows connected rows: its kernel is wide enough to reach the next

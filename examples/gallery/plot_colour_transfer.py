@@ -3,8 +3,8 @@ Colours of one picture for another
 ==================================
 
 The pixels of a picture are points in the space of colours. Optimal transport moves those of one picture onto those of
-another at the least total change, and the mean of where a pixel goes is its new colour. The costs between 2304 and 2304
-pixels would be 5.3 million numbers, and so would the plan; neither is stored.
+another at the least total change, and the mean of where a pixel goes is its new colour. The costs between 1024 and 1024
+pixels would be a million numbers, and so would the plan; neither is stored.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ import kernmantle as km
 # %%
 # Two pictures: hills by day, and a sea at sunset.
 
-side = 48
+side = 32
 down, across = torch.meshgrid(torch.linspace(0, 1, side), torch.linspace(0, 1, side), indexing="ij")
 noise = 0.04 * torch.randn(side, side, 3, generator=torch.Generator().manual_seed(0))
 hill = 0.55 + 0.12 * torch.sin(7 * across) + 0.06 * torch.sin(17 * across + 1)

@@ -22,7 +22,7 @@ x_train, x_test, y_train, y_test = train_test_split(pixels / 16, labels, test_si
 # All kernels use the same bandwidths, in units of the median distance between rows.
 
 scale = float(km.median_bandwidth(x_train))
-relative = np.geomspace(0.15, 6, 6)
+relative = np.geomspace(0.15, 6, 4)
 bandwidths = (scale * relative).tolist()
 kernels = {
     "Gaussian": km.Gaussian,

@@ -432,7 +432,8 @@ def solve_cholesky(
     refined = Refined.asked(refine, pair.a, overwrite_a)
     if not (amounts or refined.steps) and small.at_once(pair):
         _check(pair.a, overwrite_a, check)
-        return small.solution(pair, lower, overwrite_b, check_errors and MEANING, partial(Triangle, lower=lower))
+        solver, meaning = partial(Triangle, lower=lower), MEANING if check_errors else None
+        return small.solution(pair, False, overwrite_b, solver, meaning, lower)
     with torch.no_grad(), enough_memory("cholesky", pair.a):
         prepared = _prepared(pair.a, overwrite_a, check)
         found = factorise(refined.narrowed(prepared), lower, overwrite_a or refined.steps > 0, amounts, clean=False)

@@ -290,7 +290,8 @@ def solve_lu(
     if check:
         check_values(pair.a, symmetric=False)
     if not refined.steps and small.at_once(pair):
-        return small.solution(pair, None, overwrite_b, check_errors and MEANING, partial(Factors, transpose=False))
+        meaning = MEANING if check_errors else None
+        return small.solution(pair, True, overwrite_b, partial(Factors, transpose=False), meaning)
     with torch.no_grad(), enough_memory("lu", pair.a):
         source = pair.a.detach() if overwrite_a else compact(pair.a.detach())
         work, pivots, info, ran = _factorise(refined.narrowed(source), overwrite_a or refined.steps > 0)

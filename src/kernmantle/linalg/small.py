@@ -62,31 +62,30 @@ def at_once(pair: System) -> bool:
 
 
 def solution(
-    pair: System, lower: bool | None, overwrite_b: bool, meaning: str | bool | None, solver: Callable[..., Solver]
-) -> Solution:
-    """Return the solution where :func:`at_once` says so; raises for the infos if there is something to say of them.
+    pair: System, pivoted: bool, overwrite_b: bool, solver: Callable[..., Solver], meaning: str | None,
+    lower: bool = True,
+) -> Solution:  # fmt: skip
+    """Return the solution where :func:`at_once` says so, by LU factors that are ``pivoted`` or by Cholesky factors.
 
-    By LU factors with pivots, or by the triangle that is read, ``lower`` or not, of which ``solver`` makes what
-    gradients solve with.
+    Of symmetric matrices the ``lower`` triangle is read, or the upper one. ``solver`` makes what gradients solve with
+    of the factors; errors are raised with their ``meaning`` where there is one.
     """
     a, b = pair.a, pair.b
     if overwrite_b:
         check_overwrite(b, "b")
         check_target(b, pair.shape)
-    pivoted, recorded = lower is None, is_tracked([a, b])
+    recorded = is_tracked([a, b])
     sides = b if b.shape == pair.shape else b.expand(pair.shape)
     with torch.no_grad(), enough_memory("lu" if pivoted else "cholesky", a):
         x = _target(b, overwrite_b, pair.shape)
         info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
         factors = a.new_empty(a.shape) if recorded else None
         pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if recorded and pivoted else None
-        arrays = Arrays(
-            _items(a.mT if lower is False else a), None if factors is None else _items(factors), pivots, info
-        )
+        arrays = Arrays(_items(a if lower else a.mT), None if factors is None else _items(factors), pivots, info)
         arrays.b, arrays.x = _items(sides), _items(x)
         cuda_system.run(arrays, pivoted)
-    if meaning:
-        raise_for(info, str(meaning))
+    if meaning is not None:
+        raise_for(info, meaning)
     if factors is not None:
         own = solver(factors, pivots) if pivoted else solver(factors if lower else factors.mT)
         x = solved(a, sides, own, x=x)

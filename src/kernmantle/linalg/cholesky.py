@@ -432,20 +432,19 @@ def solve_cholesky(
     refined = Refined.asked(refine, pair.a, overwrite_a)
     if not (amounts or refined.steps) and small.at_once(pair):
         _check(pair.a, overwrite_a, check)
-        solver, meaning = partial(Triangle, lower=lower), MEANING if check_errors else None
-        return small.solution(pair, False, overwrite_b, solver, meaning, lower)
+        meaning = MEANING if check_errors else None
+        return small.solution(pair, False, overwrite_b, partial(Triangle, lower=lower), meaning, lower)
     with torch.no_grad(), enough_memory("cholesky", pair.a):
         prepared = _prepared(pair.a, overwrite_a, check)
         found = factorise(refined.narrowed(prepared), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if raises(check_errors, pair.a):
         raise_for(found.info, MEANING)
-    triangle, batch = Triangle(found.factor, found.lower), pair.a.shape[:-2]
     with enough_memory("cholesky", pair.a):
-        solver = refined.solver(prepared, triangle)
+        solver = refined.solver(prepared, Triangle(found.factor, found.lower))
         x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
-    info = refined.judged(solver, found.info.expand(batch))
+    info = refined.judged(solver, found.info.expand(pair.a.shape[:-2]))
     if refined.steps and raises(check_errors, pair.a):
         raise_for(info, UNREFINED)
     residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
-    added = None if found.jitter is None else pair.wrap(found.jitter.expand(batch))
+    added = None if found.jitter is None else pair.wrap(found.jitter.expand(pair.a.shape[:-2]))
     return Solution(pair.finished(x), pair.wrap(info), found.ran, added, residual)

@@ -77,7 +77,15 @@ _SUBPACKAGES = (
 _ALIASES = {
     "rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin",
     "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",
+    "kmeans": "estimators.KMeans", "dbscan": "estimators.DBSCAN", "nearestneighbors": "estimators.NearestNeighbors",
+    "scaled_dot_product_attention": "attention", "distance_matrix": "cdist", "squareform": "compat.scipy.squareform",
+    "euclidean_distances": "cdist", "manhattan_distances": "cdist", "cosine_distances": "cdist",
+    "pairwise_distances_argmin": "argkmin", "pairwise_distances_argmin_min": "argkmin",
+    "rbf_kernel": "Gaussian", "laplacian_kernel": "Laplace", "polynomial_kernel": "Polynomial",
+    "linear_kernel": "Linear", "sigmoid_kernel": "Sigmoid", "cosine_similarity": "Cosine",
+    "chi2_kernel": "pairwise_kernels", "set_num_threads": "set_config",
 }  # fmt: skip
+"""What other libraries call it, in lower case, and what is here."""
 _LATER = {
     "cdist": ".pairwise", "pdist": ".pairwise", "clear_cache": ".runtime.precompile",
     "precompile": ".runtime.precompile", "tune": ".torch_ops.tune",

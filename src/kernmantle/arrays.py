@@ -167,6 +167,17 @@ def _converted(value: Any, name: str) -> np.ndarray[Any, Any]:
         raise DtypeError(f"{name} is a {_described(value)} that cannot be converted to an array: {error}") from error
 
 
+def _of_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Return an array of Python's numbers, as data frames with whole numbers and gaps have them, in float64."""
+    for index, entry in np.ndenumerate(array):
+        if not isinstance(entry, (int, float, np.integer, np.floating, np.bool_)):
+            raise DtypeError(
+                f"{name} is a numpy array of object with {entry!r} at {list(index)}; numbers or booleans are needed: "
+                "fill gaps, encode text (as sklearn.preprocessing.OneHotEncoder does), or leave the column out"
+            )
+    return array.astype(np.float64)
+
+
 def _from_cuda_interface(value: Any) -> torch.Tensor:
     return torch.as_tensor(value, device="cuda")
 
@@ -188,6 +199,8 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, name: str) -> torch.Te
     if isinstance(value, np.ma.MaskedArray):
         raise DtypeError(f"{name} is a masked array and its mask would be lost; call .filled(...)")
     array = np.asarray(value)
+    if array.dtype.kind == "O":
+        array = _of_objects(array, name)
     if array.dtype.kind not in _NUMPY_KINDS:
         raise DtypeError(f"{name} is a numpy array of {array.dtype}; numbers or booleans are needed")
     if not array.dtype.isnative:

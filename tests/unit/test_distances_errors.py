@@ -25,7 +25,7 @@ def read_only():
 
 METRIC = [
     ({"metric": "euclidian"}, ParameterError, "unknown metric 'euclidian'; did you mean 'euclidean'"),
-    ({"metric": "Chebyshev"}, ParameterError, "did you mean 'chebyshev'"),
+    ({"metric": "chebishev"}, ParameterError, "did you mean 'chebyshev'"),
     ({"metric": "xyzzy"}, ParameterError, "unknown metric 'xyzzy'; there are braycurtis, canberra"),
     ({"metric": 3}, ParameterError, "metric must be a name, a function, .*, not 3; a power is p="),
     ({"p": -1}, ParameterError, "p must be at least 0, got -1"),

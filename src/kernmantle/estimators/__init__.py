@@ -5,6 +5,7 @@ They take numpy arrays, whatever numpy takes, and tensors on any device, and giv
 
 from __future__ import annotations
 
+from difflib import get_close_matches as _closest
 from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -55,13 +56,28 @@ _HOMES = {
     "HDBSCAN": "hdbscan",
 }
 
+_OF_KERNELS = "scikit-learn's takes the matrix of any kernel, as km.Gaussian(2.0)(X): {}(kernel='precomputed')"
+_OF_DISTANCES = "scikit-learn's takes any distances, as km.cdist(X, metric='canberra'): {}(metric='precomputed')"
+_INSTEAD = {
+    **dict.fromkeys(("SVC", "SVR", "NuSVC", "NuSVR", "OneClassSVM"), _OF_KERNELS),
+    **dict.fromkeys(("AgglomerativeClustering", "Isomap", "LocalOutlierFactor", "OPTICS"), _OF_DISTANCES),
+    "TSNE": _OF_DISTANCES.replace("'precomputed'", "'precomputed', init='random'"),
+    "GaussianProcessClassifier": "KernelClassifier has probabilities",
+    "MiniBatchKMeans": "KMeans stores no distances",
+    "RBFSampler": "Nystroem has features of any kernel",
+    "KernelDensity": "km.Gaussian(h).matmul(x, X, weights) sums a kernel over the rows of X",
+}
+"""What to do where scikit-learn has an estimator and this library has none of that name."""
+
 __all__ = [*_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(_import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    suggested = _closest(name, _HOMES, 1)
+    hint = _INSTEAD[name].format(name) if name in _INSTEAD else f"did you mean {suggested[0]!r}?" if suggested else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + f"; {hint}" * bool(hint))
 
 
 def __dir__() -> list[str]:

@@ -210,6 +210,11 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
             self._warn_of_bounds(logs.double().cpu().numpy(), bounds)
         return self
 
+    @property
+    def log_marginal_likelihood_value_(self) -> float:
+        """The name that scikit-learn has for ``log_marginal_likelihood_``."""
+        return self.log_marginal_likelihood_
+
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
         """Return the logarithm of the marginal likelihood of the data of ``fit``, divided by their standard deviation.
 

@@ -23,6 +23,10 @@ from ..pairwise.value_gradients import blocks, check_twice_differentiable, inter
 _PREFIX = "value_"
 _ROUNDED = 1e-6
 """Relative error of a number that went through the transforms of a constraint in float32."""
+_NO_BANDWIDTH = (
+    "the bandwidth of this kernel is a number that multiplies its length scale, which is learned: "
+    "set kernel.lengthscale, or pass lengthscale_prior= and lengthscale_constraint="
+)
 _OF_LENGTHS = ("lengthscale_prior", "lengthscale_constraint")
 
 
@@ -172,10 +176,14 @@ class FusedKernel(gpytorch.kernels.Kernel):
 
     def __getattr__(self, name: str) -> Any:
         attribute = self.__dict__.get("_attributes", {}).get(name)
+        if attribute is None and name == "bandwidth":
+            raise AttributeError(_NO_BANDWIDTH)
         return super().__getattr__(name) if attribute in (None, name) else self._transformed(attribute)
 
     def __setattr__(self, name: str, value: Any) -> None:
         attribute = self.__dict__.get("_attributes", {}).get(name)
+        if attribute is None and name == "bandwidth":
+            raise AttributeError(_NO_BANDWIDTH)
         if attribute in (None, name):
             return super().__setattr__(name, value)
         raw: Any = super().__getattr__(attribute)

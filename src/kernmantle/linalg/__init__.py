@@ -17,6 +17,24 @@ from .stochastic import Estimate, logdet, trace
 from .svd import SVD, svd
 from .workspace import Workspace, workspace
 
+_INSTEAD = {
+    "solve": "solve_cholesky and solve_lu solve systems of a matrix, solve_kernel of a kernel, cg of any operator",
+    "inv": "solve_lu and solve_cholesky need no inverse, inverse_spd is that of a positive definite matrix",
+    "lstsq": "solve_kernel and falkon fit kernels with a penalty; torch.linalg.lstsq is as fast as LAPACK",
+    "det": "logdet_spd and logdet are logarithms of determinants",
+    "slogdet": "logdet_spd and logdet are logarithms of determinants",
+    "eigvalsh": "eigh has eigenvalues, also only some of them",
+    "qr": "torch.linalg.qr is what there is",
+    "norm": "torch.linalg.norm is what there is",
+}
+"""What to call in place of functions of ``numpy.linalg`` that are not here."""
+
+
+def __getattr__(name: str) -> object:
+    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
 __all__ = [
     "SVD",
     "CentreSolution",

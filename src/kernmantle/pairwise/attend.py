@@ -66,6 +66,12 @@ def _outers(function: Callable[..., Any], name: str, first: tuple[str, ...]) -> 
     return found
 
 
+_OF_TORCH = {
+    "is_causal": "causal=True leaves out the rows of k that are after the row of q",
+    "attn_mask": "mask= takes truths, or numbers that are added to the scores",
+    "dropout_p": "weights are not dropped",
+}
+"""Arguments of torch's ``scaled_dot_product_attention``, and what is here."""
 LOGITS = _outers(_logit, "logits", ())
 WEIGHTS = _outers(_weight, "weights", ("m",))
 
@@ -181,8 +187,7 @@ def attention(
         arrays, table = grouped(arrays, table, sizes[-3])
     rows, columns = sizes[-2:]
     chosen = _Mask(table, checked_truth("causal", causal, "a mask of your own is mask="), rows)
-    if score is None and options:
-        raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
+    _check_options(score, options)
     scaled = checked_scale(scale, score, arrays)
     is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
     call = _Call(chosen, scaled, score, options)
@@ -192,6 +197,15 @@ def attention(
     if found is None:
         found = _attention(call, *arrays.wide.values())
     return arrays.finished(found.flatten(-4, -3) if shares else found)
+
+
+def _check_options(score: Any, options: Mapping[str, Any]) -> None:
+    """Raise ParameterError for torch's names of arguments, and for options without a metric."""
+    theirs = next((name for name in options if name in _OF_TORCH), None)
+    if theirs is not None:
+        raise ParameterError(f"attention has no {theirs}=; {_OF_TORCH[theirs]}")
+    if score is None and options:
+        raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
 
 
 def _product(a: Any, b: Any) -> Any:

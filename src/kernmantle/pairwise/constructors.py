@@ -20,6 +20,12 @@ from .kernel_row import RANGES, Hyper, Row, form_of, literal
 from .kernels import KERNELS
 
 LENGTHS = "lengthscales"
+_LENGTH = ("sigma", "scale", "width", "bw", "ell")
+_GAMMA = {
+    "Gaussian": "exp(-gamma d^2) has bandwidth=(2 * gamma) ** -0.5",
+    "Laplace": "exp(-gamma d) has bandwidth=1 / gamma",
+}
+"""What scikit-learn's ``gamma`` is here."""
 
 
 def _check(kernel: str, name: str, value: Any, range_name: str) -> None:
@@ -167,6 +173,10 @@ def constructor(row: Row) -> Callable[..., Kernel]:
             hint = f"did you mean {suggested[0]!r}?" if suggested else f"it has {', '.join(signature.parameters)}"
             if suggested == [LENGTHS] and "bandwidth" in signature.parameters:
                 hint = f"bandwidth is one length for all columns, {LENGTHS} is one for each"
+            elif unknown in _LENGTH and "bandwidth" in signature.parameters:
+                hint = f"{unknown} is bandwidth here"
+            elif unknown == "gamma" and row.name in _GAMMA:
+                hint = _GAMMA[row.name]
             raise ParameterError(f"{row.name} has no hyperparameter {unknown!r}; {hint}")
         return make(row, signature.bind(*args, **kwargs).arguments)
 

@@ -70,9 +70,10 @@ def find(metric: Any) -> Metric:
             f"metric must be a name, not {type(metric).__name__}; a power is p=..., "
             "and a distance of your own is km.contract('mk,nk->mn', lambda x, y: ..., x, y)"
         )
-    row = METRICS.get(ALIASES.get(metric, metric))
+    name = metric.lower()
+    row = METRICS.get(ALIASES.get(name, name))
     if row is None:
-        suggested = difflib.get_close_matches(metric.lower(), [*METRICS, *ALIASES], 1)
+        suggested = difflib.get_close_matches(name, [*METRICS, *ALIASES], 1)
         hint = f"did you mean {suggested[0]!r}?" if suggested else f"there are {', '.join(METRICS)}"
         raise ParameterError(f"unknown metric {metric!r}; {hint}")
     return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
@@ -153,6 +154,19 @@ class Kernel(Products, PredictorGradients, Algebra):
         lengths = {f"lengthscales{'' if i == 0 else f'_{i + 1}'}": w for i, w in enumerate(self._weights.values())}
         seen = {} if self._transform is None else {"transform": self._transform}
         return MappingProxyType({**self._values, **lengths, **seen})
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
+        """Return the hyperparameters that can be set, for scikit-learn: ``kernel__bandwidth`` in a grid search."""
+        return {name: value for name, value in self.hyperparameters.items() if name != "transform"}
+
+    def set_params(self, **params: Any) -> Kernel:
+        """Set hyperparameters by name and return the kernel itself, as scikit-learn's grid search does."""
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_clone__(self) -> Kernel:
+        return deepcopy(self)
 
     @property
     def form(self) -> Form:

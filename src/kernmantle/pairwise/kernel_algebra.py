@@ -66,7 +66,8 @@ class Algebra:
         form, values = self._with("add", "offset", other)
         return self._like(form, f"{self._text} + {shown(other)}", SUM, values)
 
-    __radd__ = __add__
+    def __radd__(self, other: Any) -> Self:
+        return self if isinstance(other, int) and other == 0 else self + other  # the 0 that sum() begins with
 
     def __sub__(self, other: Any) -> Self:
         if isinstance(other, Algebra):

@@ -82,6 +82,10 @@ class Operator:
         plus = "" if self._diagonal is None else " with a diagonal added"
         return f"<{shape} operator of {self._kernel!r}{plus}>"
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Refuse to be stored unasked: numpy would make an array of one object of it."""
+        raise TypeError("an operator stores no entries; operator @ np.eye(n), or the kernel itself, makes its matrix")
+
     def __matmul__(self, v: Any) -> Any:
         return self._kernel.matmul(self._x, self._y, self._converted(v), diagonal=self._diagonal)
 

@@ -14,6 +14,7 @@ from .kernel_form import Form
 from .metrics import METRICS
 
 OPTIONS = ("p", "w", "V", "VI", "base")
+_COUNTS = ("k", "n_neighbors", "neighbors", "topk")
 Metric = str | Kernel | Contraction | Callable[..., Any]
 _NO_SIMILARITY = "call the kernel itself, k(x, y)"
 
@@ -116,4 +117,5 @@ def check_names(options: Mapping[str, Any]) -> None:
     """Raise ParameterError for what is an option of no metric."""
     unknown = next((name for name in options if name not in OPTIONS), None)
     if unknown is not None:
-        raise ParameterError(f"metrics have no option {unknown!r}; there are {', '.join(OPTIONS)}")
+        hint = "how many neighbours is count=" if unknown in _COUNTS else f"there are {', '.join(OPTIONS)}"
+        raise ParameterError(f"metrics have no option {unknown!r}; {hint}")

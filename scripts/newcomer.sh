@@ -24,13 +24,23 @@ step "torch without CUDA"
 environment/bin/pip install -q './kernmantle[sklearn]'
 step "kernmantle with sklearn"
 environment/bin/python - <<'PROGRAM'
+import csv
+
 import numpy as np
 from sklearn.datasets import load_diabetes
 
 table = load_diabetes()
 np.savetxt("my.csv", np.column_stack([table.data, table.target]), delimiter=",", header="ten columns and the target")
+random = np.random.default_rng(0)
+with open("prices.csv", "w", newline="") as file:
+    lines = csv.writer(file)
+    lines.writerow(["district", "area", "rooms", "price"])
+    for row in range(400):
+        district, area, rooms = random.choice(["harbour", "hill, east"]), random.uniform(30, 150), random.integers(1, 6)
+        price = area * (4 if district == "harbour" else 3) + 10 * rooms + random.normal(0, 5)
+        lines.writerow([district, f"{area:.1f}", "" if row % 20 == 0 else rooms, f"{price:.1f}"])
 PROGRAM
-step "a table of one's own"
+step "two tables"
 environment/bin/python - <<'PROGRAM'
 import numpy as np
 
@@ -46,3 +56,26 @@ print(f"share of the variance that is explained: {score:.2f}")
 assert score > 0.4
 PROGRAM
 step "first fit and prediction"
+environment/bin/python - <<'PROGRAM'
+import csv
+
+import numpy as np
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from kernmantle.estimators import KernelRidge
+
+with open("prices.csv", newline="") as file:
+    table = np.array(list(csv.reader(file))[1:], dtype=object)
+table[table == ""] = np.nan
+columns = make_column_transformer(
+    (OneHotEncoder(), [0]), (make_pipeline(SimpleImputer(), StandardScaler()), [1, 2])
+)
+model = make_pipeline(columns, KernelRidge(alpha=0.01, kernel="laplace")).fit(table[:300, :3], table[:300, 3].astype(float))
+score = model.score(table[300:, :3], table[300:, 3].astype(float))
+print(f"share of the variance that is explained: {score:.2f}")
+assert score > 0.9
+PROGRAM
+step "a table with text and gaps"

@@ -140,7 +140,7 @@ def test_estimators_that_are_not_here_say_what_to_do():
         (lambda: km.argkmin(X, Y, k=3), "how many neighbours is count="),
         (lambda: km.argkmin(X, Y, n_neighbors=3), "how many neighbours is count="),
         (lambda: km.attention(X, X, X, is_causal=True), "causal=True"),
-        (lambda: km.attention(X, X, X, score="canberra", attn_mask=np.eye(40) > 0), "mask= takes truths"),
+        (lambda: km.attention(X, X, X, score="canberra", attn_mask=np.eye(40) > 0), "mask= takes a boolean mask"),
     ],
 )
 def test_arguments_of_other_libraries_lead_to_ours(wrong, match):

@@ -15,7 +15,7 @@ CHUNK = 1 << 30
 
 
 class Cyclic:
-    """Columns 0 to ``width`` dealt out in blocks of so many; rows as some given ones are spread.
+    """Columns 0 to ``width`` distributed in blocks of so many; rows as some given ones are spread.
 
     Blocks are moved as they lie: an index for each row would take the host longer than the rows take the GPU.
     """

@@ -70,8 +70,8 @@ def pairwise_distances(
     Notes
     -----
     One pass, memory of inputs and result. Gradients as of :func:`cdist`; of nan_euclidean and haversine too. float32
-    stays float32 where scipy's metrics under scikit-learn's would give float64. Metrics of truths take what is not
-    0 for true. As in scikit-learn, and unlike :func:`cdist`, the cosine distance of a row of zeros to any other row is
+    stays float32 where scipy's metrics under scikit-learn's would give float64. Boolean metrics take what is not 0
+    for true. As in scikit-learn, and unlike :func:`cdist`, the cosine distance of a row of zeros to any other row is
     1, and the diagonal of one set is 0 for every metric, also where the metric itself is not 0 or NaN there.
 
     Examples

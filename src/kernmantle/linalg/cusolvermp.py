@@ -1,6 +1,6 @@
 """cuSOLVERMp through nvmath-python's bindings, on a NCCL communicator that exists already.
 
-Matrices lie on a grid of 1 x W processes, their columns dealt out in blocks, whose width is that of the routine: a
+Matrices lie on a grid of 1 x W processes, their columns distributed in blocks, whose width is that of the routine: a
 process holds a row-major tensor (its columns, n). Calls are collective, and wait.
 """
 
@@ -185,7 +185,7 @@ class Grid:
         return [torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2)]
 
     def eigh(self, a: torch.Tensor, n: int, vectors: bool) -> Pairs:
-        """Return all pairs of a symmetric matrix, which is lost; the vectors are dealt out as its columns were."""
+        """Return all pairs of a symmetric matrix, which is lost; the vectors are distributed as its columns were."""
         kind, descriptor = _TYPES[a.dtype], self._descriptor("syevd", n, n, a.dtype)
         w = torch.empty(n, dtype=a.dtype, device=self.device)
         v = torch.empty_like(a) if vectors else a.new_empty(1)

@@ -68,7 +68,7 @@ def _outers(function: Callable[..., Any], name: str, first: tuple[str, ...]) -> 
 
 _OF_TORCH = {
     "is_causal": "causal=True leaves out the rows of k that are after the row of q",
-    "attn_mask": "mask= takes truths, or numbers that are added to the scores",
+    "attn_mask": "mask= takes a boolean mask, or numbers that are added to the scores",
     "dropout_p": "weights are not dropped",
 }
 """Arguments of torch's ``scaled_dot_product_attention``, and what is here."""
@@ -133,7 +133,7 @@ def attention(
         ``lambda a, b: -abs(a - b)``. A kernel's values are the scores; those of a metric of :func:`cdist` by name are
         its distances with a minus.
     mask : array, shape (..., l, s), optional
-        Truths, False where a row of k is left out, or numbers that are added to the scores. It broadcasts, and is read
+        Booleans, False where a row of k is left out, or numbers that are added to the scores. It broadcasts, and is read
         with its strides: of a mask over s alone nothing larger is made.
     causal : bool
         Whether row i of q sees the rows 0 to i of k alone. Takes no memory.

@@ -68,7 +68,7 @@ def checked_mask(mask: Any, q: torch.Tensor, sizes: tuple[int, ...]) -> torch.Te
     shape = tuple(table.shape)
     check_same_device([q, table], ["q", "mask"])
     if table.dtype != torch.bool and not table.is_floating_point():
-        raise DtypeError(f"mask is {dtype_name(table.dtype)}; pass truths, mask != 0, or numbers that are added")
+        raise DtypeError(f"mask is {dtype_name(table.dtype)}; pass booleans, mask != 0, or numbers that are added")
     table = table if table.dim() > 1 else table.reshape(1, -1)
     try:
         fits = torch.broadcast_shapes(sizes, table.shape) == sizes

@@ -68,7 +68,7 @@ def cluster_ranges_centroids(
 
 
 def from_matrix(ranges_i: torch.Tensor, ranges_j: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the ranges argument of reductions that keep the blocks of a matrix of truths, (C_i, C_j).
+    """Return the ranges argument of reductions that keep the blocks of a boolean matrix, (C_i, C_j).
 
     Six arrays: ranges of rows, ends of their slices, ranges of columns; and the same for the transposed matrix.
     """

@@ -181,3 +181,21 @@ def test_keops_own_first_commands_check_a_product(capsys, monkeypatch):
     monkeypatch.setattr(keops.numpy, "Genred", lambda *_, **__: lambda x, y, b: 0 * x)
     with pytest.raises(RuntimeError, match="is right"):
         keops.test_numpy_bindings()
+
+
+def test_layers_without_patterns_say_which_there_are():
+    for wrong in (lambda: km.KSLinear(64, 64), lambda: km.KSLinear(64, 64, False)):
+        with pytest.raises(ParameterError, match=r"km\.kronsparse\.monarch\(\(out_features, in_features\), p, q\)"):
+            wrong()
+    assert km.KSLinear(64, 32, km.kronsparse.monarch((32, 64), 8, 8)).out_features == 32
+
+
+def test_kronecker_products_are_not_made_objects_by_numpy():
+    product = km.KroneckerProduct([2 * np.eye(2), 3 * np.eye(3)])
+    with pytest.raises(TypeError, match="to_dense"):
+        np.asarray(product)
+    for other in (np.eye(6), torch.eye(6)):
+        with pytest.raises(TypeError, match=r"s \* km\.KroneckerProduct\(\[n\]\)"):
+            product + other
+    noisy = product + 0.5 * km.KroneckerProduct([6])
+    assert_close(noisy.to_dense(), 6.5 * np.eye(6), depth=4)

@@ -133,7 +133,7 @@ def attention(
         ``lambda a, b: -abs(a - b)``. A kernel's values are the scores; those of a metric of :func:`cdist` by name are
         its distances with a minus.
     mask : array, shape (..., l, s), optional
-        Booleans, False where a row of k is left out, or numbers that are added to the scores. It broadcasts, and is read
+        Boolean, False where a row of k is left out, or numbers that are added to the scores. It broadcasts, and is read
         with its strides: of a mask over s alone nothing larger is made.
     causal : bool
         Whether row i of q sees the rows 0 to i of k alone. Takes no memory.

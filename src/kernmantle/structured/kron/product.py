@@ -170,7 +170,13 @@ class KroneckerProduct:
 
     def __add__(self, other: Any) -> SumOfProducts:
         terms = getattr(other, "terms", None)
+        if terms is None and hasattr(other, "shape"):
+            raise TypeError("only Kronecker products are added: s * km.KroneckerProduct([n]) is s times the identity")
         return NotImplemented if terms is None else SumOfProducts([self, *terms])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Refuse to be stored unasked: numpy would make an array of one object of it."""
+        raise TypeError("a Kronecker product stores its factors alone; K.to_dense() makes its matrix")
 
     def __sub__(self, other: Any) -> SumOfProducts:
         return self + -other

@@ -33,7 +33,7 @@ class KSLinear(ChainModule):
     in_features, out_features : int
         Sizes, checked against the patterns.
     patterns : sequence of KSPattern or of four numbers
-        ``patterns[0]`` is applied first.
+        ``patterns[0]`` is applied first. It cannot be left out; :func:`kernmantle.kronsparse.monarch` makes a usual one.
     bias : bool
         Whether a bias is added.
     weights : sequence of arrays (a, b, c, d), optional
@@ -83,7 +83,7 @@ class KSLinear(ChainModule):
         self,
         in_features: int,
         out_features: int,
-        patterns: Sequence[Any],
+        patterns: Sequence[Any] | None = None,
         bias: bool = True,
         weights: Sequence[torch.Tensor] | None = None,
         batch_last: bool = False,
@@ -92,7 +92,7 @@ class KSLinear(ChainModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.patterns = check_chain(patterns)
+        self.patterns = check_chain(patterns)  # pyright: ignore[reportArgumentType]: None raises, with what to write
         self.in_features = positive("in_features", in_features)
         self.out_features = positive("out_features", out_features)
         found = ends(self.patterns)

@@ -50,7 +50,10 @@ class ChainModule(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """:meth:`to_dense`, for models that read the weight of a linear layer, made at each access."""
+        """:meth:`to_dense`, for models that read the weight of a linear layer.
+
+        It is made at each access: what is written into it changes nothing; ``weights`` are the parameters.
+        """
         return self.to_dense()
 
     @property

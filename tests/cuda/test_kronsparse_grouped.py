@@ -98,7 +98,7 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("batch", [16, 3000])
-@pytest.mark.parametrize("kind", ["grouped", "matrix", "factors"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix", "factors", "batched"])
 def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) -> None:
     """In a graph what does not wait for each other lies on two streams, which a replay must not mix up."""
     monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
@@ -174,7 +174,7 @@ def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_trains_weights_of_float32(dtype, monkeypatch) -> None:
-    for kind, wanted in itertools.product(("grouped", "matrix"), (True, False)):
+    for kind, wanted in itertools.product(("grouped", "matrix", "batched"), (True, False)):
         monkeypatch.setattr(chain_training, "kind_of", lambda *_, kind=kind: kind)
         layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda")
         layer.weights[0].requires_grad_(wanted)

@@ -25,7 +25,7 @@ from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_training
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
-from .chain_step import FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
+from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
 _HEAD = 5  # arguments of the Function before its tensors
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
@@ -106,6 +106,9 @@ def _fake(
     if kind == FACTORS:
         rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
         found[:-1] = [_empty(x, a * b * d, rows, batch_last) for a, b, _, d in patterns[:-1]]
+    if kind == BATCHED:
+        (a, b, _, _), (_, e, f, d) = patterns
+        return [found[-1], x.new_empty((a * b, math.prod(x.shape[:-1]))), x.new_empty((d, e, f))]
     if kind == MATRIX:
         (a, _, c, d), (i, j, _, k) = patterns[0], patterns[-1]
         return [found[-1], *([x.new_empty((i * j * k, a * c * d))] if of_x else [])]

@@ -21,6 +21,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.layout import addresses
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
+from .chain_batched import BatchedStep
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
@@ -46,7 +47,7 @@ from .chain_products import (
     splits_streams,
 )
 
-FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
+FACTORS, GROUPED, MATRIX, BATCHED = "factors", "grouped", "matrix", "batched"
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
 """Addresses of the operands of a launch, out of a table of addresses."""
@@ -333,6 +334,8 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
         return bind_matrix(weights, x.dtype, options, of_x)
     if kind == GROUPED:
         return bind_grouped(x, weights, bias, options)
+    if kind == BATCHED:
+        return BatchedStep()
     products, value = list[Multiply](), canonical(x, options.batch_last)
     for number, weight in enumerate(weights):
         a, b, _, d = weight.shape

@@ -27,9 +27,10 @@ from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.meeting_plan import made_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
+from .chain_batched import batched_seconds, is_batched
 from .chain_matrix import meeting
 from .chain_products import Backward, ChainByCapture, canonical, shaped
-from .chain_step import FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
+from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
 _MOST_DENSE = 2**26
 _BETWEEN = 5e-7  # what a product takes longer among others in a step
@@ -38,7 +39,7 @@ _BETWEEN = 5e-7  # what a product takes longer among others in a step
 # forward and one back, or two products, a sum and what they allocate; of a step through the matrix. An eager call takes
 # these or the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
-_HOST_GROUPED, _HOST_MATRIX, _HOST_FACTORS = 1.5e-4, 4.5e-4, 5e-4
+_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4.5e-4, 6e-4, 5e-4
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
@@ -51,7 +52,7 @@ def _gpu() -> Any:
 
 
 def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options, is_captured: bool = False) -> str:
-    """Return how a step should be quickest: "factors", one product after the other, "grouped" or "matrix".
+    """Return how a step should be quickest: "factors", one product after the other, "grouped", "matrix" or "batched".
 
     ``is_captured`` says that it is part of a CUDA graph, where nothing waits for the host.
     """
@@ -70,7 +71,12 @@ def kind_for(
     found, count = expected(patterns, batch, dtype, last, device), len(patterns)
     if is_captured:
         return min(found, key=lambda name: found[name])
-    host = {FACTORS: _HOST_FACTORS * count, GROUPED: _HOST_GROUPED * count, MATRIX: _HOST_MATRIX}
+    host = {
+        FACTORS: _HOST_FACTORS * count,
+        GROUPED: _HOST_GROUPED * count,
+        MATRIX: _HOST_MATRIX,
+        BATCHED: _HOST_BATCHED,
+    }
     return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
 
 
@@ -103,6 +109,8 @@ def expected(
 
     own = _gpu().limits(_gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), GROUPED: grouped_seconds(patterns, batch, dtype, last, own)}
+    if is_batched(patterns, batch, dtype, last):
+        found[BATCHED] = batched_seconds(patterns, batch, dtype)
     first, final = patterns[0], patterns[-1]
     blocks, shape = first[0] * first[3], (final[0] * final[1] * final[3], first[0] * first[2] * first[3])
     if math.prod(shape) > _MOST_DENSE:

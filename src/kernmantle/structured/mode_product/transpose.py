@@ -108,6 +108,28 @@ def gradients(
         return _as_weights(total, pattern)
 
 
+def rows_of_blocks(rows: torch.Tensor, a: int, extent: int, d: int) -> torch.Tensor:
+    """Return rows (N, a extent d) with the features together as transposed ones (N, a d extent), blocks padded."""
+    made = allocate((rows.shape[0], a * d * padded(extent, rows.element_size())), rows.dtype, rows.device)
+    _transpose(rows, made, a, extent, d, True)
+    return made
+
+
+def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int) -> None:
+    """Write transposed rows, of padded blocks, in order."""
+    _transpose(rows, out, a, extent, d, False)
+
+
+def weights_of_blocks(blocks: torch.Tensor, pattern: tuple[int, int, int, int]) -> torch.Tensor:
+    """Return weights of a pattern from their blocks (a d, b c) of whole vectors, by our pass where that is quicker."""
+    a, b, c, d = pattern
+    if not arranges(pattern, blocks.element_size()):
+        return blocks.view(a, d, b, c).permute(0, 2, 3, 1).contiguous()
+    out = allocate(pattern, blocks.dtype, blocks.device)
+    _transpose(blocks.view(1, -1), out.view(1, -1), a, b * c, d, False)
+    return out
+
+
 def block_matrices(weight: torch.Tensor) -> torch.Tensor:
     """Return the matrices (H, a, d, b, c) of weights in one piece, or of transposed ones as transposes."""
     if weight.stride(2) < weight.stride(3):
@@ -154,9 +176,7 @@ def _rows(source: torch.Tensor, a: int, extent: int, d: int, begin: int, end: in
     """Return transposed rows (a, N, d extent) of some rows of x or of a gradient, blocks padded."""
     part = source[0, begin:end]
     part = part if part.stride(1) == 1 else part.contiguous()
-    rows_of_blocks = allocate((end - begin, a * d * padded(extent, source.element_size())), source.dtype, source.device)
-    _transpose(part, rows_of_blocks, a, extent, d, True)
-    return rows_of_blocks.unflatten(1, (a, -1)).transpose(0, 1)
+    return rows_of_blocks(part, a, extent, d).unflatten(1, (a, -1)).transpose(0, 1)
 
 
 def _summed(

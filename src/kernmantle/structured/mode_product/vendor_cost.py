@@ -72,6 +72,7 @@ _SUMS = {
 # The same of blocks of halves in whole vectors, features together: 18 us for 32 blocks of 128 x 128 and for 64 of
 # 64 x 64, with 4096 rows on one H200 (decisions 0042 and 0049).
 _ALIGNED_SUMS, _WIDE_BLOCK = ProductRates(3.5e-6, 4.2e12, 9.47e13, 26, 68, 34, 3.9e-9, 1.0, 0.1), 64
+_LAST_BLOCKS = ProductRates(3.8e-6, 4.0e12, 4.74e14, 64, 64, 61, 1.5e-9, 1.0, 0.1)  # of a step of two factors
 # Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
 # copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the
 # sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is
@@ -138,6 +139,11 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
     else:
         copied = _gathered_seconds(rows * c, size, size * d, size * batch * c * d) + 2.0 * size * rows * b / _ROWS
     return _COPIES_START + copied + product_seconds(*sides, c, a * d, dtype, _rates(dtype, "copies", last), aligned)
+
+
+def batch_last_seconds(rows: int, columns: int, depth: int, count: int, dtype: str) -> float:
+    """Return batched products of blocks of halves in whole vectors, of which one is or has a batch that is last."""
+    return product_seconds(rows, columns, depth, count, dtype, _LAST_BLOCKS)
 
 
 def sums_strided(pattern: Pattern, batch: int, size: int) -> bool:

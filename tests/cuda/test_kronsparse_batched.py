@@ -1,0 +1,69 @@
+"""Steps of two factors with the batch last between them, on a GPU against float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.testing import assert_close
+
+from .test_kronsparse_grouped import exact
+
+pytestmark = pytest.mark.cuda
+
+CHAINS = {
+    "monarch": ((32, 128, 128, 1), (1, 128, 128, 32)), "more": ((16, 64, 64, 1), (1, 64, 64, 16)),
+    "wide": ((8, 64, 64, 1), (1, 344, 64, 8)), "few": ((4, 16, 24, 1), (1, 8, 8, 8)),
+    "vision": ((6, 64, 64, 1), (1, 768, 192, 2)),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _batched_steps(monkeypatch) -> None:
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "batched")
+
+
+def layer_of(chain, dtype):
+    (a, _, c, d), (p, q, _, r) = chain
+    return km.KSLinear(a * c * d, p * q * r, chain, device="cuda", dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_layers_are_trained(chain, dtype) -> None:
+    torch.manual_seed(0)
+    layer = layer_of(chain, dtype)
+    for batch in ((8,), (1000,), (3, 40)):
+        sizes = layer.in_features, layer.out_features
+        x, grad = (torch.randn(*batch, size, device="cuda").to(dtype) for size in sizes)
+        x.requires_grad_()
+        value = layer(x)
+        assert "batch last between" in layer.info
+        leaves = [x, *layer.weights, layer.bias]
+        found = [value.detach(), *torch.autograd.grad(value, leaves, grad)]
+        depth = sum(max(pattern[1:3]) for pattern in chain) + x.numel() // x.shape[-1]
+        for one, wanted, terms in zip(found, *exact(layer, x.flatten(0, -2), grad.flatten(0, -2)), strict=True):
+            assert_close(one, wanted.view(one.shape), dtype=dtype, depth=depth, magnitude=terms.view(one.shape))
+
+
+def test_every_subset_of_gradients_and_rows_that_lie_apart() -> None:
+    torch.manual_seed(0)
+    layer = layer_of(CHAINS["more"], torch.bfloat16)
+    base, slopes = (torch.randn(64, 2100, device="cuda").bfloat16() for _ in range(2))
+    x, grad = base[:, 8 : 8 + layer.in_features].requires_grad_(), slopes[:, 1 : 1 + layer.out_features]
+    leaves = [x, *layer.weights, layer.bias]
+    _, *wanted = exact(layer, x, grad)[0]
+    _, *terms = exact(layer, x, grad)[1]
+    for asked in itertools.product((False, True), repeat=len(leaves)):
+        if not any(asked):
+            continue
+        for leaf, needed in zip(leaves, asked, strict=True):
+            leaf.requires_grad_(needed)
+        found = torch.autograd.grad(layer(x), list(itertools.compress(leaves, asked)), grad)
+        expected = itertools.compress(zip(wanted, terms, strict=True), asked)
+        for one, (own, sizes) in zip(found, expected, strict=True):
+            assert_close(one, own, dtype=torch.bfloat16, depth=192, magnitude=sizes)

@@ -115,7 +115,7 @@ def graph(call: Callable[[], torch.Tensor], device: str) -> Callable[[], Any]:
         call()
     torch.cuda.current_stream().wait_stream(stream)
     captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
         result = call()
 
     def replay(_: Callable[[], torch.Tensor] = call) -> torch.Tensor:

@@ -215,32 +215,38 @@ def check(case: Nest, derivatives: int, device: str = "cpu") -> None:
     p = case.p.to(device, copy=True).requires_grad_(tracked) if torch.is_tensor(case.p) else case.p
     exact_p = case.p.double().clone().requires_grad_(tracked) if torch.is_tensor(case.p) else case.p
     found = [value.cpu() for value in call(case, tensors, others, p)]
-    *wanted, values = brute_force(case, *exact, exact_p)
-    depth = 4096
-    for one, other in zip(found, wanted, strict=True):
-        assert one.shape == other.shape, f"shape {tuple(one.shape)}, not {tuple(other.shape)}"
-        if one.dtype == torch.int64:  # of near ties the one or the other
-            index = one[..., None] if case.kind.startswith("arg") else one
-            right = other[..., None] if case.kind.startswith("arg") else other
-            one, other = (values.detach().gather(-1, each) for each in (index, right))
-        if one.dtype == torch.bool:
-            assert torch.equal(one, other)
-        else:
-            assert_close(one.detach(), other.detach(), dtype=tensors[0].dtype, depth=depth, magnitude=64.0)
-    if not (tracked and found[0].requires_grad and wanted[0].requires_grad):
-        return
-    leaves = [*tensors, *others, *([p] if torch.is_tensor(p) else [])]
     exact_leaves = [*exact[0], *exact[1], *([exact_p] if torch.is_tensor(exact_p) else [])]
     # all inputs a rounding larger, then every other one smaller
     moved = [[_rounded(t, step) for t in exact_leaves] for step in (0.0, math.pi)]
+
+    def of_leaves(each: list[torch.Tensor]) -> list[torch.Tensor]:
+        rest = each[len(tensors) :]
+        return brute_force(case, each[: len(tensors)], rest[: len(others)], rest[-1] if torch.is_tensor(p) else p)
+
+    *wanted, values = brute_force(case, *exact, exact_p)
+    *others_of_wanted, others_of_values = zip(*map(of_leaves, moved), strict=True)
+    depth = 4096
+    for one, other, others_of_other in zip(found, wanted, others_of_wanted, strict=True):
+        assert one.shape == other.shape, f"shape {tuple(one.shape)}, not {tuple(other.shape)}"
+        if one.dtype == torch.bool:
+            assert torch.equal(one, other)
+            continue
+        right, rest = other.detach(), others_of_other
+        if one.dtype == torch.int64:  # of near ties the one or the other
+            index = one[..., None] if case.kind.startswith("arg") else one
+            best = other[..., None] if case.kind.startswith("arg") else other
+            one, other = (values.detach().gather(-1, each) for each in (index, best))
+            right, rest = values.detach(), others_of_values
+        size = _uncertain([right], [[each.detach()] for each in rest])
+        assert_close(one.detach(), other.detach(), dtype=tensors[0].dtype, depth=depth, magnitude=size)
+    if not (tracked and found[0].requires_grad and wanted[0].requires_grad):
+        return
+    leaves = [*tensors, *others, *([p] if torch.is_tensor(p) else [])]
     tangent, *others_of_it = (_tangent(brute_force, case, each) for each in (exact_leaves, *moved))
     size = _uncertain([tangent], [[other] for other in others_of_it])
     assert_close(_tangent(call, case, leaves).cpu(), tangent, depth=depth * 64, magnitude=size)
     results = [(found[0], leaves), (wanted[0], exact_leaves)]
-    for each in moved:
-        rest = each[len(exact[0]) :]
-        own_p = rest[-1] if torch.is_tensor(p) else p
-        results.append((brute_force(case, each[: len(exact[0])], rest[: len(others)], own_p)[0], each))
+    results += [(of_leaves(each)[0], each) for each in moved]
     for order in range(derivatives):
         shape = results[0][0].shape
         weights = torch.cos(torch.arange(shape.numel(), dtype=torch.float64) + order).reshape(shape)

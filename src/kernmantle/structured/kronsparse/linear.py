@@ -33,7 +33,7 @@ class KSLinear(ChainModule):
     in_features, out_features : int
         Sizes, checked against the patterns.
     patterns : sequence of KSPattern or of four numbers
-        ``patterns[0]`` is applied first. It cannot be left out; :func:`kernmantle.kronsparse.monarch` makes a usual one.
+        ``patterns[0]`` is applied first. Required; :func:`kernmantle.kronsparse.monarch` makes a usual chain.
     bias : bool
         Whether a bias is added.
     weights : sequence of arrays (a, b, c, d), optional

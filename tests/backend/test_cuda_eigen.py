@@ -13,6 +13,11 @@ from .test_cuda_compile import CARDS
 
 # 255 registers are all there are; what is stored are loads of the Rayleigh quotients, after the sweeps.
 SPILLS = {("sm_100", "f64", 32): 64}
+OTHERS = {
+    "sm_80": (("f32", 64), ("f64", 48)), "sm_86": (("f32", 8), ("f64", 32)),
+    "sm_100": (("f32", 64), ("f64", 32)), "sm_120": (("f32", 8), ("f64", 48)),
+}  # fmt: skip
+"""Each kind of kernel on two more generations, each generation with two kinds."""
 WIDTHS = (1, 2, 3, 4, 8, 16, 32, 40, 48, 56, 64)
 
 
@@ -20,12 +25,7 @@ WIDTHS = (1, 2, 3, 4, 8, 16, 32, 40, 48, 56, 64)
     ("card", "compute", "width"),
     [
         *itertools.product(["sm_90"], ["f32", "f64"], [3, 8, 32, 40, 48, 56, 64]),
-        *(
-            (card, *each)
-            for card in CARDS
-            if card != "sm_90"
-            for each in (("f32", 8), ("f64", 32), ("f32", 64), ("f64", 48))
-        ),
+        *((card, *each) for card, cases in OTHERS.items() for each in cases),
     ],
 )
 def test_kernels_compile_without_spilling(card, compute, width):
@@ -33,6 +33,10 @@ def test_kernels_compile_without_spilling(card, compute, width):
     assert max(taken.spill_stores, taken.stack) <= SPILLS.get((card, compute, width), 0)
     assert taken.shared <= (48 << 10 if width > BY_LANES else 0)
     assert taken.registers <= 255
+
+
+def test_every_generation_is_compiled():
+    assert {"sm_90", *OTHERS} == set(CARDS)
 
 
 def test_every_plan_has_a_text_of_its_own():

@@ -41,7 +41,7 @@ from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.torch_ops.tuned_tiles import tuning
 
-from ..cases import sampled
+from ..cases import pairwise, sampled
 from .test_cuda_compile import CARDS
 
 PATTERNS = ((6, 64, 64, 1), (1, 768, 192, 2), (1, 128, 128, 3), (1, 64, 64, 128), (3, 37, 45, 5))
@@ -101,7 +101,8 @@ def test_passes_that_transpose_rows_compile(card) -> None:
 @pytest.mark.parametrize(
     ("pattern", "dtype", "card"),
     [
-        *itertools.product([(3, 80, 112, 5), (2, 33, 65, 9), (1, 40, 30, 12)], ["f32", "bf16"], ["sm_90"]),
+        *(((2, 33, 65, 9), dtype, "sm_90") for dtype in ("f32", "bf16")),
+        ((3, 80, 112, 5), "bf16", "sm_90"), ((1, 40, 30, 12), "f32", "sm_90"),
         ((2, 33, 65, 9), "f32", "sm_80"), ((2, 33, 65, 9), "bf16", "sm_100"), ((2, 33, 65, 9), "f32", "sm_120"),
     ],
     ids=str,
@@ -159,8 +160,7 @@ def test_waves_of_blocks_are_even(pattern, batch) -> None:
             assert blocks > 0.88 * room * -(-blocks // room)
 
 
-@pytest.mark.parametrize("card", CARDS)
-@pytest.mark.parametrize(("dtype", "first"), list(itertools.product(("f32", "f16", "f64"), (True, False))), ids=str)
+@pytest.mark.parametrize(("card", "dtype", "first"), pairwise(CARDS, ("f32", "f16", "f64"), (True, False)))
 def test_narrow_blocks_compile(card, dtype, first) -> None:
     for pattern in ((3, 2, 2, 1), (2, 4, 4, 8)):
         chosen = narrow_plan(problem(pattern, dtype=dtype, first=first), CARDS[card])

@@ -87,8 +87,13 @@ SHARED_MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", SHARED_MASKS)
-@pytest.mark.parametrize("name", ["inner product", "own", "kernel"])
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        *(("inner product", mask) for mask in SHARED_MASKS),
+        ("own", "none"), ("own", "heads"), ("kernel", "padding"), ("kernel", "rows"),
+    ],
+)  # fmt: skip
 def test_heads_that_share_keys_and_values(name, mask):
     q = rows(2, 6, 17, 4)
     k, v = (rows(2, groups, 23, columns, seed=seed) for groups, columns, seed in ((3, 4, 1), (3, 5, 2)))

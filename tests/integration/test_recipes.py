@@ -18,7 +18,10 @@ from ..source import ROOT
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is written where: (file, text before which it goes, the row, a wrong row), then where it must turn up."""
+    """What is written where: (file, text before which it goes, the row, a wrong row), then where it must turn up.
+
+    The last of the files of tests is the one that finds a wrong row.
+    """
 
     edits: tuple[tuple[str, str, str, str], ...]
     entry: str
@@ -115,6 +118,7 @@ class Rows(Copy):
     def __init__(self, root: Path, right: bool) -> None:
         edits = [edit for recipe in RECIPES.values() for edit in recipe.edits]
         super().__init__(root, [(file, before, text if right else wrong) for file, before, text, wrong in edits])
+        self.files = [file for recipe in RECIPES.values() for file in (recipe.files if right else recipe.files[-1:])]
 
     @cache  # noqa: B019
     def pages(self) -> list[str]:
@@ -126,9 +130,8 @@ class Rows(Copy):
     @cache  # noqa: B019
     def outcomes(self) -> str:
         """What the tests of the new rows came to, a line each."""
-        files = [file for recipe in RECIPES.values() for file in recipe.files]
         names = " or ".join(recipe.entry for recipe in RECIPES.values())
-        return self.tests("-k", f"{names} or special_values", *files)
+        return self.tests("-k", f"{names} or special_values", *self.files)
 
     def results(self, file: str, entry: str) -> set[str]:
         """Outcomes of the tests of a file that are of this entry or of the whole table."""
@@ -159,7 +162,7 @@ def test_the_new_row_is_tested_and_right(right, name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_wrong_row_is_found(wrong, name):
     recipe = RECIPES[name]
-    assert "FAILED" in {result for file in recipe.files for result in wrong.results(file, recipe.entry)}
+    assert "FAILED" in wrong.results(recipe.files[-1], recipe.entry)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -36,8 +36,10 @@ def residual(x, y, c, ridge=RIDGE):
 LAPLACE = km.Laplace(1.0, p=2)
 
 
-@pytest.mark.parametrize("options", [{}, {"rank": 40}, {"memory": 100}, {"memory": 100, "rank": 40}])
-@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [({}, None), ({}, 3), ({"rank": 40}, None), ({"memory": 100}, 3), ({"memory": 100, "rank": 40}, 3)],
+)
 def test_solutions_are_those_of_cholesky(options, columns):
     x, y = task(columns=columns)
     found = km.linalg.sketch_and_project(LAPLACE, x, y, RIDGE, block=100, tolerance=1e-4, passes=200.0, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -167,8 +168,13 @@ def test_without_root(name):
     assert_close(km.cdist(x, y, metric=name), wanted, depth=5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in NAMES),
+        *zip(NAMES, itertools.cycle([torch.float16, torch.bfloat16]), strict=False),
+    ],
+)
 def test_narrow_types(name, dtype):
     row = METRICS[name]
     x, y = (torch.from_numpy(rows).to(dtype) for rows in pair(row))

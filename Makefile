@@ -15,7 +15,7 @@ else
 CONSTRAINTS := constraints-cpu.txt
 EXTRAS := test,demo,docs
 endif
-TORCH := $(PIP) install --quiet --constraint $(CONSTRAINTS) torch
+TORCH := $(PIP) install --quiet --no-compile --constraint $(CONSTRAINTS) torch
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 # Large libraries that tests use where they are installed: the habits of their users, and their results.
@@ -48,11 +48,13 @@ docs: .venv/ready
 clean:
 	rm -rf .venv build dist docs/_build docs/gallery docs/api .pytest_cache .ruff_cache .hypothesis
 
-# The build without CUDA may not be in the configured index: then it is taken from PyTorch's own.
+# The build without CUDA may not be in the configured index: then it is taken from PyTorch's own. pip would compile files
+# to bytecode one after the other; compileall does so on all cores. Some packages hold files that are not Python 3.
 .venv/ready: pyproject.toml constraints.txt constraints-cpu.txt
 	$(PYTHON) -m venv --clear .venv
 	$(TORCH) || $(TORCH) --index-url $(TORCH_INDEX)
-	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
+	$(PIP) install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
+	-$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1
 	touch $@
 
 .venv/lint: .venv/ready

@@ -134,6 +134,7 @@ def without(monkeypatch, package):
 @pytest.mark.slow
 def test_all_of_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo_times, "ROUNDS", 1)
+    monkeypatch.setattr(demo_times, "POWERS", demo_times.POWERS[:2])
     path = tmp_path / "new" / "demo.png"
     assert main(["demo", "--output", str(path), "--device", "cpu"]) == 0
     out = capsys.readouterr().out

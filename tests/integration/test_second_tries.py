@@ -199,3 +199,16 @@ def test_kronecker_products_are_not_made_objects_by_numpy():
             product + other
     noisy = product + 0.5 * km.KroneckerProduct([6])
     assert_close(noisy.to_dense(), 6.5 * np.eye(6), depth=4)
+
+
+def test_a_fit_keeps_its_kernel_when_parameters_change():
+    model = KernelRidge(0.1, kernel=km.Gaussian(1.0)).fit(X, TARGETS)
+    before = model.predict(Y)
+    model.set_params(kernel__bandwidth=5.0)
+    assert (model.predict(Y) == before).all()
+    assert_close(model.fit(X, TARGETS).predict(Y), KernelRidge(0.1, kernel=km.Gaussian(5.0)).fit(X, TARGETS).predict(Y))
+
+
+def test_a_kernel_that_was_not_called_is_named():
+    with pytest.raises(ValueError, match=r"kernel=km\.Matern of KernelRidge makes kernels: call it, as km\.Matern\(\)"):
+        KernelRidge(kernel=km.Matern).fit(X, TARGETS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from inspect import signature
 from typing import Any
 
@@ -85,12 +86,14 @@ def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
     if isinstance(choice, Kernel):
         if bandwidth is not None or parameters:
             raise ValueError(f"{name} got a kernel and bandwidth or kernel_params: a kernel has its own")
-        return choice
+        return copy(choice)  # what set_params changes is not that of the fit
     if hasattr(choice, "theta"):
         raise ValueError(
             f"{argument}={choice!r} of {name} is one of scikit-learn's kernels; name it instead, as "
             "kernel='gaussian' for RBF: of a Gaussian process the scale and the noise are included"
         )
+    if any(choice is each for each in CONSTRUCTORS.values()):
+        raise ValueError(f"{argument}=km.{choice.__name__} of {name} makes kernels: call it, as km.{choice.__name__}()")
     if callable(choice):
         return _traced(choice, argument, bandwidth, parameters)
     if not isinstance(choice, str) or choice.lower() not in NAMES:

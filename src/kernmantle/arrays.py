@@ -65,9 +65,12 @@ def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
         return out
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
-            raise OutputError(f"{name} is a read-only numpy array")
+            raise OutputError(f"{name} is a read-only numpy array; pass one that may be written to")
         if any(stride < 0 or stride % out.itemsize for stride in out.strides):
-            raise OutputError(f"{name} is a numpy view with strides {out.strides} bytes, which torch cannot write to")
+            raise OutputError(
+                f"{name} is a numpy view with strides {out.strides} bytes, which torch cannot write to; pass an array "
+                "without negative strides and copy it"
+            )
         return _to_tensor(out, name)
     if _root(out) in _IMMUTABLE:
         raise OutputError(f"{name} is a {_described(out)}, which cannot be written to")
@@ -101,7 +104,11 @@ def promoted(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) < 2:
         return dict(tensors)
-    common = reduce(torch.promote_types, dtypes)
+    try:
+        common = reduce(torch.promote_types, dtypes)
+    except RuntimeError as error:  # types of 8 bits have no common one with others
+        listed = ", ".join(f"{name} is {dtype_name(tensor.dtype)}" for name, tensor in tensors.items())
+        raise DtypeError(f"{listed}: torch has no common type of these; convert them to one") from error
     return {name: tensor.to(common) for name, tensor in tensors.items()}
 
 
@@ -144,7 +151,7 @@ def _to_tensor(value: object, name: str) -> torch.Tensor:
             except (TypeError, ValueError, BufferError, RuntimeError) as error:
                 raise DtypeError(f"{name} is a {_described(value)} that torch cannot share: {error}") from error
     if hasattr(value, "toarray"):
-        raise DtypeError(f"{name} is sparse, {_described(value)}; pass {name}.toarray()")
+        raise DtypeError(f"{name} is sparse, {_described(value)}; call .toarray()")
     raise DtypeError(
         f"{name} must be a torch tensor, a numpy array, a nested list, a data frame or another array with __dlpack__, "
         f"not {_described(value)}"

@@ -177,14 +177,13 @@ def _check_base(base: Any) -> None:
         raise ParameterError(f"base must be above 1, got {base!r}")
 
 
-def _arrays(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
-    """Return the tensors of x, y and the options that are arrays, of one device."""
-    present = {name: value for name, value in named.items() if value is not None}
+def arrays_of(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
+    """Return the tensors of x, which no call is without, and of what else is not None; DtypeError for a number."""
+    present = {name: value for name, value in named.items() if value is not None or name == "x"}
     for name, value in present.items():
         if is_number(value) and not hasattr(value, "shape"):
             raise DtypeError(f"{name} is a number; pass an array")
     tensors, wrap = unwrap(*present.values(), names=list(present))
-    check_same_device(tensors, list(present))
     return dict(zip(present, tensors, strict=True)), wrap
 
 
@@ -196,7 +195,8 @@ def request(
     check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
-    inputs, wrap = _arrays(named)
+    inputs, wrap = arrays_of(named)
+    check_same_device(list(inputs.values()), list(inputs))
     if w is not None:
         _check_weights(w, inputs["w"])
     autocast = autocasts(inputs["x"].device)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from ..arrays import Wrap, check_same_device, dtype_name, is_numpy_like, promoted, unwrap
+from ..arrays import Wrap, check_same_device, dtype_name, is_numpy_like, promoted
 from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
-from ..torch_ops.checks import autocasts, is_number
+from ..torch_ops.checks import autocasts
 from ..torch_ops.info import RunInfo, RunInfos
 from ..torch_ops.torch_private import is_recorded
-from .inputs import HALVES, check_rows
+from .inputs import HALVES, arrays_of, check_rows
 from .kernel_form import Form, Squares, Table, diagonal, gram
 from .transform import multiplied
 
@@ -172,14 +172,9 @@ def prepare(
     infos: RunInfos | None = None,
 ) -> tuple[Call, list[torch.Tensor]]:
     """Check the rows of a call; ``extra`` are further arrays of the rows' dtype, returned as tensors."""
-    named = {"x": x, "y": None if y is x else y, **(extra or {})}
-    present = {name: value for name, value in named.items() if value is not None}
-    for name, value in present.items():
-        if is_number(value) and not hasattr(value, "shape"):
-            raise DtypeError(f"{name} is a number; pass an array")
-    tensors, wrap = unwrap(*present.values(), names=list(present))
+    tensors, wrap = arrays_of({"x": x, "y": None if y is x else y, **(extra or {})})
     host = is_numpy_like(x)
-    placed = promoted({name: floating(t, name, host) for name, t in zip(present, tensors, strict=True)})
+    placed = promoted({name: floating(tensor, name, host) for name, tensor in tensors.items()})
     left = placed["x"]
     right = placed.get("y", left)
     check_rows(left, right)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import GradientError, ParameterError
+from ..errors import GradientError, ParameterError, ShapeError
 from ..torch_ops.row_select import nearest
 from ..torch_ops.torch_private import is_tracked
 from .kernel_form import gram
@@ -16,6 +16,8 @@ from .kernel_inputs import Call
 
 def check_count(count: Any, rows: int) -> int:
     """Return the number of neighbours, at least 1 and at most as many as there are rows."""
+    if rows == 0:
+        raise ShapeError("y has no rows, among which no row of x has neighbours")
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= rows:
         raise ParameterError(f"count must be an integer from 1 to {rows}, the number of rows of y, got {count!r}")
     return count

@@ -10,7 +10,7 @@ import torch
 import kernmantle as km
 from kernmantle.backends.cuda import launch
 from kernmantle.runtime.kernel_store import KERNELS
-from kernmantle.structured.kronsparse import chain_products, chain_training
+from kernmantle.structured.kronsparse import chain_matrix, chain_products, chain_training
 from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
 
@@ -98,10 +98,12 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("batch", [16, 3000])
-@pytest.mark.parametrize("kind", ["grouped", "matrix", "factors", "batched"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix", "long matrix", "factors", "batched"])
 def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) -> None:
     """In a graph what does not wait for each other lies on two streams, which a replay must not mix up."""
-    monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind.removeprefix("long "))
+    if kind == "long matrix":
+        monkeypatch.setattr(chain_matrix, "_LONG", 0.0)
     options = {"device": "cuda", "dtype": dtype}
     narrow = torch.nn.Linear(1536, 384, **options)
     layer = km.KSLinear(384, 1536, CHAINS["monarch"], **options)

@@ -77,6 +77,9 @@ def steps(monkeypatch):
     def use(kind):
         PLANS.clear()
         launched.clear()
+        if kind == "long matrix":
+            kind = "matrix"
+            monkeypatch.setattr(chain_matrix, "_LONG", 0.0)
         monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
         monkeypatch.setattr(chain_training, "kind_for", lambda *_: kind)
 
@@ -94,7 +97,7 @@ def operands(chain, batch, batch_last):
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-@pytest.mark.parametrize("kind", ["grouped", "matrix"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix", "long matrix"])
 def test_every_subset_of_gradients(kind, chain, batch_last, steps):
     for batch in ((3,), (2, 2)):
         given = operands(chain, batch, batch_last)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ from .chain_products import (
 )
 
 _MOST_SIDE_ROWS = 4096  # up to which the rows of a bias are summed beside the gradients of weights
+_LONG = 8e9  # multiplications of a product from which those that are summed run beside one of two, not one beside both
 
 
 def makes_matrix(weights: Weights, dtype: torch.dtype) -> bool:
@@ -126,6 +127,7 @@ class MatrixStep:
             bind_bias(moved) if of_bias and not within else None, within, of_x and saved[0] is not None, summed,
             tuple(of_weights), self.options.batch_last,
             any(step > BLAS_FARTHEST for step in (*grad.stride(), *(() if x is None else x.stride()))),
+            of_bias and x is not None and float(grad.numel()) * (x.numel() / max(1, rows)) >= _LONG,
         )  # fmt: skip
 
 
@@ -166,7 +168,8 @@ class MatrixBackward:
     """The backward pass of :class:`MatrixStep`.
 
     ``bias`` sums rows in a launch of its own, ``within`` says that they are summed beside the gradients of weights;
-    ``is_far`` that entries lie further apart than BLAS can say.
+    ``is_far`` that entries lie further apart than BLAS can say; ``is_long`` that products are so long, and a bias is
+    summed, that the gradient of x waits for that of the matrix, and what is taken apart and summed runs beside it.
     """
 
     join: _Join | None
@@ -178,6 +181,7 @@ class MatrixBackward:
     of_weights: tuple[bool, ...]
     batch_last: bool
     is_far: bool
+    is_long: bool
     route: str = DENSE
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
@@ -190,26 +194,43 @@ class MatrixBackward:
         if self.is_far:
             grad, x = grad.contiguous(), None if x is None else x.contiguous()
         flat = grad if grad.dim() == 2 else grad.reshape(len(grad), -1) if last else grad.reshape(-1, grad.shape[-1])
-        found: list[Maybe] = [None] * len(weights)
         below = None
-        apart = self.of_x and (self.sums or self.within or self.bias is not None) and splits_streams(grad.device)
-        with side_stream(grad.device) if apart else nullcontext():
+        apart = self.of_x and (self.sums or self.bias is not None) and splits_streams(grad.device)
+        side = partial(side_stream, grad.device) if apart else nullcontext
+        with side():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
-            if self.within:
-                of_bias = allocate_as(grad, (flat.shape[0 if last else 1],))
-            if self.sums and x is not None:
-                rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
-                of_matrix = torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
-                found = self._parted(weights, of_matrix, (grad, of_bias) if self.within else None)
+            taken = None if self.is_long else self._parted(weights, self._of_matrix(x, flat), grad, flat)
+        if taken is None:
+            of_matrix = self._of_matrix(x, flat)  # it outlives what reads it on the other stream
+            with side():
+                taken = self._parted(weights, of_matrix, grad, flat)
+        within, found = taken
         if self.of_x and (matrix := saved[0]) is not None:
             below = torch.mm(matrix.mT, flat) if last else torch.mm(flat, matrix)
             if grad.dim() != 2:
                 below = below.view(memory_shape(matrix.shape[1], grad, last))
         if apart:
             join_side_stream(grad.device)
-        return below, of_bias, found
+        return below, within if self.within else of_bias, found
 
-    def _parted(self, weights: Weights, of_matrix: torch.Tensor, summed: Any) -> list[Maybe]:
+    def _of_matrix(self, x: Maybe, flat: torch.Tensor) -> Maybe:
+        """Return the gradient of the matrix where gradients of weights are wanted."""
+        if x is None or not self.sums:
+            return None
+        last = self.batch_last
+        rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
+        return torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
+
+    def _parted(
+        self, weights: Weights, of_matrix: Maybe, grad: torch.Tensor, flat: torch.Tensor
+    ) -> tuple[Maybe, list[Maybe]]:
+        """Return gradients of the bias, if it is summed within, and of weights from that of their chain's matrix."""
+        if of_matrix is None:
+            return None, [None] * len(weights)
+        of_bias = allocate_as(grad, (flat.shape[0 if self.batch_last else 1],)) if self.within else None
+        return of_bias, self._of_weights(weights, of_matrix, (grad, of_bias) if self.within else None)
+
+    def _of_weights(self, weights: Weights, of_matrix: torch.Tensor, summed: Any) -> list[Maybe]:
         """Return gradients of weights from that of their chain's matrix."""
         dtype = of_matrix.dtype
         if self.join is None:

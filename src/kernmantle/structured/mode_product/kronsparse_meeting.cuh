@@ -83,19 +83,20 @@ struct KronSparseMeeting : P {
             }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = (j + 8 * half) * L + l;
+                unsigned char* const own = to + ((j + 8 * half) * L + l) * 128 + lane % 4 * 4;
 #pragma unroll
-                for (int t = 0; t < 4; ++t) *(unsigned*)(to + row * 128 + swizzle_128(row, begin + t) + lane % 4 * 4) = halves_of(sum[t][2 * half], sum[t][2 * half + 1]);
+                for (int t = 0; t < 4; ++t) *(unsigned*)(own + swizzle_128(lane / 4, begin + t)) = halves_of(sum[t][2 * half], sum[t][2 * half + 1]);
             }
         }
     }
     // Stores it as 128 rows from f on, 64 columns from c on.
     static KM_DEVICE void store_tile(void* matrix, const unsigned char* from, int f, int c) {
+        const int first = threadIdx.x / 8, piece = threadIdx.x % 8;  // rows 32 apart have their pieces in one order
+        const unsigned char* const own = from + first * 128 + swizzle_128(first / L, piece);
+        T* const to = (T*)matrix + (i64)(f + first) * COLUMNS + c + piece * 8;
 #pragma unroll
-        for (int i = threadIdx.x; i < TILE * 8; i += THREADS) {
-            const int row = i / 8, piece = i % 8;
-            if (f + row < FEATURES) *(uint4*)((T*)matrix + (i64)(f + row) * COLUMNS + c + piece * 8) = *(const uint4*)(from + row * 128 + swizzle_128(row, piece));
-        }
+        for (int row = 0; row < TILE; row += THREADS / 8)
+            if (f + first + row < FEATURES) *(uint4*)(to + (i64)row * COLUMNS) = *(const uint4*)(own + row * 128);
     }
 };
 

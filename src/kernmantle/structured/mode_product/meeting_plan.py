@@ -13,6 +13,7 @@ from .chain_plan import Pattern
 
 DTYPES = ("f16", "bf16")
 _MOST_STAGES = 4  # tiles of a block that are fetched
+_MOST_SHARED = 55 << 10  # bytes of shared memory of a block of which four share a multiprocessor
 THREADS, CLUSTER, TILE, EDGE = 256, 8, 128, 64
 _WIDES = (64, 128)  # columns of a block of the first factor
 
@@ -59,7 +60,7 @@ def meeting_of(first: Pattern, second: Pattern) -> Meeting | None:
 
 
 # Seconds to begin to make the matrix and to take its gradient apart, and of a byte of it, on an H200 (decision 0049).
-_JOIN, _JOIN_BYTE, _PART, _PART_BYTE = 1.7e-6, 5.7e-13, 4.5e-6, 7.6e-13
+_JOIN, _JOIN_BYTE, _PART, _PART_BYTE = 1.7e-6, 4.5e-13, 4.5e-6, 7.6e-13
 
 
 @lru_cache(maxsize=1024)
@@ -130,7 +131,9 @@ class PartPlan:
     @property
     def each(self) -> int:
         """Blocks that are to share a multiprocessor."""
-        return 3 if self.shared <= 55 << 10 else 2
+        if self.shared > _MOST_SHARED:
+            return 2
+        return 4 if self.meeting.rank == 16 else 3  # of more, 64 registers a thread are not enough
 
     @property
     def blocks(self) -> int:

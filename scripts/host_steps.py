@@ -9,16 +9,17 @@ These are figures of decision 0050.
 # ruff: noqa: T201
 from __future__ import annotations
 
+import operator
 import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from kernmantle.backends.cuda.launch import ReadyLaunch
+from kernmantle.backends.cuda.launch import BoundLaunch, Queue
 from kernmantle.kronsparse import KSLinear
 from kernmantle.structured.kronsparse import chain_cpu, chain_training
 from kernmantle.structured.kronsparse.chain_step import GROUPED
@@ -49,8 +50,10 @@ class _Nothing:
 
 def _bound(products: Sequence[Any], *_: object, **__: object) -> grouped.BoundProducts:
     starts = range(0, PARAMETERS * len(products), PARAMETERS)
-    ready: Any = ReadyLaunch(_Nothing(), [0] * PARAMETERS * len(products), starts, 4)  # pyright: ignore
-    return grouped.BoundProducts("nothing", tuple(products), partial(ready, 0, 0, 64))
+    nothing: Any = _Nothing()
+    queue = Queue(int, operator.index, nullcontext, lambda: None)  # whose device and stream are 0
+    launch = BoundLaunch(nothing, [0] * PARAMETERS * len(products), starts, 4, 0, 64, queue)
+    return grouped.BoundProducts("nothing", tuple(products), launch)
 
 
 def _replace_kernels() -> None:

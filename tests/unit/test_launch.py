@@ -3,6 +3,8 @@
 import ctypes
 import struct
 import threading
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -143,6 +145,78 @@ def test_a_ready_launch_that_is_refused_names_the_kernel(notes):
         ready(0, 3, 5, (1,))
     with pytest.raises(LaunchError, match="4104 bytes of arguments"):
         launch.ReadyLaunch(launch.Kernel(b"code", "entry", 32), (1,) * 513, (0,), 1)
+
+
+class Host:
+    """Devices and streams as torch has them: one device is current, each has its current stream."""
+
+    def __init__(self):
+        self.device, self.streams, self.entered = 0, {0: 7, 1: 8}, []
+        self.queue = launch.Queue(lambda: self.device, lambda device: self.streams[device], self.on, self.enter)
+
+    @contextmanager
+    def on(self, device):
+        before, self.device = self.device, device
+        yield
+        self.device = before
+
+    def enter(self):
+        self.entered.append(threading.get_ident())
+
+
+@pytest.fixture
+def host(monkeypatch):
+    monkeypatch.setattr(launch, "THREADS", launch._Threads())
+    return Host()
+
+
+def test_a_bound_launch_writes_its_addresses_and_nothing_else(notes, host):
+    kernel = launch.Kernel(b"code", "entry", 128, 64)
+    bound = launch.BoundLaunch(kernel, (0, 0, -5, 0.25, 0, 0, 2**50), (0, 4), 2, 0, 10, host.queue)
+    kernel(0, 7, 9, (1, 2, 3, 4, 5, 6, 7, 8, 9))
+    for addresses in ((10, 11, 12, 13), (2**47, 0, 3, 4)):
+        bound(addresses)
+        first, second, third, fourth = addresses
+        data = struct.pack("=qqqdqqq", first, second, -5, 0.25, third, fourth, 2**50)
+        assert notes.launches[-1] == (7, (10, 1, 1), (128, 1, 1), 64, [], data)
+
+
+def test_a_bound_launch_goes_to_the_current_stream_of_its_device(notes, host, monkeypatch):
+    prepared = []
+    kernel = launch.Kernel(b"code", "entry", 128)
+    monkeypatch.setattr(
+        kernel, "_prepare", lambda device: (prepared.append((device, host.device)), kernel._ready.add(device))
+    )
+    bounds = [launch.BoundLaunch(kernel, (0, 3), (0,), 1, device, 10, host.queue) for device in (0, 1)]
+    for stream in (7, 7, 9, 7):
+        host.streams[0] = stream
+        bounds[0]((5,))
+        assert notes.launches[-1][:2] == (stream, (10, 1, 1))
+    bounds[1]((5,))
+    assert notes.launches[-1][:2] == (8, (10, 1, 1))
+    assert prepared == [(0, 0), (1, 1)]  # each with its device current
+    assert host.device == 0
+
+
+def test_a_thread_gets_the_context_of_its_device_once(notes, host):
+    bound = launch.BoundLaunch(launch.Kernel(b"code", "entry", 128), (0,), (0,), 1, 0, 10, host.queue)
+    call = partial(bound, (5,))
+    for target in (lambda: (call(), call()), call):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    call()
+    assert len(notes.launches) == 4
+    assert len(host.entered) == 3
+
+
+def test_a_bound_launch_that_is_refused_names_the_kernel(notes, host):
+    kernel = launch.Kernel(b"code", "entry", 32, title="rows of 8")
+    notes.status = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+    with pytest.raises(LaunchError, match="'rows of 8' did not start with 5 blocks of 32 threads"):
+        launch.BoundLaunch(kernel, (0, 3), (0,), 1, 0, 5, host.queue)((1,))
+    with pytest.raises(LaunchError, match="4104 bytes of arguments"):
+        launch.BoundLaunch(kernel, (1,) * 513, (0,), 1, 0, 5, host.queue)
 
 
 def test_a_device_is_prepared_once(notes, monkeypatch):

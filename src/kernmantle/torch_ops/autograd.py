@@ -21,8 +21,8 @@ from .call_key import program_key
 from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors, differentiable, gradients, tangents
 from .execute import BoundProgram, execute, prepare
 from .info import RunInfo
-from .layout import addresses, in_order
 from .operator import LIBRARY, contract, unpacked
+from .saved import addresses, bound_pass, keep_pass
 from .torch_private import (
     apply_here,
     assumed_constant,
@@ -128,10 +128,9 @@ class Contract(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         first, present = 1 + len(ctx.numbers), [grad for grad in grads if grad is not None]
         saved = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
-        if not torch.is_grad_enabled() and plain(present):
-            plan = ctx.recorded.backward.get(_layout(ctx, grads))
-            if plan is not None and ctx.addresses == addresses(saved) and all(map(in_order, present)):
-                return *(None,) * first, *plan([*saved, *present], ctx.numbers)
+        plan = bound_pass(ctx.recorded.backward, _layout(ctx, grads), ctx.addresses, saved, present)
+        if plan is not None:
+            return *(None,) * first, *plan([*saved, *present], ctx.numbers)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, saved, grads)
 
@@ -166,9 +165,8 @@ def _backward(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) ->
     if recorded.forward is None or _is_watched([*saved, *present]):
         return *(None,) * first, *_gradients(*own)
     found, plan = bound_gradients(*own)
-    same = -1 not in ctx.addresses and ctx.addresses == addresses(saved)
-    if same and not collecting() and all(map(in_order, present)):
-        recorded.backward[layout] = plan
+    if not collecting():
+        keep_pass(recorded.backward, layout, ctx.addresses, saved, present, plan)
     return *(None,) * first, *found
 
 

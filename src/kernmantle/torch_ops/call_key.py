@@ -15,7 +15,7 @@ import torch
 from ..config import current
 from ..runtime.dispatch import CallKey, TensorSpec
 from ..runtime.kernel_store import collecting
-from .torch_private import PLAIN, autocasts, unwatched
+from .torch_private import PLAIN, autocasts, is_autocast_on, unwatched
 
 _new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
 
@@ -44,24 +44,20 @@ def call_key(
     """
     if torch.compiler.is_compiling() or collecting() or not unwatched():
         return None
-    records = torch.is_grad_enabled()
+    records, plain = torch.is_grad_enabled(), PLAIN
     specs: list[TensorSpec | None] = []
+    add = specs.append
     try:
         for t in values:
             if t is None:
-                specs.append(None)
-            elif type(t) in PLAIN and not t.is_neg():
-                recorded = records and t.requires_grad
-                specs.append((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, recorded))
+                add(None)
+            elif type(t) in plain and not t.is_neg():
+                add((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, records and t.requires_grad))
             else:
                 return None
     except RuntimeError:  # no strides or no memory: sparse tensors, wrappers of transforms
         return None
-    if (
-        not is_cast
-        and torch._C._is_any_autocast_enabled()
-        and any(t is not None and autocasts(t.device) for t in values)
-    ):
+    if not is_cast and is_autocast_on() and any(t is not None and autocasts(t.device) for t in values):
         return None
     own = current()
     return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))

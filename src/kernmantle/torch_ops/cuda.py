@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
-from ..backends.cuda.launch import Kernel, ReadyLaunch
+from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue, ReadyLaunch
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
@@ -26,8 +25,6 @@ from ..runtime.dump import dump
 from ..runtime.kernel_store import Job, loaded, loaded_each
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_vjp, tuned_tiles
-
-_THREAD = threading.local()
 
 
 class CudaTarget:
@@ -147,8 +144,9 @@ def scratch(size: int, device: torch.device, need: str, instead: str) -> torch.T
 
 def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: Sequence[Any]) -> None:
     """Launch on torch's current stream of a device."""
-    if not hasattr(_THREAD, "entered"):
-        _enter()
+    own = THREADS.arguments
+    if not own.is_entered:
+        own.enter(_queue())
     stream = torch._C._cuda_getCurrentRawStream(index)
     if torch._C._cuda_getDevice() == index:
         kernel(index, stream, blocks, arguments)
@@ -160,7 +158,20 @@ def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: Sequ
 def _enter() -> None:
     """Give this thread the context of its device: torch's backward threads get theirs at their first launch only."""
     core().Device(torch.cuda.current_device()).set_current()
-    _THREAD.entered = True
+
+
+@lru_cache(maxsize=1)
+def _queue() -> Queue:
+    """Return torch's current device and streams."""
+    private: Any = torch._C  # which has these where torch has CUDA
+    return Queue(private._cuda_getDevice, private._cuda_getCurrentRawStream, torch.cuda.device, _enter)
+
+
+def bind_launch(
+    kernel: Kernel, arguments: Sequence[Any], starts: Sequence[int], group: int, index: int, blocks: int
+) -> BoundLaunch:
+    """Return launches on torch's current stream of a device, see :class:`BoundLaunch`."""
+    return BoundLaunch(kernel, arguments, starts, group, index, blocks, _queue())
 
 
 def index_of(device: torch.device) -> int:

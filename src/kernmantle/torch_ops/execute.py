@@ -99,6 +99,14 @@ def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return allocate(shape, like.dtype, like.device)  # which says how much was wanted
 
 
+def allocate_each(like: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """Uninitialised tensors of the type and on the device of another, none of them a single number."""
+    try:
+        return [like.new_empty(*shape) for shape in shapes]
+    except RuntimeError:
+        return [allocate(shape, like.dtype, like.device) for shape in shapes]
+
+
 def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
     try:

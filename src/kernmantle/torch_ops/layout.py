@@ -130,16 +130,3 @@ def aligned(tensor: torch.Tensor, axes: str, order: str) -> torch.Tensor:
         if axis not in axes:
             view = view.unsqueeze(rank + index)
     return view
-
-
-def in_order(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is in one piece and aligned, as memory is that is taken for it."""
-    return tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
-
-
-def addresses(tensors: Sequence[torch.Tensor | None]) -> list[int]:
-    """Return where saved tensors lie: 0 for none, -1 for one that is not in one piece.
-
-    Hooks that keep tensors elsewhere give others: copies may lie where the tensors lay, in another order.
-    """
-    return [0 if t is None else t.data_ptr() if t.is_contiguous() else -1 for t in tensors]

@@ -68,19 +68,23 @@ def is_written_down() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
+_innermost_transform = _functorch.peek_interpreter_stack  # every call asks for these: looking them up takes as long
+_count_modes = torch._C._len_torch_dispatch_stack
+_trace = torch._C._get_tracing_state
+
+
 def unwatched() -> bool:
     """Return whether no transform, mode, forward AD or trace sees what runs."""
-    return (
-        _functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_dispatch_stack() == 0
-        and forward_ad._current_level < 0
-        and torch._C._get_tracing_state() is None
-    )
+    return _innermost_transform() is None and _count_modes() == 0 and forward_ad._current_level < 0 and _trace() is None
+
+
+is_autocast_on = torch._C._is_any_autocast_enabled
+"""Return whether autocast is on for some kind of device."""
 
 
 def autocasts(device: torch.device) -> bool:
     """Return whether autocast is on there."""
-    if not torch._C._is_any_autocast_enabled():
+    if not is_autocast_on():
         return False
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 

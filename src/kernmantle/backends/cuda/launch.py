@@ -11,10 +11,10 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ...errors import LaunchError
 from ...runtime.lru import LRUCache
@@ -29,19 +29,49 @@ _LIBRARIES: dict[tuple[bytes, int], Any] = {}
 _LOADING = threading.Lock()
 
 
-class _Arguments(threading.local):
-    """Memory of a thread from which the driver copies the arguments of its launches."""
+class Queue(NamedTuple):
+    """Where launches go: the current device, the current stream of a device, and what makes a device current.
+
+    ``enter`` gives a thread that has launched nothing yet the context of its device.
+    """
+
+    device_of: Callable[[], int]
+    stream_of: Callable[[int], int]
+    on_device: Callable[[int], AbstractContextManager[Any]]
+    enter: Callable[[], None]
+
+
+class _Arguments:
+    """Memory from which the driver copies the arguments of the launches of one thread.
+
+    ``is_entered``: the thread has the context of its device, see :class:`Queue`.
+    """
+
+    __slots__ = ("_extra", "address", "is_entered", "memory", "size", "values")
 
     def __init__(self) -> None:
         self.values = ctypes.create_string_buffer(_MOST)
         self.memory = memoryview(self.values).cast("B")
         self.size = ctypes.c_size_t(0)
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END
-        self.extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self.values), 2, ctypes.addressof(self.size), 0)
-        self.address = ctypes.addressof(self.extra)
+        self._extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self.values), 2, ctypes.addressof(self.size), 0)
+        self.address = ctypes.addressof(self._extra)
+        self.is_entered = False
+
+    def enter(self, queue: Queue) -> None:
+        """Give the thread the context of its device, once."""
+        queue.enter()
+        self.is_entered = True
 
 
-_ARGUMENTS = _Arguments()
+class _Threads(threading.local):
+    """Each thread's memory for arguments: one look-up for a launch, since those of a thread's own take long."""
+
+    def __init__(self) -> None:
+        self.arguments = _Arguments()
+
+
+THREADS = _Threads()
 
 
 def _driver() -> Any:
@@ -162,7 +192,7 @@ class Kernel:
         last = self._last
         if last[0] != blocks or last[1] != stream or last[2] != device:
             last = self._last = (blocks, stream, device, self.configure(device, stream, blocks))
-        own = _ARGUMENTS
+        own = THREADS.arguments
         if self._pack is None:
             packed = self.packing(arguments)
             self._size, self._pack = packed.size, packed.pack_into
@@ -209,7 +239,7 @@ class ReadyLaunch:
         kernel, last = self._kernel, self._last
         if last[0] != blocks or last[1] != stream or last[2] != device:
             last = self._last = (blocks, stream, device, kernel.configure(device, stream, blocks))
-        own, pack = _ARGUMENTS, self._pack
+        own, pack = THREADS.arguments, self._pack
         values = own.values
         own.memory[: self._size] = self._ready
         for offset, group in self._groups:
@@ -218,3 +248,66 @@ class ReadyLaunch:
         (status,) = kernel.launch(last[3], kernel.handle, 0, own.address)
         if status:
             kernel.refuse(status, blocks)
+
+
+class BoundLaunch:
+    """Launches of a kernel on so many blocks of a device, whose arguments but for groups of addresses never change.
+
+    A call takes the addresses alone and launches on the current stream.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    arguments : sequence of numbers
+        Its arguments, with any integers where the addresses go.
+    starts : sequence of int
+        Where each group of addresses begins.
+    group : int
+        Addresses in a group.
+    device, blocks : int
+        The device, which need not be current, and the blocks.
+    queue : Queue
+        What says where launches go.
+    """
+
+    def __init__(
+        self, kernel: Kernel, arguments: Sequence[Any], starts: Sequence[int], group: int, device: int, blocks: int,
+        queue: Queue,
+    ) -> None:  # fmt: skip
+        packed = kernel.packing(arguments)
+        self._kernel, self._ready, self._size = kernel, packed.pack(*arguments), packed.size
+        self._pack = struct.Struct(f"={group}q").pack_into
+        self._groups = tuple([(8 * start, slice(number * group, (number + 1) * group))
+                              for number, start in enumerate(starts)])  # fmt: skip
+        self._device, self._blocks, self._queue = device, blocks, queue
+        self._stream_of, self._device_of = queue.stream_of, queue.device_of
+        self._last: tuple[int, Any] = (-1, None)
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Launch on the current stream of the device."""
+        own, device = THREADS.arguments, self._device
+        if self._device_of() != device or not own.is_entered:
+            return self._launch_elsewhere(own, addresses)
+        stream, (before, config) = self._stream_of(device), self._last
+        if stream != before:
+            config = self._kernel.configure(device, stream, self._blocks)
+            self._last = stream, config
+        values, pack, kernel = own.values, self._pack, self._kernel
+        own.memory[: self._size] = self._ready
+        for offset, group in self._groups:
+            pack(values, offset, *addresses[group])
+        own.size.value = self._size
+        (status,) = kernel.launch(config, kernel.handle, 0, own.address)
+        if status:
+            kernel.refuse(status, self._blocks)
+        return None
+
+    def _launch_elsewhere(self, own: _Arguments, addresses: Sequence[int]) -> None:
+        """Launch from a thread that has no context yet, or on a device that is not the current one."""
+        if not own.is_entered:
+            own.enter(self._queue)
+        if self._device_of() == self._device:
+            return self(addresses)
+        with self._queue.on_device(self._device):
+            return self(addresses)

@@ -20,7 +20,7 @@ from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
-from ...torch_ops.layout import addresses, in_order
+from ...torch_ops.saved import addresses, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
     check_untransformed,
     decomposed,
@@ -338,10 +338,9 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        launch, read = None, ctx.saved_tensors  # read once: a checkpoint gives each of them one time
-        if not torch.is_grad_enabled() and plain(grads) and in_order(grads[0]):
-            launch = ctx.call.backward.get((ctx.needs_input_grad[3:], ctx.saved))
-        if launch is not None and ctx.addresses == addresses(read):
+        read = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
+        launch = bound_pass(ctx.call.backward, (ctx.needs_input_grad[3:], ctx.saved), ctx.addresses, read, grads)
+        if launch is not None:
             return _backward(ctx, read, grads[0], launch)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, read, grads[0])
@@ -362,9 +361,9 @@ def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, launch: Any = UNBOUND
         if launch is UNBOUND and not torch.is_grad_enabled() and plain((grad,)):
             done = call.product.done if saved else ()
             launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
-            same = -1 not in ctx.addresses and ctx.addresses == addresses(read)
-            if same and call.product is not None and in_order(grad):
-                call.backward[ctx.needs_input_grad[3:], ctx.saved] = launch
+            if call.product is not None:
+                key = ctx.needs_input_grad[3:], ctx.saved
+                keep_pass(call.backward, key, ctx.addresses, read, (grad,), launch)
         if launch is not UNBOUND:
             through, found = launch((x, factors, moved, saved), conjugate(alpha), None)
         else:

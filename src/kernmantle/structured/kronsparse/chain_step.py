@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ...torch_ops.execute import allocate_as
+from ...torch_ops.execute import allocate_each
 from ...torch_ops.info import RunInfo
-from ...torch_ops.layout import addresses
+from ...torch_ops.saved import addresses
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import BatchedStep
@@ -82,11 +82,12 @@ class Step(Protocol):
 class GroupedStep:
     """A launch for each factor forward and one back.
 
-    Each launch has the shape of its result. ``reads_x`` and ``reads_weights`` say that launches read these tensors, and
+    ``shapes`` are those of their results. ``reads_x`` and ``reads_weights`` say that launches read these tensors, and
     the bias, where they lie.
     """
 
-    launches: tuple[tuple[Launch, tuple[int, ...]], ...]
+    launches: tuple[Launch, ...]
+    shapes: tuple[tuple[int, ...], ...]
     reads_x: bool
     reads_weights: bool
     options: Options
@@ -100,14 +101,12 @@ class GroupedStep:
         if not self.reads_weights:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
         offset, last, source_at = 0 if bias is None else bias.data_ptr(), len(weights) - 1, source.data_ptr()
-        between: list[torch.Tensor] = []
-        for number, (launch, shape) in enumerate(self.launches):
-            out = allocate_as(x, shape)
-            out_at = out.data_ptr()
+        results = allocate_each(x, self.shapes)
+        for number, launch in enumerate(self.launches):
+            out_at = results[number].data_ptr()
             launch((source_at, weights[number].data_ptr(), out_at, offset if number == last else 0))
-            between.append(out)
             source_at = out_at
-        return between.pop(), between
+        return results.pop(), results
 
     def bind_backward(
         self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
@@ -188,47 +187,37 @@ class GroupedBackward:
         if not self.reads:
             grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
             values = [None if value is None else canonical(value, self.batch_last) for value in values]
-        of_x, of_bias, *of_weights = ReadyBackward(self, (*weights, *values), grad).run(grad)
+        of_x, of_bias, *of_weights = ReadyBackward(self, addresses((*weights, *values)), grad).run(grad)
         return of_x, of_bias, of_weights
 
-    def prepare(self, x: Maybe, weights: Weights, saved: Saved, result: torch.Tensor) -> ReadyBackward | None:
+    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
         """Return the pass for a gradient like the result, its memory taken now; None where that is too much or copied.
 
-        In the thread of the forward pass this takes the host a third of what it takes in autograd's own.
+        ``read`` are the addresses of weights, x and what was saved. In the thread of the forward pass this takes the
+        host a third of what it takes in autograd's own.
         """
-        if not self.reads or self.written_bytes > _MOST_READY:
-            return None
-        return ReadyBackward(self, (*weights, x, *saved), result)
+        return ReadyBackward(self, read, result) if self.reads and self.written_bytes <= _MOST_READY else None
 
 
 class ReadyBackward:
     """A backward pass, to be run once, whose memory is taken and whose table lacks the address of the gradient.
 
-    ``tensors`` are weights, x and what was saved; the gradient is like ``like``.
+    ``read`` are the addresses of weights, x and what was saved; the gradient is like ``like``.
     """
 
-    __slots__ = ("_found", "_own", "_table", "dtype")
+    __slots__ = ("_found", "_table", "own")
 
-    def __init__(self, own: GroupedBackward, tensors: Sequence[Maybe], like: torch.Tensor) -> None:
-        self._own, self.dtype = own, like.dtype
-        self._found = [allocate_as(like, shape) for shape in own.shapes]
-        read = [0 if each is None else each.data_ptr() for each in tensors]
+    def __init__(self, own: GroupedBackward, read: Sequence[int], like: torch.Tensor) -> None:
+        self.own, self._found = own, allocate_each(like, own.shapes)
         self._table = [0, 0, *read, *[each.data_ptr() for each in self._found]]
-
-    def fits(self, tensors: Sequence[Maybe], grad: torch.Tensor) -> bool:
-        """Return whether the tensors lie where they lay, and the gradient is as was expected."""
-        return (
-            grad.is_contiguous() and grad.dtype == self.dtype and grad.data_ptr() % 16 == 0
-            and addresses(tensors) == self._table[_GRAD + 1 : _GRAD + 1 + len(tensors)]
-        )  # fmt: skip
 
     def run(self, grad: torch.Tensor) -> list[Maybe]:
         """Return the gradients of x, the bias and the weights."""
-        table, found = self._table, self._found
+        own, table, found = self.own, self._table, self._found
         table[_GRAD] = grad.data_ptr()
-        for launch, operands in self._own.launches:
+        for launch, operands in own.launches:
             launch(operands(table))
-        return [found[number - 1] if number else None for number in self._own.results]
+        return [found[number - 1] if number else None for number in own.results]
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,13 +337,15 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
 def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, activation: str = "") -> GroupedStep:
     """Return a step of a launch for each factor; an activation is taken along where no gradient is recorded."""
     value, last = canonical(x, options.batch_last), options.batch_last
-    reads, launches, route = value.data_ptr() == x.data_ptr(), list[tuple[Launch, tuple[int, ...]]](), ""
+    reads, route = value.data_ptr() == x.data_ptr(), ""
+    launches, shapes = list[Launch](), list[tuple[int, ...]]()
     for number, weight in enumerate(in_one_piece(weights, x.dtype)):
         a, b, _, d = weight.shape
         offset, after = (bias, activation) if number == len(weights) - 1 else (None, "")
         out = empty(value, a * b * d, last)
         product = grouped().bind_forward(value, weight, offset, options.precision, out, after)
-        launches.append((product.launch, memory_shape(a * b * d, x, last)))
+        launches.append(product.launch)
+        shapes.append(memory_shape(a * b * d, x, last))
         value, route = out, product.route
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
-    return GroupedStep(tuple(launches), reads, inplace, options, route)
+    return GroupedStep(tuple(launches), tuple(shapes), reads, inplace, options, route)

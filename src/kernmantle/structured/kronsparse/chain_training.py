@@ -14,10 +14,10 @@ import torch
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...config import current
-from ...runtime.dispatch import PLANS, bound
+from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.info import RunInfo
-from ...torch_ops.layout import in_order
+from ...torch_ops.saved import addresses, bound_pass, keep_pass
 from ...torch_ops.torch_private import plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
@@ -29,7 +29,7 @@ from ..mode_product.meeting_plan import made_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from .chain_batched import batched_seconds, is_batched
 from .chain_matrix import meeting
-from .chain_products import Backward, ChainByCapture, canonical, shaped
+from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
 _MOST_DENSE = 2**26
@@ -204,14 +204,16 @@ def _forward_seconds(
 class RecordedChain:
     """A chain whose gradients are recorded: its step is bound, and what the backward pass binds has it in its key.
 
-    ``backward`` has the passes that are prepared by the forward pass, by which gradients are needed.
+    ``wanted`` says of x, the bias and each weight whether its gradient is recorded. ``backward`` has the passes that
+    were bound for tensors in one piece, by which gradients are needed.
     """
 
     step: Step
     activation: str
     options: Options
     settings: tuple[Hashable, ...]
-    backward: dict[tuple[bool, ...], GroupedBackward] = field(default_factory=dict[Any, Any])
+    wanted: tuple[bool, ...]
+    backward: dict[tuple[bool, ...], Backward] = field(default_factory=dict[Any, Any])
 
     @property
     def route(self) -> str:
@@ -223,6 +225,16 @@ class RecordedChain:
         x, weights, bias, _ = tensors
         result = _apply(self, RunInfo() if numbers is None else numbers, x, bias, *weights)
         return ACTIVATIONS[self.activation](result) if self.activation else result
+
+    def read_by_gradients(self, x: torch.Tensor, weights: Sequence[torch.Tensor], saved: Saved) -> tuple[Maybe, ...]:
+        """Return the weights, x and what the step saves, None for what no gradient reads."""
+        wanted = self.wanted[2:]
+        if False not in wanted:
+            return *weights, x, *saved
+        source = x if any(wanted) else None
+        if self.step.saves_between:  # what precedes a factor is read by the gradient of its weights
+            saved = [each if needs else None for each, needs in zip(saved, wanted[1:], strict=True)]
+        return *weights, source, *saved
 
 
 def bind_recorded(
@@ -240,9 +252,9 @@ def bind_recorded(
 def _bind_kind(
     kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options
 ) -> RecordedChain:
-    own = current()
+    own, wanted = current(), tuple([each is not None and each.requires_grad for each in (x, bias, *weights)])
     step = bind_step(kind, x, weights, bias, options, x.requires_grad)
-    return RecordedChain(step, activation, options, (own.backend, own.precision))
+    return RecordedChain(step, activation, options, (own.backend, own.precision), wanted)
 
 
 class _Recorded(torch.autograd.Function):
@@ -256,45 +268,35 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, own: RecordedChain, info: RunInfo, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
     ) -> torch.Tensor:
         value, saved = own.step.forward(x, weights, bias, info)
-        needed = ctx.needs_input_grad[2:]
-        source = x
-        if False in needed[2:]:
-            source = x if any(needed[2:]) else None
-            if own.step.saves_between:  # what precedes a factor is read by the gradient of its weights
-                saved = [each if needs else None for each, needs in zip(saved, needed[3:], strict=True)]
-        backward = own.backward.get(needed)
-        ready = None if backward is None else backward.prepare(source, weights, saved, value)
-        ctx.own, ctx.context, ctx.ready = own, copy_context(), (needed, ready)
-        ctx.save_for_backward(*weights, source, *saved)
+        read = own.read_by_gradients(x, weights, saved)
+        before, launch = addresses(read), own.backward.get(own.wanted)
+        ctx.ready = launch.prepare(before, value) if isinstance(launch, GroupedBackward) else None
+        ctx.own, ctx.context, ctx.before = own, copy_context(), before
+        ctx.save_for_backward(*read)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         own: RecordedChain = ctx.own
-        grad, needed, tensors = grads[0], ctx.needs_input_grad[2:], ctx.saved_tensors
-        expected: tuple[bool, ...]
-        ready: ReadyBackward | None
-        expected, ready = ctx.ready
-        ctx.ready = (expected, None)  # a graph that is kept has it for its first pass
-        is_plain = not torch.is_grad_enabled() and plain(grads)
-        if ready is not None and is_plain and needed == expected and ready.fits(tensors, grad):
-            return None, None, *ready.run(grad)
-        end = len(needed) - 2
+        needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
+        ready: ReadyBackward | None = ctx.ready
+        ctx.ready = None  # a graph that is kept has it for its first pass
+        launch = bound_pass(own.backward, needed, ctx.before, tensors, grads)
+        if ready is not None and ready.own is launch:
+            return None, None, *ready.run(grads[0])
+        grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
-        # What is bound or recorded, is so in the configuration of the forward call: torch may run this in a thread of
-        # its own.
-        if not is_plain:
-            derivatives = partial(gradients, own.options, x, weights, grad, needed)
-            of_x, bias, found = ctx.context.copy().run(derivatives)
-            return None, None, of_x, bias, *found
-        key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
-        launch: Backward | None = PLANS.get(key)
         if launch is None:
-            make = partial(own.step.bind_backward, x, weights, saved, grad, needed)
-            launch = ctx.context.copy().run(bound, key, make)
-        if isinstance(launch, GroupedBackward) and all(each is None or in_order(each) for each in (*tensors, grad)):
-            own.backward[needed] = launch
-        of_x, bias, found = launch(x, weights, saved, grad)  # pyright: ignore[reportOptionalCall]
+            # What is bound or recorded, is so in the configuration of the forward call: torch may run this in a
+            # thread of its own.
+            context = ctx.context.copy()
+            if torch.is_grad_enabled() or not plain(grads):
+                of_x, bias, found = context.run(gradients, own.options, x, weights, grad, needed)
+                return None, None, of_x, bias, *found
+            key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
+            launch = context.run(bound, key, partial(own.step.bind_backward, x, weights, saved, grad, needed))
+            keep_pass(own.backward, needed, ctx.before, tensors, grads, launch)
+        of_x, bias, found = launch(x, weights, saved, grad)
         return None, None, of_x, bias, *found
 
 

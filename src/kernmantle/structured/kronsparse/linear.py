@@ -15,11 +15,11 @@ from ...config import current
 from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import autocasts
+from ...torch_ops.torch_private import is_autocast_on
 from .chain_autograd import bind_chain, chain, chain_key
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
-from .packed import ChainModule, PackedKSLinear, check_layer_input
+from .packed import ChainModule, PackedKSLinear, cast, check_layer_input
 from .pattern import KSPattern, check_chain, check_weights, positive
 from .picture import html
 from .projection import project
@@ -149,21 +149,21 @@ class KSLinear(ChainModule):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        check_layer_input(x)
         weights, options, own = self._factors(), self._options, self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if torch.compiler.is_compiling():
+            check_layer_input(x)
             check_weights(self.patterns, weights)
             own, checked, offset = check_types(x, weights, bias, self._names)
             check_features(own, self.patterns, options.batch_last)
             check_bias(offset, self.patterns[-1])
             return chain(own, checked, offset, check_activation(activation), options)
-        casts = autocasts(x.device)
-        if casts:
-            x, weights, bias = check_types(x, weights, bias, self._names)
-        key = chain_key(x, weights, bias, activation, options, None, None, self._form, casts)
+        if is_autocast_on():
+            x, weights, bias = cast(x, weights, bias, self._names)
+        key = chain_key(x, weights, bias, activation, options, None, None, self._form, True)
         found = None if key is None else PLANS.get(key)
         if found is None:
+            check_layer_input(x)
             check_weights(self.patterns, weights)
             x, weights, bias = check_types(x, weights, bias, self._names)
             check_features(x, self.patterns, options.batch_last)

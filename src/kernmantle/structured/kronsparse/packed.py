@@ -13,7 +13,7 @@ from ...config import current
 from ...errors import DtypeError, ParameterError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import autocasts
+from ...torch_ops.torch_private import autocasts, is_autocast_on
 from ..mode_product.pack import PackedChain
 from ..mode_product.torch_op import Options
 from .chain_autograd import bind_chain, chain, chain_key
@@ -34,6 +34,14 @@ def check_layer_input(x: Any) -> None:
         raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
     if x.layout is not torch.strided:
         unwrap(x, names=("x",))  # says so
+
+
+def cast(
+    x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, names: Sequence[str]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor], torch.Tensor | None]:
+    """Return what a layer takes where autocast is on, of the type that autocast asks for on their device."""
+    check_layer_input(x)
+    return check_types(x, weights, bias, names) if autocasts(x.device) else (x, weights, bias)
 
 
 class ChainModule(nn.Module):
@@ -161,18 +169,18 @@ class PackedKSLinear(ChainModule):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        check_layer_input(x)
         weights, bias, options, packed = self._weights, self._bias, self._options, self._packed
         if torch.compiler.is_compiling():
+            check_layer_input(x)
             own, weights, bias = check_types(x, weights, bias, self._names)
             check_features(own, self.patterns, options.batch_last)
             return chain(own, weights, bias, check_activation(activation), options)
-        casts = autocasts(x.device)
-        if casts:
-            x, weights, bias = check_types(x, weights, bias, self._names)
-        key = chain_key(x, weights, bias, activation, options, packed, is_cast=casts)
+        if is_autocast_on():
+            x, weights, bias = cast(x, weights, bias, self._names)
+        key = chain_key(x, weights, bias, activation, options, packed, is_cast=True)
         found = None if key is None else PLANS.get(key)
         if found is None:
+            check_layer_input(x)
             x, weights, bias = check_types(x, weights, bias, self._names)
             check_features(x, self.patterns, options.batch_last)
             options = options._replace(precision=current().precision or "")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from ...backends.cuda.launch import ReadyLaunch
-from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.cuda import bind_launch, index_of, limits
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cluster_plan import ClusterPlan, cluster_plan
@@ -53,8 +51,8 @@ def bind_cluster(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> Bound
     if loaded is None:
         return BoundCluster(str(plan), _nothing)
     rest = x.shape[1], x.stride(1), out.stride(1)
-    ready = ReadyLaunch(loaded[0], (*_OPERANDS * (0,), *rest), (0,), _OPERANDS)
-    return BoundCluster(str(plan), partial(start, ready, index, plan.blocks))
+    launch = bind_launch(loaded[0], (*_OPERANDS * (0,), *rest), (0,), _OPERANDS, index, plan.blocks)
+    return BoundCluster(str(plan), launch)
 
 
 def _nothing(_: tuple[int, ...]) -> None:

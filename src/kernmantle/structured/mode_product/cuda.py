@@ -12,13 +12,13 @@ import torch
 
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.device import gpu
-from ...backends.cuda.launch import Kernel, ReadyLaunch
+from ...backends.cuda.launch import BoundLaunch, Kernel
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime import dispatch
 from ...runtime.cache import current_cache
 from ...runtime.kernel_store import collecting, loaded
 from ...torch_ops.call_key import program_key
-from ...torch_ops.cuda import index_of, job_for, limits, start
+from ...torch_ops.cuda import bind_launch, index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.tuned_tiles import session
@@ -286,12 +286,12 @@ def bind_gradient(
     slots = chosen.slots(pattern, groups, batch, limits(index))
     blocks, shape = chosen.tiles(pattern, groups) * slots, (slots, groups, *pattern)
     rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
-    ready = None if loaded is None else _ready(loaded[0], 3, rest)
+    ready = None if loaded is None else _ready(loaded[0], 3, rest, index, blocks)
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         parts = allocate(shape, torch.float32, x.device)
         if ready is not None:
-            start(ready, index, blocks, (x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
+            ready((x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
         total = parts[0] if slots == 1 else parts.sum(0)
         return total if x.dtype == torch.float32 else total.to(x.dtype)
 
@@ -321,15 +321,16 @@ def _wide(
     image_bytes = -(-chosen.image_bytes(problem) // _ALIGNED) * _ALIGNED
     whole = (image_bytes + 4 * chosen.scales(problem),)
     units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
-    ready_prepare = _ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides))
-    ready = _ready(kernel, 6, (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides))
+    ready_prepare = _ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides), index, units)
+    rest = problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides
+    ready = _ready(kernel, 6, rest, index, blocks)
     arrangement = chosen.arrangement(problem)
 
     def made(weight: torch.Tensor) -> torch.Tensor:
         """Return the weights in the order in which the kernel reads them, and their scales."""
         image = allocate(whole, torch.uint8, weight.device)
         at = image.data_ptr()
-        start(ready_prepare, index, units, (weight.data_ptr(), at, at + image_bytes))
+        ready_prepare((weight.data_ptr(), at, at + image_bytes))
         return image
 
     def run(
@@ -337,8 +338,7 @@ def _wide(
     ) -> None:
         image = made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
         image_at, bias_at = image.data_ptr(), 0 if bias is None else bias.data_ptr()
-        addresses = x.data_ptr(), weight.data_ptr(), image_at, bias_at, image_at + image_bytes, out.data_ptr()
-        start(ready, index, blocks, addresses)
+        ready((x.data_ptr(), weight.data_ptr(), image_at, bias_at, image_at + image_bytes, out.data_ptr()))
 
     return run
 
@@ -361,12 +361,12 @@ def _streamed(
     )
     if loaded is None:
         return None
-    blocks = chosen.blocks(problem)
-    ready = _ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, 0, *strides))
+    rest = problem.batch, *problem.pattern, 0, 0, *strides
+    ready = _ready(loaded[0], 6, rest, index, chosen.blocks(problem))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
         x = x.contiguous() if copied else x
-        start(ready, index, blocks, _pointers(x, weight, bias, out))
+        ready(_pointers(x, weight, bias, out))
 
     return run
 
@@ -413,17 +413,17 @@ def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int
     if loaded is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))
-    ready = _ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides))
+    ready = _ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
-        start(ready, index, blocks, _pointers(x, weight, bias, out))
+        ready(_pointers(x, weight, bias, out))
 
     return run
 
 
-def _ready(kernel: Kernel, addresses: int, rest: tuple[int, ...]) -> ReadyLaunch:
+def _ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int, blocks: int) -> BoundLaunch:
     """Return launches on so many addresses, behind which the arguments are always the same."""
-    return ReadyLaunch(kernel, (*addresses * (0,), *rest), (0,), addresses)
+    return bind_launch(kernel, (*addresses * (0,), *rest), (0,), addresses, index, blocks)
 
 
 def _pointers(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor) -> tuple[int, ...]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from ...backends.cuda.launch import ReadyLaunch
-from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.cuda import bind_launch, index_of, limits
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cuda import OVERLAPPED, load
@@ -161,8 +159,8 @@ def bind_products(
     for numbers, count in launches:
         starts.append(len(arguments))
         arguments += (*_OPERANDS * (0,), *numbers, count)
-    ready = ReadyLaunch(loaded[0], arguments, starts, _OPERANDS)
-    return BoundProducts(str(chosen), tuple(products), partial(start, ready, index, blocks))
+    launch = bind_launch(loaded[0], arguments, starts, _OPERANDS, index, blocks)
+    return BoundProducts(str(chosen), tuple(products), launch)
 
 
 def _nothing(_: Addresses) -> None:

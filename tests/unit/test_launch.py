@@ -116,37 +116,6 @@ def test_threads_do_not_write_each_others_arguments(notes):
     assert sorted(found) == [(0,), (1,), (2,), (3,)]
 
 
-def test_a_ready_launch_writes_its_addresses_and_nothing_else(notes):
-    kernel = launch.Kernel(b"code", "entry", 128, 64)
-    ready = launch.ReadyLaunch(kernel, (0, 0, -5, 0.25, 0, 0, 2**50), (0, 4), 2)
-    kernel(0, 7, 9, (1, 2, 3, 4, 5, 6, 7, 8, 9))
-    for addresses in ((10, 11, 12, 13), (2**47, 0, 3, 4)):
-        ready(0, 7, 10, addresses)
-        first, second, third, fourth = addresses
-        data = struct.pack("=qqqdqqq", first, second, -5, 0.25, third, fourth, 2**50)
-        assert notes.launches[-1] == (7, (10, 1, 1), (128, 1, 1), 64, [], data)
-
-
-def test_a_ready_launch_goes_to_the_stream_and_device_of_the_call(notes, monkeypatch):
-    prepared = []
-    kernel = launch.Kernel(b"code", "entry", 128)
-    monkeypatch.setattr(kernel, "_prepare", lambda device: (prepared.append(device), kernel._ready.add(device)))
-    ready = launch.ReadyLaunch(kernel, (0, 3), (0,), 1)
-    for device, stream, blocks in [(0, 7, 10), (0, 7, 10), (1, 7, 10), (1, 8, 10), (0, 7, 11)]:
-        ready(device, stream, blocks, (5,))
-        assert notes.launches[-1][:2] == (stream, (blocks, 1, 1))
-    assert prepared == [0, 1]
-
-
-def test_a_ready_launch_that_is_refused_names_the_kernel(notes):
-    ready = launch.ReadyLaunch(launch.Kernel(b"code", "entry", 32, title="rows of 8"), (0, 3), (0,), 1)
-    notes.status = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-    with pytest.raises(LaunchError, match="'rows of 8' did not start with 5 blocks of 32 threads"):
-        ready(0, 3, 5, (1,))
-    with pytest.raises(LaunchError, match="4104 bytes of arguments"):
-        launch.ReadyLaunch(launch.Kernel(b"code", "entry", 32), (1,) * 513, (0,), 1)
-
-
 class Host:
     """Devices and streams as torch has them: one device is current, each has its current stream."""
 

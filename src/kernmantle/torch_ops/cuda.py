@@ -12,7 +12,7 @@ import torch
 from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
-from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue, ReadyLaunch
+from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
@@ -142,7 +142,7 @@ def scratch(size: int, device: torch.device, need: str, instead: str) -> torch.T
         raise OutOfMemoryError(said) from error
 
 
-def start(kernel: Kernel | ReadyLaunch, index: int, blocks: int, arguments: Sequence[Any]) -> None:
+def start(kernel: Kernel, index: int, blocks: int, arguments: Sequence[Any]) -> None:
     """Launch on torch's current stream of a device."""
     own = THREADS.arguments
     if not own.is_entered:

@@ -209,47 +209,6 @@ class Kernel:
         )
 
 
-class ReadyLaunch:
-    """Launches of a kernel on so many blocks, whose arguments but for groups of addresses never change.
-
-    It is called as a kernel is, with the addresses alone.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    arguments : sequence of numbers
-        Its arguments, with any integers where the addresses go.
-    starts : sequence of int
-        Where each group of addresses begins.
-    group : int
-        Addresses in a group.
-    """
-
-    def __init__(self, kernel: Kernel, arguments: Sequence[Any], starts: Sequence[int], group: int) -> None:
-        packed = kernel.packing(arguments)
-        self._kernel, self._ready, self._size = kernel, packed.pack(*arguments), packed.size
-        self._pack = struct.Struct(f"={group}q").pack_into
-        self._groups = tuple([(8 * start, slice(number * group, (number + 1) * group))
-                              for number, start in enumerate(starts)])  # fmt: skip
-        self._last: tuple[Any, ...] = (-1, -1, -1, None)
-
-    def __call__(self, device: int, stream: int, blocks: int, addresses: Sequence[int]) -> None:
-        """Launch on the stream of that handle, which belongs to the device that is current."""
-        kernel, last = self._kernel, self._last
-        if last[0] != blocks or last[1] != stream or last[2] != device:
-            last = self._last = (blocks, stream, device, kernel.configure(device, stream, blocks))
-        own, pack = THREADS.arguments, self._pack
-        values = own.values
-        own.memory[: self._size] = self._ready
-        for offset, group in self._groups:
-            pack(values, offset, *addresses[group])
-        own.size.value = self._size
-        (status,) = kernel.launch(last[3], kernel.handle, 0, own.address)
-        if status:
-            kernel.refuse(status, blocks)
-
-
 class BoundLaunch:
     """Launches of a kernel on so many blocks of a device, whose arguments but for groups of addresses never change.
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from ...backends.cuda.launch import ReadyLaunch
-from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.cuda import bind_launch, index_of, limits
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cuda import OVERLAPPED, load
@@ -107,8 +105,7 @@ def _launch(
     )  # fmt: skip
     if loaded is None:
         return _nothing
-    ready = ReadyLaunch(loaded[0], (*operands * (0,), *rest), (0,), operands)
-    return partial(start, ready, index, blocks)
+    return bind_launch(loaded[0], (*operands * (0,), *rest), (0,), operands, index, blocks)
 
 
 def _nothing(_: tuple[int, ...]) -> None:

@@ -1,8 +1,8 @@
 """Backward passes that a call binds once, found again by where the tensors lie that its forward pass saved.
 
-A pass is bound for tensors of one layout. It fits those of another backward pass of the same call where each of them is
-in one piece and lies where it lay, and each cotangent is in one piece. Addresses alone are not enough: a hook that keeps
-tensors elsewhere may bring them back to their memory in another order.
+A pass is bound for tensors of one layout. It fits those of another backward pass of the same call where each of them
+is in one piece and lies where it lay, and each cotangent is in one piece. Addresses alone are not enough: a hook that
+keeps tensors elsewhere may bring them back to their memory in another order.
 """
 
 from __future__ import annotations

@@ -103,6 +103,11 @@ struct ColumnRows : ValueRows<Body, Tile> {
     }
     __device__ __forceinline__ void multiply_points(int stage) { multiply(stages + stage * STAGE, rows + group * (64 * Points::ROW)); }
 
+    // Every thread that has read says so, and its reads come before later copies.
+    __device__ __forceinline__ void release(int stage) const {
+        ptx::fence_proxy_async();
+        ptx::mbarrier_arrive(empty + 8 * stage);
+    }
     __device__ __forceinline__ void pass_on() const { score_pass_issue(group + 1 == GROUPS ? 0 : group + 1); }
 
     // Before the first tile, entries of 0 are multiplied with its rows of v.
@@ -128,7 +133,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
             Base::fence_scores();
             make_tile(stage.at, t, m0);
             add_values();
-            if (t > spans.begin) ptx::mbarrier_arrive(empty + 8 * before);  // every thread that has read
+            if (t > spans.begin) release(before);
             if (t % SCORE_RUN == 0) Base::template flush_sums<false>(first);
             pack_entries();
             before = stage.at;
@@ -138,7 +143,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
         multiply_values(values_of(before));
         pass_on();
         add_values();
-        ptx::mbarrier_arrive(empty + 8 * before);
+        release(before);
         if (!FRAGMENTS) ptx::mbarrier_arrive(rows_empty);
         return true;
     }

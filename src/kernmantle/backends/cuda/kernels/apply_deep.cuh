@@ -132,7 +132,8 @@ struct DeepRows : ValueRows<Body, Tile> {
                     Base::pack_entries();
                     Base::multiply_values(values);
                     Base::add_values();
-                    ptx::mbarrier_arrive(values_empty);  // every thread, after what it read
+                    ptx::fence_proxy_async();  // what a thread has read comes before later copies
+                    ptx::mbarrier_arrive(values_empty);
                     if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(pass * Tile::COLUMNS);
                 }
                 const Share share = score_share<Tile>(g);

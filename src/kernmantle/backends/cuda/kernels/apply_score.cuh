@@ -246,10 +246,14 @@ struct Score : ScoreRows<Body, Tile> {
     __device__ __forceinline__ void pass_issue(int to) const {
         if (Tile::IN_ORDER) score_pass_issue(to);
     }
-    // Leaves what came with a tile; every thread that has read of some tiles says so.
-    __device__ __forceinline__ void leave(int& side_at) const {
-        if (side_at % SCORE_FREED == SCORE_FREED - 1) ptx::mbarrier_arrive(sides_empty + 8 * (side_at / SCORE_FREED));
-        if (++side_at == SIDES) side_at = 0;
+    // Frees what came with the tiles before this one, some at a time: every thread says so, and its reads come before later copies.
+    // While products are under way that costs nothing.
+    __device__ __forceinline__ void free_sides(int side_at, bool& reads) const {
+        if (side_at % SCORE_FREED == 0 && reads) {
+            ptx::fence_proxy_async();
+            ptx::mbarrier_arrive(sides_empty + 8 * ((side_at ? side_at : SIDES) / SCORE_FREED - 1));
+        }
+        reads = true;
     }
 
     __device__ __forceinline__ void consume() {
@@ -259,6 +263,7 @@ struct Score : ScoreRows<Body, Tile> {
         if constexpr (Body::SCALES) factor = Body::scale(fixed, g.number);
         Stage<STAGES> tile;
         int side_at = 0;
+        bool reads = false;
         if (group == GROUPS - 1) pass_issue(0);
 #pragma unroll 1
         for (int c = 0; c < (Body::WEIGHTED ? (int)g.size[ROLE_L] : 1); c += GROUP) {
@@ -276,6 +281,7 @@ struct Score : ScoreRows<Body, Tile> {
                     await_issue(group);
                     multiply(tile.at);
                     pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    free_sides(side_at, reads);
                     settle();
                     const float* side = sides + side_at * SIDE;
                     const i64 left = g.size[ROLE_N] - (i64)t * BN;
@@ -292,7 +298,7 @@ struct Score : ScoreRows<Body, Tile> {
                             for (int e = 0; e < CHAINS; ++e) add(total[q][h], part[q][h][e]);
                     if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
                     tile.advance();
-                    leave(side_at);
+                    if (++side_at == SIDES) side_at = 0;
                     if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush();
                 }
                 const Share share = score_share<Tile>(g);

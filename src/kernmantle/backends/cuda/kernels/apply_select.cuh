@@ -157,6 +157,7 @@ struct Minima {
                 if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
                 tile.advance();
                 reduce(sides + side_at * SELECT_SIDE, to + t * TILE_GROUPS, pitch);
+                ptx::fence_proxy_async();  // reads come before later copies
                 __syncwarp();
                 if (lane == 0) ptx::mbarrier_arrive(sides_empty + 8 * side_at);
                 if (++side_at == SIDES) side_at = 0;

@@ -159,6 +159,7 @@ struct DeepMinima : RowsOfGroup<Body> {
                 const float* side = sides + side_at * SIDE;
 #pragma unroll
                 for (int half = 0; half < 2; ++half) reduce(side, half, unit, to + t * (2 * TILE_GROUPS), pitch);
+                ptx::fence_proxy_async();  // reads come before later copies
                 __syncwarp();
                 if (lane == 0) ptx::mbarrier_arrive(sides_empty + 8 * side_at);
                 if (++side_at == SIDES) side_at = 0;

@@ -176,6 +176,13 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
             }
     }
 
+    // Frees a stage that the warp has read, whose reads come before later copies: while products are under way that costs nothing.
+    __device__ __forceinline__ void release(int at) const {
+        ptx::fence_proxy_async();
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(empty + 8 * at);
+    }
+
     __device__ __forceinline__ void consume() {
         const auto p = origin();
         fixed = Body::fixed(g, p);
@@ -193,6 +200,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
                 const int now = stage.at;
                 const unsigned values = tiles + now * Tile::BYTES;
                 multiply(first, values);
+                if (t > spans.begin) release(stage.at == 0 ? STAGES - 1 : stage.at - 1);
                 fill(second, sides + now * SIDE + 64);
                 add(first.unit);
                 multiply(second, values + Tile::PIECE);
@@ -201,8 +209,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
                 if (more) ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
                 fill(first, sides + (more ? stage.at : now) * SIDE);
                 add(second.unit);
-                __syncwarp();
-                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * now);
+                if (!more) release(now);
                 if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(0);
             }
             const Share share = score_share<Tile>(g);

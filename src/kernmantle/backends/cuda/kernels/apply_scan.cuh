@@ -46,12 +46,16 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
     const int lane = threadIdx.x % 32, part = lane % LANES, which = lane / LANES, count = (int)g.size[ROLE_L];
     const i64 warps = (i64)gridDim.x * Tile::WARPS, warp = (i64)blockIdx.x * Tile::WARPS + threadIdx.x / 32;
     const i64 depth = g.size[ROLE_K], rows = g.size[ROLE_M], last = g.size[ROLE_N] - 1, chunks = ceil_div(g.size[ROLE_N], 32);
+    const i64 apart = TOGETHER * g.stride[Y::PORT][ROLE_N];
     const Coord p = {0, 0, 0, 0, 0, 0};
     u64 best[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) best[r] = ~0ull;
 #pragma unroll 1
     for (i64 chunk = warp; chunk < chunks; chunk += warps) {
+        // the last 32 columns are whole too: some of them come twice, but count once
+        const i64 first = chunk * 32 < last - 31 ? chunk * 32 : last - 31;
+        const typename Y::T* columns = row_of<Y>(g, p, first + which);
         typename Body::Registers s[R][EACH];
 #pragma unroll
         for (int r = 0; r < R; ++r)
@@ -67,10 +71,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
             for (int start = 0; start < EACH; start += AHEAD) {
                 float y[AHEAD][NUMBERS];
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-                    const i64 n = chunk * 32 + TOGETHER * (start + i) + which;
-                    read_along_k<Y, WHOLE_STEP>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
-                }
+                for (int i = 0; i < AHEAD; ++i) read_along_k<Y, WHOLE_STEP>(y[i], columns + (start + i) * apart, g, k);
 #pragma unroll
                 for (int v = 0; v < NUMBERS; ++v) {
                     if (!WHOLE_STEP && k + v >= depth) continue;
@@ -89,7 +90,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
 #pragma unroll 1
         for (; k + 64 <= depth; k += 64) add(Index<1>(), k + NUMBERS * part);
         if (k < depth) add(Index<0>(), k + NUMBERS * part);
-        const i64 n = chunk * 32 + TOGETHER * part + which;
+        const i64 n = first + TOGETHER * part + which;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -103,8 +104,8 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
                     Body::merge(s[r][i], other);
                 }
             }
-            const bool inside = n <= last && r < rows;
-            const u64 fresh = inside ? entry_key<Body>(g, p, r < rows ? r : 0, n <= last ? n : last, s[r][0]) : ~0ull;
+            const bool counts = n >= chunk * 32 && r < rows;
+            const u64 fresh = counts ? entry_key<Body>(g, p, r < rows ? r : 0, n, s[r][0]) : ~0ull;
             const u64 worst = __shfl_sync(WHOLE, best[r], count - 1);
             if (__any_sync(WHOLE, fresh < worst)) best[r] = merge_lanes(best[r], fresh, lane);
         }
@@ -120,7 +121,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
 template <class Body, class Tile>
 __device__ __forceinline__ void select_scanned(const typename Body::Args& g) {
     constexpr unsigned WHOLE = 0xffffffffu;
-    constexpr int WARPS = Tile::WARPS;
+    constexpr int WARPS = Tile::WARPS, AHEAD = 8;
     __shared__ u64 queues[WARPS][64], lists[WARPS][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = (int)g.size[ROLE_L];
     const u64* from = (const u64*)g.work;
@@ -129,17 +130,24 @@ __device__ __forceinline__ void select_scanned(const typename Body::Args& g) {
     u64 best = ~0ull;
     int waiting = 0;
 #pragma unroll 1
-    for (i64 base = 32 * warp; base < keys; base += 32 * WARPS) {
-        const u64 key = base + lane < keys ? from[base + lane] : ~0ull, worst = __shfl_sync(WHOLE, best, count - 1);
-        const unsigned all = __ballot_sync(WHOLE, key < worst);
-        if (key < worst) queues[warp][waiting + __popc(all & ((1u << lane) - 1))] = key;
-        waiting += __popc(all);
-        __syncwarp();
-        if (waiting >= 32) {
-            waiting -= 32;
-            best = merge_lanes(best, queues[warp][waiting + lane], lane);
+    for (i64 base = 32 * warp + lane; base - lane < keys; base += 32 * WARPS * AHEAD) {
+        u64 key[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) key[i] = base + 32 * WARPS * i < keys ? from[base + 32 * WARPS * i] : ~0ull;
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            const u64 worst = __shfl_sync(WHOLE, best, count - 1);
+            const unsigned all = __ballot_sync(WHOLE, key[i] < worst);
+            if (all == 0) continue;
+            if (key[i] < worst) queues[warp][waiting + __popc(all & ((1u << lane) - 1))] = key[i];
+            waiting += __popc(all);
+            __syncwarp();
+            if (waiting >= 32) {
+                waiting -= 32;
+                best = merge_lanes(best, queues[warp][waiting + lane], lane);
+            }
+            __syncwarp();
         }
-        __syncwarp();
     }
     best = merge_lanes(best, lane < waiting ? queues[warp][lane] : ~0ull, lane);
     lists[warp][lane] = best;

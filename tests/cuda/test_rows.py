@@ -38,7 +38,7 @@ def test_runs_give_the_same_bits_again() -> None:
 
 
 @pytest.mark.parametrize(("spread", "middle"), [(1.0, 0.0), (1.0, 100.0), (20.0, 0.0)])
-@pytest.mark.parametrize("k", [3, 10])
+@pytest.mark.parametrize("k", [2, 3, 4, 10])
 def test_long_passes_agree_where_points_are_small_and_where_not(k: int, spread: float, middle: float) -> None:
     import torch
 
@@ -58,8 +58,8 @@ def test_long_passes_agree_where_points_are_small_and_where_not(k: int, spread: 
     assert_close(found[some], exact, depth=100_000, magnitude=entries)
 
 
-@pytest.mark.parametrize("distance", [1.0, 3.2, 3.5, 9.0, 40.0])
-@pytest.mark.parametrize("k", [3, 10])
+@pytest.mark.parametrize("distance", [1.0, 4.6, 6.4, 9.0, 26.0, 40.0])
+@pytest.mark.parametrize("k", [2, 3, 4, 10, 15])
 def test_close_points_far_from_their_middle_keep_their_digits(k: int, distance: float) -> None:
     """Squared distances by norms and products lose digits with the distance from the middle; differences do not."""
     import torch
@@ -76,3 +76,20 @@ def test_close_points_far_from_their_middle_keep_their_digits(k: int, distance: 
     entries = (-(x[:, None].double() - y[None].double()).square().sum(-1) / 2).exp()
     terms = (entries.square() @ v.double().square()).sqrt()
     assert (found.double() - entries @ v.double()).norm() <= 1e-6 * terms.norm()
+
+
+@pytest.mark.parametrize("size", [1e-37, 1e24, 1e34])
+@pytest.mark.parametrize("k", [3, 10])
+def test_weights_of_any_size_keep_their_digits(k: int, size: float) -> None:
+    """Sums without the norms of rows are up to 2^31 times as large as results."""
+    import torch
+
+    import kernmantle as km
+
+    generator = torch.Generator("cuda").manual_seed(k)
+    x, y = (0.5 * torch.randn(9000, k, device="cuda", generator=generator) for _ in range(2))
+    x[:50] *= 4.5 / x[:50].norm(dim=1, keepdim=True)
+    v = size * torch.rand(9000, 1, device="cuda", generator=generator)
+    found = km.Gaussian(1.0).matmul(x, y, v)
+    exact = (-(x[:, None].double() - y[None].double()).square().sum(-1) / 2).exp() @ v.double()
+    assert ((found.double() - exact).abs() <= 3e-6 * exact + 1e-42).all()

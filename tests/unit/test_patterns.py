@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernmantle.compiler.lower import lower
-from kernmantle.compiler.patterns import matmul, squared_differences
+from kernmantle.compiler.patterns import SCALED, is_proportional, matmul, squared_differences
 from kernmantle.ir.definition import bind, define
+from kernmantle.ir.node import Node, var
 
 PRODUCTS = [
     ("mk,nk->mn", lambda a, b: a * b, None),
@@ -107,3 +108,22 @@ def test_no_squares(equation, function, reduce):
 
 def test_squares_in_float64_are_left_as_they_are():
     assert squared_differences(_nest(*SQUARES[0][:2], "sum", "f64")) is None
+
+
+EXPONENTIAL = Node("exp2", (Node("neg", (var(SCALED),)),))
+
+
+@pytest.mark.parametrize(
+    ("output", "there"),
+    [
+        (EXPONENTIAL, True),
+        (Node("neg", (Node("mul", (var("f0"), EXPONENTIAL)),)), True),
+        (Node("mul", (Node("mul", (EXPONENTIAL, var("u"))), var("f0"))), True),
+        (Node("mul", (EXPONENTIAL, EXPONENTIAL)), False),
+        (Node("add", (EXPONENTIAL, var("u"))), False),
+        (Node("mul", (EXPONENTIAL, Node("exp2", (var("u"),)))), False),
+        (Node("rcp", (EXPONENTIAL,)), False),
+    ],
+)
+def test_entries_proportional_to_one_exponential_are_found(output: Node, there: bool) -> None:
+    assert is_proportional(output) is there

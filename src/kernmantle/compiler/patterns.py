@@ -307,3 +307,15 @@ def scale(nest: Nest, output: Node, uniform: Collection[str]) -> Scale | None:
 
     (root,) = rewrite([output], lambda leaf: leaf, replaced)
     return None if "s0" in variables([root]) else Scale(factor, power, root)
+
+
+def is_proportional(output: Node) -> bool:
+    """Return whether an entry by ``scale`` is its only exponential, of base 2, times what does not read the sum."""
+    if sum(node.op == "exp2" for node in postorder([output])) != 1:
+        return False
+    while output.op != "exp2":
+        readers = [each for each in output.args if SCALED in variables([each])]
+        if output.op not in ("mul", "neg") or len(readers) != 1:
+            return False
+        (output,) = readers
+    return True

@@ -107,6 +107,11 @@ struct Apply : Body {
         const C t1 = km::exp2_fast(t0);
         return t1;
     }
+    static __device__ __forceinline__ C polynomial_entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const C* cells, const Registers& s) {
+        const C t0 = -s.r0;
+        const C t1 = km::exp2_polynomial(t0);
+        return t1;
+    }
     static constexpr bool SELECTS = false;
     static constexpr bool LARGEST = false;
     static constexpr bool WEIGHTED = true;

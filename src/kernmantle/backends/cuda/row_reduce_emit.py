@@ -84,6 +84,16 @@ class ApproximateEmitter(ExpressionEmitter):
         return super()._operation(node)
 
 
+class PolynomialEmitter(ApproximateEmitter):
+    """Statements whose exponentials leave the special function unit to others."""
+
+    def _operation(self, node: Node) -> Typed:
+        if node.op == "exp2":
+            (text, kind) = self._emitted[id(node.args[0])]
+            return f"km::exp2_polynomial({cast((text, kind), 'value')})", "value"
+        return super()._operation(node)
+
+
 def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
     return (ApproximateEmitter if plan.approximate else ExpressionEmitter)(names, True, approximate=plan.approximate)
 
@@ -144,7 +154,11 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
     root = "f" if found.degree == 1 or plan.form in _SCORES else "km::sqrt(f)"
     fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
     code += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
-    return code + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
+    names |= {SCALED: names["s0"]}
+    code += _making(plan, "scaled_entry", found.output, names, finished)
+    if plan.expands:
+        code += _making(plan, "polynomial_entry", found.output, names, finished, PolynomialEmitter(names, True))
+    return code
 
 
 def _ordered(plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str, Typed]) -> list[str]:
@@ -172,8 +186,15 @@ def _slope(
     return code + function(head, [*writer.code, f"return {cast(value, 'value')};"])
 
 
-def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
-    writer = _writer(plan, names)
+def _making(
+    plan: CudaRowPlan,
+    name: str,
+    output: Node,
+    names: dict[str, Typed],
+    finished: list[str],
+    writer: ExpressionEmitter | None = None,
+) -> list[str]:
+    writer = writer or _writer(plan, names)
     (value,) = writer.expressions([output])
     ends_of = ", ".join(f"const C* {name.lower()}s" for name in _ENDS)
     head = f"C {name}(const Fixed& fixed, const Numbers& number, {ends_of}, const Registers& s)"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ...compiler.hoist import fold
 from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
-from ...compiler.patterns import scale, squared_differences
+from ...compiler.patterns import is_proportional, scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
 from .columns_plan import columns_tile, columns_tiles
@@ -201,7 +201,7 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
 
 
 def _expands(rows: RowNest, depth: int) -> bool:
-    """Return whether entries are exponentials of squared distances of several numbers, and are only added up."""
+    """Return whether entries are proportional to exponentials of squared distances, and are only added up."""
     nest = rows.matrix
     if depth < 2:  # one difference takes no more operations than a product and two norms: 2.64 ms, not 2.72
         return False
@@ -210,7 +210,8 @@ def _expands(rows: RowNest, depth: int) -> bool:
         return False
     uniform = [*nest.numbers, *(port.name for port in nest.operands if not port.roles)]
     folded = fold(nest.outputs, uniform, letter="f")
-    return nest.precision != "ieee" and scale(nest, folded.outputs[0], {*uniform, *folded.names}) is not None
+    found = None if nest.precision == "ieee" else scale(nest, folded.outputs[0], {*uniform, *folded.names})
+    return found is not None and is_proportional(found.output)
 
 
 def _is_tabled(nest: Nest) -> bool:

@@ -25,6 +25,17 @@ struct Working : Arguments {
 KM_DEVICE float exp2_fast(float a) {
     return ptx::ex2_approx_ftz(a);
 }
+// 2^a within 2^-22 relative by float32's own instructions, of -126 to 127: 2^a = 2^(a - n) 2^n, n the integer nearest to a.
+KM_DEVICE float exp2_polynomial(float a) {
+    constexpr float SHIFT = 12582912.0f;  // 1.5 * 2^23: integers are the last bits of what is added to it
+    const float shifted = a + SHIFT, rest = a - (shifted - SHIFT);
+    float power = fma(0.00132647273f, rest, 0.00967151299f);
+    power = fma(power, rest, 0.0555073358f);
+    power = fma(power, rest, 0.240222424f);
+    power = fma(power, rest, 0.693147004f);
+    power = fma(power, rest, 1.0f);
+    return __int_as_float(__float_as_int(power) + (__float_as_int(shifted) << 23));
+}
 KM_DEVICE float rcp_fast(float a) {
     return ptx::rcp_approx(a);
 }

@@ -2,8 +2,9 @@
 // operands that belong to them, pass through shared memory, where all lanes read the same one at once. Sums in float32 of
 // THIN_RUN columns are added up in global memory, so that rounding does not add up with all of them.
 //
-// Where a body EXPANDS, entries are exponentials of squared distances s, and scaled points are small, s is a sum of the squared
-// norm of x, of that of y, which is staged, and of K products: as many instructions fewer as there are positions of k.
+// Where a body EXPANDS, entries are exponentials of squared distances, |x|^2 + |y|^2 - 2 x y. Of points near the origin K products
+// with y are added to - |y|^2, which is staged, and sums of a stage are multiplied with the exponential of - |x|^2 once: no
+// operation more than those of a product, where differences take K more. Of points further away, differences are taken.
 #pragma once
 #include "apply.cuh"
 #include "gram.cuh"
@@ -18,7 +19,9 @@ struct ApplyThin {
     static constexpr int THREADS = THREADS_, R = R_, DEPTH = DEPTH_, STAGE = STAGE_, UNROLL = UNROLL_;
     static constexpr int BM = THREADS * R, BN = STAGE;
 };
-// What is staged of a row of y: its entries, its squared norm where distances are products, the ends that entries of the matrix
+// How entries are made: as they are written, of scaled numbers, or of these without the norms of rows.
+enum Entries { WRITTEN, SCALED, EXPANDED };
+// What is staged of a row of y: its entries, its squared norm negated where distances are products, the ends that entries of the matrix
 // read, its row of v.
 template <class Body, class Tile>
 struct Staged {
@@ -43,12 +46,17 @@ struct Thin {
 
     static constexpr bool FLUSHES = Body::SUMS && sizeof(C) == 4;
     // Tiles between two times that sums are moved.
-    static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 ? THIN_RUN / Tile::STAGE : 1;
+    static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 && !Body::EXPANDS ? THIN_RUN / Tile::STAGE : 1;
 
-    // How large numbers of rows may be, in units of the exponent, for their rounding to be no more than that of their sums; and how
-    // large squared norms, where distances are products: half a unit in the last place of 8 is 2^-22, and sums of two norms and K
-    // products of that size keep products of normal terms within 1e-6 of their norm (0045).
-    static constexpr float LIMIT = 8.0f / Extent<K>::value, FARTHEST = 8.0f;
+    // How large numbers of rows may be, in units of the exponent, for their rounding to be no more than that of their sums.
+    static constexpr float LIMIT = 8.0f / Extent<K>::value;
+    // How large squared norms may be, where distances are products and where they are differences of scaled numbers, and weights of
+    // products: K sums of a size below 32, or 16, keep products of normal terms within 1e-6 of their norm (0045), no exponential
+    // of them is below the normal numbers, and sums of a stage are finite.
+    static constexpr float LARGEST_NORM = K <= 3 ? 31.0f : 16.0f, FARTHEST = 512.0f, HEAVIEST = 1e25f;
+    // Rows of a thread whose exponentials are polynomials, as the special function unit takes 8 cycles for those of a warp, where all
+    // else takes fewer (0052).
+    static constexpr int POLYNOMIALS = Body::EXPANDS && R == 8 && K + GROUP == 3 ? 2 : 0;
     // Columns whose mean is the origin of distances by products, two of each lane.
     static constexpr int SAMPLE = 64;
 
@@ -57,12 +65,13 @@ struct Thin {
     Coord p;
     C scale;
     typename Body::Fixed fixed;
-    C norms[Body::EXPANDS ? R : 1];
+    C factor[Body::EXPANDS ? R : 1];
+    bool rows_expand, expanded;  // of a warp: whether its rows are near the origin, and its sums without their norms
     C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::VECTORS>::value];
     Running running[GROUP][R];
     C worst[R];
 
-    __device__ __forceinline__ Thin(const Args& g_, C* origin_) : g(g_), origin(origin_), scale(0) {}
+    __device__ __forceinline__ Thin(const Args& g_, C* origin_) : g(g_), origin(origin_), scale(0), rows_expand(false), expanded(false) {}
     __device__ __forceinline__ i64 row(int r) const { return p.m + r * Tile::THREADS + threadIdx.x; }
 
     // Writes the mean of some columns to shared memory. All threads of the block wait for it.
@@ -85,10 +94,17 @@ struct Thin {
         __syncthreads();
     }
 
+    __device__ __forceinline__ C scaled(C value, int k) const { return ((double)value - (double)origin[k]) * (double)scale; }
+    // 2^-a, by the special function unit and what its argument lost by rounding.
+    static __device__ __forceinline__ C reciprocal_power(double a) {
+        const C rounded = a, power = exp2_fast(-rounded);
+        return fma(power, C(-0.693147181) * C(a - rounded), power);
+    }
+
     // Rows of x, times the scale where there is one; whether they are small enough for it.
     __device__ __forceinline__ bool read_rows() {
         const typename X::T* base = (const typename X::T*)g.pointer[X::PORT] + batch_offset(g, X::PORT, p);
-        bool small = true;
+        bool small = true, expands = true;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const i64 m = row(r) < g.size[ROLE_M] ? row(r) : g.size[ROLE_M] - 1;
@@ -98,20 +114,22 @@ struct Thin {
                 x[k][r] = convert<C>(load_pack<typename X::T, 1>(base + m * g.stride[X::PORT][ROLE_M] + k * g.stride[X::PORT][ROLE_K]).v[0]);
                 if (Body::EXPANDS) {
                     if (scale > C(0)) {
-                        const C value = (x[k][r] - origin[k]) * scale;
+                        const C value = scaled(x[k][r], k);
                         norm += (double)value * value;
-                        x[k][r] = C(-2) * value;
+                        x[k][r] = C(2) * value;
                     }
                 } else if (Body::SCALES && scale > C(0)) {
                     x[k][r] *= scale;
                     small = small && abs(x[k][r]) <= C(LIMIT);
                 }
             }
-            if (Body::EXPANDS) {
-                norms[r] = norm;
+            if constexpr (Body::EXPANDS) {
+                factor[r] = reciprocal_power(norm);
+                expands = expands && norm <= LARGEST_NORM;
                 small = small && norm <= FARTHEST;
             }
         }
+        if (Body::EXPANDS) rows_expand = __all_sync(0xffffffffu, expands);
         return small;
     }
 
@@ -125,6 +143,9 @@ struct Thin {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
                 Running& there = to[(c + q) * BM + r * Tile::THREADS];
+                if constexpr (Body::EXPANDS) {
+                    if (expanded) running[q][r].r0 *= factor[r];
+                }
                 if (!BEGINS) Body::join(running[q][r], there);
                 there = running[q][r];
                 Body::begin(running[q][r]);
@@ -160,9 +181,10 @@ struct Thin {
         });
     }
 
-    // Rows n, n + 1, ... of y, as of x; of v the columns from c on. Whether they are small enough to be scaled.
-    __device__ __forceinline__ bool stage(C* shared, i64 n, i64 c) const {
+    // Rows n, n + 1, ... of y, as of x; of v the columns from c on. Whether they are small enough to be scaled, and whether products serve.
+    __device__ __forceinline__ bool stage(C* shared, i64 n, i64 c, bool& expands) const {
         bool small = true;
+        expands = true;
         const i64 left = g.size[ROLE_N] - n;
         const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + n * g.stride[Y::PORT][ROLE_N];
         const i64 along = g.stride[Y::PORT][ROLE_N], down = g.stride[Y::PORT][ROLE_K];
@@ -171,11 +193,12 @@ struct Thin {
                 double norm = 0;
 #pragma unroll
                 for (int k = 0; k < K; ++k) {
-                    const C value = (convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]) - origin[k]) * scale;
+                    const C value = scaled(convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]), k);
                     norm += (double)value * value;
                     shared[i * S::PITCH + k] = value;
                 }
-                shared[i * S::PITCH + S::NORM] = norm;
+                shared[i * S::PITCH + S::NORM] = -norm;
+                expands = expands && norm <= LARGEST_NORM;
                 small = small && norm <= FARTHEST;
             }
         } else {
@@ -201,13 +224,63 @@ struct Thin {
             for (int e = threadIdx.x; e < Tile::STAGE * GROUP; e += Tile::THREADS) {
                 const int i = e / GROUP, q = e % GROUP;
                 const bool inside = i < left && c + q < g.size[ROLE_L];
-                shared[i * S::PITCH + S::V + q] = inside ? convert<C>(load_pack<typename P::T, 1>(v + i * g.stride[P::PORT][ROLE_N] + q * g.stride[P::PORT][ROLE_L]).v[0]) : C(0);
+                const C weight = inside ? convert<C>(load_pack<typename P::T, 1>(v + i * g.stride[P::PORT][ROLE_N] + q * g.stride[P::PORT][ROLE_L]).v[0]) : C(0);
+                if (Body::EXPANDS) expands = expands && abs(weight) <= C(HEAVIEST);
+                shared[i * S::PITCH + S::V + q] = weight;
             }
         }
         return small;
     }
 
-    template <bool SCALED>
+    // - |y|^2 + 2 x y, or the squared distance of numbers that are scaled, or what the map is added up to.
+    template <Entries HOW>
+    __device__ __forceinline__ void add_up(typename Body::Registers (&state)[R], const C* q) const {
+        if constexpr (HOW == EXPANDED) {
+#pragma unroll
+            for (int r = 0; r < R; ++r) state[r].r0 = q[S::NORM];
+#pragma unroll
+            for (int k = 0; k < K; ++k)
+#pragma unroll
+                for (int r = 0; r < R; ++r) state[r].r0 = fma(x[k][r], q[k], state[r].r0);
+        } else if constexpr (HOW == SCALED && Body::EXPANDS) {
+#pragma unroll
+            for (int k = 0; k < K; ++k)
+#pragma unroll
+                for (int r = 0; r < R; ++r) {
+                    const C apart = fma(C(-0.5), x[k][r], q[k]);
+                    state[r].r0 = k == 0 ? apart * apart : fma(apart, apart, state[r].r0);
+                }
+        } else {
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                if constexpr (Body::STARTS)
+                    Body::start(state[r], &x[0][r], &q[0], vectors[0], g.number);
+                else
+                    Body::initial(state[r]);
+            }
+#pragma unroll
+            for (int k = Body::STARTS; k < K; ++k)
+#pragma unroll
+                for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], vectors[k], &q[k], g.number, k, 0);
+        }
+    }
+
+    template <Entries HOW>
+    __device__ __forceinline__ C entry(int r, const C* columns, typename Body::Registers& s) const {
+        C mine[Extent<Body::ROW_ENDS>::value];
+#pragma unroll
+        for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][r];
+        if constexpr (HOW == EXPANDED) {
+            s.r0 = -s.r0;
+            if (r < POLYNOMIALS) return Body::polynomial_entry(fixed, g.number, mine, columns, 0, s);
+        }
+        if constexpr (HOW == WRITTEN)
+            return Body::entry(fixed, g.number, mine, columns, 0, s);
+        else
+            return Body::scaled_entry(fixed, g.number, mine, columns, 0, s);
+    }
+
+    template <Entries HOW>
     __device__ __forceinline__ void step(const C* shared, i64 n, Running* lists) {
         C q[S::PITCH];
 #pragma unroll
@@ -217,39 +290,10 @@ struct Thin {
             for (int v = 0; v < S::WIDE; ++v) q[i + v] = pack.v[v];
         }
         typename Body::Registers state[R];
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if constexpr (SCALED && Body::EXPANDS)
-                state[r].r0 = fma(x[0][r], q[0], q[S::NORM]);
-            else if constexpr (Body::STARTS)
-                Body::start(state[r], &x[0][r], &q[0], vectors[0], g.number);
-            else
-                Body::initial(state[r]);
-        }
-#pragma unroll
-        for (int k = SCALED && Body::EXPANDS ? 1 : Body::STARTS; k < K; ++k)
-#pragma unroll
-            for (int r = 0; r < R; ++r) {
-                if constexpr (SCALED && Body::EXPANDS)
-                    state[r].r0 = fma(x[k][r], q[k], state[r].r0);
-                else
-                    Body::template step<EXACT>(state[r], &x[k][r], &q[k], vectors[k], &q[k], g.number, k, 0);
-            }
-        if constexpr (SCALED && Body::EXPANDS) {
-#pragma unroll
-            for (int r = 0; r < R; ++r) state[r].r0 += norms[r];
-        }
+        add_up<HOW>(state, q);
         C w[R];
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            C mine[Extent<Body::ROW_ENDS>::value];
-#pragma unroll
-            for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][r];
-            if constexpr (SCALED)
-                w[r] = Body::scaled_entry(fixed, g.number, mine, &q[S::ENDS], 0, state[r]);
-            else
-                w[r] = Body::entry(fixed, g.number, mine, &q[S::ENDS], 0, state[r]);
-        }
+        for (int r = 0; r < R; ++r) w[r] = entry<HOW>(r, &q[S::ENDS], state[r]);
         if constexpr (Body::SELECTS) {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
@@ -264,16 +308,29 @@ struct Thin {
         }
     }
 
-    template <bool SCALED>
+    template <Entries HOW>
     __device__ __forceinline__ void steps(const C* shared, i64 n, Running* lists) {
         const int rows = g.size[ROLE_N] - n < Tile::STAGE ? (int)(g.size[ROLE_N] - n) : Tile::STAGE;
         const int even = rows / Tile::UNROLL * Tile::UNROLL;
 #pragma unroll 1
         for (int i = 0; i < even; i += Tile::UNROLL)
 #pragma unroll
-            for (int u = 0; u < Tile::UNROLL; ++u) step<SCALED>(shared + (i + u) * S::PITCH, n + i + u, lists);
+            for (int u = 0; u < Tile::UNROLL; ++u) step<HOW>(shared + (i + u) * S::PITCH, n + i + u, lists);
 #pragma unroll 1
-        for (int i = even; i < rows; ++i) step<SCALED>(shared + i * S::PITCH, n + i, lists);
+        for (int i = even; i < rows; ++i) step<HOW>(shared + i * S::PITCH, n + i, lists);
+    }
+
+    // Entries of all staged columns, some of which may be `far` from the origin.
+    __device__ __forceinline__ void run(const C* shared, i64 n, Running* lists, bool far) {
+        const bool scales = Body::SCALES && scale > C(0);
+        expanded = Body::EXPANDS && scales && rows_expand && !far;
+        if constexpr (Body::EXPANDS) {
+            if (expanded) return steps<EXPANDED>(shared, n, lists);
+        }
+        if constexpr (Body::SCALES) {
+            if (scales) return steps<SCALED>(shared, n, lists);
+        }
+        steps<WRITTEN>(shared, n, lists);
     }
 
     __device__ __forceinline__ void end(Running* slot, i64 c, bool whole) {
@@ -324,22 +381,25 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
                 small = task.read_rows();
             }
             __syncthreads();
-            small = task.stage(shared, n, c) && small;
+            bool expands;
+            small = task.stage(shared, n, c, expands) && small;
             if (Body::SCALES && __syncthreads_or(task.scale > C(0) && !small)) {
                 task.scale = C(0);
                 task.read_rows();
-                task.stage(shared, n, c);
+                task.stage(shared, n, c, expands);
                 small = true;
             }
-            __syncthreads();
-            if (Body::SCALES && task.scale > C(0))
-                task.template steps<Body::SCALES>(shared, n, slot);
+            bool far = false;
+            if (Body::EXPANDS)
+                far = __syncthreads_or(!expands);
             else
-                task.template steps<false>(shared, n, slot);
+                __syncthreads();
+            task.run(shared, n, slot, far);
+            const auto ends = [&] { return t + 1 == share.last || (t + 1) == (row + 1) * columns; };
             if constexpr (T::FLUSHES) {
-                if ((t + 1) % T::RUN == 0) task.template flush_sums<false>(c);
+                if ((t + 1) % T::RUN == 0 && !(Body::EXPANDS && ends())) task.template flush_sums<false>(c);
             }
-            if (t + 1 == share.last || (t + 1) == (row + 1) * columns) task.end(slot, c, share.whole(row));
+            if (ends()) task.end(slot, c, share.whole(row));
         }
     }
 }

@@ -55,7 +55,7 @@ struct Thin {
     // of them is below the normal numbers, and sums of a stage are finite.
     static constexpr float LARGEST_NORM = K <= 3 ? 31.0f : 16.0f, FARTHEST = 512.0f, HEAVIEST = 1e25f;
     // Rows of a thread whose exponentials are polynomials, as the special function unit takes 8 cycles for those of a warp, where all
-    // else takes fewer (0052).
+    // else takes fewer (0054).
     static constexpr int POLYNOMIALS = Body::EXPANDS && R == 8 && K + GROUP == 3 ? 2 : 0;
     // Columns whose mean is the origin of distances by products, two of each lane.
     static constexpr int SAMPLE = 64;

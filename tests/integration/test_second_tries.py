@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -212,3 +214,20 @@ def test_a_fit_keeps_its_kernel_when_parameters_change():
 def test_a_kernel_that_was_not_called_is_named():
     with pytest.raises(ValueError, match=r"kernel=km\.Matern of KernelRidge makes kernels: call it, as km\.Matern\(\)"):
         KernelRidge(kernel=km.Matern).fit(X, TARGETS)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "estimators.KernelRidge().fit(x, x[:, 0]).predict(x)",
+        "estimators.HDBSCAN(min_cluster_size=5).fit(x)",
+        "estimators.KNeighborsRegressor(3).fit(x, x[:, 0]).predict(x)",
+        "ot.sinkhorn(x, x, eps=1.0)",
+    ],
+)
+def test_first_calls_do_not_import_sympy(call):
+    """As torch.broadcast_shapes does at its first call, for half a second."""
+    program = f"import sys, numpy as np, kernmantle as km; x = np.random.rand(20, 3); km.{call}"
+    program += "; assert 'sympy' not in sys.modules"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -11,10 +11,10 @@ import torch
 
 from ..arrays import unwrap
 from ..errors import ParameterError
+from ..torch_ops.checks import common_shape
 from . import cusolver, small, transformed
 from .arguments import (
     Work,
-    broadcast,
     check_constant,
     check_overwrite,
     check_reverse,
@@ -76,7 +76,7 @@ class Triangle:
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
         """Return the solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
-        batch = broadcast(self.factor.shape[:-2], b.shape[:-2])
+        batch = common_shape(self.factor.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
         view = columns_of(self.factor)
         if 0 in shape:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ..arrays import unwrap
+from ..torch_ops.checks import common_shape
 from . import cusolver, small, transformed
 from .arguments import (
     Work,
-    broadcast,
     check_constant,
     check_overwrite,
     check_reverse,
@@ -71,7 +71,7 @@ class Factors:
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
         """Return the solution for columns (..., n, r), whose batch axes broadcast with those of the factors."""
-        batch = broadcast(self.memory.shape[:-2], b.shape[:-2])
+        batch = common_shape(self.memory.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
         if 0 in shape:
             return b.new_empty(shape)

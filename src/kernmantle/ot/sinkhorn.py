@@ -19,7 +19,7 @@ from ..linalg.solution import Described
 from ..pairwise.inputs import check_rows
 from ..pairwise.kernel import Kernel
 from ..pairwise.scores import arrays_of, scores_of
-from ..torch_ops.checks import is_number
+from ..torch_ops.checks import common_shape, is_number
 from ..torch_ops.torch_private import is_tracked
 from .implicit import attached, value
 from .iterate import Found, Settings, solve
@@ -240,7 +240,7 @@ def _problem(
     values = [t.shape for t in costs.parameters.values() if isinstance(t, torch.Tensor)]
     leading = [named["x"].shape[:-2], named["y"].shape[:-2], *(w.shape[:-1] for w in weights.values()), *values]
     try:
-        batch = torch.broadcast_shapes(*leading)
+        batch = common_shape(*leading)
     except RuntimeError:
         listing = ", ".join(f"{name} has shape {tuple(tensor.shape)}" for name, tensor in named.items())
         raise ShapeError(f"batch axes do not broadcast: {listing}") from None

@@ -14,7 +14,7 @@ import torch
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, is_numpy_like, promoted, unwrap
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ir.equation import broadcast
-from ..torch_ops.checks import autocasts, is_number, without_autocast
+from ..torch_ops.checks import autocasts, common_shape, is_number, without_autocast
 from . import metric_prepare as prepare
 from .metric import Arguments, Metric, Ready
 from .metric_forms import POWERS
@@ -55,7 +55,7 @@ class Request:
         """Batch axes of the result."""
         ranks = (_AXES.get(name, 2) for name in self.inputs)
         leading = (t.shape[: t.dim() - rank] for t, rank in zip(self.inputs.values(), ranks, strict=True))
-        return torch.broadcast_shapes(*leading)
+        return common_shape(*leading)
 
     @property
     def is_converted(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from ..arrays import Wrap, check_same_device, dtype_name, is_numpy_like, promoted
 from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
-from ..torch_ops.checks import autocasts
+from ..torch_ops.checks import autocasts, common_shape
 from ..torch_ops.info import RunInfo, RunInfos
 from ..torch_ops.torch_private import is_recorded
 from .inputs import HALVES, arrays_of, check_rows
@@ -54,8 +54,7 @@ class Call:
         shapes = [self.x.shape[:-2], self.y.shape[:-2], *(w.shape[:-1] for w in self.shared[:weights])]
         shapes += [table.shape[:-2] for table in self.shared[end:]]
         shapes += [value.shape for value in self.shared[weights:end]]
-        batches = [shape for shape in shapes if shape]
-        return tuple(torch.broadcast_shapes(*batches)) if batches else ()
+        return common_shape(*shapes)
 
     @property
     def device(self) -> torch.device:

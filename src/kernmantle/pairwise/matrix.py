@@ -8,7 +8,7 @@ import torch
 
 from ..compiler.row_reduce import PRODUCT
 from ..errors import ShapeError
-from ..torch_ops.checks import check_out
+from ..torch_ops.checks import check_out, common_shape
 from ..torch_ops.dtypes import NAMES
 from ..torch_ops.execute import Types
 from ..torch_ops.row_reduce_autograd import rowwise
@@ -44,7 +44,7 @@ def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
 def common_batch(batch: tuple[int, ...], diagonal: torch.Tensor) -> tuple[int, ...]:
     """Return the batch axes of a matrix with a diagonal for each of a batch."""
     try:
-        return tuple(torch.broadcast_shapes(batch, diagonal.shape))
+        return common_shape(batch, diagonal.shape)
     except RuntimeError:
         shape = tuple(diagonal.shape)
         raise ShapeError(
@@ -89,7 +89,7 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None, out: Any = None) -
         raise ShapeError(f"v must have a row for each of the {rows} rows of y, it has shape {shape}")
     own = call.batch
     try:
-        batch = torch.broadcast_shapes(own, v.shape[:-2]) if own or v.dim() > 2 else ()
+        batch = common_shape(own, v.shape[:-2])
     except RuntimeError:
         raise ShapeError(f"batch axes do not broadcast: v has shape {shape}, k(x, y) {own}") from None
     if diagonal is not None and call.x.shape[-2] != rows:

@@ -252,8 +252,11 @@ def test_gradients_of_factors_are_shared_out() -> None:
     found = gram(64, 64, 16, "f32", True, "sm_90")
     assert found is not None
     assert [found.shares(count, 16, 264) for count in (1, 8, 9, 10**6)] == [1, 1, 5, 264]
-    assert gram(129, 5, 1, "f32", True, "sm_90") is None
+    assert gram(257, 5, 1, "f32", True, "sm_90") is None
     assert gram(257, 5, 1, "f16", True, "sm_90") is None
+    wide = gram(171, 100, 1, "f32", True, "sm_90")
+    assert wide is not None
+    assert (wide.capacities, wide.tiles) == ((96, 128), 2)
     assert gram(16, 16, 1, "f64", True, "sm_90") is None
     short = gram(16, 16, 3, "f16", True, "sm_90")
     assert short is not None

@@ -27,7 +27,7 @@ from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
 from kernmantle.structured.kron.factor_gradient_plan import STAGES, TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
-from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, suits
+from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, takes
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, views
 from kernmantle.testing import assert_close
@@ -53,7 +53,8 @@ def powers(base: int, count: int) -> Sizes:
 TENSOR = (
     powers(16, 1), powers(16, 3), powers(16, 4), powers(32, 2), powers(32, 3), powers(50, 2), powers(64, 2),
     powers(128, 1), powers(8, 5), powers(4, 6), ((16, 48), (64, 20)), ((31, 63), (20, 8)), powers(25, 2),
-    powers(127, 1), ((17, 9), (69, 69)), ((11, 75), (10, 91), (8, 25)),
+    powers(127, 1), ((17, 9), (69, 69)), ((11, 75), (10, 91), (8, 25)), ((126, 2), (58, 2)), ((3, 30), (13, 78)),
+    ((72, 4), (2, 33)), powers(163, 1), powers(190, 1), ((186, 130), (8, 8)), powers(75, 1), ((12, 90),), ((33, 21),),
 )  # fmt: skip
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 
@@ -154,12 +155,15 @@ class GramCase:
         assert_close(found, np.einsum("lqr,lpr->qp", v, u), depth=self.count * self.right, magnitude=terms)
 
 
+GRAM_SIZES = (
+    (8, 8), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100), (69, 69), (90, 20), (5, 130), (218, 239),
+)  # fmt: skip
 GRAMS = [
     GramCase(rows, columns, count, right, dtype)
-    for rows, columns in ((8, 8), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100), (69, 69), (5, 130), (218, 239))
+    for rows, columns in GRAM_SIZES
     for count, right in ((1, 1), (700, 1), (37, 8), (5, 64), (3, 130), (400, 4), (33, 3), (7, 15), (9, 75), (9000, 17))
     for dtype in ("f32", "f16")
-    if (dtype == "f16" or max(rows, columns) <= 128) and count * right * rows * columns < 2**28
+    if count * right * rows * columns < 2**28
 ]
 
 
@@ -248,7 +252,7 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan,
 
 def _suits(case: KronCase, tensor: Tensor) -> bool:
     """Whether tensor cores take all factors, small neighbours multiplied out."""
-    return all(suits(group.mode, tensor.widest) for group in joined(case.modes))
+    return all(takes(group.mode, tensor) for group in joined(case.modes))
 
 
 def _bytes(stored: str) -> int:
@@ -313,6 +317,7 @@ def _branches(chosen: FmaPlan | MmaPlan) -> Iterator[tuple[object, ...]]:
         yield chosen.stored, chosen.tensor, beside, several
         yield chosen.tensor, chosen.stages > 1, chosen.group > 1, chosen.is_shifted
         yield kind, beside, any(len(part) > 1 for part in chosen.run.parts)
+        yield chosen.stored, beside, chosen.is_coalesced, chosen.is_coalesced and chosen.layout.out_width
         yield (
             kind,
             chosen.pitch % LANES == 0,

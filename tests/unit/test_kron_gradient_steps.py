@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import CARDS
-from kernmantle.structured.kron.gradient import outer, separated
+from kernmantle.structured.kron.gradient import BoundGradients, _Operand, _parts, _Sum, outer, separated
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_steps import gradient_steps, seconds_of_steps
 from kernmantle.structured.kron.mma_plan import Tensor
@@ -138,13 +138,25 @@ def test_many_small_factors_share_few_gradients():
         assert len(groups) <= 3
 
 
-def test_a_frozen_factor_shares_no_gradient():
-    shapes = ((4, 4),) * 5
+def test_a_frozen_factor_shares_a_gradient_where_that_costs_less():
+    shapes, wanted = ((4, 4),) * 5, (True, True, False, True, True)
     price = GpuPrice(shapes, 3550, 1, "f16", CARDS["sm_90"], Tensor("f16", 1), True)
-    steps = gradient_steps("0 1 2 3 4", shapes, (True, True, False, True, True), (False,) * 5, True, (), price)
-    groups = [step[3] for step in steps if step[0] == "sum"]
-    assert sorted(sum(groups, ())) == [0, 1, 3, 4]
-    assert all(2 not in range(group[0], group[-1] + 1) for group in groups)
+    for own, most in ((price, 3), (None, 4)):
+        steps = gradient_steps("0 1 2 3 4", shapes, wanted, (False,) * 5, True, (), own)
+        groups = [step[3] for step in steps if step[0] == "sum"]
+        assert set(sum(groups, ())) >= {0, 1, 3, 4}
+        assert len(groups) <= most
+    assert 2 not in sum(groups, ())
+
+
+def test_what_is_found_of_a_frozen_factor_is_not_given():
+    factors = [torch.randn(2, 3), torch.randn(4, 2)]
+    joint, x = torch.randn(8, 6), torch.randn(2, 6, 1)
+    operand = _Operand(0, None, lambda value: value)
+    launch = BoundGradients("", (_Sum(lambda u, v: joint, operand, operand, (0, 1), ()),), 0, (True, False))
+    _, (first, second) = launch((x, factors, x, ()), 1.0)
+    assert_close(first, separated(joint.double(), [factor.double() for factor in factors])[0], depth=8)
+    assert second is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -159,3 +171,10 @@ def test_gradients_of_halves_feel_no_rounding_of_the_one_they_share(dtype):
         assert part.dtype == dtype
         assert part.shape == factor.shape
         assert_close(part, right, depth=1, magnitude=right.abs().max())
+
+
+def test_long_sums_of_halves_have_parts_for_all_multiprocessors():
+    assert _parts(1 << 15, 84, 84) == 1
+    assert _parts(101640, 84, 84) == 264
+    assert _parts(480000, 264, 8) == 88
+    assert _parts(10**6, 2000, 2000) == 31

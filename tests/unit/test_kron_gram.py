@@ -44,7 +44,7 @@ def started(monkeypatch):
     return starts
 
 
-@pytest.mark.parametrize(("rows", "columns", "tiles"), [(64, 64, 1), (31, 7, 1), (100, 128, 4)])
+@pytest.mark.parametrize(("rows", "columns", "tiles"), [(64, 64, 1), (31, 7, 1), (100, 128, 1), (130, 180, 4)])
 @pytest.mark.parametrize(("count", "right"), [(1, 1), (500, 1), (40, 12)])
 def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, right):
     monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, **__: (rows, columns, tiles))
@@ -61,5 +61,5 @@ def test_what_has_no_kernel_is_left_to_products(started):
     whole = torch.randn(3, 8, 4)
     assert gradient_cuda.bind_sum(whole.double(), whole.double()) is None
     assert gradient_cuda.bind_sum(whole.mT, whole.mT) is None
-    assert gradient_cuda.bind_sum(torch.randn(3, 200, 1), torch.randn(3, 200, 1)) is None
+    assert gradient_cuda.bind_sum(torch.randn(3, 300, 1), torch.randn(3, 300, 1)) is None
     assert not started

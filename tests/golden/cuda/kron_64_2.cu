@@ -51,6 +51,8 @@ struct Body {
 static_assert(km::kron_mma_shared_bytes<Body>() == 229568, "bytes of shared memory differ from the plan");
 extern "C" __global__ void __launch_bounds__(384, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, double alpha, double beta) {
+    km::ptx::griddepcontrol_launch_dependents();
+    km::ptx::griddepcontrol_wait();
     km::KronArguments<2> g;
     g.x = x;
     g.y = y;

@@ -10,11 +10,21 @@ struct Body {
     static __device__ __forceinline__ int spread_in(int run) { return run; }
     static __device__ __forceinline__ int spread_out(int run) { return run; }
     static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronCoord& p) {
-        km::kron_factor<T, 8, 8, 8, THREADS>(s + 0, g, 0, p);
-        km::kron_factor<T, 8, 8, 8, THREADS>(s + 64, g, 1, p);
-        km::kron_factor<T, 8, 8, 8, THREADS>(s + 128, g, 2, p);
-        km::kron_factor<T, 8, 8, 8, THREADS>(s + 192, g, 3, p);
-        km::kron_factor<T, 8, 8, 8, THREADS>(s + 256, g, 4, p);
+        km::KronFactorCopy<T, 8, 8, 8, THREADS> f0;
+        km::KronFactorCopy<T, 8, 8, 8, THREADS> f1;
+        km::KronFactorCopy<T, 8, 8, 8, THREADS> f2;
+        km::KronFactorCopy<T, 8, 8, 8, THREADS> f3;
+        km::KronFactorCopy<T, 8, 8, 8, THREADS> f4;
+        f0.load(g, 0, p);
+        f1.load(g, 1, p);
+        f2.load(g, 2, p);
+        f3.load(g, 3, p);
+        f4.load(g, 4, p);
+        f0.store(s + 0, g, 0, p);
+        f1.store(s + 64, g, 1, p);
+        f2.store(s + 128, g, 2, p);
+        f3.store(s + 192, g, 3, p);
+        f4.store(s + 256, g, 4, p);
     }
     static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronCoord& p) {
         km::kron_phase<Body, km::KronShare<Body, 64, 512, 1, 1>, true, false>(s, g, p, [&](C (&v)[64]) {
@@ -35,6 +45,8 @@ struct Body {
 static_assert(km::kron_fma_shared_bytes<Body>() == 140544, "bytes of shared memory differ from the plan");
 extern "C" __global__ void __launch_bounds__(256, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, const void* f2, const void* f3, const void* f4, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, long long f2_row, long long f2_column, long long f3_row, long long f3_column, long long f4_row, long long f4_column, double alpha, double beta) {
+    km::ptx::griddepcontrol_launch_dependents();
+    km::ptx::griddepcontrol_wait();
     km::KronArguments<5> g;
     g.x = x;
     g.y = y;

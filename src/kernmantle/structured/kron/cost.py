@@ -179,7 +179,7 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
     runs = (mode.columns, mode.rows) if right == 1 else (right, mode.columns)
     if size == 2 and any(_unaligned(run, size) for run in runs):
         slower = rates.unaligned * (1.0 if right == 1 else 1 + _LEAST_COLUMNS / right)
-        slower *= _ODD if right == 1 and any(run % 2 for run in runs) else 1.0
+        slower *= _ODD if any(run % 2 for run in (runs if right == 1 else runs[:1])) else 1.0
         work, memory = work * slower, memory * math.sqrt(slower)
     return rates.launch + _together(memory, work, 0.4)
 
@@ -188,9 +188,10 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
 class FmaRates:
     """A pass of additions: share of the memory's speed and of the additions, additions beside those of an entry.
 
-    Where runs are no multiples of four numbers, additions take ``unaligned`` times as long; ``several`` times those of
-    three square factors and more with nothing after them, and of two and more with something. ``even`` are share and
-    overlap where all extents are powers of two up to 8.
+    Where runs are no multiples of four numbers, additions take ``unaligned`` times as long, and more where they give
+    more numbers than they take; ``several`` times those of three square factors and more with nothing after them, of
+    two half as much less, and of two and more with something. ``even`` are share and overlap where all extents are
+    powers of two up to 8.
     """
 
     memory: float
@@ -216,15 +217,16 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     entries, work, run = float(before), 0.0, right if right > 1 else math.gcd(before, after)
     for mode in modes:
         if mode.factor is not None:
-            work += entries * (mode.rows + rates.entry)
+            work += entries * (mode.rows + rates.entry * max(1.0, mode.rows / mode.columns))
             entries = entries / mode.columns * mode.rows
     vectors = float(count) * right
     memory = (before + after) * vectors * SIZES[stored] / (rates.memory * memory_of(limits))
-    even = all(mode.columns == mode.rows in (1, 2, 4, 8) for mode in modes)
+    even = run % 4 == 0 and all(mode.columns == mode.rows in (1, 2, 4, 8) for mode in modes)
     share, overlap = rates.even if even else (rates.share, rates.overlap)
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
-    work *= rates.unaligned if run % 4 else 1.0
+    work *= rates.unaligned * math.sqrt(max(1.0, after / before)) if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)
-    if factors > 2 - (right > 1) and not even and all(mode.columns == mode.rows for mode in modes):
-        work *= rates.several[right > 1]
+    if factors > 1 and not even and all(mode.columns == mode.rows for mode in modes):
+        own = rates.several[right > 1]
+        work *= own if factors > 2 or right > 1 else (1 + own) / 2
     return LAUNCH + _together(memory, work, overlap)

@@ -19,7 +19,7 @@ from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cuda_emit, mma_emit
-from .cuda_entry import ENTRY, parameters
+from .cuda_entry import ENTRY, is_early, parameters
 from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
@@ -77,7 +77,8 @@ def _kernel(chosen: Plan) -> Kernel | None:
         source = mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
         return [job_for(source, chosen.arch, str(chosen))]
 
-    return loaded(chosen, jobs, lambda binary: Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)))
+    sizes, early = (chosen.threads, chosen.shared), is_early(chosen.arch)
+    return loaded(chosen, jobs, lambda binary: Kernel(binary, ENTRY, *sizes, title=str(chosen), early=early))
 
 
 def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:

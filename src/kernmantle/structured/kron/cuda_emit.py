@@ -26,12 +26,15 @@ def _offset(plan: FmaPlan, factor: int) -> int:
 
 
 def _factors(plan: FmaPlan) -> list[str]:
-    text = ["    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronCoord& p) {"]
-    for mode in plan.run.modes:
-        if mode.factor is not None:
-            sizes = f"{mode.rows}, {mode.columns}, {plan.pitch(mode)}, THREADS"
-            text.append(f"        km::kron_factor<T, {sizes}>(s + {_offset(plan, mode.factor)}, g, {mode.factor}, p);")
-    return [*text, "    }"]
+    own = [(mode, mode.factor) for mode in plan.run.modes if mode.factor is not None]
+    copies = [
+        f"        km::KronFactorCopy<T, {mode.rows}, {mode.columns}, {plan.pitch(mode)}, THREADS> f{number};"
+        for mode, number in own
+    ]
+    loads = [f"        f{number}.load(g, {number}, p);" for _, number in own]
+    stores = [f"        f{number}.store(s + {_offset(plan, number)}, g, {number}, p);" for _, number in own]
+    begin = "    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronCoord& p) {"
+    return [begin, *copies, *loads, *stores, "    }"]
 
 
 def _phases(plan: FmaPlan) -> list[str]:

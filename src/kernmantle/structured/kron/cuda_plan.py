@@ -11,9 +11,9 @@ from ...backends.cuda.tiles import DeviceLimits
 from . import cost
 from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_choice import plan_of as mma_plan
-from .mma_plan import Tensor, joined, suits
+from .mma_plan import Tensor, joined, takes
 from .modes import Mode, cheapest
-from .passes import Pass, in_order, plain_pass
+from .passes import Pass, in_order, plain_pass, views
 
 ROWS = 1024
 KINDS = ("mma", "fma", "matmul")
@@ -25,6 +25,12 @@ TILE = {"f32": 8192, "f64": 4096}
 WIDEST = 32
 RIGHT = 32
 COALESCED = 8
+# Entries of a factor that a thread copies at once, so that a small pass waits for memory once.
+COPIED = 4
+# Factors of more rows or columns take tensor cores longer to prepare than the vendor's product of so few bytes.
+LARGE, LEAST_MOVED = 128, 1 << 24
+# Share of the time of the plan of least cost that another one may take to replace it.
+CLEARLY = 0.8
 WIDE = 1 << 20
 
 
@@ -140,15 +146,15 @@ def plan(
     """The passes that should take least time for ``items`` tensors with ``right`` columns behind their last axis.
 
     By the ``kinds`` of kernels; on tensor cores, if ``tensor`` says how, neighbouring factors too small for them being
-    multiplied out. Every way of
-    cutting the axes into ranges is compared, a range by each kernel that takes it: one pass on tensor cores, one of
-    additions, or the vendor's product of a single factor or of the matrix of all.
+    multiplied out. Every way of cutting the axes into ranges is compared, a range by each kernel that takes it: one
+    pass on tensor cores, one of additions, or the vendor's product of a single factor or of the matrix of all.
     """
     count, compute = len(modes), "f64" if stored == "f64" else "f32"
     # Time and passes for the axes before each stop, those behind it being multiplied already.
     best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
+    found: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
     for stop in range(1, count + 1):
-        found: list[tuple[float, tuple[Pass, ...]]] = []
+        found = []
         for first in range(stop):
             own = modes[first:stop]
             if all(mode.factor is None for mode in own):
@@ -163,10 +169,27 @@ def plan(
                 found.append((best[first][0] + seconds, (*best[first][1], moved)))
         best.append(min(found, key=lambda one: one[0], default=(math.inf, ())))
     assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
-    chosen = in_order(best[count][1])
+    # What a pass takes depends on those that are applied before it, which only whole plans say.
+    ordered = [in_order(passes) for own, passes in sorted(found, key=lambda one: one[0]) if own < math.inf]
+    times = [_seconds(passes, modes, (items, right), stored, limits, fuse, tensor) for passes in ordered]
+    total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0])
+    if total > CLEARLY * times[0]:
+        total, chosen = times[0], ordered[0]
     on_tensor_cores = any(run.kind == "mma" for run in chosen)
-    seconds = best[count][0] - sum(map(_host_seconds, chosen))
+    seconds = total - sum(map(_host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
+
+
+def _seconds(
+    passes: Sequence[Pass], modes: Sequence[Mode], sides: tuple[int, int], stored: str, limits: DeviceLimits,
+    fuse: bool, tensor: Tensor | None,
+) -> float:  # fmt: skip
+    """Return what passes in this order take on ``sides`` tensors and columns beside them, the host's time included."""
+    total, (items, right) = 0.0, sides
+    for run, view in zip(passes, views(modes, passes), strict=True):
+        own, kinds = tuple(modes[run.first : run.stop]), (run.kind,)
+        total += _quickest_pass(own, items * view.left, right * view.right, stored, limits, fuse, tensor, kinds)[0]
+    return total
 
 
 def _surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
@@ -175,7 +198,8 @@ def _surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
     def grows(modes: Sequence[Mode]) -> float:
         return 1 / math.prod(mode.columns for mode in modes) - 1 / math.prod(mode.rows for mode in modes)
 
-    most = grows(own)
+    run = plain_pass("", own, 0, len(own))
+    most = grows(run.modes)
     return math.prod(mode.rows if grows([mode]) < most else mode.columns for mode in others)
 
 
@@ -207,7 +231,10 @@ def _quickest_pass(
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
             found.append(_by_joint_matrix(plain, before, trailing, stored, limits))
-        found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor))
+        moved = SIZES[stored] * float(before) * trailing * (plain.columns + plain.rows)
+        is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
+        if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
+            found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor))
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 
@@ -239,7 +266,7 @@ def _by_tensor_cores(
     groups = joined(plain.modes)
     axes = [group.mode for group in groups]
     entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
-    if not all(suits(mode, tensor.widest) for mode in axes) or 4 * entries > limits.shared_per_block:
+    if not all(takes(mode, tensor) for mode in axes) or 4 * entries > limits.shared_per_block:
         return math.inf, None
     run = plain_pass("mma", axes, 0, len(axes))
     width = trailing if trailing == 1 else min(WIDE, _power(trailing))
@@ -362,7 +389,8 @@ def fma(
         while items > 1 and -(-entries // items) * -(-columns // right) < 2 * limits.sm_count:
             items //= 2
     elements = items * right * whole
-    threads = threads or min(256, max(32, elements // 16 // 32 * 32))
+    copied = sum(mode.columns * _pitch(mode, compute) for mode in run.modes if mode.factor is not None) // COPIED
+    threads = threads or min(256, max(32, elements // 16 // 32 * 32, -(-copied // 32) * 32))
     ordered = _ordered(_groups(extents, run.modes, VALUES[compute]), run.modes)
     right_of = {group: math.prod(extents[group[1] :]) * right for group in ordered}
     square_in = all(mode.columns >= mode.rows for mode in run.modes)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
-from .factor_gradient_plan import STAGES, TOTAL_THREADS, GramPlan
+from .cuda_entry import OVERLAP
+from .factor_gradient_plan import TOTAL_THREADS, GramPlan
 
 ENTRY = "km_gram"
 ORDERS = {"rows": "km::GRAM_ROWS", "along": "km::GRAM_ALONG", "flat": "km::GRAM_FLAT"}
@@ -16,17 +17,19 @@ def emit(plan: GramPlan) -> str:
     (down, across, along), (rows, columns) = plan.warps, plan.fragments
     constants = {
         "Q": plan.rows, "P": plan.columns, "WARPS_Q": down, "WARPS_P": across, "WARPS_K": along, "MQ": rows,
-        "NP": columns, "DEEP": plan.deep, "STAGES": STAGES, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u,
+        "NP": columns, "DEEP": plan.deep, "STAGES": plan.stages, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u,
         "ORDER": ORDERS[plan.order], "RIGHT": plan.right,
     }  # fmt: skip
+    header, kernel = ("kron_gram_split", "KronGramSplit") if plan.stored == "f32" else ("kron_gram", "KronGram")
     text = [
         f"// {plan}",
-        '#include "kron_gram.cuh"',
+        f'#include "{header}.cuh"',
         *struct("Body", {"T": SCALARS[plan.stored]}, constants),
-        shared_check("km::KronGram<Body>::SHARED_BYTES", plan.shared),
+        shared_check(f"km::{kernel}<Body>::SHARED_BYTES", plan.shared),
         f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.blocks})',
         f"{ENTRY}(const void* v, const void* u, void* out, long long count, long long right) {{",
-        "    km::KronGram<Body>::run((const Body::T*)v, (const Body::T*)u, out, count, right);",
+        OVERLAP,
+        f"    km::{kernel}<Body>::run((const Body::T*)v, (const Body::T*)u, out, count, right);",
         "}",
     ]
     return "\n".join(text) + "\n"
@@ -48,6 +51,7 @@ def emit_total(stored: str, transposed: Sequence[tuple[int, int]] = ()) -> str:
         '#include "kron_gram.cuh"',
         f'extern "C" __global__ void __launch_bounds__({TOTAL_THREADS})',
         f"{ENTRY}(const void* parts, void* out, long long shares, long long size) {{",
+        OVERLAP,
         f"    km::kron_gram_total((const float*)parts, ({SCALARS[stored]}*)out, (int)shares, (int)size,",
         f"                        [](int entry) {{ return {' : '.join([*targets, 'entry'])}; }});",
         "}",

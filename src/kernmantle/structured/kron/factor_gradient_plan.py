@@ -9,8 +9,8 @@ from functools import lru_cache
 from ...backends.cuda.arch import arch as generation
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
-# Largest rows or columns, by the bytes of a number.
-WIDEST = {2: 256, 4: 128}
+# Largest rows or columns.
+WIDEST = 256
 STAGES = 3
 # Fewest positions that follow each other in memory for copies along them: shorter runs are copied as they lie.
 RUN = 16
@@ -19,10 +19,11 @@ ALONE = 4
 # Threads of the kernel that adds shares, and entries of its blocks.
 TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
 WARPS = 8
-# float32, by the tile: columns in 8s of a warp, warps down, across and along the sum.
-_SHAPES = {16: (2, 1, 1, 8), 32: (4, 2, 1, 4), 64: (4, 4, 2, 1)}
-_CAPACITIES = (16, 32, 64, 128)
-# Bytes of shared memory that tiles of 128 x 128 take: three stages of 64 positions, padded, and the sum.
+# Rows or columns of a tile, by the bytes of a number; a warp has up to 32 of each.
+_CAPACITIES = {2: (16, 32, 64, 128), 4: (16, 32, 64, 96, 128)}
+# Positions of a step of the tensor cores.
+_STEP = 16
+# Bytes of shared memory that tiles of 128 x 128 take: of halves three stages of 64 positions, padded, and the sum.
 _WIDE_SHARED = STAGES * (128 + 128) * (64 + 8) * 2 + 4 * 128 * 128
 
 
@@ -46,33 +47,30 @@ class GramPlan:
     @property
     def capacities(self) -> tuple[int, int]:
         """Rows and columns of a block's tile."""
-        if SIZES[self.stored] == 4:
-            tile = _capacity(max(self.rows, self.columns), max(_SHAPES))
-            return tile, tile
-        most = max(_CAPACITIES) if generation(self.arch).shared_per_block >= _WIDE_SHARED else 64
-        return _capacity(self.rows, most), _capacity(self.columns, most)
+        size = SIZES[self.stored]
+        most = max(_CAPACITIES[size]) if generation(self.arch).shared_per_block >= _WIDE_SHARED else 64
+        return _capacity(self.rows, size, most), _capacity(self.columns, size, most)
 
     @property
     def fragments(self) -> tuple[int, int]:
         """Rows in 16s and columns in 8s of a warp."""
         down, across = self.capacities
-        if SIZES[self.stored] == 4:
-            return 1, _SHAPES[down][0]
         return min(32, down) // 16, min(32, across) // 8
 
     @property
     def warps(self) -> tuple[int, int, int]:
         """Warps down, across and along the sum."""
         (down, across), (rows, columns) = self.capacities, self.fragments
-        if SIZES[self.stored] == 4:
-            return _SHAPES[down][1:]
         down, across = down // (16 * rows), across // (8 * columns)
+        if SIZES[self.stored] == 4:
+            is_wide = generation(self.arch).shared_per_block >= _WIDE_SHARED
+            return down, across, 4 if is_wide and down * across == 1 else 2 if down * across <= 9 else 1
         return down, across, max(1, WARPS // (down * across))
 
     @property
     def deep(self) -> int:
         """Positions of a stage."""
-        return 2048 // self.capacities[0] if SIZES[self.stored] == 4 else max(64, 16 * self.warps[2])
+        return max(32 if SIZES[self.stored] == 4 else 64, _STEP * self.warps[2])
 
     @property
     def threads(self) -> int:
@@ -82,7 +80,8 @@ class GramPlan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold."""
-        return 2 if self.threads <= 32 * WARPS else 1
+        fits = SIZES[self.stored] == 2 or 2 * self._shared(STAGES) <= generation(self.arch).shared_per_block
+        return 2 if fits and self.threads <= 32 * WARPS else 1
 
     @property
     def tiles(self) -> int:
@@ -91,15 +90,29 @@ class GramPlan:
         return -(-self.rows // down) * -(-self.columns // across)
 
     @property
+    def stages(self) -> int:
+        """Stages of the pipeline: of float32 one more where shared memory has room for it."""
+        most = generation(self.arch).shared_per_block
+        return STAGES + (SIZES[self.stored] == 4 and self.blocks * self._shared(STAGES + 1) <= most)
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory."""
+        return self._shared(self.stages)
+
+    def _shared(self, stages: int) -> int:
         size, (down, across) = SIZES[self.stored], self.capacities
+        copied, sums = stages * size * self._stage(size), 4 * self.warps[2] * down * across
+        if size == 2:
+            return copied + sums
+        return max(copied + 4 * SIZES["f16"] * self._stage(SIZES["f16"]), sums)
+
+    def _stage(self, size: int) -> int:
+        """Return the numbers of a stage, of so many bytes each."""
+        down, across = self.capacities
         if self.order == "along":
-            stage = (down + across) * (self.deep + 16 // size)
-        else:
-            stage = self.deep * (down + across + 16)
-        sums = 4 * self.warps[2] * down * across
-        return STAGES * stage * size + sums if size == 2 else max(STAGES * stage * size, sums)
+            return (down + across) * (self.deep + 16 // size)
+        return self.deep * (down + across + 16)
 
     def chunks(self, count: int, right: int) -> int:
         """Return the stages that a sum over ``count`` x ``right`` takes."""
@@ -115,14 +128,16 @@ class GramPlan:
         return f"gradient of {self.rows}x{self.columns} {self.stored} {self.order}, {copies}"
 
 
-def _capacity(extent: int, most: int) -> int:
-    return min((own for own in _CAPACITIES if own >= extent), default=most) if extent <= most else most
+def _capacity(extent: int, size: int, most: int) -> int:
+    """Return the extent of a tile, of which there are as few as can be."""
+    own = -(-extent // -(-extent // most)) if size == 4 else min(extent, most)
+    return min(capacity for capacity in _CAPACITIES[size] if capacity >= own)
 
 
 @lru_cache(maxsize=1024)
 def gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> GramPlan | None:
     """Return the plan of a gradient; None where the vendor's product is taken."""
-    if stored not in SIZES or max(rows, columns) > WIDEST[SIZES[stored]]:
+    if stored not in SIZES or max(rows, columns) > WIDEST:
         return None
     size = SIZES[stored]
     most = 16 // size if aligned else 1

@@ -50,8 +50,9 @@ class GpuPrice:
         """Return the seconds of the gradients of neighbouring factors."""
         size = rows(group), columns(group)
         methods = sum_seconds(
-            size, left * self.items, right * self.columns, self.stored, self.limits, self.tensor is not None
-        )
+            size, left * self.items, right * self.columns, self.stored, self.limits, self.tensor is not None,
+            len(group) > 1,
+        )  # fmt: skip
         return min(methods.values()) + separating_seconds(
             [(mode.rows, mode.columns) for mode in group], self.stored, self.limits
         )
@@ -59,12 +60,13 @@ class GpuPrice:
 
 @lru_cache(maxsize=16384)
 def sum_seconds(
-    size: tuple[int, int], count: int, right: int, stored: str, limits: DeviceLimits, has_kernel: bool
-) -> Mapping[str, float]:
+    size: tuple[int, int], count: int, right: int, stored: str, limits: DeviceLimits, has_kernel: bool,
+    is_wide: bool = False,
+) -> Mapping[str, float]:  # fmt: skip
     """Return the seconds of v[l, q, r] u[l, p, r] summed over ``count`` l and ``right`` r, by each method.
 
     By our "kernel", one product of rows as they lie ("mm"), "batched" products that are added up, or one product of
-    arrays that are brought into "rows".
+    arrays that are brought into "rows". Sums of halves are in float32 where they are ``is_wide``.
     """
     q, p = size
     moved = float(SIZES[stored]) * count * right * (q + p) / _MEMORY
@@ -76,10 +78,12 @@ def sum_seconds(
     if right == 1 or count == 1:
         found["mm"] = _mm_seconds(size, count * right, stored)
         return found
-    parts = 2.0 * SIZES[stored] * count * q * p / _MEMORY
-    deep = max(right, _DEEP)
-    slower = _ODD if half and right % 8 else 1.2
-    found["batched"] = 8e-6 + slower * (moved + parts + count * _padded(q) * float(_padded(p)) * deep / rate)
+    parts = 2.0 * (SIZES["f32"] if is_wide else SIZES[stored]) * count * q * p / _MEMORY
+    deep, slower = max(right, _DEEP), _ODD if half and right % 8 else 1.2
+    area = _padded(q) * float(_padded(p))
+    if half and is_wide:
+        area, rate, slower = _tiled(q) * float(_tiled(p)), _WIDE_RATE, 2.0 if right % 2 else 1.2
+    found["batched"] = 8e-6 + slower * (moved + parts + count * area * deep / rate)
     copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _SHORT] * (_THIN if min(size) < _THINNEST else 1.0))
     found["rows"] = copies + _mm_seconds(size, count * right, stored)
     return found
@@ -94,8 +98,9 @@ _ODD = 8.0
 # Copies' share of the memory's speed where up to _SHORT entries lie after an axis, and where more do; _THIN of it with
 # fewer than _THINNEST rows.
 _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
-# Seconds more, and times as long to multiply, that products of halves take whose rows are no whole vectors.
-_UNALIGNED, _SLOWER = 4e-6, 1.6
+# Seconds more, and times as long to multiply, that products of halves take whose rows are no whole vectors;
+# multiplications a second of batched ones whose results are in float32.
+_UNALIGNED, _SLOWER, _WIDE_RATE = 4e-6, 3.3, 7.5e13
 
 
 def _padded(extent: int) -> int:
@@ -103,14 +108,21 @@ def _padded(extent: int) -> int:
     return -(-extent // 32) * 32
 
 
+def _tiled(extent: int) -> int:
+    """Return the extent of their larger tiles of halves."""
+    return 64 if extent <= 64 else -(-extent // 128) * 128
+
+
 def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     """Return one product of the vendor's with a sum over so many positions, which is shared where it is long."""
     q, p = size
     memory = float(SIZES[stored]) * positions * (q + p) / (0.85 * _MEMORY)
-    work = float(positions) * max(64, _padded(q)) * max(64, _padded(p)) / VENDOR_RATES[stored]
-    is_odd = SIZES[stored] == 2 and (q % 8 != 0 or p % 8 != 0)
-    work *= _SLOWER if is_odd else 1.0
-    return 5e-6 + _UNALIGNED * is_odd + min(7e-6, positions * 2.5e-10) + max(memory, work)
+    is_half = SIZES[stored] == 2
+    high, wide = (_tiled(side) if is_half and side > 64 else max(64, _padded(side)) for side in size)
+    work = float(positions) * high * wide / VENDOR_RATES[stored]
+    is_unaligned = is_half and (q % 8 != 0 or p % 8 != 0)
+    work *= _SLOWER if is_unaligned else 1.0
+    return 5e-6 + _UNALIGNED * is_unaligned + min(7e-6, positions * 2.5e-10) + max(memory, work)
 
 
 @dataclass(frozen=True)
@@ -130,10 +142,13 @@ class _KernelRates:
     moved: float
 
 
-# Fitted to 54 random sums on one H200, within 14 and 10 % (root mean square; decision 0043).
+# Times as long as products of float32 take where the only block of a multiprocessor has fewer threads.
+_ALONE, _THREADS = 2.2, 512
+# Fitted to 54 random sums on one H200, within 14 % (root mean square; decision 0043);
+# those of float32 to 29 sums.
 _KERNEL = {
     2: _KernelRates(3.4e-6, 2.6e-6, 0.1e-6, 2.27e-11, 2.34e-10, 2.5e-11, 9.5e-13, 0.53),
-    4: _KernelRates(2.5e-6, 2.7e-6, 0.17e-6, 1.2e-10, 0.0, 0.0, 5.4e-12, 0.0),
+    4: _KernelRates(3.5e-6, 2.7e-6, 0.15e-6, 6.0e-11, 3.0e-10, 0.0, 2.0e-12, 0.55),
 }
 
 
@@ -147,7 +162,10 @@ def _kernel_seconds(chosen: GramPlan, count: int, right: int, limits: DeviceLimi
     positions = chosen.deep // chosen.right * chosen.right
     copies = positions * (down / chosen.vec_v + across / chosen.vec_u)
     numbers = positions * (down + across)
-    seconds = rates.stage + copies * rates.copy + math.prod(chosen.capacities) * chosen.deep * rates.product
+    products = math.prod(chosen.capacities) * chosen.deep * rates.product
+    if SIZES[chosen.stored] == 4 and chosen.blocks == 1 and chosen.threads < _THREADS:
+        products *= _ALONE
+    seconds = rates.stage + copies * rates.copy + products
     if chosen.order == "flat":
         seconds += numbers * rates.apart
     elif min(chosen.vec_v, chosen.vec_u) == 1:

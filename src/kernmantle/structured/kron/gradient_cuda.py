@@ -15,6 +15,7 @@ from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
+from .cuda_entry import is_early
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, sum_seconds
 from .gradient_plan import THREADS, BackPlan, Groups, back, seconds
@@ -151,7 +152,9 @@ def _kernel(plan: BackPlan) -> Kernel | None:
     return loaded(
         plan,
         lambda: [job_for(gradient_emit.emit(plan), plan.arch, str(plan))],
-        lambda binary: Kernel(binary, gradient_emit.ENTRY, THREADS, plan.shared, title=str(plan)),
+        lambda binary: Kernel(
+            binary, gradient_emit.ENTRY, THREADS, plan.shared, title=str(plan), early=is_early(plan.arch)
+        ),
     )
 
 
@@ -160,7 +163,7 @@ def _total(stored: str, arch: str, transposed: tuple[tuple[int, int], ...] = ())
     return loaded(
         ("kron total", stored, arch, transposed),
         lambda: [job_for(factor_gradient_emit.emit_total(stored, transposed), arch, title)],
-        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, title=title),
+        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, title=title, early=is_early(arch)),
     )
 
 
@@ -199,7 +202,7 @@ def sum_by(
         return "", None
     (count, columns, right), rows, own = u.shape, v.shape[1], limits(index_of(u.device))
     in_order = u.is_contiguous() and v.is_contiguous()
-    methods = sum_seconds((rows, columns), count, right, NAMES[u.dtype], own, in_order)
+    methods = sum_seconds((rows, columns), count, right, NAMES[u.dtype], own, in_order, is_wide)
     method = min(methods, key=methods.__getitem__)
     return method, bind_sum(u, v, is_wide) if method == "kernel" else None
 
@@ -224,10 +227,11 @@ def bind_sum(
 def _summing(
     chosen: GramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    sizes, early = (chosen.threads, chosen.shared), is_early(chosen.arch)
     kernel = loaded(
         chosen,
         lambda: [job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
+        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, *sizes, title=str(chosen), early=early),
     )
     total, (rows, columns) = _total("f32" if is_wide else chosen.stored, chosen.arch), size
     if kernel is None or total is None:
@@ -262,7 +266,9 @@ def bind_separation(factors: Tensors) -> Callable[[torch.Tensor, Tensors], Seque
     kernel = loaded(
         plan,
         lambda: [job_for(separation.emit(plan), plan.arch, str(plan))],
-        lambda binary: Kernel(binary, separation.ENTRY, separation.THREADS, 0, title=str(plan)),
+        lambda binary: Kernel(
+            binary, separation.ENTRY, separation.THREADS, 0, title=str(plan), early=is_early(plan.arch)
+        ),
     )
     strides, offsets = [factor.stride()[-2:] for factor in factors], [0]
     for rows, columns in sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
+from .cuda_entry import OVERLAP
 from .gradient_plan import THREADS, BackPlan, whole
 
 ENTRY = "km_back"
@@ -31,6 +32,7 @@ def emit(plan: BackPlan) -> str:
         shared_check(f"km::{template}<Body>::SHARED_BYTES", plan.shared),
         f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.blocks})',
         f"{ENTRY}({', '.join(parameters)}) {{",
+        OVERLAP,
         "    typedef Body::T T;",
         f"    km::{template}<Body>::Arguments g;",
         "    g.v = (const T*)v;\n    g.x = (const T*)x;\n    g.out = (T*)out;\n    g.parts = (float*)parts;",

@@ -64,8 +64,9 @@ def gradient_steps(
     Values are numbered, x first, the gradient of the product second, then those of x with the factors at each of the
     positions ``saved`` applied. A step is ("product", source, text, whether by adjoint factors, whether it gives the
     gradient of x, values that are not read again), which makes the next value; or ("sum", value of x, value of the
-    gradient, positions of a group, rows before it, size of what is summed, values that are not read again). The steps
-    are those of least ``price``, or that move fewest entries.
+    gradient, positions of a group, rows before it, size of what is summed, values that are not read again); with a
+    price a group may have factors that are not wanted. The steps are those of least ``price``, or that move fewest
+    entries.
     """
     return _quickest(text, shapes, wanted, batched, of_x, saved, price)[1]
 
@@ -96,7 +97,7 @@ def _quickest(
         found.append(by_chain)
         if number == 0:  # with a price these are single factors, which are joined where that costs less
             by_parts = _Steps(text, shapes, modes, is_wanted, of_x, saved, price)
-            by_parts.halve(groups, tuple(alone))
+            by_parts.halve(groups, tuple(own for own in every if batched[modes[own].factor or 0]))
             found.append(by_parts)
     for own in found:
         if of_x and not own.through:

@@ -46,16 +46,37 @@ KM_DEVICE i64 kron_offset(const i64 (&stride)[KRON_AXES], const KronCoord& p) {
     return p.a * stride[KRON_A] + p.b * stride[KRON_B] + p.c * stride[KRON_C] + p.right * stride[KRON_RIGHT];
 }
 
-// A factor of ROWS x COLUMNS as [column][row], rows padded with zeros to PITCH.
-template <class T, int ROWS, int COLUMNS, int PITCH, int THREADS, class C, class Args>
-KM_DEVICE void kron_factor(C* to, const Args& g, int number, const KronCoord& p) {
-    const i64(&s)[5] = g.factor_stride[number];
-    const T* from = (const T*)g.factor[number] + p.a * s[2] + p.b * s[3] + p.c * s[4];
-    for (int i = threadIdx.x; i < COLUMNS * PITCH; i += THREADS) {
-        const int column = i / PITCH, row = i % PITCH;
-        to[i] = row < ROWS ? convert<C>(load_pack<T, 1>(from + row * s[0] + column * s[1]).v[0]) : C(0);
+// A factor of ROWS x COLUMNS to shared memory as [column][row], rows padded with zeros to PITCH. A thread has AHEAD entries under
+// way, which it loads before it stores those of any factor.
+template <class T, int ROWS, int COLUMNS, int PITCH, int THREADS>
+struct KronFactorCopy {
+    static constexpr int COUNT = COLUMNS * PITCH, ROUNDS = (COUNT + THREADS - 1) / THREADS, AHEAD = ROUNDS < 4 ? ROUNDS : 4;
+    T staged[AHEAD];
+
+    template <class Args>
+    KM_DEVICE void load(const Args& g, int number, const KronCoord& p, int round = 0) {
+        const i64(&s)[5] = g.factor_stride[number];
+        const T* from = (const T*)g.factor[number] + p.a * s[2] + p.b * s[3] + p.c * s[4];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            const int at = threadIdx.x + (round + i) * THREADS, column = at / PITCH, row = at % PITCH;
+            staged[i] = T{};
+            if (at < COUNT && row < ROWS) staged[i] = load_pack<T, 1>(from + row * s[0] + column * s[1]).v[0];
+        }
     }
-}
+    template <class C, class Args>
+    KM_DEVICE void store(C* to, const Args& g, int number, const KronCoord& p) {
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; round += AHEAD) {
+            if (round > 0) load(g, number, p, round);
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) {
+                const int at = threadIdx.x + (round + i) * THREADS;
+                if (at < COUNT) to[at] = convert<C>(staged[i]);
+            }
+        }
+    }
+};
 
 // Entries of a tile between global memory and registers or shared memory. B tells the types, ITEMS, RIGHT, the RUN as
 // it is there, how many neighbours VEC make one access and whether they lie along the run (RIGHT = 1) or beside it.

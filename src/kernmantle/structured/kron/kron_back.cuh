@@ -12,6 +12,7 @@
 // float32 is two parts of 11 bits each and three products; halves are exact in one, what comes between is rounded.
 #pragma once
 #include "kron_gram.cuh"
+#include "split_hi_lo.cuh"
 
 namespace km {
 

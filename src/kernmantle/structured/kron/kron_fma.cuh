@@ -177,7 +177,7 @@ KM_DEVICE void kron_fma(const Args& g) {
             __syncthreads();
             B::factors(factors, g, p);
             last = entry;
-            __syncthreads();
+            if (B::DIRECT_IN) __syncthreads();
         }
         if (!B::DIRECT_IN) {
             kron_read<B>(s, g, p);

@@ -3,13 +3,11 @@
 // Every block sums its share of the positions (l, r) on tensor cores (split-K); shares are added up in a fixed order by
 // another kernel, unless there is only one.
 //
-// float32 is split into two tf32 numbers, of which three products are taken; halves are exact in one. Accumulators of tensor
-// cores round towards zero: those of float32 are added to sums after DEEP positions, the small products in accumulators of
-// their own, those of halves after FLUSH stages to sums in shared memory.
+// Halves are exact in one product; float32 is split (kron_gram_split.cuh). Accumulators of tensor cores round towards zero: those
+// of halves are added to sums in shared memory after FLUSH stages.
 #pragma once
 #include "pipeline.cuh"
 #include "reduce.cuh"
-#include "split_hi_lo.cuh"
 
 namespace km {
 
@@ -118,8 +116,38 @@ struct GramTile {
             ptx::ldmatrix_x4_trans(to, tile + 2 * (k * PITCH + e));
         }
     }
-    static __device__ __forceinline__ float at(const T* tile, int entry, int position) { return convert<float>(tile[spot(entry, position)]); }
 };
+
+// Where the positions of a chunk begin, and l and r of this thread's column of either operand where positions follow each other.
+template <class Tile>
+struct GramChunk {
+    i64 begin, l = 0, r = 0;
+    KM_DEVICE GramChunk(i64 chunk, i64 count, i64 right) : begin(chunk * Tile::ITEMS) {
+        if (!Tile::ALONG) return;
+        const i64 mine = begin + threadIdx.x % Tile::ACROSS * Tile::WIDTH;
+        l = count < 0x7fffffffll ? (unsigned)mine / (unsigned)right : mine / right;
+        r = mine - l * right;
+    }
+};
+
+// The sums of all warps to shared memory as (WARPS_K, CAPACITY_Q, CAPACITY_P), then those of one entry to the result, in
+// float32 where it is one of several shares.
+template <class B, int CAPACITY_Q, int CAPACITY_P>
+KM_DEVICE void kron_gram_write(void* to, const float (&sum)[B::MQ][B::NP][4], float* shared, int wq, int wp, int wk, int lane, int q0, int p0, bool is_share) {
+    typedef typename B::T T;
+    constexpr int THREADS = 32 * B::WARPS_Q * B::WARPS_P * B::WARPS_K;
+#pragma unroll
+    for (int m = 0; m < B::MQ; ++m)
+        store_fragments<CAPACITY_P>(shared + (wk * CAPACITY_Q + (wq * B::MQ + m) * 16 + lane / 4) * CAPACITY_P + wp * B::NP * 8 + lane % 4 * 2, sum[m]);
+    __syncthreads();
+    for (int n = threadIdx.x; n < CAPACITY_Q * CAPACITY_P; n += THREADS) {
+        const int q = q0 + n / CAPACITY_P, p = p0 + n % CAPACITY_P;
+        const float total = sum_over_warps<B::WARPS_K, CAPACITY_Q * CAPACITY_P>(shared + n);
+        if (q >= B::Q || p >= B::P) continue;
+        if (is_share) ((float*)to)[q * B::P + p] = total;
+        else ((T*)to)[q * B::P + p] = Store<T>::from(total);
+    }
+}
 
 // B: the type T, extents Q and P, warps in each direction and 16 rows (MQ) and 8 columns (NP) of each, DEEP and STAGES of the
 // tile, ORDER, RIGHT (1 unless runs are copied as they lie) and how wide copies are.
@@ -132,15 +160,15 @@ struct KronGram {
     typedef GramTile<T, B::ORDER, B::Q, CAPACITY_Q, DEEP, B::RIGHT, B::VEC_V, THREADS> Left;
     typedef GramTile<T, B::ORDER, B::P, CAPACITY_P, DEEP, B::RIGHT, B::VEC_U, THREADS> Right;
     typedef CopyPipeline<B::STAGES> Pipeline;
-    static constexpr bool EXACT = sizeof(T) == 2, FLAT = B::ORDER == GRAM_FLAT, ALONG = B::ORDER == GRAM_ALONG;
+    static constexpr bool FLAT = B::ORDER == GRAM_FLAT;
     static constexpr int STAGE = Left::SIZE + Right::SIZE;
-    // Bytes of shared memory: the stages, or in their place the sums of all warps.
+    // Bytes of shared memory: the stages, and the sums of all warps.
     static constexpr int STAGES_BYTES = B::STAGES * STAGE * (int)sizeof(T), SUMS_BYTES = B::WARPS_K * CAPACITY_Q * CAPACITY_P * 4;
-    static constexpr int USED_BYTES = STAGES_BYTES + (EXACT ? SUMS_BYTES : 0), SHARED_BYTES = USED_BYTES > SUMS_BYTES ? USED_BYTES : SUMS_BYTES;
+    static constexpr int SHARED_BYTES = STAGES_BYTES + SUMS_BYTES;
     static constexpr int FLUSH = 32;
 
     // Adds the products of one stage of halves to sums.
-    static __device__ __forceinline__ void multiply_halves(float (&sum)[MQ][NP][4], const T* stage, int wq, int wp, int wk, int lane) {
+    static __device__ __forceinline__ void multiply(float (&sum)[MQ][NP][4], const T* stage, int wq, int wp, int wk, int lane) {
         const unsigned left = shared_address(stage), right = shared_address(stage + Left::SIZE);
 #pragma unroll
         for (int s = 0; s < DEEP / 16 / B::WARPS_K; ++s) {
@@ -167,49 +195,6 @@ struct KronGram {
             own = last ? total : 0.0f;
         }
     }
-    // The same of float32.
-    static __device__ __forceinline__ void multiply(float (&sum)[MQ][NP][4], const T* left, int wq, int wp, int wk, int lane) {
-        const T* right = left + Left::SIZE;
-        const int g = lane / 4, t = lane % 4;
-        float large[MQ][NP][4] = {}, small[MQ][NP][4] = {};
-#pragma unroll
-        for (int s = 0; s < DEEP / 8 / B::WARPS_K; ++s) {
-            const int k = (wk + s * B::WARPS_K) * 8 + t;
-            unsigned high[MQ][4], low[MQ][4];
-#pragma unroll
-            for (int i = 0; i < 4 * MQ; ++i) split_tf32(high[i / 4][i % 4], low[i / 4][i % 4], Left::at(left, (wq * MQ + i / 4) * 16 + g + i % 2 * 8, k + i % 4 / 2 * 4));
-#pragma unroll
-            for (int n = 0; n < NP; ++n) {
-                unsigned other[2], rest[2];
-#pragma unroll
-                for (int i = 0; i < 2; ++i) split_tf32(other[i], rest[i], Right::at(right, (wp * NP + n) * 8 + g, k + i * 4));
-#pragma unroll
-                for (int m = 0; m < MQ; ++m) mma_split_tf32<true>(large[m][n], small[m][n], high[m], low[m], other, rest);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < MQ * NP * 4; ++i) {
-            const int m = i / (4 * NP), n = i / 4 % NP;
-            sum[m][n][i % 4] += large[m][n][i % 4] + small[m][n][i % 4];
-        }
-    }
-
-    // The sums of all warps to shared memory as (WARPS_K, CAPACITY_Q, CAPACITY_P), then those of one entry to the result, in
-    // float32 where it is one of several shares.
-    static __device__ void write(void* to, const float (&sum)[MQ][NP][4], float* shared, int wq, int wp, int wk, int lane, int q0, int p0, bool is_share) {
-#pragma unroll
-        for (int m = 0; m < MQ; ++m)
-            store_fragments<CAPACITY_P>(shared + (wk * CAPACITY_Q + (wq * MQ + m) * 16 + lane / 4) * CAPACITY_P + wp * NP * 8 + lane % 4 * 2, sum[m]);
-        __syncthreads();
-        for (int n = threadIdx.x; n < CAPACITY_Q * CAPACITY_P; n += THREADS) {
-            const int q = q0 + n / CAPACITY_P, p = p0 + n % CAPACITY_P;
-            const float total = sum_over_warps<B::WARPS_K, CAPACITY_Q * CAPACITY_P>(shared + n);
-            if (q >= B::Q || p >= B::P) continue;
-            if (is_share) ((float*)to)[q * B::P + p] = total;
-            else ((T*)to)[q * B::P + p] = Store<T>::from(total);
-        }
-    }
-
     static __device__ void run(const T* v, const T* u, void* out, i64 items, i64 right) {
         extern __shared__ __align__(16) unsigned char raw[];
         T* stages = (T*)raw;
@@ -218,35 +203,25 @@ struct KronGram {
         const int tile = blockIdx.x % (DOWN * ACROSS), share = blockIdx.x / (DOWN * ACROSS), shares = gridDim.x / (DOWN * ACROSS);
         const int q0 = tile / ACROSS * CAPACITY_Q, p0 = tile % ACROSS * CAPACITY_P;
         const i64 count = FLAT ? items : items * right, chunks = (count + Left::ITEMS - 1) / Left::ITEMS;
-        // Calls take(begin, l and r of a thread's column of either operand) for a chunk.
-        const auto of_chunk = [&](i64 chunk, const auto& take) {
-            const i64 begin = chunk * Left::ITEMS, mine = begin + threadIdx.x % Left::ACROSS * Left::WIDTH;
-            i64 l = 0, r = 0;
-            if (ALONG) {
-                l = count < 0x7fffffffll ? (unsigned)mine / (unsigned)right : mine / right;
-                r = mine - l * right;
-            }
-            take(begin, l, r);
-        };
         i64 ahead = share;
         const auto prefetch = [&](int slot) {
-            if (ahead < chunks)
-                of_chunk(ahead, [&](i64 begin, i64 l, i64 r) {
-                    T* stage = stages + slot * STAGE;
-                    if constexpr (Left::ASYNC) Left::fetch(stage, v, begin, count, right, l, r, q0);
-                    if constexpr (Right::ASYNC) Right::fetch(stage + Left::SIZE, u, begin, count, right, l, r, p0);
-                });
+            if (ahead < chunks) {
+                const GramChunk<Left> own(ahead, count, right);
+                T* stage = stages + slot * STAGE;
+                if constexpr (Left::ASYNC) Left::fetch(stage, v, own.begin, count, right, own.l, own.r, q0);
+                if constexpr (Right::ASYNC) Right::fetch(stage + Left::SIZE, u, own.begin, count, right, own.l, own.r, p0);
+            }
             ahead += shares;
             Pipeline::commit();
         };
         typename Left::Taken of_v[Left::ROUNDS];
         typename Right::Taken of_u[Right::ROUNDS];
         const auto load = [&](i64 chunk) {
-            if (!(Left::ASYNC && Right::ASYNC) && chunk < chunks)
-                of_chunk(chunk, [&](i64 begin, i64 l, i64 r) {
-                    if constexpr (!Left::ASYNC) Left::load(of_v, v, begin, count, right, l, r, q0);
-                    if constexpr (!Right::ASYNC) Right::load(of_u, u, begin, count, right, l, r, p0);
-                });
+            if (!(Left::ASYNC && Right::ASYNC) && chunk < chunks) {
+                const GramChunk<Left> own(chunk, count, right);
+                if constexpr (!Left::ASYNC) Left::load(of_v, v, own.begin, count, right, own.l, own.r, q0);
+                if constexpr (!Right::ASYNC) Right::load(of_u, u, own.begin, count, right, own.l, own.r, p0);
+            }
         };
         const auto store = [&](T* stage) {
             if constexpr (!Left::ASYNC) Left::store(stage, of_v);
@@ -273,20 +248,19 @@ struct KronGram {
             prefetch(pipeline.previous());
             load(chunk + shares);
             const T* stage = stages + pipeline.stage * STAGE;
-            if constexpr (EXACT) multiply_halves(sum, stage, wq, wp, wk, lane);
-            else multiply(sum, stage, wq, wp, wk, lane);
+            multiply(sum, stage, wq, wp, wk, lane);
             if (chunk + shares < chunks) store(stages + pipeline.next() * STAGE);
-            if (EXACT && ++taken == FLUSH) {
+            if (++taken == FLUSH) {
                 flush(sum, flushed, is_first, false);
                 taken = 0;
                 is_first = false;
             }
         }
-        if (EXACT && !is_first) flush(sum, flushed, false, true);
+        if (!is_first) flush(sum, flushed, false, true);
         ptx::cp_async_wait_all();
         __syncthreads();
         const i64 offset = shares > 1 ? (i64)share * B::Q * B::P : 0;
-        write((float*)out + offset, sum, (float*)raw, wq, wp, wk, lane, q0, p0, shares > 1);
+        kron_gram_write<B, CAPACITY_Q, CAPACITY_P>((float*)out + offset, sum, (float*)raw, wq, wp, wk, lane, q0, p0, shares > 1);
     }
 };
 

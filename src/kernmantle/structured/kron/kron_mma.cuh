@@ -272,6 +272,31 @@ struct KronMma {
         });
     }
 
+    // The same of rows of the last axis: 32 columns of all rows of a unit come together.
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void store_last(const Args& g, const Scheduler& p, const Fragments& x, const unsigned* factor, C back, int unit, int lane) {
+        extern __shared__ __align__(128) unsigned char raw[];
+        constexpr int UNIT_ROWS = 16 * Phase::TILES, V = B::VEC_OUT, ACROSS = 32 / V;
+        T* const rows = (T*)(raw + kron_mma_shared_bytes<B>()) - (B::WARPS - (int)threadIdx.x / 32) * B::OUT_STAGE;
+        const int down = lane / ACROSS, across = lane % ACROSS * V, left = p.items() - UNIT_ROWS * unit - down;
+        T* const to = (T*)g.out + p.at + (UNIT_ROWS * unit + down) * g.out_stride[KRON_C] + across;
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
+            Pack<T, LANE_WIDTH> pack;
+#pragma unroll
+            for (int i = 0; i < LANE_WIDTH; ++i) pack.v[i] = Store<T>::from(value[i]);
+            *(Pack<T, LANE_WIDTH>*)(rows + (16 * tile + 8 * h + kron_row(lane)) * B::OUT_PITCH + w % 2 * 16 + LANE_WIDTH * (lane % 4)) = pack;
+            if (tile + 1 < Phase::TILES || h == 0 || (w % 2 == 0 && w + 1 < Phase::F::WIDE)) return;
+            __syncwarp();
+            const int first = w / 2 * 32;
+#pragma unroll
+            for (int r = 0; r < UNIT_ROWS; r += V) {
+                if (r < left && first + across < Phase::EXTENT)
+                    store_pack<T, V>(to + r * g.out_stride[KRON_C] + first, read_pack<T, V>(rows + (r + down) * B::OUT_PITCH + across));
+            }
+            __syncwarp();
+        });
+    }
+
     // Multiplies a unit of an earlier phase and stores the result in the tile of the next one.
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void store_smem(const Fragments& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
@@ -299,7 +324,8 @@ struct KronMma {
 
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
-        if constexpr (Phase::FINAL && B::COALESCED && !Phase::F::LAST) store_rows<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST) store_last<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        else if constexpr (Phase::FINAL && B::COALESCED) store_rows<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else store_smem<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
     }

@@ -72,7 +72,7 @@ def plan_of(
     """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
     run = plain_pass("mma", modes, 0, len(modes))
     is_wide = SIZES[stored] == 4 or (width == 1 and modes[-1].rows % MOST_NEIGHBOURS == 0)
-    layout = MmaLayout(max(4, SIZES[tensor.half]), MOST_NEIGHBOURS if is_wide else 1, False)
+    layout = MmaLayout(8, MOST_NEIGHBOURS if is_wide else 1, False)
     found = mma_candidates(run, (), stored, tensor, layout, width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
     if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):

@@ -111,10 +111,11 @@ def emit(plan: MmaPlan) -> str:
         text += _phase(plan, number)
     constants = {
         "THREADS": plan.threads, "WARPS": plan.warps, "GROUP": plan.group, "STAGES": plan.stages,
-        "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products, "COPY": plan.layout.copy,
+        "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products,
+        "COPY": 2 if plan.is_shifted else plan.layout.copy,
         "VEC_OUT": plan.layout.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
         "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
-        "UNROLL": 1 + plan.tensor.is_rounded, "OUT_PITCH": plan.out_pitch, "OUT_STAGE": LANES * plan.out_pitch,
+        "UNROLL": 1 + plan.tensor.is_rounded, "OUT_PITCH": plan.out_pitch, "OUT_STAGE": plan.out_stage,
     }  # fmt: skip
     later = [
         f"        km::KronMma<Body, Args>::later<Phase{number}>(g, p, tile, factors, backs, group, warp, lane);"

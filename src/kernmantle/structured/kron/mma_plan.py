@@ -12,9 +12,10 @@ from ...backends.cuda.tiles import DeviceLimits
 from .modes import Mode
 from .passes import Pass
 
-NARROWEST, WIDEST = 8, 128
-# float64: 128 x 128 takes 14.0 ms three times over 320 * 128^2 columns on an H200, the vendor's product 12.8.
-WIDEST_DOUBLE = 64
+NARROWEST, WIDEST = 8, 256
+# float64: 128 x 128 takes 14.0 ms three times over 320 * 128^2 columns on an H200, the vendor's product 12.8. float32:
+# 190 x 190 on 134e6 numbers takes 0.86 ms, the vendor's product 1.3, but 193 x 193 takes 1.8.
+WIDEST_DOUBLE, WIDEST_SPLIT = 64, 192
 LANES = 16
 # Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
 LONGEST_SWIZZLED = 64
@@ -29,8 +30,8 @@ WARPS = (16, 12, 8, 4, 2, 1)
 EVEN = 0.8
 STAGES = (1, 2)
 MOST = (4, 2, 1)
-# Neighbours of the result that a lane has.
-MOST_NEIGHBOURS = 4
+# Neighbours of the result that a lane has; columns along the last axis that come together.
+MOST_NEIGHBOURS, TOGETHER = 4, 32
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 # Shared memory beside the dynamic one: largest entries and scales of the factors, and what aligns the rest.
 STATIC_BYTES = 512
@@ -38,6 +39,8 @@ STATIC_BYTES = 512
 DOUBLES = tuple(row.name for row in ARCHS.values() if "fp64_mma" in row.features)
 # Registers of a thread beside its lines and sums.
 OWN_REGISTERS, RAGGED_REGISTERS, DOUBLE_REGISTERS = 72, 16, 104
+# Lines in 16s from which copies of several at a time take registers too: 190 x 190 of halves spilled.
+LONG = 8
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Tensor:
     @property
     def widest(self) -> int:
         """Rows or columns of the largest factor that pays."""
-        return WIDEST_DOUBLE if self.half == "f64" else WIDEST
+        return WIDEST_DOUBLE if self.half == "f64" else WIDEST_SPLIT if self.products > 1 else WIDEST
 
     def __str__(self) -> str:
         if self.half == "f64":
@@ -169,7 +172,7 @@ class MmaPlan:
     @property
     def is_shifted(self) -> bool:
         """Whether halves are copied as they lie, with what fills 16 bytes at either end of a run."""
-        return SIZES[self.stored] == 2 and self.layout.copy == 2
+        return SIZES[self.stored] == 2 and self.layout.copy <= 4
 
     @property
     def pitch(self) -> int:
@@ -195,16 +198,26 @@ class MmaPlan:
     def is_coalesced(self) -> bool:
         """Return whether rows of the result come together in shared memory, which a lane has few bytes of."""
         last = self.phases[-1]
-        if last.last or self.layout.added or self.compute != "f32":
+        if self.layout.added or self.compute != "f32":
             return False
         is_half, is_alone = SIZES[self.stored] == 2, len(self.phases) == 1
+        if last.last:
+            return is_half
         return self.layout.out_width < MOST_NEIGHBOURS or (is_half and is_alone and last.together > 1)
 
     @property
     def out_pitch(self) -> int:
         """Entries from row to row of these, so that neither writes nor reads meet in a bank; 0 without them."""
-        tiles = self.phases[-1].tiles
-        return LANES * (tiles + (tiles % 2 == 0)) if self.is_coalesced else 0
+        last = self.phases[-1]
+        if not self.is_coalesced:
+            return 0
+        return TOGETHER + 8 if last.last else LANES * (last.tiles + (last.tiles % 2 == 0))
+
+    @property
+    def out_stage(self) -> int:
+        """Entries of all these rows of a warp: 16, or those of a unit along the last axis."""
+        last = self.phases[-1]
+        return LANES * self.out_pitch * (last.tiles if last.last else 1)
 
     def members(self, phase: MmaPhase) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the number of the first factor of a phase and the shapes of those multiplied out."""
@@ -221,7 +234,7 @@ class MmaPlan:
         """Bytes of shared memory."""
         factors = sum(4 * self.words(mode) for mode in self.run.modes)
         tiles = self.warps // self.group * SIZES[self.compute] * self.tile
-        own = self.stages * self.stage + LANES * self.out_pitch
+        own = self.stages * self.stage + self.out_stage
         return factors + tiles + self.warps * own * SIZES[self.stored]
 
     @property
@@ -270,7 +283,8 @@ def _registers(phase: MmaPhase, tensor: Tensor) -> int:
     split = 2 if tensor.products > 1 else 1
     sums = (1 if deep <= 2 else split) + (deep > 4)
     ragged = RAGGED_REGISTERS * (phase.mode.columns % LANES > 0)
-    return OWN_REGISTERS + ragged + phase.tiles * (4 * deep * split + 8 * sums)
+    moved = 4 * deep * (deep > LONG and phase.tiles > 1)
+    return OWN_REGISTERS + ragged + moved + phase.tiles * (4 * deep * split + 8 * sums)
 
 
 def _phases(modes: Sequence[Mode], items: int, right: int, most: int, tensor: Tensor) -> tuple[MmaPhase, ...]:
@@ -301,6 +315,12 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int, tensor: Te
 def suits(mode: Mode, widest: int = WIDEST) -> bool:
     """Return whether tensor cores pay for a factor."""
     return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= widest
+
+
+def takes(mode: Mode, tensor: Tensor) -> bool:
+    """Return whether there is a kernel for a factor: also for a few rows or columns beside many, which are padded."""
+    is_narrow = tensor.half != "f64" and LANES <= max(mode.columns, mode.rows) <= tensor.widest
+    return suits(mode, tensor.widest) or (is_narrow and min(mode.columns, mode.rows) > 1)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...backends.cuda.tiles import DeviceLimits
 from ...backends.cuda.traits import SCALARS, struct
 from .cost import CLOCK, SIZES, SMALL, memory_of
+from .cuda_entry import OVERLAP
 
 ENTRY = "km_separate"
 THREADS = 1024
@@ -89,6 +90,7 @@ def emit(plan: SeparationPlan) -> str:
         *body[:-1], *extents, body[-1],
         f'extern "C" __global__ void __launch_bounds__({THREADS})',
         f"{ENTRY}(const void* joint, void* out, {', '.join(parameters)}) {{",
+        OVERLAP,
         f"    const km::KronMatrix<Body::T> matrices[{count}] = {{{', '.join(matrices)}}};",
         "    km::KronSeparate<Body>::run<0>((const Body::C*)joint, matrices, (Body::T*)out, blockIdx.x);",
         "}",

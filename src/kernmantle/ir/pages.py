@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from .ops import OPS, Op
 from .reductions import REDUCTIONS, Reduction
 
@@ -27,3 +29,7 @@ def reductions() -> str:
     """Return one line a reduction."""
     head = ["| name | result | over nothing | gradient |", "|---|---|---|---|"]
     return "\n".join([*head, *map(_reduction, REDUCTIONS.values())])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{operations()}\n\n{reductions()}\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from .kernel_row import Row
 from .kernels import KERNELS
 
@@ -25,3 +27,7 @@ def markdown() -> str:
             f"| `{row.name}` | {formula} | {_arguments(row)} | `{row.diagonal}` | {_flags(row)} | {row.summary} |"
         )
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown() + "\n")

@@ -18,8 +18,8 @@ from .gradient_patterns import Pullback
 from .nest import Nest, Port
 from .patterns import product
 
-_SMALL_OUTPUT = 1 << 14
-_LONG_REDUCTION = 1 << 12
+_SMALL_OUTPUT = 1 << 14  # eight times the entries a thread or multiprocessor beyond which nothing is split
+_LONG_REDUCTION = 1 << 12  # terms of a part of a sum; shorter sums are not split
 
 
 @dataclass(frozen=True)

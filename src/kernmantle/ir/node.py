@@ -18,10 +18,10 @@ Order = tuple[int, str, str]
 
 _INTERNED: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
 _INTERNING = Lock()
-_EXACT_INTEGER = 2**53
-_INFINITE = 2**1024
-_LONGEST_ORDER = 160
-_LONGEST_REPR = 400
+_EXACT_INTEGER = 2**53  # integers below are exact in float64
+_INFINITE = 2**1024  # integers from here on are infinite in float64
+_LONGEST_ORDER = 160  # characters; longer ones are shortened to a digest
+_LONGEST_REPR = 400  # characters
 
 
 class Node:

@@ -22,7 +22,7 @@ _PRECEDENCE = {op: level for level, ops in enumerate(_LEVELS, 1) for op in ops}
 _SIGNED, _ATOM = 6, 8
 _COMPARISON = 1
 _NUMBER = re.compile(r"-?(\d.*|inf|nan)")
-_LONGEST = 600
+_LONGEST = 600  # characters
 _WORDS = ("true", "false", "inf", "nan")
 
 

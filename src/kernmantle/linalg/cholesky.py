@@ -34,7 +34,7 @@ from .refine import UNREFINED, Refined, Relative
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle
 
-SMALL = 512
+SMALL = 512  # rows of matrices that are factored as a batch
 LARGE = 256
 """Order from which on GPUs turn over what is the upper triangle in column-major memory, which takes twice as long."""
 BY_TORCH = "torch.linalg.cholesky_ex"

@@ -20,12 +20,12 @@ import torch
 from ..errors import LaunchError
 from .arguments import items
 
-LANES = 8
+LANES = 8  # streams on which matrices of a batch run side by side
 HANDLES = 128
 """Handles at most, one a stream, with a few MiB each; beyond them the least recently used is taken over."""
 RETRY = 60.0
 """Seconds after which a library that was not found is looked for again."""
-_BATCHED_ELEMENTS = 2**31 - 1
+_BATCHED_ELEMENTS = 2**31 - 1  # entries
 _BATCHED_ITEMS = 65_535
 """Matrices of one call of XsyevBatched, which fails for 100 000 of order 3 (cuSOLVER 12)."""
 _TYPES = {torch.float32: 0, torch.float64: 1}

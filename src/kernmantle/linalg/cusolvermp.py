@@ -23,7 +23,7 @@ from ..errors import BackendError, LaunchError
 
 BLOCKS = {"potrf": 1024, "getrf": 512, "syevd": 256}
 """Columns in a block where there are many: products of wide ones are fast."""
-NARROWEST, FEWEST = 256, 4
+NARROWEST, FEWEST = 256, 4  # columns of a block; blocks a process
 QUICKER = {"potrf": 0, "getrf": 20_000, "syevd": 20_000}
 """Orders up to which one H200 was quicker than two and than four of them."""
 SOLVING = 4

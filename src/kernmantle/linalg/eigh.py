@@ -36,7 +36,7 @@ from .triangles import copy_triangle
 Method = Literal["auto", "direct", "iterative", "randomised"]
 FEWEST = {"cpu": 3000, "cuda": 4000}
 """Order from which on the iteration is tried by itself."""
-SHARE = 0.1
+SHARE = 0.1  # of all eigenvalues: up to so many, the largest are found by iteration
 MEANING = "{info} off-diagonal entries did not converge to zero, or the matrix has NaN or infinities"
 
 

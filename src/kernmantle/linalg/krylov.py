@@ -18,7 +18,7 @@ from .orthogonal import orthonormal
 from .scaling import exponent, shifted
 
 Multiply = Callable[[torch.Tensor], torch.Tensor]
-PROBES, PROBE_STEPS = 8, 6
+PROBES, PROBE_STEPS = 8, 6  # vectors, and products of each
 
 
 @dataclass(frozen=True)

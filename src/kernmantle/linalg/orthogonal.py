@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-PASSES = 4
+PASSES = 4  # rounds of Cholesky QR
 
 
 def orthonormal(

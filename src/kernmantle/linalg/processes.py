@@ -17,8 +17,8 @@ from ..errors import WorkerError
 
 GRACE = 5.0
 """Seconds that a worker has to end by itself before it is killed."""
-_POLL = 0.02
-_SHOWN = 2000
+_POLL = 0.02  # seconds
+_SHOWN = 2000  # characters of a log
 
 
 def end_with_owner() -> None:

@@ -17,7 +17,7 @@ from .orthogonal import orthonormal
 from .spectrum import Found, pairs
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
-PROBES = 10
+PROBES = 10  # random vectors
 ALPHA = 4.0
 """``‖e‖ <= ALPHA sqrt(2 / pi) max ‖e z‖`` over PROBES random z, but with a probability of ALPHA ** -PROBES = 1e-6."""
 

@@ -28,11 +28,11 @@ from .preconditioners import LowRank, nystrom
 from .row_source import drawn
 from .sketch_problem import Limits, Problem, fingerprint, prepared
 
-JITTER = (1e-6, 1e-5, 1e-4, 1e-3)
+JITTER = (1e-6, 1e-5, 1e-4, 1e-3)  # of the mean of the diagonal, tried in turn
 EIGENVALUE = 0.1
 """Of 1, 0.3, 0.1 and 0.03, constant or divided by the passes or their square, this one, divided by the passes, was best
 or within a half of it after 3 to 100 passes of two systems (decision 0029)."""
-POWER_STEPS = 8
+POWER_STEPS = 8  # products with a block
 CHECKED = 2048
 """Random rows whose equations are checked in float64 at the end."""
 DIVERGED = 100.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-TILE = 1024
+TILE = 1024  # rows
 
 
 def _tiles(n: int) -> Iterator[tuple[slice, slice]]:

@@ -16,7 +16,7 @@ from ..linalg.block_cg import iterate, read
 from ..torch_ops.recompute import pulled
 from .problem import Problem, balanced
 
-_LIMIT = 1000
+_LIMIT = 1000  # iterations
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 """Relative residual of the linear system: a hundred and a hundred thousand units of rounding."""
 

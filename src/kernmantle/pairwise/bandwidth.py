@@ -11,7 +11,7 @@ from ..errors import ParameterError, ShapeError
 from .condensed import pdist
 from .inputs import check_rows
 
-SAMPLE = 1000
+SAMPLE = 1000  # rows
 
 
 def median_bandwidth(

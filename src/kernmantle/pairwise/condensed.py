@@ -15,7 +15,7 @@ from .distances import checked, evaluate, own_metric
 from .inputs import Request, find, request
 from .metric import Ready
 
-SMALLEST_BLOCK, BLOCK_ENTRIES, BLOCKS = 128, 1 << 21, 8
+SMALLEST_BLOCK, BLOCK_ENTRIES, BLOCKS = 128, 1 << 21, 8  # rows, entries, blocks
 
 
 def pdist(

@@ -33,7 +33,7 @@ _TEMPORARY = "tmp-"
 _STALE_SECONDS = 3600.0
 _POLL_SECONDS = 0.02
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ATTEMPTS = 8
+_ATTEMPTS = 8  # renames, where other processes write the same entry
 _OCCUPIED: set[int] = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, *([errno.EACCES] * (os.name == "nt"))}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-STEP = 0.03125
-SHRINK = 1.5
-ROUNDS = 12
-SAFETY = 16.0
+STEP = 0.03125  # first step of a difference
+SHRINK = 1.5  # times smaller is each next step
+ROUNDS = 12  # steps
+SAFETY = 16.0  # times the estimated error is allowed
 ROUNDOFF = 2.0**-53
 
 

@@ -8,8 +8,8 @@ LARGEST = 64 << 20
 """Most bytes of all arrays of a block together; ``ON_GPU`` times as many in a backward pass on a GPU, where launches
 take the time."""
 ON_GPU = 4
-_IN_CACHE = 8 << 20
-_COPIES_FORWARD, _COPIES_BACKWARD = 1, 6
+_IN_CACHE = 8 << 20  # bytes
+_COPIES_FORWARD, _COPIES_BACKWARD = 1, 6  # arrays of a block that are there at once
 
 
 def block_bytes(is_tracked: bool, device: torch.device) -> int:

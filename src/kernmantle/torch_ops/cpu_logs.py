@@ -21,12 +21,12 @@ from .namespaces import torch_namespace
 Tensors = Sequence[torch.Tensor]
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 Finish = Callable[[Tensors, Sequence[float], Tensors, Tensors], None]
-_LEAST_DEPTH, _LEAST_WORK = 8, 1 << 18
+_LEAST_DEPTH, _LEAST_WORK = 8, 1 << 18  # terms of a sum; multiplications of all
 _SHARES = {"f32": 2.0**-90, "f64": 2.0**-900}
 """Least sum of products, as a share of the sums of both rows: exponentials that became 0 do not change a larger one."""
 _MOST_LOST = 1 / 256
 """Entries that may be taken one by one."""
-_BLOCK, _CHUNK = 1 << 20, 1 << 22
+_BLOCK, _CHUNK = 1 << 20, 1 << 22  # entries that are computed at a time
 _VENDOR: Any = torch.backends.mkldnn
 _EXACT = ("none", "ieee")
 

@@ -16,7 +16,7 @@ from ..runtime.launcher import Launcher, nothing
 from .cpu import job_for, launch
 
 _MOST_COLUMNS, _FEWEST_ROWS = 64, 8
-_MOST_RESULTS = 1024
+_MOST_RESULTS = 1024  # numbers that a row may have as its result
 
 
 class CpuRows:

@@ -19,7 +19,7 @@ from ..runtime.launcher import Launcher, nothing
 
 Start = Callable[..., None]
 JobFor = Callable[[str, str, str], Job]
-_AROUND_BLOCKS = 8
+_AROUND_BLOCKS = 8  # blocks a multiprocessor
 
 
 def launcher(

@@ -19,7 +19,7 @@ BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 32 << 20}
 """Most bytes of a block: few enough that a CPU keeps it near, and that a GPU has as much for what makes it."""
 LEAST_IN_KERNELS = 1 << 18
 """Fewest entries of a matrix whose derivatives by points a GPU has in kernels of their own."""
-_SIDE = 128
+_SIDE = 128  # columns that the width of a block is a multiple of
 Tensors = Sequence[torch.Tensor]
 
 

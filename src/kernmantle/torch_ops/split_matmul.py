@@ -16,13 +16,13 @@ import torch
 from ..config import current
 from .torch_private import is_untracked
 
-_LEAST = 1 << 32
-_RANGE, _SHORT_RANGE = 1024, 256
+_LEAST = 1 << 32  # multiplications of a product that is worth splitting
+_RANGE, _SHORT_RANGE = 1024, 256  # terms that one product of halves sums, and where terms have one sign
 ONE_SIGN, ONE_SIGN_SHORT = 7e-6, 2e-6
 """Largest errors of sums of terms of one sign, of the sum, by the length of the ranges."""
-_PIECE = 32 << 20
-_TOP = 10
-_SMALLEST, _LARGEST = -116, 128
+_PIECE = 32 << 20  # bytes of what is split at a time
+_TOP = 10  # binary exponent that the largest entry of a row is scaled to
+_SMALLEST, _LARGEST = -116, 128  # binary exponents that float32 can be scaled from
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from ..runtime.launcher import Launcher, nothing
 
 PRODUCTS = frozenset(tile.name for tile in PRODUCT_TILES)
 _SESSION: ContextVar[list[Tuned] | None] = ContextVar("kernmantle_tuning", default=None)
-_SLOWEST = 8.0
-_HOPELESS = 3.0
-_LEAST, _MOST = 2e-4, 40
-_REPLAYS = 5
+_SLOWEST = 8.0  # times the least predicted time: slower tiles are not measured
+_HOPELESS = 3.0  # times the least measured time: slower tiles are measured once
+_LEAST, _MOST = 2e-4, 40  # seconds that a measurement takes at least; calls of it at most
+_REPLAYS = 5  # measurements, of which the least counts
 
 Make = Callable[[str | None], Launcher]
 

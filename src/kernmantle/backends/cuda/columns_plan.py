@@ -36,14 +36,14 @@ _COSTS = {
 tensor cores' rate (decision 0031; NVIDIA H200)."""
 _TWO_STAGES = 1.4
 """What it takes more where no tile waits behind those that are used."""
-_WIDTHS = (16, 32, 64, 96)
+_WIDTHS = (16, 32, 64, 96)  # columns of v
 _REGISTERS = {2: 200, 3: 120}
 """Registers that accumulators and fragments may take, by how many warpgroups multiply."""
-_MOST_STAGES, _LEAST_STAGES = 6, 2
+_MOST_STAGES, _LEAST_STAGES = 6, 2  # stages of shared memory
 _LEAST_ROWS = 192
 _LEAST_DEPTH, _SHALLOW, _DEEPEST = 16, 128, 4096
 """Fewest numbers a point, most of which a block has whole points in shared memory, and most."""
-_LEAST_WIDTH = 5
+_LEAST_WIDTH = 5  # columns of v
 _LEAST_ENTRIES = 1 << 24
 """Fewest pairs for which it is faster."""
 

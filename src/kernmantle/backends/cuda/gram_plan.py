@@ -20,16 +20,16 @@ from .fitted import GRAM
 from .pow_tables import TABLE_SIXTEENTHS, TablePower, gathered, table_power
 from .tiles import TILES, DeviceLimits, Tile, blocks_per_sm
 
-_WIDEST = 16
-_GRID_LIMIT = 2**31 - 1
+_WIDEST = 16  # bytes of one load
+_GRID_LIMIT = 2**31 - 1  # blocks
 _PRODUCERS = {
     "pipelined": 128, "position": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128, "columns": 128,
     "deep": 128, "softmax": 128,
 }  # fmt: skip
 PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 8192
-_PIPELINED_OPERATIONS = 5
-_THIN = 8
+_PIPELINED_OPERATIONS = 5  # operations a term
+_THIN = 8  # terms of a sum
 
 
 Argument = int | float

@@ -21,7 +21,7 @@ from ...runtime.lru import LRUCache
 from .device import core, is_from_cuda
 
 _FREE_SHARED = 40 << 10  # of the 48 KiB that static and dynamic shared memory have without asking
-_GRIDS = 256
+_GRIDS = 256  # launch configurations that a kernel keeps
 _MOST = 4096  # bytes of arguments that every architecture takes
 # Libraries by the digest of their binary and the shared memory they are allowed. They stay loaded until the process
 # ends: a launch may still be queued, and a captured graph replays its kernels at any later time, unknown to this.

@@ -42,7 +42,7 @@ from .softmax_plan import is_split, softmax_tile
 from .softmax_plan import memory as softmax_memory
 from .softmax_plan import shared_bytes as softmax_shared
 from .squares_plan import squares_plan
-from .tiles import ROW_PIPELINED, ROW_SCAN, ROW_TILES, Tile
+from .tiles import RESERVED_SHARED, ROW_PIPELINED, ROW_SCAN, ROW_TILES, Tile
 from .wide_plan import memory as wide_memory
 from .wide_plan import shared_bytes as wide_shared
 from .wide_plan import wide_tile
@@ -57,19 +57,18 @@ _ACROSS = 8
 WORK_BYTES = 64 << 20
 """Most bytes of work space."""
 SLOTS = 3
-JOINERS = 256
-_DEEPEST = 16
+JOINERS = 256  # threads of a block that joins parts
+_DEEPEST = 16  # columns of points that a thread keeps in registers
 _POSITION_BYTES = 8
 _THIN_THREADS, _STAGE, _MANY = 128, 256, 1 << 13
 _MOST_ROWS, _LONG_STAGE, _PLENTY = 8, 1024, 1 << 11
 _LONG_UNROLL, _LONG_CELLS = 8, 24
 """Rows of y at a time in long passes, and the numbers of rows x that a thread may hold for it: a Gaussian product of
 1e5 points in 3-D takes 3.63 ms on an H200, by 4 rows at a time 3.72."""
-_SHALLOW = 128
-_CHUNK = 16
+_SHALLOW = 128  # columns of points up to which two stages are enough
+_CHUNK = 16  # columns of v that a pass takes
 _DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
-_RESERVED = 1 << 10
 _CACHE_BYTES = 36 << 20
 _MOST_COLUMNS, _MOST_RESULTS = 64, 32
 
@@ -336,7 +335,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     states = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
     form, shared = "pipelined" if pipelined else "tile", -(-max(matrix.shared, keys) // 16) * 16
     shared += (1 + (pipelined and group < _CHUNK)) * weights + states
-    resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
+    resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + RESERVED_SHARED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
 
 
@@ -355,7 +354,7 @@ def _grouped(
     own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
-    resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + _RESERVED)))
+    resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + RESERVED_SHARED)))
     return replace(direct, matrix=matrix, form="pipelined", shared=matrix.shared, resident=resident, grouped=True)
 
 

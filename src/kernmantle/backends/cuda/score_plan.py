@@ -19,14 +19,14 @@ from .tiles import DeviceLimits, Tile
 
 SIDES, SAMPLERS, GROUP = 8, 128, 4
 """Tiles whose norms and columns of v are under way, blocks that sample pairs, most columns of v at a time."""
-POINTS = 128
-_WIDEST = 8
+POINTS = 128  # columns of a tile of scores
+_WIDEST = 8  # columns of v
 _LIST_BYTES, _ALIGNED = 1024, 1024
 _STAGES = {16: 12, 32: 8, 64: 6, 96: 4, 128: 3}
 _PACKED_STAGES = {32: 8, 64: 6, 80: 5}
 """Stages by positions of a point in a plane: of three products, of one where three halves of a number lie in a row."""
 _LEAST_ROWS = 192
-MOST_ENTRIES = 1 << 41
+MOST_ENTRIES = 1 << 41  # scores of a call
 _LEAST_DEPTH = 16
 """Fewest numbers a point: below, pairs that lose digits are too many (decision 0017; NVIDIA H200)."""
 _LEAST_ENTRIES = 1 << 24

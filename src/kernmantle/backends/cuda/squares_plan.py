@@ -22,8 +22,8 @@ PILOTS = 32
 _LIST_TILES = 64
 PROMISE = 1e-5
 """Largest relative error of a sum of squares, up to the deepest that is taken so."""
-_LEAST_DEPTH, _DEEPEST = 32, 8192
-_ALIGNED = 1024
+_LEAST_DEPTH, _DEEPEST = 32, 8192  # columns of the points
+_ALIGNED = 1024  # bytes
 _WIDEST_LOG = 128
 """Widest tile of logarithms: wider ones computed as written, with two registers an entry, do not fit."""
 

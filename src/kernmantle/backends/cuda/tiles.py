@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .arch import ARCHS, Arch, Feature, arch
 
+RESERVED_SHARED = 1 << 10
+"""Bytes of shared memory that CUDA takes for itself with every block."""
+
 
 @dataclass(frozen=True)
 class DeviceLimits:
@@ -122,7 +125,7 @@ def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> 
         return tile.resident
     registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
     by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
-    by_shared = limits.shared_per_sm // max(1, shared + 1024)
+    by_shared = limits.shared_per_sm // (shared + RESERVED_SHARED)
     return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
 
 

@@ -23,11 +23,11 @@ from .tiles import DeviceLimits
 from .vjp_tiles import PULL_TILES, PullTile
 
 PARTS_BYTES = 48 << 20
-_ALIGNED = 256
+_ALIGNED = 256  # bytes
 _LEAST_TENSOR, _LEAST_SCALAR = 1 << 30, 1 << 31
 _LEAST_COLUMNS = 16
-_SHORTEST_RANGE = 4
-_MOST_RANGES = 16
+_SHORTEST_RANGE = 4  # stages
+_MOST_RANGES = 16  # ranges that k is split into
 _LARGEST_EXPONENT = 1.0
 
 

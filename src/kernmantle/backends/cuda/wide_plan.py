@@ -15,10 +15,10 @@ from .tiles import DeviceLimits, Tile
 LIST_BYTES = 2048
 MOST = 64
 """Most columns of v."""
-_MOST_STAGES = 6
+_MOST_STAGES = 6  # stages of shared memory
 _DEEPEST = 8
 """Most numbers a point: more do not stay in registers."""
-_LEAST_WIDTH, _FREE_WIDTH = 16, 12
+_LEAST_WIDTH, _FREE_WIDTH = 16, 12  # columns of v
 _LEAST_ROWS, _MOST_ENTRIES = 192, 1 << 42
 _LEAST_WORK = 1 << 31
 """Fewest pairs times columns of v beyond ``_FREE_WIDTH``, as many as cost no more elsewhere, for which what is saved is

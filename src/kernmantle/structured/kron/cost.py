@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
@@ -37,7 +37,6 @@ _LEAST_COLUMNS = 2.1  # columns; products of halves whose rows are not aligned a
 _ODD = 1.4  # times as long again as products of halves take whose rows are odd
 _NARROW_COLUMNS = 40  # columns to which products of float32 round up where there are few
 _WAITING = 1.5  # times as long as estimated that warps wait which share few tiles of halves with unaligned rows
-_RESERVE = 1024
 _ACROSS = 32  # neighbours behind a run that one block of additions takes at least
 
 
@@ -99,7 +98,7 @@ def mma_seconds(
         cycles += phase.units * rates.unit
         steps += blocks * (deep + products + wide)
         entries += deep * wide * LANES * LANES
-    fits = limits.shared_per_sm // (plan.shared + STATIC_BYTES + _RESERVE), limits.threads_per_sm // plan.threads
+    fits = limits.shared_per_sm // (plan.shared + STATIC_BYTES + RESERVED_SHARED), limits.threads_per_sm // plan.threads
     at_once = max(1, min(fits)) * (plan.warps // plan.group)
     waves, busy = -(-tiles // (at_once * limits.sm_count)), min(at_once, -(-tiles // limits.sm_count))
     work = waves * busy * cycles / (4 * CLOCK) * (rates.joint if plan.group > 1 else 1.0)

@@ -12,7 +12,7 @@ from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
 
 THREADS = 256
-ENTRIES = 4096
+ENTRIES = 4096  # entries of a tile
 # Room for an axis before the last one of a pass and for the last one, and how far lines without one are taken.
 EXTENTS, LAST, ACROSS = (8, 16, 32, 64), (16, 32, 64), 64
 # Two such axes go into one pass wherever they stand, by so many columns.

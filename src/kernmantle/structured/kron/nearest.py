@@ -11,7 +11,7 @@ from ...errors import ParameterError, ShapeError
 from .product import KroneckerProduct
 from .sums import SumOfProducts
 
-_SWEEPS = 100
+_SWEEPS = 100  # sweeps over all factors
 
 
 def nearest_kron(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Pattern = tuple[int, int, int, int]
-_MOST_WEIGHTS = 2**26
-_SHORT = 4
+_MOST_WEIGHTS = 2**26  # weights of joined factors
+_SHORT = 4  # factors of which all joinings are tried
 
 
 @dataclass(frozen=True)

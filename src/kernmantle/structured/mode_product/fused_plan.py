@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 
 Pattern = tuple[int, int, int, int]
 EDGE = 16  # columns and positions of k that the weights are prepared by
 DTYPES = ("f32", "f16", "bf16")
-_WARPS = (4, 8, 16)
-_RESERVE = 1024
+_WARPS = (4, 8, 16)  # warps of a block
 _REGISTERS, _MOST_REGISTERS = 65536, 128
 # Fitted to 76 plans of 19 pairs with 16 rows on an H200: 10 % (float32) and 8 % (root mean square), and the plan chosen
 # is the quickest that was tried. Seconds of the start, of a round of the first factor's tiles through the warps, what
@@ -197,7 +196,7 @@ def candidates(problem: FusedProblem, limits: DeviceLimits) -> Iterator[FusedPla
 
 def _each(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> int:
     """Return the blocks that share a multiprocessor."""
-    by_memory = limits.shared_per_sm // (plan.shared(problem) + _RESERVE)
+    by_memory = limits.shared_per_sm // (plan.shared(problem) + RESERVED_SHARED)
     return max(1, min(by_memory, limits.threads_per_sm // plan.threads, _REGISTERS // (plan.threads * _MOST_REGISTERS)))
 
 

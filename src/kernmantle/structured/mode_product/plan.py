@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 
 Pattern = tuple[int, int, int, int]
 ACTIVATIONS = ("", "relu", "gelu", "silu")
 REGISTERS = 65536  # of a multiprocessor
-_RESERVE = 1024
 _BUSY = 0.9  # share of the multiprocessors that blocks without a second wave should have
-_MOST_PARTS = 16
+_MOST_PARTS = 16  # parts
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ class KronSparsePlan:
 
     def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
         """Return the blocks that share a multiprocessor."""
-        by_memory = limits.shared_per_sm // (self.shared(problem) + _RESERVE)
+        by_memory = limits.shared_per_sm // (self.shared(problem) + RESERVED_SHARED)
         return max(0, min(by_memory, limits.registers_per_sm // (self.threads * self.registers)))
 
     @property

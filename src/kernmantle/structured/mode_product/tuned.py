@@ -22,8 +22,8 @@ from .tiles import plan, tiles_to_try
 from .transpose_plan import inner
 
 KERNEL = "kernel"
-_TILES = 8
-_SLOWEST = 8.0
+_TILES = 8  # tiles that are measured
+_SLOWEST = 8.0  # times the least predicted time: slower ways are not measured
 
 
 def tile_of(algorithm: str) -> Tile | None:

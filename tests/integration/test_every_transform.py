@@ -268,6 +268,7 @@ NO_FLOAT_TENSORS = {
 }  # fmt: skip
 NOT_OF_ROWS = {
     "form",
+    "get_params",
     "hyperparameters",
     "info",
     "is_similarity",
@@ -276,6 +277,7 @@ NOT_OF_ROWS = {
     "made",
     "of_transformed",
     "prepared",
+    "set_params",
     "transform",
 }
 NOT_SOLVERS = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from .node import Node
 from .ops import OPS
@@ -243,15 +243,14 @@ def _match(pattern: Node, node: Node, bound: Binding) -> Binding | None:
     return None
 
 
-def _by_operation(finite: bool) -> dict[str, tuple[Rule, ...]]:
-    table: dict[str, list[Rule]] = defaultdict(list)
+@cache
+def _by_operation(finite: bool) -> dict[str, tuple[tuple[Rule, frozenset[str]], ...]]:
+    """Return the rules of each operation and which operations its arguments must have, for most do not fit by these."""
+    table: dict[str, list[tuple[Rule, frozenset[str]]]] = defaultdict(list)
     for rule in RULES:
         if finite or not rule.finite:
-            table[rule.op].append(rule)
+            table[rule.op].append((rule, frozenset(arg.op for arg in rule.before.args if arg.op != "var")))
     return {op: tuple(rules) for op, rules in table.items()}
-
-
-_TABLES = {finite: _by_operation(finite) for finite in (False, True)}
 
 
 def apply(rule: Rule, node: Node) -> Node | None:
@@ -262,8 +261,9 @@ def apply(rule: Rule, node: Node) -> Node | None:
 
 def rewritten(node: Node, finite: bool) -> Node | None:
     """Return the node rewritten by the first rule that fits."""
-    for rule in _TABLES[finite].get(node.op, ()):
-        new = apply(rule, node)
+    present = {arg.op for arg in node.args}
+    for rule, needed in _by_operation(finite).get(node.op, ()):
+        new = apply(rule, node) if needed <= present else None
         if new is not None and new is not node:
             return new
     return None

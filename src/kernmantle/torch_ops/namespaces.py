@@ -40,7 +40,7 @@ def torch_namespace(dtype: torch.dtype, device: torch.device, stored: torch.dtyp
         return array if kind == "index" else array.to(kinds[kind])
 
     return Namespace(
-        function=lambda op: lookup(OPS[op], (_TORCH, torch), OPS[op].torch or (op,)),
+        function=lru_cache(maxsize=None)(lambda op: lookup(OPS[op], (_TORCH, torch), OPS[op].torch or (op,))),
         full=full,
         cast=cast,
         is_bool=lambda array: array.dtype == torch.bool,

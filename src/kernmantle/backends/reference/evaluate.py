@@ -74,17 +74,17 @@ def _order(roots: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def evaluate(roots: Sequence[Node], env: Mapping[str, Array], ns: Namespace) -> list[Array]:
     """Return the values of expressions, the variables taken from ``env``."""
-    values: dict[int, Array] = {}
+    values: dict[Node, Array] = {}
     for node in _order(tuple(roots)):
         if node.op == "var":
-            values[id(node)] = env[node.name]
-        elif node.number is not None:
-            values[id(node)] = ns.full((), node.number, "bool" if isinstance(node.number, bool) else "value")
-        else:
+            values[node] = env[node.name]
+        elif node.args:
             conditions = OPS[node.op].conditions
-            args = [_coerced(values[id(arg)], number in conditions, ns) for number, arg in enumerate(node.args)]
-            values[id(node)] = ns.function(node.op)(*args)
-    return [values[id(root)] for root in roots]
+            args = [_coerced(values[arg], number in conditions, ns) for number, arg in enumerate(node.args)]
+            values[node] = ns.function(node.op)(*args)
+        else:
+            values[node] = ns.full((), node.number, "bool" if isinstance(node.number, bool) else "value")
+    return [values[root] for root in roots]
 
 
 def _coerced(array: Array, condition: bool, ns: Namespace) -> Array:

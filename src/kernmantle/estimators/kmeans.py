@@ -1,4 +1,4 @@
-"""K-means: Lloyd's iteration, whose distances are never stored."""
+"""K-means: Lloyd's iteration, of whose distances no more than a block is stored."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from .state import Stored
 
 PART = 4096
 """Rows that are summed in their own type before the sums are added in float64; more for more clusters than that."""
+BLOCK = 1 << 25
+"""Products of rows and centres that a GPU stores at a time: 128 MiB of float32."""
 
 
 def check_clusters(count: int, rows: torch.Tensor) -> None:
@@ -66,13 +68,32 @@ def assigned(rows: torch.Tensor, centres: torch.Tensor) -> tuple[torch.Tensor, t
     return squares[:, 0], labels[:, 0]
 
 
+def _labels(rows: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    """Return the nearest centre of every row; on a GPU rows are centred, so that products keep their digits."""
+    if not rows.is_cuda:
+        return argkmin(rows, centres, 1, metric="sqeuclidean")[:, 0]
+    squares = centres.square().sum(1)
+    found = rows.new_empty(rows.shape[0], dtype=torch.int64)
+    for part, out in zip(*(each.split(max(1, BLOCK // len(centres))) for each in (rows, found)), strict=True):
+        torch.argmin(torch.addmm(squares, part, centres.mT, alpha=-2), 1, out=out)
+    return found
+
+
+def _squares(rows: torch.Tensor, centres: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the squared distance of every row from its centre."""
+    parts = zip(*(each.split(max(1, BLOCK // rows.shape[1])) for each in (rows, labels)), strict=True)
+    return torch.cat([(part - centres[own]).square().sum(1) for part, own in parts])
+
+
 def _sums(
-    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, count: int
+    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, count: int, offsets: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weighted sums of the rows of every cluster, and sums of their weights, in float64."""
+    if offsets is not None:
+        return _sums_at_once(rows, weights, labels + offsets, count)
+    size = max(PART, count)
     sums = rows.new_zeros(count, rows.shape[1], dtype=torch.float64)
     mass = rows.new_zeros(count, dtype=torch.float64)
-    size = max(PART, count)
     for start in range(0, rows.shape[0], size):
         own = slice(start, start + size)
         part = rows[own] if weights is None else rows[own] * weights[own, None]
@@ -82,40 +103,81 @@ def _sums(
     return sums, mass
 
 
-def _means(
-    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, squares: torch.Tensor, count: int
+def _offsets(rows: torch.Tensor, count: int) -> torch.Tensor | None:
+    """Return, for a GPU, the first cluster of the part of every row, where every part has clusters of its own."""
+    if not rows.is_cuda:
+        return None
+    numbers = torch.arange(rows.shape[0], device=rows.device)
+    return numbers.div_(max(PART, count), rounding_mode="floor").mul_(count)
+
+
+def _sums_at_once(
+    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums where a launch takes longer than its work: those of all parts, then over the parts."""
+    parts = -(-rows.shape[0] // max(PART, count))
+    sums, mass = rows.new_zeros(parts * count, rows.shape[1]), rows.new_zeros(parts * count)
+    sums.index_add_(0, labels, rows if weights is None else rows * weights[:, None])
+    mass.index_add_(0, labels, rows.new_ones(()).expand(rows.shape[0]) if weights is None else weights)
+    return (
+        sums.unflatten(0, (parts, count)).sum(0, dtype=torch.float64),
+        mass.unflatten(0, (parts, count)).sum(0, dtype=torch.float64),
+    )
+
+
+def _means(sums: torch.Tensor, mass: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the means of the clusters; those without rows have the heaviest cluster's."""
+    return torch.where(mass[:, None] > 0, sums / mass[:, None], sums[mass.argmax()] / mass.max()).to(dtype)
+
+
+def _filled(
+    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, squares: torch.Tensor, mass: torch.Tensor
 ) -> torch.Tensor:
-    """Return the means of the clusters; those without rows take the rows that are farthest from their centres."""
-    sums, mass = _sums(rows, weights, labels, count)
+    """Return the means after clusters without rows took the rows that are farthest from their centres."""
     empty = (mass == 0).nonzero()[:, 0]
     gaps = squares if weights is None else torch.where(weights > 0, squares, 0)
-    if empty.numel() and float(gaps.max()) > 0:
+    if float(gaps.max()) > 0:
         labels = labels.index_copy(0, gaps.topk(empty.numel()).indices, empty)
-        sums, mass = _sums(rows, weights, labels, count)
-    return torch.where(mass[:, None] > 0, sums / mass[:, None], sums[mass.argmax()] / mass.max()).to(rows.dtype)
+    return _means(*_sums(rows, weights, labels, mass.numel(), _offsets(rows, mass.numel())), rows.dtype)
+
+
+def _length(values: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(values, dtype=torch.float64)
 
 
 def lloyd(
     rows: torch.Tensor, weights: torch.Tensor | None, centres: torch.Tensor, max_iter: int, limit: float, bar: Any
 ) -> Run:
-    """Assign rows to centres and move these to the means, until no label changes or they move by less than a limit."""
+    """Assign rows to centres and move these to the means, until no label changes or they move by less than a limit.
 
-    def inertia(squares: torch.Tensor) -> float:
-        return float((squares if weights is None else squares * weights).sum(dtype=torch.float64))
+    A step waits for a GPU once: for whether labels changed, whether a cluster is empty and how far centres moved.
+    """
+
+    def ended(labels: torch.Tensor, centres: torch.Tensor, step: int, converged: bool) -> Run:
+        squares = _squares(rows, centres, labels)
+        inertia = float((squares if weights is None else squares * weights).sum(dtype=torch.float64))
+        return Run(labels, inertia, centres, step, converged)
 
     labels, converged, step = None, False, 0
+    offsets = _offsets(rows, centres.shape[0])
     for step in range(1, max_iter + 1):
-        squares, found = assigned(rows, centres)
+        found = _labels(rows, centres)
         bar.update()
-        if labels is not None and torch.equal(found, labels):
-            return Run(found, inertia(squares), centres, step, True)
-        labels, before = found, centres
-        centres = _means(rows, weights, labels, squares, centres.shape[0])
-        if float((centres - before).square().sum()) <= limit:
+        sums, mass = _sums(rows, weights, found, centres.shape[0], offsets)
+        means = (sums / mass[:, None]).to(rows.dtype)
+        changes = mass.new_ones(1) if labels is None else found != labels
+        read = changes.sum(dtype=torch.float64), mass.min(), _length(means - centres)
+        changed, least, length = torch.stack(read).tolist()
+        if not changed:
+            return ended(found, centres, step, True)
+        if least == 0:
+            means = _filled(rows, weights, found, _squares(rows, centres, found), mass)
+            length = float(_length(means - centres))
+        labels, centres = found, means
+        if length**2 <= limit:
             converged = True
             break
-    squares, labels = assigned(rows, centres)
-    return Run(labels, inertia(squares), centres, step, converged)
+    return ended(_labels(rows, centres), centres, step, converged)
 
 
 def _variance(rows: torch.Tensor) -> float:
@@ -180,10 +242,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
 
     Notes
     -----
-    Cost of a step: n · n_clusters squared distances, of which only the smallest of a row is stored. Memory: a copy of
-    the rows, and a few vectors of n numbers; ``4 + log(n_clusters)`` of them for k-means++. Sums of rows are
-    collected in float64; GPUs add them in any order, which may show in the last bits. A cluster that lost its rows
-    takes the row that is farthest from its centre. Distances of ``transform`` have gradients, labels have none.
+    Cost of a step: n · n_clusters squared distances. On a CPU only the smallest of a row is stored; on a GPU they come
+    from products of centred rows by torch, which follow its setting of TF32, 128 MiB of them at a time. Memory beside
+    that: two copies of the rows, three with weights, and a few vectors of n numbers, ``4 + log(n_clusters)`` of them
+    for k-means++. Sums of rows are collected in float64; GPUs add them in any order, which may show in the last bits.
+    A cluster that lost its rows takes the row that is farthest from its centre. Distances of ``transform`` have
+    gradients, labels have none.
     Sources: Lloyd, Least squares quantization in PCM, 1982; Arthur and Vassilvitskii, k-means++: the advantages of
     careful seeding, 2007.
 
@@ -245,18 +309,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         check_clusters(self.n_clusters, rows)
         weights, random = weights_of(sample_weight, rows), check_random_state(self.random_state)
         limit = self.tol * _variance(rows) if self.tol else 0.0
+        middle = rows.mean(0) if rows.is_cuda else torch.zeros_like(rows[0])
+        centred = rows - middle if rows.is_cuda else rows
         best: Run | None = None
         with tqdm(desc="steps", disable=not self.verbose) as bar:
             for _ in range(self._runs()):
-                run = lloyd(rows, weights, self._first(rows, weights, random, back), self.max_iter, limit, bar)
+                first = self._first(rows, weights, random, back) - middle
+                run = lloyd(centred, weights, first, self.max_iter, limit, bar)
                 bar.set_postfix(inertia=run.inertia)
                 better = best is None or run.inertia < best.inertia
                 if better and (best is None or not _same(run.labels, best.labels, self.n_clusters)):
                     best = run
         assert best is not None
         warn_of("KMeans", best.labels, self.n_clusters, best.converged, self.max_iter)
-        self._centres = best.centres
-        self.cluster_centers_, self.labels_ = back(best.centres), back(best.labels)
+        self._centres = best.centres + middle
+        self.cluster_centers_, self.labels_ = back(self._centres), back(best.labels)
         self.inertia_, self.n_iter_, self._n_features_out = best.inertia, best.steps, self.n_clusters
         return self
 

@@ -16,9 +16,10 @@ from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import SAMPLERS, SIDES, blocks_of
 from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.ir.definition import bind, define
 from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
 
-from ..cuda.row_nests import ENDS, LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase
+from ..cuda.row_nests import COSTS, ENDS, LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase, exp
 from .test_cuda_compile import CARDS
 
 HEADLINE = {
@@ -27,9 +28,10 @@ HEADLINE = {
     "gauss_100": RowCase("gauss_100", SQUARES, PRODUCT, 100000, 100000, 100),
     "weights_40": RowCase("weights_40", WEIGHTED, "max", 100000, 100000, 40),
     "logsumexp_64": RowCase("logsumexp_64", PRODUCTS, "logsumexp", 100000, 100000, 64),
+    "costs_64": RowCase("costs_64", COSTS, "logsumexp", 100000, 100000, 64),
 }
-SPILLED = {"gauss_100": 300, "gauss_64_4": 100}
-"""Bytes that the main kernel may spill, nearly all outside of its loop over tiles; 64 elsewhere."""
+SPILLED = {"gauss_20": 230, "gauss_100": 530, "gauss_64_4": 400}
+"""Bytes that the main kernel may spill, nearly all where a run of tiles begins; 64 elsewhere."""
 
 
 def planned(case: RowCase, card: str = "sm_90", **changes: int) -> CudaRowPlan:
@@ -108,6 +110,45 @@ def test_precise_entries_are_taken_as_they_are_written() -> None:
     case = HEADLINE["gauss_20"]
     rows = replace(case.rows, matrix=replace(case.rows.matrix, precision="ieee"))
     assert plan_rows(rows, case.sizes(), CARDS["sm_90"], Layout(((1,) * 7,) * 5, (16,) * 5)).form != "score"
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "there"),
+    [
+        (lambda s, h, v: v - s / h, True),
+        (lambda s, h, v: -(h * s) * 3 + v * v, True),
+        (lambda s, h, v: s * h - s, True),
+        (lambda s, h, v: s, True),
+        (lambda s, h, v: v * s, False),
+        (lambda s, h, v: h / s + v, False),
+        (lambda s, h, v: s * s, False),
+        (lambda s, h, v: v, False),
+        (lambda s, h, v: exp(-s / h), False),
+        (lambda s, h, v: v - s // 2, False),
+    ],
+)
+def test_linear_entries_are_recognised(epilogue: Any, there: bool) -> None:
+    define_as = define("mk,nk,v:n->mn", lambda a, b: (a - b) ** 2, "sum", epilogue)
+    case = RowCase("linear", bind(define_as, frozenset()).program, "logsumexp", 40000, 40000, 40)
+    products = bind(define("mk,nk,v:n->mn", lambda a, b: a * b, "sum", epilogue), frozenset()).program
+    assert planned(case).linear is planned(replace(case, program=products)).linear is there
+    assert not planned(replace(case, how="sum")).linear
+    assert f"LINEAR = {str(there).lower()};" in emit_rows(planned(case))
+
+
+def test_linear_entries_of_short_points_are_made_as_others() -> None:
+    assert [planned(HEADLINE["costs_64"], k=k).linear for k in (16, 20, 24, 37, 128)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_entries_of_rows_are_not_linear_alone() -> None:
+    program = bind(define("mk,nk,u:m->mn", lambda a, b: (a - b) ** 2, "sum", lambda s, u: u - s), frozenset()).program
+    assert not planned(RowCase("rows", program, "logsumexp", 40000, 40000, 40)).linear
 
 
 def test_the_plan_says_what_it_does() -> None:

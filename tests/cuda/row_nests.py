@@ -37,6 +37,7 @@ PRODUCTS = _program(lambda a, b: a * b, lambda s, h: exp(s / (h * h)))
 WEIGHTED = bind(
     define("mk,nk,w:k->mn", lambda a, b, w: w * (a - b) ** 2, "sum", lambda s, h: exp(-s / (h * h))), frozenset()
 ).program
+COSTS = bind(define("mk,nk,v:n->mn", lambda a, b: (a - b) ** 2, "sum", lambda s, v, h: v - s / h), frozenset()).program
 TABLED = bind(
     define("mk,nk,t:mn->mn", lambda a, b: abs(a - b), "sum", lambda s, t, h: exp(-(s + t) / h)), frozenset()
 ).program

@@ -187,3 +187,43 @@ def test_log_sums_keep_up_with_entries_of_any_size(name: str) -> None:
         shares = torch.softmax(terms.double() - squared(x, y), 1)
         sizes = shares @ y.double().square().sum(1) + x.double().square().sum(1)
         assert ((found - wanted).abs() <= 2e-6 + 3e-7 * wanted.abs() + 1.5e-7 * sizes).all()
+
+
+LINEAR = km.Contraction("mk,nk,t:n->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, t, c: t - c * s)
+
+
+@pytest.mark.parametrize("bits", [2.0, 60.0, 70.0, 1000.0])
+@pytest.mark.parametrize("name", ["normal", "itself", "offset", "twins", "clusters", "outlier", "unlike", "equal"])
+def test_log_sums_of_linear_entries(name: str, bits: float) -> None:
+    """Exponents of up to 64 bits are not looked at for lost digits; the longest pair of points has ``bits``."""
+    x, y = hard(name) if name != "normal" else (normal(1500, 64), normal(2000, 64, seed=1))
+    centre = y.double().mean(0)
+    squares = [(points.double() - centre).square().sum(1) for points in (x, y)]
+    factor = bits * math.log(2) / (float(squares[0].max() + squares[1].max()) or 1.0)
+    t = normal(y.shape[0])
+    entries = t.double() - factor * squared(x, y)
+    (found,) = apply(LINEAR, "logsumexp", [x, y], {"t": t, "c": factor})
+    wanted, shares = entries.logsumexp(1), torch.softmax(entries, 1)
+    sizes = factor * (squares[0] + shares @ squares[1])
+    assert ((found - wanted).abs() <= 2e-6 + 3e-7 * wanted.abs() + 3e-7 * sizes).all()
+
+
+def test_log_sums_of_linear_entries_of_points_that_are_not_finite() -> None:
+    pair, t = [normal(400, 40), normal(500, 40, seed=1)], normal(500)
+    pair[0][3, 1], pair[0][7, 2], pair[1][5, 3], t[9] = math.nan, math.inf, -math.inf, -math.inf
+    entries = t.double() - 0.1 * squared(*pair)
+    (found,) = apply(LINEAR, "logsumexp", pair, {"t": t, "c": 0.1})
+    wanted = entries.logsumexp(1)
+    assert torch.allclose(found.double(), wanted, rtol=1e-6, atol=1e-5, equal_nan=True)
+    assert found.isnan()[3]
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 3.0, 1e15])
+def test_log_sums_of_inner_products(size: float) -> None:
+    x, y, t = size * normal(700, 64), normal(3000, 64, seed=1), normal(3000)
+    own = km.Contraction("mk,nk,t:n->mn", lambda a, b: a * b, epilogue=lambda s, t, c: c * s + t)
+    entries = 0.3 * x.double() @ y.double().T + t.double()
+    (found,) = apply(own, "logsumexp", [x, y], {"t": t, "c": 0.3})
+    wanted, shares = entries.logsumexp(1), torch.softmax(entries, 1)
+    sizes = 0.3 * x.double().norm(dim=1) * (shares @ y.double().norm(dim=1))
+    assert ((found - wanted).abs() <= 2e-6 + 3e-7 * wanted.abs() + 3e-7 * sizes).all()

@@ -331,7 +331,7 @@ def _table() -> dict[str, Kernel]:
     table.add("squares symmetric main", _squares("squares_symmetric", "main"), HOPPER)
     for name in rows.HEADLINE:
         table.add(f"row_reduce {name.removeprefix('rows_')}", _rows(name), tuple(CARDS))
-    for name in ("gauss_20", "weights_40", "logsumexp_64"):
+    for name in ("gauss_20", "weights_40", "logsumexp_64", "costs_64"):
         table.add(f"row_reduce score {name}", _score(name), HOPPER)
     for name in ("nearest_64", "weighted_50", "nearest_256", "nearest_784"):
         table.add(f"row_reduce select {name}", _select(name), HOPPER)

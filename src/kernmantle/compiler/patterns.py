@@ -309,6 +309,20 @@ def scale(nest: Nest, output: Node, uniform: Collection[str]) -> Scale | None:
     return None if "s0" in variables([root]) else Scale(factor, power, root)
 
 
+def is_linear(output: Node, uniform: Collection[str]) -> bool:
+    """Return whether an entry is its sum times a value of ``uniform`` variables, plus what is free of the sum."""
+    if output is var("s0"):
+        return True
+    parts = [part for part in output.args if "s0" in variables([part])]
+    if not parts or not all(is_linear(part, uniform) for part in parts):
+        return False
+    if output.op in ("neg", "add", "sub"):
+        return True
+    scaled = output.op == "mul" or (output.op == "div" and parts[0] is output.args[0])
+    others = [part for part in output.args if part is not parts[0]]
+    return scaled and len(parts) == 1 and set(variables(others)) <= set(uniform)
+
+
 def is_proportional(output: Node) -> bool:
     """Return whether an entry by ``scale`` is its only exponential, of base 2, times what does not read the sum."""
     if sum(node.op == "exp2" for node in postorder([output])) != 1:

@@ -12,7 +12,8 @@ from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS, slope
 from ...ir.node import Node, variables
 from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
-from .row_reduce_plan import JOINERS, CudaRowPlan, ends
+from .row_entries import ends
+from .row_reduce_plan import JOINERS, CudaRowPlan
 from .score_plan import SIDES
 from .select_plan import SELECTORS, is_deep, resident_selectors, template_of, wanted_sign
 from .spelling import TYPES, ExpressionEmitter, Typed, cast, literal
@@ -102,7 +103,7 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     """Return what entries read that is the same for all of them: its record, the entry that reads it, its names."""
     nest = plan.rows.matrix
     scalars = [port for port in nest.operands if not port.roles]
-    outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how in _RESULTS else [])]
+    outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how in _RESULTS or plan.linear else [])]
     folded = fold(outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
     left = set(variables(folded.outputs))
     loaded = [port for port in scalars if port.name in left]
@@ -391,6 +392,8 @@ def emit_rows(plan: CudaRowPlan) -> str:
         code.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
         code.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")
         code.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
+        code.append(f"    static constexpr bool LINEAR = {literal(plan.linear, 'bool')};")
+        code.append(f"    static constexpr bool POWERS_OF_2 = {literal(plan.powers, 'bool')};")
     if plan.form == "thin":
         code.append(f"    static constexpr int EXPANDS = {int(plan.expands)};")
     if plan.form in ("score", "thin"):

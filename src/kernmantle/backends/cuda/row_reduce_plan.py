@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...compiler.hoist import fold
-from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
+from ...compiler.nest import BYTES, ROLES, Nest, integer_slots
 from ...compiler.patterns import is_proportional, scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
-from ...ir.node import variables
 from .columns_plan import columns_tile, columns_tiles
 from .columns_plan import memory as columns_memory
 from .columns_plan import shared_bytes as columns_shared
@@ -33,6 +32,7 @@ from .gram_plan import (
     supports_warp_specialized,
 )
 from .pow_tables import table_power
+from .row_entries import ends, has_linear_entries, has_powers
 from .score_plan import GROUP, ScoreMemory, memory, score_tile
 from .score_plan import shared_bytes as score_shared
 from .select_plan import memory as select_memory
@@ -113,6 +113,16 @@ class CudaRowPlan:
         return squared_differences(self.rows.matrix) is not None
 
     @property
+    def linear(self) -> bool:
+        """Whether entries under logsumexp are linear in their sums, and read no operand of their row."""
+        return self.form == "score" and has_linear_entries(self.rows, self.tile)
+
+    @property
+    def powers(self) -> bool:
+        """Whether sums are of powers of 2 to squared distances times a factor, and of nothing else."""
+        return self.form == "score" and has_powers(self.rows)
+
+    @property
     def expands(self) -> bool:
         """Whether exponentials of squared distances are made of norms and products, where points are small enough."""
         return self.form == "thin" and _expands(self.rows, self.tile.depth)
@@ -127,7 +137,7 @@ class CudaRowPlan:
             return columns_memory(self.tile, self.group, sizes, len(ends(self.rows, "n")))
         if self.form == "wide":
             return wide_memory(self.tile, sizes, len(ends(self.rows, "n")))
-        return memory(self.tile, sizes, len(ends(self.rows, "n")), self.group if self.rows.v is not None else 0)
+        return memory(self.tile, sizes, _with_tile(self.rows, self.tile), self.group if self.rows.v is not None else 0)
 
     @property
     def state_bytes(self) -> int:
@@ -294,7 +304,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, lay
     elif many is not None and tile is many[0]:
         group, shared = many[1], columns_shared(tile, many[1], column_ends)
     else:
-        shared = score_shared(tile, column_ends, group if rows.v is not None else 0)
+        shared = score_shared(tile, _with_tile(rows, tile), group if rows.v is not None else 0)
     if shared > limits.shared_per_block:
         return direct
     own = Layout(layout.strides[: len(rows.matrix.ports)], layout.alignment[: len(rows.matrix.ports)])
@@ -393,7 +403,6 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, la
     return CudaRowPlan(matrix, rows, "thin", group, _integers(rows, sizes), shared, tile.resident)
 
 
-def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
-    """Return the operands that entries read of one row ("m") or column ("n"), of their own ("mn"), or of all ("")."""
-    used = set(variables(rows.matrix.outputs))
-    return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)
+def _with_tile(rows: RowNest, tile: Tile) -> int:
+    """Return how many numbers of a column travel with a score tile beside its norm and columns of v."""
+    return len(ends(rows, "n")) + (has_linear_entries(rows, tile) or has_powers(rows))

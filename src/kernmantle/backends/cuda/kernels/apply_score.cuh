@@ -24,7 +24,7 @@ struct Score : ScoreRows<Body, Tile> {
     // One column of v leaves two sums a row, so that they do not wait for each other.
     static constexpr int CHAINS = GROUP > 1 ? 1 : 2;
     using Base::SIDE, Base::TAIL, Base::AHEAD, Base::WHOLE;
-    using Base::g, Base::group, Base::lane, Base::score, Base::factor, Base::unit, Base::fixed, Base::gives_up;
+    using Base::g, Base::group, Base::lane, Base::score, Base::factor, Base::unit, Base::norm, Base::bound, Base::fixed, Base::gives_up;
     using Base::any_of_group, Base::local_row, Base::load_points, Base::settle, Base::finish_products, Base::loses_digits;
     using Base::correct, Base::four_of, Base::make_entries;
 
@@ -33,6 +33,7 @@ struct Score : ScoreRows<Body, Tile> {
     unsigned tiles, full, tiles_empty, sides_empty;
     State total[GROUP][2], sum[GROUP][2];  // of the last tiles, and of those before where these are summed
     int spans_row;
+    float slope;  // of a linear entry to the base 2
 
     __device__ __forceinline__ Score(const Args& g_, unsigned char* raw) : Base(g_), sides((float*)(raw + STAGES * Layout::BYTES)) {
         tiles = shared_address(raw);
@@ -108,7 +109,7 @@ struct Score : ScoreRows<Body, Tile> {
     // The same for sums of exponentials, of finished accumulators: the tile's largest entry first. An infinite one is taken
     // as the largest number, by which all sums come out right.
     __device__ __forceinline__ bool add_exponentials(const float* side, int left, State (&part)[GROUP][2][CHAINS]) {
-        constexpr float LOG2_E = 1.44269504f, MOST = 3.402823466e38f;
+        constexpr float MOST = 3.402823466e38f;
         float most[2][2] = {{-MOST, -MOST}, {-MOST, -MOST}}, sum[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
 #pragma unroll
         for (int block = 0; block < 16; ++block) {
@@ -134,17 +135,20 @@ struct Score : ScoreRows<Body, Tile> {
         return false;
     }
 
+    // Largest sum relative to an entry; most bits of an exponent of which none is lost where it counts, of log-sum-exps and of sums.
+    static constexpr float CAPACITY = 1.1258999e15f, LOG_SUM_BITS = 64.0f, SUM_BITS = 4.0f;
+    __device__ __forceinline__ float largest_before(int h) const { return fminf(fmaxf(total[0][h].r0, -MOST_LEVEL), MOST_LEVEL); }
+
     // The same in one stream, relative to the largest entry of the tiles before: right until a sum is 2^50 times as large, in
     // which case, as in the first tile, nothing of it counts.
     __device__ __forceinline__ bool stream_exponentials(const float* side, State (&part)[GROUP][2][CHAINS]) {
-        constexpr float LOG2_E = 1.44269504f, MOST = 1e38f, CAPACITY = 1.1258999e15f;
         const float2 tail = *(const float2*)(side + TAIL);
         const float c = unit * tail.x;
         typename Base::Smallest least;
         float sum[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}, from[2], shift[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            from[h] = fminf(fmaxf(total[0][h].r0, -MOST), MOST);
+            from[h] = largest_before(h);
             shift[h] = -from[h] * LOG2_E;
         }
 #pragma unroll
@@ -166,6 +170,76 @@ struct Score : ScoreRows<Body, Tile> {
         return exceeds || loses_digits(tail.y, least);
     }
 
+    // Whether norms are so small that the digits which a sum loses are none of its entry's, for all rows of a warp.
+    __device__ __forceinline__ bool are_small(const float4& tail) const {
+        const float most = fmaxf(bound[0], bound[1]);
+        return __all_sync(WHOLE, Body::LINEAR ? fabsf(slope) * (most + tail.y) <= LOG_SUM_BITS * Tile::SHARE : fmaf(factor, tail.y, most) <= SUM_BITS * Tile::SHARE);
+    }
+    // The same for such entries: 2 to the power of what products give, with the level of the column, which lies between 2^-126 and
+    // 2^64; what a row gives comes last.
+    __device__ __forceinline__ bool add_powers(const float* side, const float4& tail, State (&part)[GROUP][2][CHAINS]) {
+        const float c = slope * unit * tail.x;
+        float sum[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const float4 four = four_of(side, score_levels<Body>(), j);
+            const float level[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum[i / 2 % 2][i % 2] += ptx::ex2_approx_ftz(fmaf(score[8 * j + i], c, level[i / 4 * 2 + i % 2]));
+        }
+        bool exceeds = false;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float from = largest_before(h), level = fmaf(from, -LOG2_E, tail.z);
+            const float factor = ptx::ex2_approx_ftz(Body::DIFFERENCES ? fmaf(slope, norm[h], level) : level);
+#pragma unroll
+            for (int e = 0; e < CHAINS; ++e) {
+                part[0][h][e].r0 = from;
+                part[0][h][e].r1 = sum[h][e] * factor;
+            }
+            exceeds |= !(part[0][h][0].r1 + part[0][h][1].r1 <= CAPACITY);
+        }
+        return exceeds;
+    }
+
+    // Sums of exponentials of such entries: what products and a column give lies between 2^-8 and 2^8.
+    __device__ __forceinline__ bool sum_powers(const float* side, const float4& tail, State (&part)[GROUP][2][CHAINS]) {
+        const float c = -unit * tail.x;
+#pragma unroll
+        for (int q = 0; q < GROUP; ++q)
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                for (int e = 0; e < CHAINS; ++e) Body::begin(part[q][h][e]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const float4 four = four_of(side, score_levels<Body>(), j);
+            const float level[4] = {four.x, four.y, four.z, four.w};
+            float v[GROUP][4];
+#pragma unroll
+            for (int q = 0; q < GROUP; ++q) {
+                const float4 own = Body::WEIGHTED ? four_of(side, V + SCORE_ROWS * q, j) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+                v[q][0] = own.x, v[q][1] = own.y, v[q][2] = own.z, v[q][3] = own.w;
+            }
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int column = i / 4 * 2 + i % 2;
+                const float entry = ptx::ex2_approx_ftz(fmaf(score[8 * j + i], c, level[column]));
+#pragma unroll
+                for (int q = 0; q < GROUP; ++q) Body::take(part[q][i / 2 % 2][i % CHAINS], entry, v[q][column]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float of_row = ptx::ex2_approx_ftz(-norm[h]);
+#pragma unroll
+            for (int q = 0; q < GROUP; ++q)
+#pragma unroll
+                for (int e = 0; e < CHAINS; ++e) part[q][h][e].r0 *= of_row;
+        }
+        return false;
+    }
+
     template <bool FINISHED>
     __device__ __forceinline__ bool reduce_tile(const float* side, int left, State (&part)[GROUP][2][CHAINS]) {
         if constexpr (Body::LOG_SUMS && !FINISHED)
@@ -174,6 +248,22 @@ struct Score : ScoreRows<Body, Tile> {
             return add_exponentials(side, left, part);
         else
             return reduce<FINISHED>(side, left, part);
+    }
+
+    // What is reduced of a tile whose products are under way, and whether nothing of it counts.
+    __device__ __forceinline__ bool settle_and_reduce(const float* side, State (&part)[GROUP][2][CHAINS]) {
+        if constexpr (Body::LINEAR || Body::POWERS_OF_2) {
+            const float4 tail = *(const float4*)(side + TAIL);
+            if (are_small(tail)) {
+                settle();
+                if constexpr (Body::LINEAR)
+                    return add_powers(side, tail, part);
+                else
+                    return sum_powers(side, tail, part);
+            }
+        }
+        settle();
+        return reduce_tile<false>(side, BN, part);
     }
 
     // The tile once more, with what lost digits taken by differences; also the last tile, of fewer columns.
@@ -261,6 +351,7 @@ struct Score : ScoreRows<Body, Tile> {
         fixed = Body::fixed(g, p);
         factor = 1.0f;
         if constexpr (Body::SCALES) factor = Body::scale(fixed, g.number);
+        if constexpr (Body::LINEAR) slope = LOG2_E * Body::constant_slope(fixed, g.number);
         Stage<STAGES> tile;
         int side_at = 0;
         bool reads = false;
@@ -282,11 +373,10 @@ struct Score : ScoreRows<Body, Tile> {
                     multiply(tile.at);
                     pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     free_sides(side_at, reads);
-                    settle();
                     const float* side = sides + side_at * SIDE;
                     const i64 left = g.size[ROLE_N] - (i64)t * BN;
                     State part[GROUP][2][CHAINS];
-                    if (any_of_group(reduce_tile<false>(side, BN, part) || left < BN)) {
+                    if (any_of_group(settle_and_reduce(side, part) || left < BN)) {
                         spans_row = spans.row;
                         reduce_with_care(tile.at, side, t, left < BN ? (int)left : BN, part);
                     }

@@ -77,11 +77,19 @@ template <class Body>
 __device__ constexpr int score_weights() {
     return Body::WEIGHTED && !Body::MANY ? Body::GROUP : 0;
 }
-// Floats that travel with a tile of columns: norms, ends, v, then the tile's unit, its bound and two of padding.
+// Floats that travel with a tile of columns: norms, ends, v, levels of entries that have such, then the tile's unit, its bound and
+// its level.
 template <class Body>
 __device__ constexpr int score_side() {
-    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>()) + 4;
+    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>() + (Body::LINEAR || Body::POWERS_OF_2)) + 4;
 }
+// Where levels lie among them.
+template <class Body>
+__device__ constexpr int score_levels() {
+    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>());
+}
+constexpr float LOG2_E = 1.44269504f, MOST_LEVEL = 1e38f;
+
 template <class Body, class Tile>
 __device__ constexpr int apply_score_shared_bytes() {
     return Tile::STAGES * Tile::Layout::BYTES + Tile::SIDES * (score_side<Body>() * 4 + 8) + 20 * Tile::STAGES;

@@ -123,7 +123,8 @@ struct ScoreSplit {
                 *(Pack<f16, 8>*)(PACKED ? (unsigned char*)&halves()[row][0][k] : to + Layout::at(row, k)) = high;
                 *(Pack<f16, 8>*)(PACKED ? (unsigned char*)&halves()[row][1][k] : to + Layout::at(row, D + k)) = low;
             }
-            float norm = Body::DIFFERENCES ? (sum[0] + sum[1]) * unit * unit : 0.0f;
+            float norm = Body::DIFFERENCES || Body::LINEAR ? (sum[0] + sum[1]) * unit * unit : 0.0f;
+            if (!Body::DIFFERENCES) norm = fminf(norm, 1e30f);
             int kind = rooted[s] ? 0 : 1;
 #pragma unroll
             for (int i = 0; i < 8; ++i) kind |= v[s][i] != v[s][i] ? 4 : is_finite(v[s][i]) ? 0 : 2;
@@ -153,6 +154,11 @@ struct ScoreSplit {
         const bool inside = Body::MANY || n < g.size[ROLE_N];
         if (Body::MANY && n >= g.size[ROLE_N]) n = g.size[ROLE_N] - 1;
         const auto p = origin();
+        float level = 0.0f;
+        if constexpr (Body::POWERS_OF_2) {
+            if (threadIdx.x < SCORE_ROWS) to[score_levels<Body>() + slot] = inside ? -Body::scale(Body::fixed(g, p), g.number) * norms[local] : -infinity<float>();
+        }
+        if constexpr (Body::LINEAR) level = put_levels(g, to, inside ? norms[local] : infinity<float>(), n, slot);
         if (threadIdx.x < SCORE_ROWS) {
             to[slot] = inside ? norms[local] : 1e30f;
         } else {
@@ -178,8 +184,31 @@ struct ScoreSplit {
                 if (tile * SCORE_ROWS + threadIdx.x + 32 * i < g.size[ROLE_N]) most = fmaxf(most, is_finite(norms[threadIdx.x + 32 * i]) ? norms[threadIdx.x + 32 * i] : infinity<float>());
             most = warp_max(most);
             float* end = to + score_side<Body>() - 4;
-            if (threadIdx.x < 4) end[threadIdx.x] = threadIdx.x == 0 ? unit : threadIdx.x == 1 ? fmaf(Tile::SHARE, most, unit * unit) : 0.0f;
+            if (threadIdx.x < 4) end[threadIdx.x] = threadIdx.x == 0 ? unit : threadIdx.x == 1 ? fmaf(Tile::SHARE, most, unit * unit) : threadIdx.x == 2 ? level : 0.0f;
         }
+    }
+
+    // Writes what a linear entry, to the base 2, has of a column alone, relative to the largest of the tile, which is returned.
+    static __device__ __forceinline__ float put_levels(const Args& g, float* to, float norm, i64 n, int slot) {
+        __shared__ float tops[THREADS / 32];
+        const auto p = origin();
+        float ends[AtLeastOne<Body::COLUMN_ENDS>::value], rows[1] = {0.0f};
+        each<0, Body::COLUMN_ENDS>([&](auto index) {
+            ends[decltype(index)::value] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
+        });
+        const typename Body::Fixed fixed = Body::fixed(g, p);
+        typename Body::Registers s;
+        s.r0 = 0.0f;
+        const float alone = Body::entry(fixed, g.number, rows, ends, 0, s);
+        const float level = LOG2_E * (Body::DIFFERENCES ? fmaf(Body::constant_slope(fixed, g.number), norm, alone) : alone);
+        float top = warp_max(level);
+        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
+        top = fminf(fmaxf(top, -MOST_LEVEL), MOST_LEVEL);
+        if (threadIdx.x < SCORE_ROWS) to[score_levels<Body>() + slot] = level - top;
+        return top;
     }
 };
 

@@ -42,7 +42,7 @@ _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # forward and one back, or two products, a sum and what they allocate; of a step through the matrix. An eager call takes
 # these or the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
-_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4.5e-4, 6e-4, 5e-4
+_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4.5e-4, 1e-3, 5e-4
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4

@@ -25,6 +25,7 @@ from .info import RunInfo
 from .layout import Calls, Geometry, aligned, arguments, contiguous, geometry, strided
 from .namespaces import torch_namespace
 from .targets import Target, target_for
+from .torch_private import empty_on_gpu, takes_memory_directly
 
 Tensors = Sequence[torch.Tensor]
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
@@ -80,36 +81,49 @@ class BoundProgram:
     def results(self, tensors: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
         """Return the results in tensors of their own."""
         like = tensors[0]
-        if self.shape and len(self.dtypes) == 1 and like.dtype is self.dtypes[0]:
-            try:  # as allocate_as, without a call
-                outs = [like.new_empty(*self.shape)]
-            except RuntimeError:
-                outs = [allocate(self.shape, like.dtype, like.device)]
+        if len(self.dtypes) == 1 and like.dtype is self.dtypes[0]:
+            outs = [allocate_as(like, self.shape)]
         else:
             outs = [allocate(self.shape, dtype, self.device) for dtype in self.dtypes]
         self.launch(tensors, numbers, outs)
         return outs
 
 
-def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Uninitialised tensor of the type and on the device of another, in a third less of the host's time."""
+def allocate_as(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Uninitialised tensor of the type and on the device of another."""
     try:
-        return like.new_empty(*shape) if shape else like.new_empty(())
+        if like.is_cuda and takes_memory_directly(like.get_device()):
+            return empty_on_gpu(shape, steps_of(shape), like.dtype)
+        return like.new_empty(*shape) if shape else like.new_empty(())  # a third quicker than torch.empty
     except RuntimeError:
         return allocate(shape, like.dtype, like.device)  # which says how much was wanted
 
 
-def allocate_each(like: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+def allocate_each(like: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
     """Uninitialised tensors of the type and on the device of another, none of them a single number."""
     try:
+        if like.is_cuda and takes_memory_directly(like.get_device()):
+            take, dtype = empty_on_gpu, like.dtype
+            return [take(shape, steps_of(shape), dtype) for shape in shapes]
         return [like.new_empty(*shape) for shape in shapes]
     except RuntimeError:
         return [allocate(shape, like.dtype, like.device) for shape in shapes]
 
 
-def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+@lru_cache(maxsize=4096)
+def steps_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a tensor that lies in one piece."""
+    found = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        found[axis - 1] = found[axis] * max(1, shape[axis])
+    return tuple(found)
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
     try:
+        if device.type == "cuda" and takes_memory_directly(device.index):
+            return empty_on_gpu(shape, steps_of(shape), dtype)
         if shape:  # extents one by one cost torch 0.5 to 1.3 us less than a tuple of them
             return torch.empty(*shape, dtype=dtype, device=device)
         return torch.empty((), dtype=dtype, device=device)

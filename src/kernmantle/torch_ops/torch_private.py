@@ -78,6 +78,18 @@ def unwatched() -> bool:
     return _innermost_transform() is None and _count_modes() == 0 and forward_ad._current_level < 0 and _trace() is None
 
 
+_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
+_guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+empty_on_gpu: Any = getattr(_guards, "_empty_strided_cuda", None)
+"""Take memory of the current GPU: an uninitialised tensor of a shape, strides and a type, as code that torch.compile
+writes does. On an H200 it takes the host 0.9 us, ``new_empty`` 1.7 and ``torch.empty`` 2.1 to 4."""
+
+
+def takes_memory_directly(index: int) -> bool:
+    """Return whether ``empty_on_gpu`` is there, and takes memory of that GPU which no mode has to see."""
+    return empty_on_gpu is not None and _current_gpu() == index and _count_modes() == 0
+
+
 is_autocast_on = torch._C._is_any_autocast_enabled
 """Return whether autocast is on for some kind of device."""
 

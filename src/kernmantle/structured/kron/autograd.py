@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -31,7 +31,16 @@ from ...torch_ops.torch_private import (
     register_derivative,
 )
 from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
-from .gradient import UNBOUND, BoundGradients, bind_gradients, conjugate, factor_numbers, gradients, positions_of
+from .gradient import (
+    UNBOUND,
+    BoundGradients,
+    BoundPasses,
+    bind_gradients,
+    conjugate,
+    factor_numbers,
+    gradients,
+    positions_of,
+)
 from .gradient_steps import partial_text
 from .modes import cheapest, contracted, parse, products, text_of
 from .torch_products import product as torch_product
@@ -314,6 +323,13 @@ class KronCall:
         return _apply(self, numbers, info, x, y, *factors)
 
 
+class BoundPass(NamedTuple):
+    """The bound backward pass of a call; where it ``reads_addresses``, x and gradients go in and out as they are."""
+
+    launch: BoundGradients | BoundPasses
+    reads_addresses: bool
+
+
 class _Recorded(torch.autograd.Function):
     """A product that nothing but autograd sees: forward and backward launch what is bound."""
 
@@ -350,31 +366,40 @@ class _Recorded(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, launch: Any = UNBOUND) -> tuple[Any, ...]:
-    call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
+def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, found: Any = None) -> tuple[Any, ...]:
+    call, alpha, (of_x, of_y, *wanted) = ctx.call, ctx.numbers[0], ctx.needs_input_grad[3:]
     x, *factors = read
     saved, factors = factors[: ctx.saved], factors[ctx.saved :]
-    of_x, of_y, *wanted = ctx.needs_input_grad[3:]
-    needed, x, moved = (of_x, *wanted), None if x is None else form.x(x), form.x(grad)
-    through, found = None, [None] * len(factors)
-    if of_x or any(wanted):
-        if launch is UNBOUND and not torch.is_grad_enabled() and plain((grad,)):
-            done = call.product.done if saved else ()
-            launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed, done, saved)
-            if call.product is not None:
-                key = ctx.needs_input_grad[3:], ctx.saved
-                keep_pass(call.backward, key, ctx.addresses, read, (grad,), launch)
-        if launch is not UNBOUND:
-            through, found = launch((x, factors, moved, saved), conjugate(alpha), None)
-        else:
-            own = [form.factor(factor) for factor in factors]
-            through, found = _recorded_gradients(call.text, call.options, alpha, x, own, moved, needed)
-            found = [form.of_factor(part) for part in found]
-    of_input = None if through is None or not of_x else form.result(through)
-    if of_input is not None and of_input.shape != ctx.x_shape:
-        of_input = of_input.sum_to_size(ctx.x_shape)
+    through, parts = None, [None] * len(factors)
+    if found is not None and found.reads_addresses:
+        through, parts = found.launch((x, factors, grad, saved), conjugate(alpha), ctx.x_shape)
+    elif of_x or any(wanted):
+        through, parts = _gradients(ctx, x, factors, saved, grad, found)
+    if through is not None and through.shape != ctx.x_shape:
+        through = call.form.result(through).sum_to_size(ctx.x_shape)
     of_last = (grad * conjugate(ctx.numbers[1])).sum_to_size(ctx.y_shape) if of_y else None
-    return None, None, None, of_input, of_last, *found
+    return None, None, None, through if of_x else None, of_last, *parts
+
+
+def _gradients(
+    ctx: Any, x: Maybe, factors: list[torch.Tensor], saved: Tensors, grad: torch.Tensor, found: BoundPass | None
+) -> tuple[Maybe, Sequence[Maybe]]:
+    """Return the gradients of x, as a column, and of the factors; bound if need be, or recorded."""
+    call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
+    needed = ctx.needs_input_grad[3], *ctx.needs_input_grad[5:]
+    own, moved = None if x is None else form.x(x), form.x(grad)
+    if found is None and not torch.is_grad_enabled() and plain((grad,)):
+        done = call.product.done if saved else ()
+        launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, done, saved)
+        found = BoundPass(launch, launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape)))
+        if call.product is not None:
+            key = ctx.needs_input_grad[3:], ctx.saved
+            keep_pass(call.backward, key, ctx.addresses, (x, *saved, *factors), (grad,), found)
+    if found is not None and found.launch is not UNBOUND:
+        return found.launch((own, factors, moved, saved), conjugate(alpha), None)
+    matrices = [form.factor(factor) for factor in factors]
+    through, parts = _recorded_gradients(call.text, call.options, alpha, own, matrices, moved, needed)
+    return through, [form.of_factor(part) for part in parts]
 
 
 def product(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,6 +14,7 @@ import torch
 from ...runtime.dispatch import bound
 from ...torch_ops.autograd import constant
 from ...torch_ops.call_key import program_key
+from ...torch_ops.execute import allocate_as
 from .execute import BoundKron, Number, Sizes, backend_for, bind, factor_sizes, out_shape
 from .gradient_steps import SAVED, gradient_steps, partial_text, seconds_of_steps
 from .modes import contracted, parse
@@ -260,8 +262,18 @@ class BoundGradients:
             read |= {step.source} if isinstance(step, _Product) else {step.u.number, step.v.number}
         return not read.isdisjoint(range(SAVED, SAVED + self.count))
 
-    def __call__(self, tensors: Inputs, numbers: Number, _outs: None = None) -> Found:
-        """Return the gradients of x and the factors; ``numbers`` is alpha."""
+    def gives(self, size: int) -> bool:
+        """Return whether any views of x and the gradient will do that begin where they do, x of so many entries."""
+        for step in self.steps:
+            if isinstance(step, _Product):
+                if step.is_last and math.prod(step.shape) != size:
+                    return False
+            elif step.u.view is None or step.v.view is None:
+                return False
+        return True
+
+    def __call__(self, tensors: Inputs, numbers: Number, outs: tuple[int, ...] | None = None) -> Found:
+        """Return the gradients of x and the factors; ``numbers`` is alpha, ``outs`` the shape of that of x."""
         x, factors, grad, saved = tensors
         values: list[Maybe] = [x, grad, *saved]
         found: list[Maybe] = [None] * len(factors)
@@ -270,7 +282,7 @@ class BoundGradients:
             if isinstance(step, _Product):
                 source = values[step.source]
                 assert source is not None
-                value = grad.new_empty(step.shape)
+                value = allocate_as(grad, step.shape if outs is None or not step.is_last else outs)
                 step.product.launch(source, factors, None, value, (float(numbers) if step.is_last else 1.0, 0.0))  # pyright: ignore
                 values.append(value)
                 through = value if step.is_last else through
@@ -296,6 +308,10 @@ class BoundPasses:
     route: str
     passes: tuple[Any, ...]
     applied: tuple[Callable[..., torch.Tensor] | None, ...]
+
+    def gives(self, _: int) -> bool:
+        """Return that x and the gradient have to be columns."""
+        return False
 
     def __call__(self, tensors: Inputs, numbers: Number, _outs: None = None) -> Found:
         """Return the gradients of x and the factors; ``numbers`` is alpha."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate_as
 from ...torch_ops.layout import merged
+from ...torch_ops.torch_private import is_autocast_on
 from .cost import goes_by_rows
 from .modes import Mode
 from .passes import Pass, View, views
@@ -172,11 +174,13 @@ class Dense:
         self, x: torch.Tensor, factor: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor, numbers: Numbers
     ) -> None:
         """Write ``alpha`` times the product plus ``beta`` y."""
-        if torch.is_autocast_enabled(x.device.type):
+        if is_autocast_on() and torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
                 self(x, factor, y, out, numbers)
             return
-        x, factor, out = x.as_strided(*self.x), factor.as_strided(*self.factor), out.as_strided(*self.out)
+        x, out, (sizes, steps) = x.as_strided(*self.x), out.as_strided(*self.out), self.factor
+        if factor.shape != sizes or factor.stride() != steps:
+            factor = factor.as_strided(sizes, steps)
         if y is None and numbers[0] == 1:
             if len(self.factor[0]) == 2:
                 torch.mm(x, factor, out=out)
@@ -272,7 +276,7 @@ class Prepared:
             if stage.shape is None:
                 into, added, shares = out, y, (alpha, numbers[1])
             else:
-                into, added, shares = x.new_empty(stage.shape), None, (alpha, 0.0)
+                into, added, shares = allocate_as(x, stage.shape), None, (alpha, 0.0)
             if isinstance(stage.start, Dense):
                 matrix = stage.start.matrix([factors[number] for number in stage.numbers])
                 stage.start(source, matrix, added, into, shares)

@@ -31,6 +31,7 @@ from ...torch_ops.torch_private import (
     register_derivative,
 )
 from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
+from .form import Form
 from .gradient import (
     UNBOUND,
     BoundGradients,
@@ -197,45 +198,6 @@ def _recorded_gradients(
         return product(own, options, numbers, value, matrices)
 
     return gradients(text, alpha, x, factors, grad, needed, multiply)
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a product on (…, k, c) looks to its caller.
-
-    ``kind``: x was a "row" matrix, a "column" matrix or a "vector"; ``transposed``: factors are (p, q), not (q, p).
-    """
-
-    kind: str = "column"
-    transposed: bool = False
-
-    def x(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x, or a result, as (…, k, c)."""
-        return x if self.kind == "column" else x.unsqueeze(-1)
-
-    def factor(self, factor: torch.Tensor) -> torch.Tensor:
-        """Return a factor as (…, q, p), its batch axes aligned with those of x."""
-        own = factor.mT if self.transposed else factor
-        return own.unsqueeze(-3) if self.kind == "row" and own.dim() > 2 else own
-
-    def y(self, y: Maybe) -> Maybe:
-        """Return y as it broadcasts to the result (…, k', c)."""
-        if y is None:
-            return None
-        rank = 2 if self.kind == "column" else 1
-        deep = y.reshape((1,) * (rank - y.dim()) + y.shape) if y.dim() < rank else y
-        return self.x(deep)
-
-    def result(self, result: torch.Tensor) -> torch.Tensor:
-        """Return a result as the caller expects it."""
-        return result if self.kind == "column" else result.squeeze(-1)
-
-    def of_factor(self, gradient: Maybe) -> Maybe:
-        """Return the gradient of a factor (…, q, p) as that of the caller's."""
-        if gradient is None:
-            return None
-        own = gradient.squeeze(-3) if self.kind == "row" and gradient.dim() > 2 else gradient
-        return own.mT if self.transposed else own
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,9 @@ from ...errors import DtypeError, GradientError, OutputError, ParameterError, Sh
 from ...ir.equation import broadcast
 from ...torch_ops.checks import autocasts, check_precision, overlap, shares_memory
 from ...torch_ops.torch_private import plain
-from .autograd import Form
 from .execute import Number, rows_of
 from .factors import described, listed
+from .form import Form
 from .modes import text_of
 
 _LARGEST = 2**63 - 1

@@ -38,9 +38,12 @@ def bound_pass(
     ``key`` says which gradients are needed, ``before`` are the addresses of the tensors when they were saved.
     """
     found = passes.get(key)
-    if found is None or torch.is_grad_enabled() or not plain(grads) or not _lie_ready(before, saved, grads):
+    if found is None or torch.is_grad_enabled() or not plain(grads):
         return None
-    return found
+    for grad in grads:
+        if not grad.is_contiguous() or grad.data_ptr() % 16:
+            return None
+    return found if _lie(before, saved) else None
 
 
 def keep_pass(
@@ -48,14 +51,12 @@ def keep_pass(
     found: Pass,
 ) -> None:  # fmt: skip
     """Keep a pass that was bound for these tensors, where :func:`bound_pass` may find it."""
-    if _lie_ready(before, saved, grads):
+    if _lie(before, saved) and all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads):
         passes[key] = found
 
 
-def _lie_ready(before: list[int], saved: Sequence[Maybe], grads: Sequence[torch.Tensor]) -> bool:
-    for grad in grads:
-        if not grad.is_contiguous() or grad.data_ptr() % 16:
-            return False
+def _lie(before: list[int], saved: Sequence[Maybe]) -> bool:
+    """Return whether tensors lie where they lay, each in one piece."""
     try:
         return before == list(map(_address, saved)) and all(map(_is_in_one_piece, saved))  # pyright: ignore
     except TypeError:

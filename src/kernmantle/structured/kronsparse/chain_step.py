@@ -51,6 +51,7 @@ FACTORS, GROUPED, MATRIX, BATCHED = "factors", "grouped", "matrix", "batched"
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
 """Addresses of the operands of a launch, out of a table of addresses."""
+_address = torch.Tensor.data_ptr
 _MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer
 
 
@@ -145,9 +146,9 @@ class GroupedStep:
             if below is None:
                 break
             moved, grad_at, of_x_at = below, below_at, below_at if of_x else 0
-        results = tuple([at and at - table.first + 1 for at in (of_x_at, of_bias_at, *of_weights_at)])
+        pick = itemgetter(*[at and at - table.first + 1 for at in (of_x_at, of_bias_at, *of_weights_at)])
         written_bytes = grad.element_size() * sum(map(math.prod, table.shapes))
-        return GroupedBackward(tuple(launches), tuple(table.shapes), results, reads, last, written_bytes)
+        return GroupedBackward(tuple(launches), tuple(table.shapes), pick, reads, last, written_bytes)
 
 
 _GRAD = 1  # where the address of the gradient is in the table of a backward pass, which begins with an absent one's
@@ -169,13 +170,13 @@ class _Table:
 class GroupedBackward:
     """The backward pass of :class:`GroupedStep`: launches that take their operands from a table of addresses.
 
-    ``shapes`` are those of what it writes, ``results`` the gradients of x, the bias and the weights among them, from 1
-    on, with 0 for none. ``reads`` says that launches read all tensors where they lie.
+    ``shapes`` are those of what it writes, of which ``pick`` takes the gradients of x, the bias and the weights, behind
+    None for one that is not wanted. ``reads`` says that launches read all tensors where they lie.
     """
 
     launches: tuple[tuple[Launch, Pick], ...]
     shapes: tuple[tuple[int, ...], ...]
-    results: tuple[int, ...]
+    pick: Callable[[Sequence[Maybe]], tuple[Maybe, ...]]
     reads: bool
     batch_last: bool
     written_bytes: int
@@ -208,16 +209,16 @@ class ReadyBackward:
     __slots__ = ("_found", "_table", "own")
 
     def __init__(self, own: GroupedBackward, read: Sequence[int], like: torch.Tensor) -> None:
-        self.own, self._found = own, allocate_each(like, own.shapes)
-        self._table = [0, 0, *read, *[each.data_ptr() for each in self._found]]
+        found = allocate_each(like, own.shapes)
+        self.own, self._table, self._found = own, [0, 0, *read, *map(_address, found)], (None, *found)
 
-    def run(self, grad: torch.Tensor) -> list[Maybe]:
+    def run(self, grad: torch.Tensor) -> tuple[Maybe, ...]:
         """Return the gradients of x, the bias and the weights."""
-        own, table, found = self.own, self._table, self._found
+        own, table = self.own, self._table
         table[_GRAD] = grad.data_ptr()
         for launch, operands in own.launches:
             launch(operands(table))
-        return [found[number - 1] if number else None for number in own.results]
+        return own.pick(self._found)
 
 
 @dataclass(frozen=True, eq=False)

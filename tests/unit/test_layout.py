@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kernmantle.compiler.lower import lower
 from kernmantle.compiler.nest import ROLES, size_slot, stride_slot
 from kernmantle.ir.definition import bind, define
-from kernmantle.torch_ops.execute import steps_of
 from kernmantle.torch_ops.layout import aligned, arguments, geometry, merged, strided
 
 
@@ -116,8 +115,3 @@ def test_aligned_views():
     assert torch.equal(aligned(x, "mk", "km"), x.mT)
     assert torch.equal(aligned(x, "mk", "mk"), x)
     assert aligned(torch.tensor(3), "", "mn").shape == (1, 1)
-
-
-@given(st.lists(st.integers(0, 5), max_size=4).map(tuple))
-def test_strides_of_new_memory_are_those_of_torch(shape):
-    assert steps_of(shape) == torch.empty(shape).stride()

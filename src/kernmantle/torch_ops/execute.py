@@ -89,41 +89,39 @@ class BoundProgram:
         return outs
 
 
-def allocate_as(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Uninitialised tensor of the type and on the device of another."""
     try:
         if like.is_cuda and takes_memory_directly(like.get_device()):
-            return empty_on_gpu(shape, steps_of(shape), like.dtype)
+            return empty_on_gpu(*_in_one_piece(tuple(shape)), like.dtype)
         return like.new_empty(*shape) if shape else like.new_empty(())  # a third quicker than torch.empty
     except RuntimeError:
         return allocate(shape, like.dtype, like.device)  # which says how much was wanted
 
 
-def allocate_each(like: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+def allocate_each(like: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     """Uninitialised tensors of the type and on the device of another, none of them a single number."""
     try:
         if like.is_cuda and takes_memory_directly(like.get_device()):
             take, dtype = empty_on_gpu, like.dtype
-            return [take(shape, steps_of(shape), dtype) for shape in shapes]
+            return [take(*_in_one_piece(tuple(shape)), dtype) for shape in shapes]
         return [like.new_empty(*shape) for shape in shapes]
     except RuntimeError:
         return [allocate(shape, like.dtype, like.device) for shape in shapes]
 
 
 @lru_cache(maxsize=4096)
-def steps_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a tensor that lies in one piece."""
-    found = [1] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        found[axis - 1] = found[axis] * max(1, shape[axis])
-    return tuple(found)
+def _in_one_piece(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the extents and strides of a tensor that lies in one piece, as plain tuples of numbers."""
+    like = torch.empty(shape, device="meta")
+    return tuple(like.shape), like.stride()
 
 
-def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
     try:
         if device.type == "cuda" and takes_memory_directly(device.index):
-            return empty_on_gpu(shape, steps_of(shape), dtype)
+            return empty_on_gpu(*_in_one_piece(tuple(shape)), dtype)
         if shape:  # extents one by one cost torch 0.5 to 1.3 us less than a tuple of them
             return torch.empty(*shape, dtype=dtype, device=device)
         return torch.empty((), dtype=dtype, device=device)

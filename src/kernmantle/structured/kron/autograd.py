@@ -353,7 +353,10 @@ def _gradients(
     if found is None and not torch.is_grad_enabled() and plain((grad,)):
         done = call.product.done if saved else ()
         launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, done, saved)
-        found = BoundPass(launch, launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape)))
+        as_they_are = (
+            isinstance(launch, BoundGradients) and launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape))
+        )
+        found = BoundPass(launch, as_they_are)
         if call.product is not None:
             key = ctx.needs_input_grad[3:], ctx.saved
             keep_pass(call.backward, key, ctx.addresses, (x, *saved, *factors), (grad,), found)

@@ -264,13 +264,9 @@ class BoundGradients:
 
     def gives(self, size: int) -> bool:
         """Return whether any views of x and the gradient will do that begin where they do, x of so many entries."""
-        for step in self.steps:
-            if isinstance(step, _Product):
-                if step.is_last and math.prod(step.shape) != size:
-                    return False
-            elif step.u.view is None or step.v.view is None:
-                return False
-        return True
+        views = [operand.view for step in self.steps if isinstance(step, _Sum) for operand in (step.u, step.v)]
+        last = {math.prod(step.shape) for step in self.steps if isinstance(step, _Product) and step.is_last}
+        return bool(self.steps) and None not in views and last <= {size}
 
     def __call__(self, tensors: Inputs, numbers: Number, outs: tuple[int, ...] | None = None) -> Found:
         """Return the gradients of x and the factors; ``numbers`` is alpha, ``outs`` the shape of that of x."""
@@ -280,8 +276,7 @@ class BoundGradients:
         through: Maybe = None
         for step in self.steps:
             if isinstance(step, _Product):
-                source = values[step.source]
-                assert source is not None
+                source = _present(values[step.source])
                 value = allocate_as(grad, step.shape if outs is None or not step.is_last else outs)
                 step.product.launch(source, factors, None, value, (float(numbers) if step.is_last else 1.0, 0.0))  # pyright: ignore
                 values.append(value)
@@ -308,10 +303,6 @@ class BoundPasses:
     route: str
     passes: tuple[Any, ...]
     applied: tuple[Callable[..., torch.Tensor] | None, ...]
-
-    def gives(self, _: int) -> bool:
-        """Return that x and the gradient have to be columns."""
-        return False
 
     def __call__(self, tensors: Inputs, numbers: Number, _outs: None = None) -> Found:
         """Return the gradients of x and the factors; ``numbers`` is alpha."""

@@ -12,7 +12,7 @@ import pytest
 from ..source import PACKAGE, ROOT
 from .program import CHECKS
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 SIZES = (2, 4)
 
 

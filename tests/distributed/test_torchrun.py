@@ -13,7 +13,7 @@ import pytest
 from ..source import PACKAGE, ROOT
 from .faults import permitted
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 SAID = r"2 processes, 2000 rows: (\d+) iterations, residual (\S+), length of y - \(K \+ ridge I\) c (\S+)\n"
 """What the example of the page prints."""
 

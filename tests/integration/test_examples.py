@@ -69,6 +69,7 @@ def alone(tmp_path_factory):
     return {path: (status, *files[path]) for path, status in zip(paths, done.stdout.split(), strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem != LARGE], ids=lambda path: path.stem)
 def test_runs_by_itself(path, alone):
     status, said, errors = alone[path]

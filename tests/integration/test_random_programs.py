@@ -86,6 +86,7 @@ def test_second_gradients_of_the_reference(nodes):
         )
 
 
+@pytest.mark.slow
 def test_values_on_every_backend(backend, device):
     if backend == "reference":
         return
@@ -106,6 +107,7 @@ def test_values_on_every_backend(backend, device):
     agree()
 
 
+@pytest.mark.slow
 def test_gradients_on_every_backend(backend, device):
     if backend == "reference":
         return

@@ -26,6 +26,7 @@ def run(script, argument):
     assert " passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(version("scikit-learn") != WRITTEN_FOR, reason=f"the list is that of scikit-learn {WRITTEN_FOR}")
 @pytest.mark.parametrize("suite", ["dbscan", "kernel_ridge", *LONG])
 def test_those_of_scikit_learn(suite):

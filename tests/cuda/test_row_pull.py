@@ -172,7 +172,7 @@ def test_views_offsets_and_clusters(calls):
     kernel = km.Gaussian(0.5)
     found = _gradients(kernel, tensors, g)
     _assert_right(found, _gradients(kernel, [tensor.double() for tensor in tensors], g.double()), 2e-5)
-    assert calls in ([True], [False])
+    assert calls == []  # so few pairs go back through their whole matrix
 
 
 def test_what_it_is_not_for(calls):

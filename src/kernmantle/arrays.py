@@ -99,6 +99,16 @@ def check_same_dtype(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> t
     return dtype
 
 
+def common_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """As torch.broadcast_shapes, whose first call imports SymPy for 0.4 s, and which takes 10 µs for equal shapes."""
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
+    own = [tuple(shape) for shape in shapes if len(shape)]
+    if all(shape == own[0] for shape in own):
+        return own[0] if own else ()
+    return tuple(torch.broadcast_shapes(*own))
+
+
 def promoted(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors in the dtype that torch promotes all of theirs to, which for floating ones is the widest."""
     dtypes = {tensor.dtype for tensor in tensors.values()}

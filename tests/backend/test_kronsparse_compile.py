@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import math
 import re
-import struct
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -350,15 +349,14 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
     a, b, c, d = pattern
     wide, read = torch.arange(2.0 * a * b * d), []
 
-    def launch(_kernel, _index, _blocks, addresses):
+    def launch(addresses):
         if len(addresses) == 6:
             memory = (ctypes.c_float * (a * b * d)).from_address(addresses[3])
             read.append(torch.frombuffer(memory, dtype=torch.float32).clone())
 
     as_on(monkeypatch)
-    kernel = SimpleNamespace(packing=lambda arguments: struct.Struct(f"={len(arguments)}q"))
-    monkeypatch.setattr(cuda, "load", lambda *named: (kernel, kernel))
-    monkeypatch.setattr(cuda, "start", launch)
+    monkeypatch.setattr(cuda, "load", lambda *named: (None, None))
+    monkeypatch.setattr(cuda, "bind_launch", lambda *bound: launch)
     PLANS.clear()
     x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)
     for bias in (wide[::2], torch.ones(()).expand(a * b * d)):

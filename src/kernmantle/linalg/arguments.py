@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
+from ..arrays import Wrap, check_same_device, check_same_dtype, common_shape, dtype_name, unwrap
 from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
-from ..torch_ops.checks import common_shape, shares_memory
+from ..torch_ops.checks import shares_memory
 from ..torch_ops.torch_private import is_wrapped, unwatched
 
 DTYPES = (torch.float32, torch.float64)

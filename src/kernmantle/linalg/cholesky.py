@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ..arrays import unwrap
+from ..arrays import common_shape, unwrap
 from ..errors import ParameterError
-from ..torch_ops.checks import common_shape
 from . import cusolver, small, transformed
 from .arguments import (
     Work,

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ..arrays import unwrap
-from ..torch_ops.checks import common_shape
+from ..arrays import common_shape, unwrap
 from . import cusolver, small, transformed
 from .arguments import (
     Work,

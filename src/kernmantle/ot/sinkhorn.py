@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..arrays import Wrap, check_same_device
+from ..arrays import Wrap, check_same_device, common_shape
 from ..errors import BackendError, GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..linalg.arguments import watched
 from ..linalg.block_cg import read
@@ -19,7 +19,7 @@ from ..linalg.solution import Described
 from ..pairwise.inputs import check_rows
 from ..pairwise.kernel import Kernel
 from ..pairwise.scores import arrays_of, scores_of
-from ..torch_ops.checks import common_shape, is_number
+from ..torch_ops.checks import is_number
 from ..torch_ops.torch_private import is_tracked
 from .implicit import attached, value
 from .iterate import Found, Settings, solve

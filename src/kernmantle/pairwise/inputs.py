@@ -11,10 +11,19 @@ from typing import Any
 
 import torch
 
-from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, is_numpy_like, promoted, unwrap
+from ..arrays import (
+    Wrap,
+    check_same_device,
+    check_same_dtype,
+    common_shape,
+    dtype_name,
+    is_numpy_like,
+    promoted,
+    unwrap,
+)
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ir.equation import broadcast
-from ..torch_ops.checks import autocasts, common_shape, is_number, without_autocast
+from ..torch_ops.checks import autocasts, is_number, without_autocast
 from . import metric_prepare as prepare
 from .metric import Arguments, Metric, Ready
 from .metric_forms import POWERS

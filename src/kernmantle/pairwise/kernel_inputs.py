@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..arrays import Wrap, check_same_device, dtype_name, is_numpy_like, promoted
+from ..arrays import Wrap, check_same_device, common_shape, dtype_name, is_numpy_like, promoted
 from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
-from ..torch_ops.checks import autocasts, common_shape
+from ..torch_ops.checks import autocasts
 from ..torch_ops.info import RunInfo, RunInfos
 from ..torch_ops.torch_private import is_recorded
 from .inputs import HALVES, arrays_of, check_rows

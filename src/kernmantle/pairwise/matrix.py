@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from ..arrays import common_shape
 from ..compiler.row_reduce import PRODUCT
 from ..errors import ShapeError
-from ..torch_ops.checks import check_out, common_shape
+from ..torch_ops.checks import check_out
 from ..torch_ops.dtypes import NAMES
 from ..torch_ops.execute import Types
 from ..torch_ops.row_reduce_autograd import rowwise

@@ -221,11 +221,3 @@ def check_apart(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor])
                 raise OutputError("out overlaps an operand in memory; pass one with its own memory")
         if index and any(overlap(target, other) for other in targets[:index]):
             raise OutputError("two arrays of out overlap in memory; pass one per output")
-
-
-def common_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """As torch.broadcast_shapes, whose first call imports SymPy for 0.4 s, and which takes 10 µs for equal shapes."""
-    own = [tuple(shape) for shape in shapes if len(shape)]
-    if all(shape == own[0] for shape in own):
-        return own[0] if own else ()
-    return tuple(torch.broadcast_shapes(*own))

@@ -32,7 +32,8 @@ RESULTS = {
 }  # fmt: skip
 PLAIN = {  # what computes nothing with arrays
     "estimate", "kron_workspace", "load_structured",
-    "KSPattern", "choose_patterns", "clear_cache", "config", "get_config", "precompile", "set_config", "tune",
+    "KSPattern", "Kernel.get_params", "Kernel.set_params",
+    "choose_patterns", "clear_cache", "config", "get_config", "precompile", "set_config", "tune",
     "distributed.kron_columns", "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.hadamard",
     "kronsparse.low_rank_like", "kronsparse.monarch", "linalg.workspace", "testing.assert_close", "testing.tolerance",
@@ -43,6 +44,7 @@ CAREFREE = {
     "testing.tolerance",
     "LinearBatchLast",
     "LayerNormBatchLast",
+    "Kernel.get_params",
     "Kernel.transposed",
 }  # torch raises, or nobody
 SOURCED = {

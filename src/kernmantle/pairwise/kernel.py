@@ -156,11 +156,52 @@ class Kernel(Products, PredictorGradients, Algebra):
         return MappingProxyType({**self._values, **lengths, **seen})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
-        """Return the hyperparameters that can be set, for scikit-learn: ``kernel__bandwidth`` in a grid search."""
+        """Return the hyperparameters that can be set, for scikit-learn: ``kernel__bandwidth`` in a grid search.
+
+        Parameters
+        ----------
+        deep : bool
+            As scikit-learn passes it; a kernel holds no estimators, so that it changes nothing.
+
+        Returns
+        -------
+        dict
+            Values by the names of the hyperparameters.
+
+        Examples
+        --------
+        >>> import kernmantle as km
+        >>> km.Gaussian(2.0).get_params()
+        {'bandwidth': 2.0}
+        """
         return {name: value for name, value in self.hyperparameters.items() if name != "transform"}
 
     def set_params(self, **params: Any) -> Kernel:
-        """Set hyperparameters by name and return the kernel itself, as scikit-learn's grid search does."""
+        """Set hyperparameters by name and return the kernel itself, as scikit-learn's grid search does.
+
+        Parameters
+        ----------
+        **params : number or tensor
+            New values by the names of the hyperparameters.
+
+        Returns
+        -------
+        Kernel
+            This kernel; others that were made of it before keep their own values.
+
+        Raises
+        ------
+        AttributeError
+            For a name that is no hyperparameter of it.
+        ParameterError
+            For a value that is no number or outside of its range.
+
+        Examples
+        --------
+        >>> import kernmantle as km
+        >>> km.Gaussian(2.0).set_params(bandwidth=3.0)
+        Gaussian(bandwidth=3.0)
+        """
         for name, value in params.items():
             setattr(self, name, value)
         return self

@@ -21,6 +21,7 @@ from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.execute import block_matrices, uncast
+from ..mode_product.meeting_plan import DTYPES as HALVES
 from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
 from ..mode_product.transpose_plan import in_squares, pass_seconds, start_seconds
@@ -40,18 +41,17 @@ from .chain_products import (
     splits_streams,
 )
 
-_DTYPES = ("f16", "bf16")
-_SIZE, _WHOLE = 2, 8  # bytes of a number, and numbers of a vector
+_WHOLE = 8  # numbers of a vector
 _MOST_BYTES = 4 << 30  # of the rows between the factors, and of transposed ones
 
 
 def is_batched(patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool) -> bool:
     """Return whether this is a way to multiply so many rows by factors of these patterns."""
-    if len(patterns) != 2 or dtype not in _DTYPES or last:
+    if len(patterns) != 2 or dtype not in HALVES or last:
         return False
     (a, b, c, steps), (outer, e, f, d) = patterns
     whole = not any(extent % _WHOLE for extent in (batch, b, c, e, f, d))
-    fits = _SIZE * batch * max(a * b, d * e) <= _MOST_BYTES and d * batch <= BLAS_FARTHEST
+    fits = BYTES[dtype] * batch * max(a * b, d * e) <= _MOST_BYTES and d * batch <= BLAS_FARTHEST
     return steps == outer == 1 < d and a * b == f * d and whole and fits
 
 

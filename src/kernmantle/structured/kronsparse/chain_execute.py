@@ -18,9 +18,9 @@ from ..mode_product.cost import dense_seconds, quickest
 from ..mode_product.execute import described, empty, product
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_products import dense, fused
+from ..mode_product.vendor_cost import MOST_DENSE
 
 _DEVICES = ("cpu", "cuda")
-_MOST_DENSE = 2**26  # entries of the matrix of a chain
 # On a CPU, for each thread: bytes between two factors with the features together, and how many operations for one of
 # these numbers leave nothing to gain; columns with the batch together, and how many numbers between make it worthwhile.
 # 1.7 x faster at (32, 32, 32, 1) (1, 32, 32, 32), 2.6 x at 64, 1.4 to 1.7 x with the batch last at (64, 16, 16, 1).
@@ -85,7 +85,7 @@ def _steps(
 
     (a, _, c, d), final = patterns[0], patterns[-1]
     shape = final[0] * final[1] * final[3], a * c * d
-    whole = dense_seconds(shape, batch, dtype, device.type) if math.prod(shape) <= _MOST_DENSE else math.inf
+    whole = dense_seconds(shape, batch, dtype, device.type) if math.prod(shape) <= MOST_DENSE else math.inf
     return steps(patterns, factor, fused, whole)
 
 

@@ -27,12 +27,12 @@ from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.meeting_plan import made_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
+from ..mode_product.vendor_cost import MOST_DENSE
 from .chain_batched import batched_seconds, is_batched
 from .chain_matrix import meeting
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
-_MOST_DENSE = 2**26  # entries of the matrix of a chain
 _BETWEEN = 5e-7  # what a product takes longer among others in a step
 # What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
 # took 0.75 to 0.95 of that of grouped launches, and 0.9 to 1.3 of that of one product after the other (H200).
@@ -118,7 +118,7 @@ def expected(
         found[BATCHED] = batched_seconds(patterns, batch, dtype)
     first, final = patterns[0], patterns[-1]
     blocks, shape = first[0] * first[3], (final[0] * final[1] * final[3], first[0] * first[2] * first[3])
-    if math.prod(shape) > _MOST_DENSE:
+    if math.prod(shape) > MOST_DENSE:
         return found
     if len(patterns) > 1:
         found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + _made(patterns, dtype, own)

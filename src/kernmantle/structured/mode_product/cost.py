@@ -14,7 +14,7 @@ from .plan import Problem
 from .stream_plan import stream_sum_seconds
 from .tiles import expected_seconds
 from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
-from .vendor_cost import blocks_seconds, matrix_seconds
+from .vendor_cost import MOST_DENSE, blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import sum_plan, sum_seconds
@@ -27,7 +27,6 @@ _SAVED = 0.33  # of what torch's copies of weights should take, what gradients t
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
 _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
 _TRANSPOSED_SUM = 1.1  # times its model, where that is the least sure of all
-_MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def seconds(
     products, bytes_ = (1.0, 1.0) if last or d < own.strided_from else own.strided
     moved = (ends * bytes_ + weights) / own.bytes
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
-    if a * b * d * a * c * d <= _MOST_DENSE:
+    if a * b * d * a * c * d <= MOST_DENSE:
         found["dense"] = dense + (0 if packed else _making_seconds(pattern, dtype))
     arranged = 0.0 if packed or d == 1 else own.overhead + _blocks_arranging_seconds(pattern, dtype)
     found["bmm"] = arranged + blocks_seconds(pattern, batch, dtype, last)
@@ -126,7 +125,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
     if arranges(pattern, BYTES[dtype]):  # the vendor's were measured with torch's copies
         copied = BYTES[dtype] * math.prod(pattern) / _rates(dtype).permuted
         found["bmm"] -= _SAVED * max(0.0, copied - _blocks_arranging_seconds(pattern, dtype))
-    if a * b * d * a * c * d > _MOST_DENSE:
+    if a * b * d * a * c * d > MOST_DENSE:
         del found["dense"]
     if dtype in SUMMED:
         summed = sum_plan(_MEASURED.arch, d, dtype, not last, not last)

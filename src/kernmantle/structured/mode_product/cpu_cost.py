@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...compiler.nest import BYTES
+from .vendor_cost import MOST_DENSE
 
 Pattern = tuple[int, int, int, int]
 MACHINE = "AMD EPYC (znver4, AVX-512), one core"
@@ -21,7 +22,6 @@ SURE = 0.85
 _FETCHED, _VECTOR = 64, 64  # bytes of a cache line and of a vector
 _NARROW, _INTERLEAVED = 16, 16  # rows of a block, and blocks that lie interleaved, from which halves are read otherwise
 _SMALL_BLOCK = 16  # entries of a block that may be gone through one by one
-_MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
 class Costs(NamedTuple):
@@ -154,7 +154,7 @@ def product_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, packed
     found = ["kernel", "bmm"]
     if not last and BYTES[dtype] > 2 and b * c <= _SMALL_BLOCK:
         found.append("entries")
-    if packed and a * b * d * a * c * d <= _MOST_DENSE:
+    if packed and a * b * d * a * c * d <= MOST_DENSE:
         found.append("dense")
     return _estimated(found, pattern, batch, dtype, last, False)
 
@@ -169,6 +169,6 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
     found = ["kernel", "bmm"]
     if not last and b * c <= _SMALL_BLOCK:
         found.append("entries")
-    if d > 1 and a * b * d * a * c * d <= _MOST_DENSE:
+    if d > 1 and a * b * d * a * c * d <= MOST_DENSE:
         found.append("dense")
     return _estimated(found, pattern, batch, dtype, last, True)

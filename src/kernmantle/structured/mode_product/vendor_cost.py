@@ -15,6 +15,7 @@ from .tile_cost import quicker
 
 Pattern = tuple[int, int, int, int]
 MOST_CALLS = 16  # batched products, one after the other, where blocks have two strides
+MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 _SQUARE, _PROCESSORS = 128, 132  # edge of the tiles that are shared out, and among how many multiprocessors
 _AGAIN = 1.4  # times as fast as from memory what the second-level cache has still
 _VECTOR = 16  # bytes to which rows must be aligned for the quickest kernels

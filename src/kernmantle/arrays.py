@@ -42,7 +42,7 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     DtypeError
         If it is not an array, or an array torch cannot hold; names the argument.
     """
-    if all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in inputs):
+    if all(isinstance(value, torch.Tensor) and has_strides(value) for value in inputs):
         return list(inputs), _identity  # pyright: ignore[reportReturnType]
     labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(inputs))]
     tensors = [_to_tensor(value, label) for value, label in zip(inputs, labels, strict=True)]
@@ -59,9 +59,17 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     return tensors, _nested(_exporter(first, labels[0]))
 
 
+def has_strides(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one array with strides: neither sparse nor nested."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
     """Return the tensor on the memory of ``out``, to be written in place; raises OutputError where that cannot be."""
     if isinstance(out, torch.Tensor):
+        if not has_strides(out):
+            kind = "a nested tensor" if out.is_nested else f"a tensor of layout {out.layout}"
+            raise OutputError(f"{name} is {kind}; only strided tensors are written to")
         return out
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
@@ -147,6 +155,11 @@ def _nested(one: Callable[[torch.Tensor], object]) -> Wrap:
 
 def _to_tensor(value: object, name: str) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            raise DtypeError(
+                f"{name} is a nested tensor; pass its parts one by one, of .unbind(), or pad it with "
+                "torch.nested.to_padded_tensor"
+            )
         if value.layout is not torch.strided:
             raise DtypeError(f"{name} has layout {value.layout}; only strided tensors are taken: call .to_dense()")
         return value

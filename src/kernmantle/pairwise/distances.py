@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..arrays import has_strides
 from ..torch_ops.autograd import constant
 from ..torch_ops.checks import check_out, check_precision
 from ..torch_ops.contract import Contraction
@@ -158,9 +159,9 @@ def _is_direct(row: Metric, x: Any, y: Any, w: Any) -> bool:
     """Return whether tensors can go to the contraction as they are; the contraction does not know their names."""
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
-    if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
+    if not has_strides(x) or not has_strides(y):
         return False
-    if x.layout is not torch.strided or y.layout is not torch.strided:
+    if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
         return False
     shape, other = x.shape, y.shape
     if len(shape) < 2 or len(other) < 2 or shape[-1] != other[-1]:

@@ -53,6 +53,10 @@ def stored_type(kind: str, operand: str) -> str:
     return {"bool": "bool", "index": "i64"}[kind]
 
 
+_SPELLED = {"div": "division (/ or //)", "floor": "floor (or //)", "fmod": "the remainder (fmod or %)"}
+"""How a lambda may have asked for an operation."""
+
+
 def check_integer(text: str, stored: Sequence[str]) -> str:
     """Type of the arithmetic; DtypeError if it is an integer one that cannot represent what the program computes."""
     program, compute = Program.parse(text), compute_type(stored)
@@ -61,7 +65,8 @@ def check_integer(text: str, stored: Sequence[str]) -> str:
     steps = [node for red in program.reductions for node in red.step if red.is_fold]
     for node in postorder([*program.map, *program.outputs, *steps]):
         if node.op in OPS and not OPS[node.op].integer:
-            raise DtypeError(f"{node.op} needs floating-point operands; convert them with .float() first")
+            name = _SPELLED.get(node.op, node.op)
+            raise DtypeError(f"{name} needs floating-point operands; convert them with .float() first")
     if any(red.floating for red in program.reductions):
         raise DtypeError("logsumexp needs floating-point operands; convert them with .float() first")
     check_numbers([init for red in program.reductions for init in red.init if not math.isinf(init)], compute)

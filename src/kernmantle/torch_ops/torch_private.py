@@ -52,6 +52,12 @@ def is_transformed() -> bool:
     return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
+@assumed_constant  # while torch before 2.13 traces, it answers True to torch.compile too
+def is_exported() -> bool:
+    """Return whether torch.export traces, also while torch.compile looks into what asks for it."""
+    return torch.compiler.is_exporting()
+
+
 def is_traced() -> bool:
     """Return whether torch.jit.trace is active."""
     return torch._C._get_tracing_state() is not None

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ...arrays import has_strides, unwrap
 from ...errors import LinearAlgebraError, ShapeError
 
 Factor = torch.Tensor | int
@@ -25,6 +26,8 @@ def listed(factors: Any) -> list[Any]:
     for index, factor in enumerate(found):
         if isinstance(factor, int) and factor < 0:
             raise ShapeError(f"factors[{index}] is the identity of size {factor}; sizes are not negative")
+        if isinstance(factor, torch.Tensor) and not has_strides(factor):
+            unwrap(factor, names=(f"factors[{index}]",))  # says so
         if not isinstance(factor, int) and len(getattr(factor, "shape", (0, 0))) < 2:
             raise ShapeError(
                 f"factors[{index}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"

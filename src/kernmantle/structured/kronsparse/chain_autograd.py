@@ -17,7 +17,7 @@ from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import is_tracked, is_transformed, plain
+from ...torch_ops.torch_private import is_exported, is_tracked, is_transformed, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product import execute
 from ..mode_product.execute import ACTIVATIONS
@@ -293,7 +293,7 @@ def chain(
     """
     if torch.compiler.is_compiling():
         tensors = [x, *weights] if bias is None else [x, *weights, bias]
-        steps = is_tracked(tensors) and not is_transformed() and not torch.compiler.is_exporting()
+        steps = is_tracked(tensors) and not is_transformed() and not is_exported()
         found = compiled_chain(x, weights, bias, options) if steps else None
         if found is not None:
             return ACTIVATIONS[activation](found)

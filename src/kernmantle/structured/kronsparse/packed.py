@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...arrays import unwrap
+from ...arrays import has_strides, unwrap
 from ...config import current
 from ...errors import DtypeError, ParameterError
 from ...runtime.dispatch import PLANS
@@ -32,7 +32,7 @@ def check_layer_input(x: Any) -> None:
     """DtypeError for what is no tensor in memory with strides."""
     if not isinstance(x, torch.Tensor):
         raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
-    if x.layout is not torch.strided:
+    if not has_strides(x):
         unwrap(x, names=("x",))  # says so
 
 

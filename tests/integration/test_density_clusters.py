@@ -188,6 +188,23 @@ def test_edges_of_equal_length_are_those_of_scikit_learn(metric, how):
         assert_close(ours.probabilities_, theirs.probabilities_, depth=1000)
 
 
+def test_labels_of_random_calls_are_those_of_scikit_learn():
+    random = np.random.default_rng(1)
+    for seed in range(24):
+        size, count = int(random.integers(2, 16)), int(random.integers(1, 9))
+        options = {
+            "min_samples": count, "metric": ["euclidean", "cityblock", "chebyshev"][seed % 3],
+            "cluster_selection_method": ["eom", "leaf"][seed % 2], "allow_single_cluster": seed % 5 == 0,
+            "max_cluster_size": 40 if seed % 7 == 1 else None,
+        }  # fmt: skip
+        rows = blobs(seed) if seed % 4 else random.normal(size=(200, 2))
+        theirs = sklearn.cluster.HDBSCAN(size, copy=True, **options).fit(rows)
+        ours = estimators.HDBSCAN(size, **options).fit(rows)
+        assert (ours.labels_ == theirs.labels_).all()
+        assert_close(ours.probabilities_, theirs.probabilities_, depth=1000)
+        assert (ours.dbscan_clustering(1.0, 4) == theirs.dbscan_clustering(1.0, 4)).all()
+
+
 def test_labels_are_those_of_the_package_hdbscan():
     theirs = pytest.importorskip("hdbscan").HDBSCAN
     for seed, (size, count) in enumerate([(10, 5), (25, 8), (6, 3)]):

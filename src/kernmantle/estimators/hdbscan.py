@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import sklearn.cluster
 import torch
-from scipy.sparse import coo_matrix, csr_matrix
-from scipy.sparse.csgraph import breadth_first_order
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from ..pairwise.distance import Distances, Entry
 from ..pairwise.own_metric import Metric
+from .cluster_selection import Selection, cut
 from .data import rows_of
+from .hierarchy import condensed
 from .measure import Measure, check_index, check_integer, check_real, check_square
-from .spanning_tree import Tree, spanning_tree
+from .spanning_tree import spanning_tree
 from .state import Stored
 
 _DISTANCE = Entry(lambda d: d)
@@ -84,12 +83,13 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
     Notes
     -----
     Labels are those of ``sklearn.cluster.HDBSCAN``, and of the package hdbscan with ``min_samples`` less one and its
-    exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal. Rows that no finite
-    distance joins are as far as numbers go.
+    exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal; of fewer, weights that
+    are equal because they are one row's core distance are told apart as there. Rows that no finite distance joins are
+    as far as numbers go.
 
     Cost: m² distances for the core distances, and up to as many in each of at most log2(m) rounds of Borůvka's
-    algorithm, in which only rows are asked whose candidate was joined. Memory: rows, and m ``min_samples`` numbers. The
-    hierarchy is condensed and cut by ``sklearn.cluster.HDBSCAN``, which is passed the tree. There is no gradient.
+    algorithm, in which only rows are asked whose candidate was joined. Memory: rows, m ``min_samples`` numbers, and
+    16 log2(m) bytes a row while the hierarchy is made of the tree, on the device of the rows. There is no gradient.
     Source: Campello, Moulavi and Sander, Density-based clustering based on hierarchical density estimates, 2013.
 
     Examples
@@ -156,12 +156,16 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
             _check_symmetric(found)
         with tqdm(desc="rows", disable=not self.verbose) as shown:
             tree = spanning_tree(found, wanted, float(self.alpha), shown if self.verbose else None)
-        self._selection = selection.fit(_graph(tree))
+        if np.isinf(tree.weight).any():
+            warnings.warn("some rows have no finite distance from the others: they are joined last", stacklevel=2)
+        self._one, self._other, self._weight = tree = tree.ascending()
+        one, other, weight = (torch.from_numpy(part).to(rows.device) for part in tree)
+        found_labels, found_strength = selection.of(condensed(one, other, 1 / weight, selection.min_cluster_size))
         missing = every.isnan().any(1) & ~whole
         labels = torch.where(missing, MISSING, torch.where(whole, 0, INFINITE))
         strength = torch.where(missing, torch.nan, every.new_zeros(len(every), dtype=torch.float64))
-        labels[whole] = torch.from_numpy(self._selection.labels_).to(labels)
-        strength[whole] = torch.from_numpy(self._selection.probabilities_).to(strength)
+        labels[whole] = torch.from_numpy(found_labels).to(labels)
+        strength[whole] = torch.from_numpy(found_strength).to(strength)
         self.labels_, self.probabilities_ = back(labels), back(strength)
         self._whole, self._back = whole, back
         if self.store_centers is not None:
@@ -182,12 +186,12 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         Clusters of fewer rows than ``min_cluster_size`` are noise.
         """
         check_is_fitted(self)
-        found = self._selection.dbscan_clustering(cut_distance, min_cluster_size)
+        found = cut(self._one, self._other, self._weight, cut_distance, min_cluster_size)
         labels = torch.as_tensor(self.labels_).clone()
         labels[self._whole] = torch.from_numpy(found).to(labels)
         return self._back(labels)
 
-    def _checked(self) -> tuple[int, sklearn.cluster.HDBSCAN]:
+    def _checked(self) -> tuple[int, Selection]:
         """Return the number of rows that define a density, and what cuts the hierarchy, after all checks."""
         size = check_integer(self.min_cluster_size, "min_cluster_size", 2)
         wanted = size if self.min_samples is None else check_integer(self.min_samples, "min_samples", 1)
@@ -199,13 +203,13 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
             raise ValueError(f"store_centers={self.store_centers!r} is none of None, centroid, medoid, both")
         if self.store_centers is not None and isinstance(self.metric, str) and self.metric == "precomputed":
             raise ValueError("Cannot store centers when using a precomputed distance matrix.")
-        return wanted, sklearn.cluster.HDBSCAN(
-            min_cluster_size=size, min_samples=1, metric="precomputed", copy=True,  # pyright: ignore[reportArgumentType]
-            cluster_selection_epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon", 0),
+        return wanted, Selection(
+            method=self.cluster_selection_method,
+            min_cluster_size=size,
+            epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon", 0),
             max_cluster_size=None if largest is None else check_integer(largest, "max_cluster_size", 1),
-            cluster_selection_method=self.cluster_selection_method,
             allow_single_cluster=bool(self.allow_single_cluster),
-        )  # fmt: skip
+        )
 
     def _find_centers(self, rows: torch.Tensor, found: Distances, labels: torch.Tensor, strength: torch.Tensor) -> None:
         clusters = [(labels == label).nonzero()[:, 0] for label in range(int(labels.max()) + 1)]
@@ -233,35 +237,3 @@ def _check_symmetric(found: Distances) -> None:
         part = found.part(slice(_PROBED), slice(_PROBED)).matrix()
         if not torch.allclose(part, part.mT, equal_nan=True):
             raise ValueError("the metric of HDBSCAN is not symmetric: take the mean or the maximum of d(x, y), d(y, x)")
-
-
-def _apart(weight: np.ndarray) -> np.ndarray:
-    """Return positive numbers of which equal ones differ in their last bits, in the order that NumPy sorts them."""
-    order = np.argsort(weight)
-    ranks = np.arange(len(weight))
-    bits = weight[order].view(np.int64)
-    found = np.empty_like(weight)
-    found[order] = (np.maximum.accumulate(bits - ranks) + ranks).view(np.float64)
-    return found
-
-
-def _graph(tree: Tree) -> csr_matrix:
-    """Return the tree as scikit-learn takes it, so that clusters are numbered as it numbers them.
-
-    It is a sparse matrix of positive finite numbers: of the smallest one the reciprocal is infinite, as that of 0.
-    Zeros on the diagonal are the core distances, which are in the weights already. Its own trees grow from the first
-    row, each edge from the row that was there before; the other direction, which a symmetric matrix has as well, is
-    larger by one bit, and not taken.
-    """
-    if np.isinf(tree.weight).any():
-        warnings.warn("some rows have no finite distance from the others: they are joined last", stacklevel=4)
-    rows = len(tree.weight) + 1
-    weight = _apart(np.clip(tree.weight, np.finfo(float).smallest_subnormal, np.finfo(float).max / 2))
-    shape = (rows, rows)
-    _, parents = breadth_first_order(coo_matrix((np.ones(rows - 1), (tree.one, tree.other)), shape).tocsr(), 0, False)
-    down = parents[tree.other] == tree.one
-    parent, child = np.where(down, tree.one, tree.other), np.where(down, tree.other, tree.one)
-    diagonal = np.arange(rows)
-    data = np.concatenate([weight, np.nextafter(weight, np.inf), np.zeros(rows)])
-    ends = np.concatenate([parent, child, diagonal]), np.concatenate([child, parent, diagonal])
-    return coo_matrix((data, ends), shape).tocsr()  # pyright: ignore[reportReturnType]

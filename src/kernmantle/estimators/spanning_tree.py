@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 
 from ..ir.functions import FUNCTIONS
 from ..pairwise.distance import Distances, Entry, numbered
@@ -44,6 +44,19 @@ class Tree(NamedTuple):
     one: np.ndarray
     other: np.ndarray
     weight: np.ndarray
+
+    def ascending(self) -> Tree:
+        """Return the edges in the order of their weights."""
+        order = np.argsort(self.weight)
+        return Tree(self.one[order], self.other[order], self.weight[order])
+
+    def rooted(self) -> Tree:
+        """Return the edges with first the end that is closer to the first row, as trees have that grow from it."""
+        shape = (len(self.weight) + 1,) * 2
+        graph = coo_matrix((np.ones(len(self.weight)), (self.one, self.other)), shape).tocsr()
+        _, parents = breadth_first_order(graph, 0, False)
+        down = parents[self.other] == self.one
+        return Tree(np.where(down, self.one, self.other), np.where(down, self.other, self.one), self.weight)
 
 
 class _Reach:
@@ -108,7 +121,7 @@ def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -
         labels = _joined(labels, labels[chosen], labels[reach.other[chosen]])
         reach.valid &= labels != labels[reach.other]
     tree = _tree(np.concatenate(edges), rows)
-    return tree if reach.nearest is None else _grown(tree, *(part.cpu().numpy() for part in reach.nearest))
+    return tree.rooted() if reach.nearest is None else _grown(tree, *(part.cpu().numpy() for part in reach.nearest))
 
 
 def _grown(tree: Tree, mutual: np.ndarray, indices: np.ndarray) -> Tree:

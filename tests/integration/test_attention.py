@@ -264,6 +264,17 @@ def test_compiled(score):
 Q, K, V = drawn()
 
 
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"causal": True}])
+def test_the_inner_product_by_name_is_no_distance(options):
+    """It is large where rows are close: it counts as it is, where distances count with a minus."""
+    expected = km.attention(Q, K, V, **options)
+    for name in ("inner_product", "dot", "Inner"):
+        assert_close(km.attention(Q, K, V, score=name, **options), expected, depth=23)
+    weights = torch.linspace(0.5, 2, Q.shape[-1], dtype=Q.dtype)
+    weighted = km.attention(Q, K, V, score="dot", w=weights, **options)
+    assert_close(weighted, km.attention(Q * weights, K, V, **options), depth=64)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "words"),
     [
@@ -276,6 +287,12 @@ Q, K, V = drawn()
         ((Q, K, V), {"mask": torch.ones(17, 23, dtype=torch.int64)}, DtypeError, "mask != 0"),
         ((Q, K, V), {"mask": torch.ones(17, 23, device="meta")}, DeviceError, "mask is on meta"),
         ((Q, K, V), {"causal": 1}, ParameterError, "causal= is True or False"),
+        ((Q, None, V), {}, DtypeError, "k is None"),
+        ((Q, K, V), {"score": km.Gaussian}, ParameterError, "call it, as km.Gaussian()"),
+        ((Q, K, V), {"score_mod": None}, ParameterError, "no score_mod=; score= is a lambda"),
+        ((Q, K, V), {"block_mask": None}, ParameterError, "mask= takes a boolean mask"),
+        ((Q, K, V), {"out": None}, ParameterError, "attention has no out=; options of a metric by name are p, w"),
+        ((Q, K, V), {"scale": True}, ParameterError, "scale= is a finite number"),
         ((Q, K, V), {"scale": "large"}, ParameterError, "scale= is a finite number"),
         ((Q, K, V), {"scale": float("nan")}, ParameterError, "scale= is a finite number"),
         ((Q, K, V), {"scale": torch.ones(2)}, ParameterError, "scale= is one number"),

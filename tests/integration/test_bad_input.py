@@ -156,6 +156,8 @@ def test_out_with_a_gradient_of_an_operand():
         ("summ", r"reduce='summ' is none of sum, prod.*did you mean 'sum'\?"),
         ("logsumexpp", r"did you mean 'logsumexp'\?"),
         ("argmim", r"did you mean 'argmin'\?"),
+        ("smallest", r"the five smallest entries of each row are km\.Smallest\(5\)"),
+        (km.Largest, r"the five largest entries of each row are km\.Largest\(5\)"),
         (None, "reduce=None is none of"),
         (3, "reduce=3 is none of"),
         (("sum", "max"), "reduce names 2 reductions, the map returns 1 values"),

@@ -208,6 +208,11 @@ def test_what_is_refused_says_what_to_do(name):
         make(SQUARES.lazy(rows(4, 2), rows(5, 2)))
 
 
+def test_scores_are_not_made_an_object_by_numpy():
+    with pytest.raises(TypeError, match=r"scores\.evaluate\(\) makes their matrix"):
+        np.asarray(SQUARES.lazy(rows(4, 2), rows(5, 2)))
+
+
 @pytest.mark.parametrize("kind", ["sum", "softmax", "max", "argmin", "any", "largest"])
 def test_warm_calls_are_bound_to_what_they_depend_on(kind, monkeypatch):
     maps = {

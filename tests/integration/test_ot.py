@@ -97,6 +97,11 @@ def test_every_cost(name, rho):
             assert_close(one, other, depth=100_000)
 
 
+def test_costs_that_are_all_the_same_may_have_any_eps():
+    x, y = torch.zeros(4, 2), torch.ones(3, 2)
+    assert_close(km.ot.sinkhorn(x, y, eps=1e-12).value, torch.tensor(2.0, dtype=torch.float64), depth=4)
+
+
 def test_small_eps_is_an_assignment():
     x, y = rows(12, 2), rows(12, 2, seed=1)
     c = ((x[:, None] - y) ** 2).sum(-1).numpy()
@@ -252,6 +257,15 @@ NAN[2, 1] = torch.nan
         ((X, Y), {"eps": -1.0}, ParameterError, "eps must be a positive number"),
         ((X, Y), {"eps": torch.tensor(-1.0, requires_grad=True)}, ParameterError, "eps must be a positive number"),
         ((X, Y), {"eps": torch.ones(3)}, ParameterError, "eps is one number"),
+        ((X, Y), {"eps": True}, ParameterError, "eps must be a positive number, not True"),
+        ((X, Y), {"eps": 1e-18}, ParameterError, "lose by rounding in float64"),
+        ((X.float(), Y.float()), {"eps": 1e-8}, ParameterError, "in float32, 1"),
+        ((X, None), {}, DtypeError, "y is None"),
+        ((X, Y), {"debiased": "yes"}, ParameterError, "debiased= is True or False"),
+        ((X, Y), {"check_errors": "no"}, ParameterError, "check_errors= is True or False"),
+        ((X, Y), {"cost": np.ones((5, 6))}, ParameterError, "cost= is the name of a metric"),
+        ((X, Y), {"cost": km.Gaussian}, ParameterError, "cost=km.Gaussian makes kernels"),
+        ((X, Y), {"rho": True}, ParameterError, "rho must be a positive number"),
         ((X, Y), {"rho": 0.0}, ParameterError, "rho must be a positive number"),
         ((X, Y), {"rho": torch.ones((), requires_grad=True)}, GradientError, "no gradient by rho"),
         ((X, Y), {"scaling": 1.5}, ParameterError, "scaling must be"),

@@ -114,6 +114,9 @@ def _reduction(entry: object) -> Reduction:
         raise ParameterError("a Fold takes the place of the map and cannot be one of several reductions")
     suggested = get_close_matches(str(entry), REDUCTIONS, 1)
     hint = f"; did you mean {suggested[0]!r}?" if suggested else ""
+    name = str(getattr(entry, "__name__", entry)).capitalize()
+    if name in ("Smallest", "Largest"):
+        hint = f"; the five {name.lower()} entries of each row are km.{name}(5)"
     raise ParameterError(f"reduce={entry!r} is none of {', '.join(REDUCTIONS)}, a Semiring or a Fold{hint}")
 
 

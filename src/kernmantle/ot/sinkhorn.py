@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from ..arrays import Wrap, check_same_device, common_shape
+from ..arrays import Wrap, check_same_device, common_shape, dtype_name
 from ..errors import BackendError, GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..linalg.arguments import watched
 from ..linalg.block_cg import read
 from ..linalg.outside import outside
 from ..linalg.solution import Described
+from ..pairwise.attend_inputs import checked_truth
 from ..pairwise.inputs import check_rows
 from ..pairwise.kernel import Kernel
-from ..pairwise.scores import arrays_of, scores_of
+from ..pairwise.scores import arrays_of, is_inner_product, scores_of
 from ..torch_ops.checks import is_number
 from ..torch_ops.torch_private import is_tracked
 from .implicit import attached, value
@@ -119,7 +120,7 @@ def sinkhorn(
     ------
     KernmantleError
         Before the first iteration: for shapes, types, weights and numbers that do not fit, costs that are not finite,
-        and a cost without a gradient where one is recorded.
+        an eps below the rounding of costs, and a cost without a gradient where one is recorded.
     LinearAlgebraError
         With ``check_errors``.
 
@@ -152,8 +153,10 @@ def sinkhorn(
            [1.5]])
     """
     settings = _settings(tolerance, max_iterations, scaling)
+    debiased = checked_truth("debiased", debiased, "it makes value the Sinkhorn divergence")
+    check_errors = checked_truth("check_errors", check_errors, "it raises where the tolerance was not reached")
     named, wrap, problem = _problem(x, y, a, b, eps, rho, cost, options)
-    if debiased and cost in _OF_ALL_ROWS and options.get(_OF_ALL_ROWS[cost]) is None:
+    if debiased and isinstance(cost, str) and cost in _OF_ALL_ROWS and options.get(_OF_ALL_ROWS[cost]) is None:
         raise ParameterError(f"debiased= compares several sets, pass {_OF_ALL_ROWS[cost]}=, which {cost} takes of both")
     problems = [(problem, False)]
     if debiased:
@@ -208,7 +211,7 @@ def _problem(
     x: Any, y: Any, a: Any, b: Any, eps: Any, rho: Any, cost: Any, options: Mapping[str, Any]
 ) -> tuple[dict[str, torch.Tensor], Wrap, Problem]:
     """Return the tensors by name and the problem, once shapes, types and numbers are checked."""
-    arrays = arrays_of({"x": x, "y": y, "a": a, "b": b})
+    arrays = arrays_of({"x": x, "y": y, "a": a, "b": b}, optional="ab")
     named = arrays.wide
     for name, tensor in named.items():
         if watched(tensor):
@@ -222,7 +225,7 @@ def _problem(
             f"cost= is small where rows are close; {cost!r} is large there: pass a metric, or a lambda such as "
             "lambda a, b: abs(a - b)"
         )
-    if cost in ("inner_product", "inner", "dot"):
+    if is_inner_product(cost):
         raise ParameterError("cost= is small where rows are close, inner products are large: pass lambda a, b: -a * b")
     costs = scores_of(cost, named["x"], named["y"], options, "cost")
     sizes = named["x"].shape[-2], named["y"].shape[-2]
@@ -254,7 +257,7 @@ def _checked_eps(eps: Any, x: torch.Tensor) -> Any:
             raise ParameterError(f"eps is one number, not a tensor of shape {tuple(eps.shape)}, {eps.dtype}")
         check_same_device([x, eps], ["x", "eps"])
         return eps.to(x.dtype) if eps.requires_grad else _checked_eps(eps.item(), x)
-    if not is_number(eps) or not 0 < eps < math.inf:
+    if not is_number(eps) or isinstance(eps, bool) or not 0 < eps < math.inf:
         raise ParameterError(f"eps must be a positive number, not {eps!r}")
     return float(eps)
 
@@ -264,7 +267,7 @@ def _checked_rho(rho: Any) -> float | None:
         return None
     if isinstance(rho, torch.Tensor) and rho.requires_grad:
         raise GradientError("there is no gradient by rho; pass a number")
-    if not is_number(rho) or not 0 < rho < math.inf:
+    if not is_number(rho) or isinstance(rho, bool) or not 0 < rho < math.inf:
         raise ParameterError(f"rho must be a positive number, or None for fixed marginals, not {rho!r}")
     return float(rho)
 
@@ -300,7 +303,16 @@ def _checked_values(problems: list[Problem]) -> list[float]:
         )
     if not all(map(math.isfinite, extremes)):
         raise ParameterError("costs are not finite: x or y has NaN or infinities, or the cost has none of these rows")
-    return [high - low for low, high in zip(extremes[::2], extremes[1::2], strict=True)]
+    spreads = [high - low for low, high in zip(extremes[::2], extremes[1::2], strict=True)]
+    largest = max(map(abs, extremes))
+    rounding = torch.finfo(a.dtype).eps * largest
+    if max(spreads) > 0 and strength < rounding:
+        instead = "raise it, or use float64" if a.dtype == torch.float32 else "raise it"
+        raise ParameterError(
+            f"eps={strength:.3g} is less than what costs up to {largest:.3g} lose by rounding in "
+            f"{dtype_name(a.dtype)}, {rounding:.2g}: {instead}"
+        )
+    return spreads
 
 
 def _judge(error: torch.Tensor, iterations: int, settings: Settings, check_errors: bool) -> None:

@@ -31,7 +31,8 @@ from ..torch_ops.torch_private import (
 )
 from .attend_inputs import checked_mask, checked_scale, checked_shapes, checked_truth, grouped
 from .inputs import HALVES
-from .scores import Outer, Scores, arrays_of, scores_of
+from .own_metric import OPTIONS
+from .scores import Outer, Scores, arrays_of, is_inner_product, scores_of
 
 _VENDORS = 1 << 25
 """Fewest pairs of rows for which inner products of float32 leave the vendor's function (decision 0025)."""
@@ -70,8 +71,10 @@ _OF_TORCH = {
     "is_causal": "causal=True leaves out the rows of k that are after the row of q",
     "attn_mask": "mask= takes a boolean mask, or numbers that are added to the scores",
     "dropout_p": "weights are not dropped",
+    "score_mod": "score= is a lambda of an entry of q and one of k, and numbers that are added to the scores are mask=",
+    "block_mask": "mask= takes a boolean mask, and causal=True needs none",
 }
-"""Arguments of torch's ``scaled_dot_product_attention``, and what is here."""
+"""Arguments of torch's ``scaled_dot_product_attention`` and ``flex_attention``, and what is here."""
 LOGITS = _outers(_logit, "logits", ())
 WEIGHTS = _outers(_weight, "weights", ("m",))
 
@@ -129,9 +132,9 @@ def attention(
     q, k, v : array, shapes (..., l, e), (..., s, e) and (..., s, c)
         Of float16, bfloat16, float32 or float64. Batch axes, such as items and heads, broadcast.
     score : callable, str, Kernel or Contraction, optional
-        None is the inner product. A lambda of an entry of q and one of k is summed over the features, as
-        ``lambda a, b: -abs(a - b)``. A kernel's values are the scores; those of a metric of :func:`cdist` by name are
-        its distances with a minus.
+        None, or "inner_product", is the inner product. A lambda of an entry of q and one of k is summed over the
+        features, as ``lambda a, b: -abs(a - b)``. A kernel's values are the scores; those of another metric of
+        :func:`cdist` by name are its distances with a minus.
     mask : array, shape (..., l, s), optional
         Boolean, False where a row of k is left out, or numbers that are added to the scores. It broadcasts, and is read
         with its strides: of a mask over s alone nothing larger is made.
@@ -180,6 +183,8 @@ def attention(
            [0.042, 0.114, 0.844]])
     """
     arrays = arrays_of({"q": q, "k": k, "v": v})
+    if not options and is_inner_product(score):
+        score = None
     shares = checked_truth("enable_gqa", enable_gqa, "heads of q that share those of k and v")
     sizes = checked_shapes(arrays.tensors, shares)
     table = checked_mask(mask, arrays.tensors["q"], sizes)
@@ -204,6 +209,9 @@ def _check_options(score: Any, options: Mapping[str, Any]) -> None:
     theirs = next((name for name in options if name in _OF_TORCH), None)
     if theirs is not None:
         raise ParameterError(f"attention has no {theirs}=; {_OF_TORCH[theirs]}")
+    unknown = next((name for name in options if name not in OPTIONS), None)
+    if unknown is not None:
+        raise ParameterError(f"attention has no {unknown}=; options of a metric by name are {', '.join(OPTIONS)}")
     if score is None and options:
         raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
 

@@ -12,7 +12,7 @@ from ..errors import DtypeError, ParameterError, ShapeError
 from ..ir.equation import broadcast
 from ..torch_ops.checks import is_number
 from .inputs import HALVES
-from .scores import Arrays
+from .scores import Arrays, is_inner_product
 
 
 def checked_truth(name: str, value: Any, other: str) -> bool:
@@ -80,15 +80,16 @@ def checked_mask(mask: Any, q: torch.Tensor, sizes: tuple[int, ...]) -> torch.Te
 
 
 def checked_scale(scale: Any, score: Any, arrays: Arrays) -> Any:
-    """Return a number, or a tensor of the type of the arithmetic; metrics by name count with a minus."""
-    sign = -1.0 if isinstance(score, str) else 1.0
+    """Return a number, or a tensor of the type of the arithmetic; distances by name count with a minus."""
+    multiplies = score is None or is_inner_product(score)
+    sign = -1.0 if isinstance(score, str) and not multiplies else 1.0
     q = arrays.tensors["q"]
     if scale is None:
-        return 1 / math.sqrt(max(1, q.shape[-1])) if score is None else sign
+        return 1 / math.sqrt(max(1, q.shape[-1])) if multiplies else sign
     if isinstance(scale, torch.Tensor):
         if scale.dim() or not scale.is_floating_point():
             raise ParameterError(f"scale= is one number, not a tensor of shape {tuple(scale.shape)}, {scale.dtype}")
         return sign * scale.to(q.device, torch.float32 if q.dtype in HALVES else q.dtype)
-    if not is_number(scale) or not math.isfinite(scale):
+    if not is_number(scale) or isinstance(scale, bool) or not math.isfinite(scale):
         raise ParameterError(f"scale= is a finite number, not {scale!r}")
     return sign * float(scale)

@@ -23,6 +23,7 @@ from ..torch_ops.contract import Contraction, written
 from ..torch_ops.derivation import no_gradient
 from ..torch_ops.row_reduce_autograd import rowwise
 from ..torch_ops.torch_private import is_recorded
+from .constructors import CONSTRUCTORS
 from .distances import contraction
 from .inputs import HALVES, check_rows, find, request
 from .kernel import Kernel
@@ -144,8 +145,11 @@ class Arrays(NamedTuple):
         return self.wrap(result.to(self.dtype))
 
 
-def arrays_of(named: Mapping[str, Any]) -> Arrays:
-    """Return arrays as tensors of the widest of their types; None is left out."""
+def arrays_of(named: Mapping[str, Any], optional: str = "") -> Arrays:
+    """Return arrays as tensors of the widest of their types; None, of an ``optional`` one, is left out."""
+    missing = next((name for name, value in named.items() if value is None and name not in optional), None)
+    if missing is not None:
+        raise DtypeError(f"{missing} is None; pass an array")
     present = {name: value for name, value in named.items() if value is not None}
     for name, value in present.items():
         if is_number(value) and not hasattr(value, "shape"):
@@ -155,6 +159,11 @@ def arrays_of(named: Mapping[str, Any]) -> Arrays:
     host = is_numpy_like(next(iter(present.values())))
     floats = promoted({name: floating(t, name, host) for name, t in zip(present, tensors, strict=True)})
     return Arrays(floats, wrap)
+
+
+def is_inner_product(what: Any) -> bool:
+    """Return whether scores are the metric by name that is large where rows are close."""
+    return isinstance(what, str) and find(what).name == "inner_product"
 
 
 def scores_of(what: Any, x: torch.Tensor, y: torch.Tensor, options: Mapping[str, Any], name: str) -> Scores:
@@ -172,6 +181,8 @@ def scores_of(what: Any, x: torch.Tensor, y: torch.Tensor, options: Mapping[str,
     elif isinstance(what, Contraction):
         _check_equation(what, name)
         found = _of_contraction(what, x, y, name)
+    elif any(what is each for each in CONSTRUCTORS.values()):
+        raise ParameterError(f"{name}=km.{what.__name__} makes kernels: call it, as km.{what.__name__}()")
     elif callable(what):
         found = _of_contraction(written("mk,nk->mn", what, "sum", None), x, y, name)
     else:

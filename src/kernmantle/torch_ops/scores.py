@@ -94,6 +94,10 @@ class Scores:
         shape = " x ".join(map(str, self.shape))
         return f"<{shape} scores of {self._text or repr(self.contraction)}>"
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Refuse to be stored unasked: numpy would make an array of one object of it."""
+        raise TypeError("scores store no entries; scores.evaluate() makes their matrix")
+
     def evaluate(self, *, out: Any = None, precision: str | None = None) -> Any:
         """Return the matrix itself, of the kind of the operands.
 

@@ -296,6 +296,7 @@ def test_the_inner_product_by_name_is_no_distance(options):
         ((Q, K, V), {"scale": "large"}, ParameterError, "scale= is a finite number"),
         ((Q, K, V), {"scale": float("nan")}, ParameterError, "scale= is a finite number"),
         ((Q, K, V), {"scale": torch.ones(2)}, ParameterError, "scale= is one number"),
+        ((Q, K, V), {"score": lambda a, b: (a, b)}, ParameterError, "score= is one number of a pair of rows"),
         ((Q, K, V), {"score": 3}, ParameterError, "score= is the name of a metric"),
         ((Q, K, V), {"score": "euclidian"}, ParameterError, "euclidean"),
         ((Q, K, V), {"p": 3}, ParameterError, "p= is an option of a metric"),

@@ -264,6 +264,7 @@ NAN[2, 1] = torch.nan
         ((X, Y), {"debiased": "yes"}, ParameterError, "debiased= is True or False"),
         ((X, Y), {"check_errors": "no"}, ParameterError, "check_errors= is True or False"),
         ((X, Y), {"cost": np.ones((5, 6))}, ParameterError, "cost= is the name of a metric"),
+        ((X, Y), {"cost": lambda a, b: (a - b, a)}, ParameterError, "cost= is one number of a pair of rows"),
         ((X, Y), {"cost": km.Gaussian}, ParameterError, "cost=km.Gaussian makes kernels"),
         ((X, Y), {"rho": True}, ParameterError, "rho must be a positive number"),
         ((X, Y), {"rho": 0.0}, ParameterError, "rho must be a positive number"),

@@ -214,6 +214,9 @@ def _of_kernel(kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> Scores:
 
 def _of_contraction(own: Contraction, x: torch.Tensor, y: torch.Tensor, name: str) -> Scores:
     definition = own.definition
+    count = len(definition.outputs)
+    if count != 1:
+        raise ParameterError(f"{name}= is one number of a pair of rows, its map returns {count}")
     defaults = dict(definition.defaults)
     missing = next((each for each in definition.parameters if each not in defaults), None)
     if missing is not None:

@@ -207,6 +207,8 @@ def _first(call: Callable[[], Any], device: str, picks: Picks) -> tuple[Any, flo
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     kept = result.nbytes if isinstance(result, torch.Tensor) else 0
+    if on_gpu:  # a result that is written to ``out`` was there before
+        kept = min(kept, max(0, torch.cuda.memory_allocated() - before))
     beyond = max(0, torch.cuda.max_memory_allocated() - before - kept) if on_gpu else 0
     return _block(result, picks), seconds, beyond
 

@@ -42,7 +42,7 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     DtypeError
         If it is not an array, or an array torch cannot hold; names the argument.
     """
-    if all(isinstance(value, torch.Tensor) and has_strides(value) for value in inputs):
+    if all(isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_nested for t in inputs):
         return list(inputs), _identity  # pyright: ignore[reportReturnType]
     labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(inputs))]
     tensors = [_to_tensor(value, label) for value, label in zip(inputs, labels, strict=True)]

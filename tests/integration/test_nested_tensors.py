@@ -42,5 +42,5 @@ def test_calls_refuse_nested_tensors(name, layout):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nothing_is_written_to_nested_tensors():
-    with pytest.raises(OutputError, match="^out is a nested tensor"):
+    with pytest.raises(OutputError, match=r"^out is a nested tensor"):
         km.cdist(PLAIN, PLAIN, out=nested(torch.strided))

@@ -20,16 +20,20 @@ from . import decompositions  # noqa: F401 - enters those of the operators
 from .call_key import program_key
 from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors, differentiable, gradients, tangents
 from .execute import BoundProgram, execute, prepare
+from .flops import counted, flops_of, on_meta
 from .info import RunInfo
-from .operator import LIBRARY, contract, unpacked
+from .operator import LIBRARY, contract, packed, read, unpacked
 from .saved import addresses, bound_pass, keep_pass
 from .torch_private import (
     apply_here,
     assumed_constant,
     goes_forward,
+    in_callers_context,
     is_batched,
     is_traced,
     is_tracked,
+    is_transformed,
+    is_written_down,
     one_level_down,
     plain,
     register_derivative,
@@ -131,6 +135,8 @@ class Contract(torch.autograd.Function):
         plan = bound_pass(ctx.recorded.backward, _layout(ctx, grads), ctx.addresses, saved, present)
         if plan is not None:
             return *(None,) * first, *plan([*saved, *present], ctx.numbers)
+        if is_written_down() and not is_transformed() and not torch.is_grad_enabled():
+            return *(None,) * first, *_by_operator(ctx, saved, grads)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, saved, grads)
 
@@ -168,6 +174,58 @@ def _backward(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) ->
     if not collecting():
         keep_pass(recorded.backward, layout, ctx.addresses, saved, present, plan)
     return *(None,) * first, *found
+
+
+def _by_operator(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Return the gradients in a graph that is written down: all of them by one operator."""
+    program, (needed, present) = ctx.recorded.program, _layout(ctx, grads)
+    cotangents = [grad for grad in grads if grad is not None]
+    own = _backward_operator(saved, cotangents, *packed(ctx.numbers), program.text, program.types, needed, present)
+    found = iter(own)
+    return [next(found) if wanted else None for wanted in needed]
+
+
+def _run_backward(saved: Tensors, cotangents: Tensors, *numbers_and_texts: Any) -> Tensors:
+    """Return the gradients that are needed, each in memory of its own."""
+    *numbers, text, types, needed, present = numbers_and_texts
+    remaining = iter(cotangents)
+    grads = [next(remaining) if there else None for there in present]
+    found, _ = bound_gradients(differentiable(text, types), saved, read(*numbers), grads, tuple(needed))
+    return in_own_memory(found, [*saved, *cotangents])
+
+
+def in_own_memory(found: Sequence[torch.Tensor | None], inputs: Tensors) -> list[torch.Tensor]:
+    """Return the tensors that are there, each in one piece, those copied that begin where one of the inputs does."""
+    taken, own = set(addresses(inputs)), list[torch.Tensor]()
+    for each in found:
+        if each is not None:
+            each = each.clone(memory_format=_PIECE) if each.data_ptr() in taken else each.contiguous()
+            taken.add(each.data_ptr())
+            own.append(each)
+    return own
+
+
+_PIECE = torch.contiguous_format
+
+
+def _fake_backward(saved: Tensors, *others: Any) -> Tensors:
+    """Return gradients like the tensors, which are saved first."""
+    return [each.new_empty(each.shape) for each, wanted in zip(saved, others[-2], strict=False) if wanted]
+
+
+for _key, _function in (("CPU", _run_backward), ("CUDA", in_callers_context(_run_backward)), ("Meta", _fake_backward)):
+    LIBRARY.impl("contract_backward", _function, _key)
+# Without an Autograd kernel, which would take as long as a launch: only backward passes in a graph call it.
+_backward_operator = torch.ops.kernmantle.contract_backward.default
+
+
+@counted("contract_backward")
+def _flops(shapes: Any, cotangents: Any, *others: Any, **_: Any) -> int:
+    text, types, needed, present = others[-4:]
+    program, remaining = differentiable(text, types), iter(on_meta(cotangents))
+    grads = [next(remaining) if there else None for there in present]
+    numbers = [1.0] * len(program.numbers)
+    return flops_of(lambda: _gradients(program, on_meta(shapes), numbers, grads, tuple(needed)))
 
 
 def _is_watched(tensors: Tensors) -> bool:

@@ -19,14 +19,15 @@ from ..backends.cuda.cards import Card
 from ..backends.cuda.gram_plan import Layout, plan
 from ..backends.cuda.kernel_cost import START, Launch, vendor_product
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, minima_bytes, plan_rows, scan_bytes
-from ..backends.cuda.select_plan import BAND_BYTES
+from ..backends.cuda.select_plan import BAND_BYTES, part_count
 from ..backends.cuda.squares_plan import squares_plan
 from ..compiler.gradient_patterns import Pullback
-from ..compiler.nest import BYTES, ROLES, SIZES, Nest
+from ..compiler.nest import BYTES, ROLES, SIZES, Nest, size_slot
 from ..compiler.row_reduce import Apply, RowNest
 from ..config import current
 from ..ir.program import Program
 from ..runtime.launcher import Launcher, nothing
+from .cuda_row_reduce_parts import band_rows, part_of
 from .execute import PartialLaunch, Types, finishing, is_matmul, planned
 from .layout import geometry
 from .row_reduce_blocks import BLOCK_BYTES, block_shape, cut
@@ -99,10 +100,25 @@ class CardRows:
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Return the plan the kernels."""
         sizes, layout = _sizes_and_layout(integers, len(rows.ports), alignment)
+        parts = part_count(rows, sizes, self._card.limits)
+        if parts:
+            return self._prepare_parts(rows, integers, alignment, parts)
         chosen = plan_rows(rows, sizes, self._card.limits, layout)
         between = _between(chosen, sizes, self._card)
         self.launches.append(kernel_cost.rows(chosen, sizes, layout, between, self._card))
         return Launcher(nothing, str(chosen))
+
+    def _prepare_parts(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], parts: int) -> Launcher:
+        """Return the plan of the best of what is selected from parts of the columns, in bands of rows."""
+        sizes, _ = _sizes_and_layout(integers, len(rows.ports), alignment)
+        short, own, aligned = part_of(rows, integers.tolist(), alignment, parts)
+        height = min(sizes["m"], band_rows(parts))
+        bands = -(-sizes["m"] // height)
+        own[size_slot("m")], own[size_slot("n")] = height, -(-sizes["n"] // parts)
+        found = self.prepare(short, np.array(own, np.int64), aligned, torch.device("cuda"))
+        self.launches[-1] = self.launches[-1].times(parts * bands)
+        self.launches.append(kernel_cost.best_of_parts(height * parts * own[size_slot("l")], self._card).times(bands))
+        return found
 
 
 def _sizes_and_layout(integers: np.ndarray, ports: int, alignment: Sequence[int]) -> tuple[dict[str, int], Layout]:
@@ -175,8 +191,8 @@ def row_reduction(card: Card, tensors: Tensors, numbers: Any, values: Any, text:
     target = CardRows(card)
     launch, route = planned_rows(apply, own, geo, tensors, target)
     if target.launches:
-        (kernel,) = target.launches
-        return [kernel.times(len(launch.offsets)) if isinstance(launch, RowLaunch) else kernel]
+        count = len(launch.offsets) if isinstance(launch, RowLaunch) else 1
+        return [kernel.times(count) for kernel in target.launches]
     results = math.prod(geo.out_shape(apply.out)) * sum(BYTES[name] for name in own.outs)
     if not isinstance(launch, partial):
         return [_pass(route, float(results), card)] if results else []

@@ -48,6 +48,27 @@ def _steps(rows: RowNest, values: Sequence[int], role: str) -> list[int]:
     return [BYTES[port.dtype] * values[stride_slot(i, role)] if role in port.roles else 0 for i, port in ports]
 
 
+def part_of(
+    rows: RowNest, values: Sequence[int], alignment: Sequence[int], parts: int
+) -> tuple[RowNest, list[int], list[int]]:
+    """Return the selection from one of the parts: its nest, its integers but for its rows and columns, alignments."""
+    first, own = len(rows.ports) - len(rows.outs), list(values)
+    own[size_slot("l")] = MOST
+    for i in range(len(rows.ports)):
+        if i >= first:
+            own[stride_slot(i, "m")], own[stride_slot(i, "l")] = parts * MOST, 1
+        elif "n" in rows.ports[i].roles:
+            own[stride_slot(i, "n")] *= parts
+    steps = _steps(rows, values, "m"), _steps(rows, values, "n")
+    aligned = [gcd(*each) for each in zip(alignment, *steps, strict=True)]
+    return replace(rows, count=MOST, outs=(replace(rows.outs[0], dtype="f32"), rows.outs[1])), own, aligned
+
+
+def band_rows(parts: int) -> int:
+    """Return how many rows are selected from at a time."""
+    return max(1, _BAND_BYTES // (12 * parts * MOST))
+
+
 def launcher(
     prepare: Prepare, rows: RowNest, values: Sequence[int], alignment: Sequence[int], own: DeviceLimits,
     device: torch.device, fallback: Fallback,
@@ -56,17 +77,9 @@ def launcher(
     sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
     parts, m, width, stored = part_count(rows, sizes, own), sizes["m"], sizes["l"], rows.outs[0].dtype
     first = len(rows.ports) - len(rows.outs)
-    short = replace(rows, count=MOST, outs=(replace(rows.outs[0], dtype="f32"), rows.outs[1]))
     by_row, by_column = (_steps(rows, values, role) for role in "mn")
-    mine = list(values)
-    mine[size_slot("l")] = MOST
-    for i in range(len(rows.ports)):
-        if i >= first:
-            mine[stride_slot(i, "m")], mine[stride_slot(i, "l")] = parts * MOST, 1
-        elif "n" in rows.ports[i].roles:
-            mine[stride_slot(i, "n")] *= parts
-    aligned = [gcd(*each) for each in zip(alignment, by_row, by_column, strict=True)]
-    band = max(1, _BAND_BYTES // (12 * parts * MOST))
+    short, mine, aligned = part_of(rows, values, alignment, parts)
+    band = band_rows(parts)
     bands = [(start, min(band, m - start)) for start in range(0, m, band)]
     extents = [len(range(part, sizes["n"], parts)) for part in range(parts)]
     launchers: dict[tuple[int, int], Launcher] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 from ..compiler.row_reduce import Apply
 from ..ir import autodiff
@@ -74,6 +74,18 @@ def program_flops(program: Program, geo: Geometry) -> int:
     return results * (
         each * math.prod(geo.sizes[axis] for axis in program.reduced) + operations([*finish, *program.outputs], numbers)
     )
+
+
+def flops_of(call: Callable[[], object]) -> int:
+    """Return the operations of what a call runs, on tensors without memory."""
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def on_meta(shapes: Shapes) -> list[torch.Tensor]:
+    """Return tensors of these shapes without memory."""
+    return [torch.empty(tuple(shape), device="meta") for shape in shapes]
 
 
 def rows_flops(apply: Apply, shapes: Shapes) -> int:

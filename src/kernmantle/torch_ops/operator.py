@@ -28,10 +28,14 @@ _SPARSE = "str activation, bool batch_last, str algorithm, str precision"
 _CHAIN = "bool batch_last, str algorithm, str precision"
 SCHEMAS = {
     "contract": f"(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]",
+    "contract_backward": f"(Tensor[] saved, Tensor[] cotangents, {NUMBERS}, str program, str types, bool[] needed, "
+    "bool[] present) -> Tensor[]",
     "apply": f"(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]",
     "apply_backward": f"(Tensor[] tensors, Tensor result, Tensor cotangent, {NUMBERS}, str apply, str types, "
     "bool[] needed) -> Tensor[]",
     "kron": "(Tensor x, Tensor[] factors, Tensor? y, Scalar alpha, Scalar beta, str modes, str options) -> Tensor",
+    "kron_backward": "(Tensor x, Tensor[] factors, Tensor grad, Scalar alpha, str modes, str options, bool[] needed) "
+    "-> Tensor[]",
     "kron_sparse": f"(Tensor x, Tensor weight, Tensor? bias, {_SPARSE}) -> Tensor",
     "kron_sparse_weight": "(Tensor x, Tensor grad, SymInt a, SymInt b, SymInt c, SymInt d, str algorithm, "
     "str precision) -> Tensor",

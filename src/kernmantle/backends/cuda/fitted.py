@@ -91,6 +91,9 @@ class KernelTimes(Fitted):
     scored, column, selected, selected_more : float
         Slots to take an entry from products and check it, or to split it in halves; for each column of v; to compare
         an entry, and the same by the square of how many are wanted.
+    joined : float
+        Bytes that torch moves, at the rate of the memory, for an entry that was selected from a part of the columns
+        (h200-scores, 100 nearest).
     shares : mapping
         Share of the issue slots that row reductions reach, by the form of their plan.
     """
@@ -112,6 +115,7 @@ class KernelTimes(Fitted):
     column: float
     selected: float
     selected_more: float
+    joined: float
     shares: Mapping[str, float] = field(hash=False)
 
 
@@ -126,6 +130,6 @@ TIMES = KernelTimes(
     products={"f16": 3.7e14, "bf16": 3.7e14, "f32": 2.5e13, "f64": 2.2e13},
     clock=1.75e9, light=2.45e9, pipelined=2.85e9, heavy=1.65e9, squares=1.85e9,
     usual=2.0, usual_heavy=14.0, positions=1.7,
-    tensor=0.75, scored=8.0, column=1.6, selected=8.0, selected_more=0.033,
+    tensor=0.75, scored=8.0, column=1.6, selected=8.0, selected_more=0.033, joined=2800.0,
     shares={"pipelined": 0.93, "tile": 0.62, "thin": 1.1},
 )  # fmt: skip

@@ -28,6 +28,7 @@ START, PRODUCTS = TIMES.start, TIMES.products
 _LANES = 128  # of a multiprocessor
 _COSTS = {"instruction": 1.0, "short": 4.0, "function": 30.0, "long": 24.0}
 _OWN_COSTS = {"neg": 0.0, "abs": 0.0, "div": 10.0, "rcp": 8.0, "sqrt": 8.0, "rsqrt": 8.0, "pow": 12.0}
+_JOIN_KERNELS, _JOIN_BYTES = 16, 45  # of torch, and what they take for each entry: its ranks, positions and values
 _ROOTS = (0.5, 1.5, 2.5)
 _ROOT_POWER = 8.0
 
@@ -119,6 +120,12 @@ def squares(plan: SquaresPlan, sizes: Mapping[str, int], layout: Layout, card: C
         nest = replace(nest, precision="tf32")  # what halves leave over is zero, and is not multiplied
     work = cycles(plan.main.tile, nest, sizes, plan.main.symmetric, card.limits) / TIMES.squares
     return Launch(str(plan), 3 * START, moved, work, plan.scratch.size)
+
+
+def best_of_parts(entries: int, card: Card) -> Launch:
+    """Torch's operations that choose the best among so many entries that were selected from parts of columns."""
+    moved = entries * TIMES.joined / card.memory_rate
+    return Launch("best of parts", _JOIN_KERNELS * START, moved, 0.0, _JOIN_BYTES * entries)
 
 
 def pull(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:

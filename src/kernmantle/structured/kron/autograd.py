@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from ...config import current
 from ...errors import BackendError, GradientError
 from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate_as
@@ -27,10 +26,11 @@ from ...torch_ops.torch_private import (
     in_callers_context,
     is_batched,
     is_tracked,
+    is_transformed,
     plain,
     register_derivative,
 )
-from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
+from .execute import BoundKron, Number, Sizes, configured, execute, factor_sizes, out_shape
 from .form import Form
 from .gradient import (
     UNBOUND,
@@ -42,6 +42,7 @@ from .gradient import (
     gradients,
     positions_of,
 )
+from .gradient_op import gradients_by_operator
 from .gradient_steps import partial_text
 from .modes import cheapest, contracted, parse, products, text_of
 from .torch_products import product as torch_product
@@ -59,12 +60,6 @@ def _run(
     x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
 ) -> torch.Tensor:
     return execute(modes, configured(options), (alpha, beta), x, factors, y)
-
-
-def configured(options: str) -> str:
-    """Return options with the precision in force where a traced call, which cannot read it, left that open."""
-    precision, fuse = options.split(" ")
-    return f"{current().precision or precision} {fuse}" if precision == "default" else options
 
 
 LIBRARY.impl("kron", _run, "CPU")
@@ -145,7 +140,9 @@ class Kron(torch.autograd.Function):
         (grad,) = grads
         x, *factors = ctx.saved_tensors
         needed = ctx.needs_input_grad[_HEAD : _HEAD + 1 + len(factors)]
-        through, parts = _recorded_gradients(ctx.text, ctx.options, ctx.alpha, x, factors, grad, needed)
+        compiled = torch.compiler.is_compiling() and not is_transformed() and not x.is_complex()
+        found = gradients_by_operator if compiled else _recorded_gradients
+        through, parts = found(ctx.text, ctx.options, ctx.alpha, x, factors, grad, needed)
         results: list[Maybe] = [None if through is None else through.sum_to_size(x.shape), *parts]
         if ctx.added:
             wanted = ctx.needs_input_grad[-1]

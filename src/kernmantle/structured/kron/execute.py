@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...config import current
 from ...errors import KernmantleWarning
 from ...runtime.dispatch import bound
 from ...torch_ops import targets
@@ -28,6 +29,12 @@ Launch = Callable[[torch.Tensor, Tensors, torch.Tensor | None, torch.Tensor, Num
 _HALVES = (torch.float16, torch.bfloat16)
 KERNELS = (*_HALVES, torch.float32, torch.float64)
 _WARNED: set[str] = set()
+
+
+def configured(options: str) -> str:
+    """Return options with the precision in force where a traced call, which cannot read it, left that open."""
+    precision, fuse = options.split(" ")
+    return f"{current().precision or precision} {fuse}" if precision == "default" else options
 
 
 def factor_sizes(factors: Tensors) -> Sizes:

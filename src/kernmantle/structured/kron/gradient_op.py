@@ -1,0 +1,100 @@
+"""The operator ``kernmantle::kron_backward``: the gradients of a Kronecker product in a compiled graph.
+
+It runs the gradients that are bound as those of an eager call are, so that a compiled backward pass is one operator
+however many factors there are. It has no ``Autograd`` kernel, which would take as long as a launch: only backward
+passes that are written into a graph call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...torch_ops.autograd import in_own_memory
+from ...torch_ops.flops import counted, flops_of, on_meta
+from ...torch_ops.torch_private import in_callers_context
+from .execute import Number, configured, execute
+from .gradient import UNBOUND, Found, Maybe, Tensors, bind_gradients, conjugate, gradients
+
+_LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
+
+
+def _run(
+    x: torch.Tensor, factors: list[torch.Tensor], grad: torch.Tensor, alpha: Number, modes: str, options: str,
+    needed: list[bool],
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return the gradients ``needed``, of x and the factors, each in memory of its own like these."""
+    options = configured(options)
+    transposed = all(map(_is_transposed, factors))
+    own = [factor.mT for factor in factors] if transposed else factors
+    launch = bind_gradients(modes, options, x, own, grad, tuple(needed), transposed)
+    if launch is not UNBOUND:
+        through, parts = launch((x, own, grad, ()), conjugate(alpha))
+        parts = [part.mT if transposed and part is not None else part for part in parts]
+    else:
+        through, parts = _one_by_one(modes, options, alpha, x, factors, grad, needed)
+    of_x = None if through is None or not needed[0] else through.sum_to_size(x.shape)
+    wanted = [part if wanted else None for part, wanted in zip(parts, needed[1:], strict=True)]
+    first = in_own_memory([of_x], [x, grad, *factors])
+    return [*first, *(_like(factor, part) for factor, part in zip(factors, wanted, strict=True) if part is not None)]
+
+
+def _is_transposed(factor: torch.Tensor) -> bool:
+    """Return whether a matrix lies in memory column by column."""
+    return factor.dim() == 2 and not factor.is_contiguous() and factor.mT.is_contiguous()
+
+
+def _like(factor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a factor, lying in memory as ``torch.empty_like`` of the factor does."""
+    if part.stride() == factor.stride():
+        return part
+    return torch.empty_like(factor).copy_(part)
+
+
+def _one_by_one(
+    modes: str, options: str, alpha: Number, x: torch.Tensor, factors: Tensors, grad: torch.Tensor,
+    needed: Sequence[bool],
+) -> Found:  # fmt: skip
+    """Return the gradients by products that are each bound on their own."""
+
+    def multiply(own: str, numbers: tuple[Number, Number], value: torch.Tensor, matrices: Tensors) -> torch.Tensor:
+        return execute(own, options, numbers, value, matrices, None)
+
+    return gradients(modes, alpha, x, factors, grad, needed, multiply)
+
+
+_LIBRARY.impl("kron_backward", _run, "CPU")
+_LIBRARY.impl("kron_backward", in_callers_context(_run), "CUDA")
+
+
+@torch.library.register_fake("kernmantle::kron_backward", lib=_LIBRARY)
+def _fake(x: torch.Tensor, factors: list[torch.Tensor], *others: Any) -> list[torch.Tensor]:
+    of_x, *of_factors = others[-1]
+    found = [x.new_empty(x.shape)] if of_x else []
+    return found + [torch.empty_like(factor) for factor, wanted in zip(factors, of_factors, strict=True) if wanted]
+
+
+@counted("kron_backward")
+def _flops(x: Any, factors: Any, grad: Any, alpha: Number, modes: str, options: str, needed: Any, **_: Any) -> int:
+    own_x, own_grad, *own = on_meta([x, grad, *factors])
+    kron = torch.ops.kernmantle.kron.default
+
+    def multiply(text: str, numbers: tuple[Number, Number], value: torch.Tensor, matrices: Tensors) -> torch.Tensor:
+        return kron(value, list(matrices), None, *numbers, text, options)
+
+    return flops_of(lambda: gradients(modes, alpha, own_x, own, own_grad, needed, multiply))
+
+
+_backward = torch.ops.kernmantle.kron_backward.default
+
+
+def gradients_by_operator(
+    text: str, options: str, alpha: Number, x: torch.Tensor, factors: Tensors, grad: torch.Tensor,
+    needed: Sequence[bool],
+) -> tuple[Maybe, list[Maybe]]:  # fmt: skip
+    """Return the gradients of x and of the factors, those ``needed``, by the operator."""
+    found = iter(_backward(x, list(factors), grad, alpha, text, options, list(needed)))
+    of_x, *parts = [next(found) if wanted else None for wanted in needed]
+    return of_x, parts

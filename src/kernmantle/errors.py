@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
 
 class KernmantleError(Exception):
     """Base of all errors raised here."""
@@ -73,3 +80,20 @@ class CacheWarning(UserWarning):
 
 class KernmantleWarning(UserWarning):
     """Work went on in a slower general path, or a call had no effect."""
+
+
+def instead_of(**hints: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Make a function raise ParameterError, with what to do, for arguments that other libraries have in its place."""
+
+    def decorated(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @wraps(function)
+        def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            for name in kwargs:
+                if name in hints:
+                    owner = function.__qualname__.removesuffix(".__init__")
+                    raise ParameterError(f"{owner} has no {name}=; {hints[name]}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorated

@@ -64,6 +64,8 @@ _INSTEAD = {
     "TSNE": _OF_DISTANCES.replace("'precomputed'", "'precomputed', init='random'"),
     "GaussianProcessClassifier": "KernelClassifier has probabilities",
     "MiniBatchKMeans": "KMeans stores no distances",
+    "KNeighborsTransformer": "NearestNeighbors(k).fit(X).kneighbors_graph(mode='distance') is its matrix",
+    "RadiusNeighborsTransformer": "NearestNeighbors(radius=r).fit(X).radius_neighbors_graph(mode='distance') is it",
     "RBFSampler": "Nystroem has features of any kernel",
     "KernelDensity": "km.Gaussian(h).matmul(x, X, weights) sums a kernel over the rows of X",
 }

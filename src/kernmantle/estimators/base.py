@@ -25,6 +25,14 @@ _GAMMAS = {"scale": lambda rows: 1 / (rows.shape[1] * float(rows.var(correction=
 """What scikit-learn's support vector machines call by these names."""
 
 
+_CHI2 = "km.Kernel(lambda a, b: km.where(a + b > 0, (a - b) ** 2 / (a + b), 0)"
+_INSTEAD = {
+    "chi2": f"; that one is {_CHI2}, lambda s, gamma: km.exp(-gamma * s), gamma=1.0)",
+    "additive_chi2": f"; that one is {_CHI2}, lambda s: -s)",
+}
+"""Kernels of scikit-learn that are expressions here."""
+
+
 class Precomputed:
     """In place of a kernel: rows are rows of the kernel matrix already, (m, n)."""
 
@@ -99,7 +107,7 @@ def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
     if not isinstance(choice, str) or choice.lower() not in NAMES:
         raise ValueError(
             f"{argument}={choice!r} of {name} is neither a km.Kernel, nor a function of two entries, nor one of "
-            f"{', '.join(NAMES)}"
+            f"{', '.join(NAMES)}{_INSTEAD.get(choice, '') if isinstance(choice, str) else ''}"
         )
     found = NAMES[choice.lower()]
     constructor = CONSTRUCTORS[found]
@@ -109,8 +117,8 @@ def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
         if value is not None and option in names:
             own.setdefault(option, value)
     gamma = _gamma(getattr(estimator, "gamma", None), rows)
-    if gamma is not None and "gamma" in names:
-        own.setdefault("gamma", gamma)
+    if "gamma" in names:
+        own.setdefault("gamma", 1 / rows.shape[1] if gamma is None else gamma)
     elif gamma is not None and "bandwidth" in names:
         if bandwidth is not None or found not in _BANDWIDTHS:
             other = "give one of the two" if found in _BANDWIDTHS else f"{choice!r} has a bandwidth instead"

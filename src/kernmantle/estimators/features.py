@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_array, check_random_state
 
 from ..pairwise import Kernel
 from .base import KernelEstimator, TakesMatrices
-from .data import rows_of
+from .data import placed, rows_of
 from .measure import check_choice, check_jobs
+from .ridge import check_positive
+from .solve import solve
 
 
 def _count(value: Any, name: str) -> int:
@@ -118,7 +121,11 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         By default all whose eigenvalue is not 0.
     kernel, bandwidth, kernel_params, gamma, degree, coef0, device
         As of :class:`KernelRidge`.
-    eigen_solver, random_state, copy_X, n_jobs
+    fit_inverse_transform : bool
+        Whether ``fit`` prepares :meth:`inverse_transform`.
+    alpha : float
+        Regularisation of that.
+    eigen_solver, tol, max_iter, iterated_power, remove_zero_eig, random_state, copy_X, n_jobs
         Of scikit-learn, without effect: eigenvectors are those of LAPACK, without random numbers; X is never changed.
 
     Attributes
@@ -127,6 +134,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         Of the centred kernel matrix, largest first.
     eigenvectors_ : array, shape (n, n_components)
         Of length 1; the sign makes the largest entry positive.
+    X_transformed_fit_, dual_coef_ : array, shape (n, n_components), (n, features)
+        Components of the rows of the fit, and coefficients of :meth:`inverse_transform`, where it was prepared.
 
     Raises
     ------
@@ -151,8 +160,9 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         self, n_components: int | None = None, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
         bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
         gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
-        device: str | None = None, eigen_solver: str = "auto", random_state: Any = None, copy_X: bool = True,
-        n_jobs: int | None = None,
+        device: str | None = None, alpha: float = 1.0, fit_inverse_transform: bool = False,
+        eigen_solver: str = "auto", tol: float = 0.0, max_iter: int | None = None, iterated_power: int | str = "auto",
+        remove_zero_eig: bool = False, random_state: Any = None, copy_X: bool = True, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_components = n_components
         self.kernel = kernel
@@ -162,7 +172,13 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         self.degree = degree
         self.coef0 = coef0
         self.device = device
+        self.alpha = alpha
+        self.fit_inverse_transform = fit_inverse_transform
         self.eigen_solver = eigen_solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.iterated_power = iterated_power
+        self.remove_zero_eig = remove_zero_eig
         self.random_state = random_state
         self.copy_X = copy_X
         self.n_jobs = n_jobs
@@ -174,6 +190,8 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         rows, back = rows_of(self, X, reset=True)
         wanted = rows.shape[0] if self.n_components is None else _count(self.n_components, "n_components")
         self.kernel_ = self._kernel_or_matrix(rows)
+        if self.fit_inverse_transform and not isinstance(self.kernel_, Kernel):
+            raise ValueError("Cannot fit_inverse_transform with a precomputed kernel: the rows are not known")
         matrix = self.kernel_(rows)
         self._means, self._mean = matrix.mean(0), matrix.mean()
         matrix = matrix.sub_(self._means).sub_(self._means[:, None]).add_(self._mean)
@@ -188,6 +206,11 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         self._rows, self._values, self._vectors = rows, values, vectors * torch.sign(top)
         self.eigenvalues_, self.eigenvectors_ = back(self._values), back(self._vectors)
         self._n_features_out = values.shape[0]
+        if self.fit_inverse_transform and isinstance(self.kernel_, Kernel):
+            self._components = self._vectors * self._values.clamp(min=0).sqrt()
+            alpha = check_positive(self.alpha, "alpha")
+            self._inverse = solve(self.kernel_, self._components, rows, alpha, "auto", None, False).coefficients
+            self.X_transformed_fit_, self.dual_coef_ = back(self._components), back(self._inverse)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -198,3 +221,33 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         # Centring is a matter of the coefficients: the columns of scaled sum to 0 up to rounding.
         centred = scaled - scaled.mean(0)
         return back(self.kernel_.matmul(rows, self._rows.to(rows), centred) - self._means.to(rows) @ centred)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return rows whose components are near those that are given, (m, features), by kernel ridge regression.
+
+        Parameters
+        ----------
+        X : array, shape (m, n_components)
+
+        Returns
+        -------
+        array, shape (m, features)
+
+        Raises
+        ------
+        NotFittedError
+            Where ``fit`` was not asked for it by ``fit_inverse_transform=True``.
+
+        Notes
+        -----
+        Source: Bakır, Weston and Schölkopf, Learning to find pre-images, 2004.
+        """
+        if not hasattr(self, "_inverse"):
+            raise NotFittedError("inverse_transform is prepared by fit, with fit_inverse_transform=True")
+        is_tensor, kinds = isinstance(X, torch.Tensor), [np.float64, np.float32]
+        points = X if is_tensor else placed(self, check_array(X, dtype=kinds))  # pyright: ignore[reportArgumentType]
+        if points.dim() != 2 or points.shape[1] != self._components.shape[1]:
+            raise ValueError(f"X has shape {tuple(points.shape)}, of {self._components.shape[1]} components")
+        assert isinstance(self.kernel_, Kernel)
+        found = self.kernel_.matmul(points, self._components.to(points), self._inverse.to(points))
+        return found if is_tensor else found.cpu().numpy()

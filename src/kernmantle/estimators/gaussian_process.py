@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from ..config import config
-from ..errors import KernmantleWarning
+from ..errors import KernmantleWarning, instead_of
 from ..linalg.pathwise import Posterior, has_prior, pathwise_posterior
 from ..pairwise import CONSTRUCTORS, Kernel
 from .base import NAMES, KernelEstimator
@@ -136,6 +136,11 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     True
     """
 
+    @instead_of(
+        alpha="the variance of the noise is noise=", optimizer="optimise=False leaves hyperparameters as they are",
+        normalize_y="targets are standardised in every fit", copy_X_train="X is never changed",
+        n_targets="y has as many columns as there are targets",
+    )  # fmt: skip
     def __init__(
         self, kernel: str | Kernel = "gaussian", *, bandwidth: float | None = None,
         kernel_params: Mapping[str, Any] | None = None, noise: float = 1e-2, ard: bool = False, optimise: bool = True,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
+import numpy as np
+import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 
@@ -16,9 +19,19 @@ from .solve import solve, solve_centres
 
 def check_positive(value: Any, name: str) -> float:
     """Return a number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name} must be a number above 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        hint = "; the kernel is kernel=" * (isinstance(value, (str, Kernel)) or callable(value))
+        raise ValueError(f"{name} must be a number above 0, got {value!r}{hint}")
     return float(value)
+
+
+def _penalties(alpha: Any, outputs: int) -> list[float]:
+    """Return the penalty of all outputs, or one of each."""
+    if not (hasattr(alpha, "__len__") and not isinstance(alpha, str) and np.ndim(alpha) == 1):
+        return [check_positive(alpha, "alpha")]
+    if len(alpha) != outputs:
+        raise ValueError(f"alpha has {len(alpha)} numbers where y has {outputs} outputs: pass one of each, or one")
+    return [check_positive(each, "alpha") for each in np.asarray(alpha).tolist()]
 
 
 class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
@@ -28,8 +41,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
 
     Parameters
     ----------
-    alpha : float
-        Regularisation.
+    alpha : float or array, shape (outputs,)
+        Regularisation, of all outputs or one of each.
     kernel : str, km.Kernel or callable
         A name of the table of kernels in any case, a kernel, or a lambda of an entry of each row whose values are
         summed over the columns; "precomputed" where X is the kernel matrix.
@@ -39,8 +52,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         Further hyperparameters of a kernel given by its name, or of the lambda.
     gamma, degree, coef0 : number, optional
         scikit-learn's names: ``gamma`` gives the bandwidth of "rbf", ``exp(-gamma d²)``, and of "laplacian",
-        ``exp(-gamma d)``; it may be "scale" or "auto" as of ``SVC``. "poly" is ``(gamma x·y + coef0)^degree``. Kernels
-        that have no such number do not use it.
+        ``exp(-gamma d)``; it may be "scale" or "auto" as of ``SVC``. "poly" is ``(gamma x·y + coef0)^degree``, of which
+        ``gamma`` is 1 / features by default. Kernels that have no such number do not use it.
     solver : {"auto", "cholesky", "cg", "sketch_and_project"}
         Conjugate gradients never form K; "auto" takes them from 20 000 rows on, and from 60 000 on CUDA. Blocks of rows
         (:func:`kernmantle.linalg.sketch_and_project`) are for more: "auto" takes them from 200 000 and 1 000 000 on.
@@ -129,18 +142,25 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
             Itself.
         """
         rows, targets, back = rows_and_targets(self, X, y)
-        alpha = check_positive(self.alpha, "alpha")
+        columns = targets if targets.dim() == 2 else targets[:, None]
+        penalties = _penalties(self.alpha, columns.shape[1])
         weights = weights_of(sample_weight, rows)
         self.kernel_ = self._kernel_or_matrix(rows, None if weights is None else weights > 0)
-        columns = targets if targets.dim() == 2 else targets[:, None]
+        parts = list(zip(penalties, columns.tensor_split(len(penalties), 1), strict=True))
         if self.centres is None:
-            solution = solve(self.kernel_, rows, columns, alpha, self.solver, weights, bool(self.verbose))
-            coefficients = solution.coefficients
+            coefficients = torch.cat([
+                solve(self.kernel_, rows, part, alpha, self.solver, weights, bool(self.verbose)).coefficients
+                for alpha, part in parts
+            ], 1)  # fmt: skip
         else:
             if weights is not None or not isinstance(self.kernel_, Kernel):
                 raise ValueError("centres are for rows without sample weights, and for kernels, not their matrices")
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            rows, coefficients = solve_centres(self.kernel_, rows, columns, alpha, self.centres, seed, self.verbose)
+            found = [
+                solve_centres(self.kernel_, rows, part, alpha, self.centres, seed, self.verbose)
+                for alpha, part in parts
+            ]
+            rows, coefficients = found[0][0], torch.cat([each for _, each in found], 1)
             self.centres_ = back(rows)
         self._rows, self._coefficients = rows, coefficients.reshape(-1, *targets.shape[1:])
         self.dual_coef_ = back(self._coefficients)

@@ -47,6 +47,10 @@ class FusedKernelOperator(KernelLinearOperator):
         return kernel.matmul(self.x1, self.x2, rhs.contiguous())
 
 
+_OF_PRODUCTS = ("offset", "coef0", "gamma")
+"""Hyperparameters of which a negative one makes a kernel of inner products indefinite."""
+
+
 class FusedKernel(gpytorch.kernels.Kernel):
     """A kernel of this library over rows divided by a length scale that GPyTorch learns.
 
@@ -63,7 +67,9 @@ class FusedKernel(gpytorch.kernels.Kernel):
     constraint is an argument is trained, as is one of which ``kernel.raw_p.requires_grad_()`` was called; the general
     kernel takes it then.
 
-    Where the kernel has only one length, ``bandwidth``, the length scale is learned in its place.
+    Where the kernel has only one length, ``bandwidth``, the length scale is learned in its place. What multiplies an
+    inner product or is added to it, ``gamma``, ``offset`` and ``coef0``, stays positive, as covariances need; where it
+    is 0, as the offset of ``km.Linear()``, it is trained no more than a power.
 
     Parameters
     ----------
@@ -114,7 +120,8 @@ class FusedKernel(gpytorch.kernels.Kernel):
 
     def __init__(self, kernel: Kernel, **options: Any) -> None:
         if not isinstance(kernel, Kernel):
-            raise ParameterError(f"kernel must be a km.Kernel, not {type(kernel).__name__}")
+            hint = "; km.Kernel(lambda a, b: ...) is one of a function" * callable(kernel)
+            raise ParameterError(f"kernel must be a km.Kernel, as km.Gaussian(), not {type(kernel).__name__}{hint}")
         numbers = _numbers(kernel)
         own = {name for name in options if name.endswith(("_prior", "_constraint"))} - set(_OF_LENGTHS)
         unknown = [name for name in own if name.rpartition("_")[0] not in numbers]
@@ -153,11 +160,12 @@ class FusedKernel(gpytorch.kernels.Kernel):
 
     def _register_number(self, name: str, value: float, prior: Any, constraint: Any) -> None:
         attribute, own_constraint = f"raw_{name}", constraint is not None
-        if constraint is None and value > 0 and is_positive(_base(name)):
+        is_of_product = _base(name) in _OF_PRODUCTS
+        if constraint is None and value > 0 and (is_of_product or is_positive(_base(name))):
             constraint = gpytorch.constraints.Positive()
         raw = torch.full(self.batch_shape, value, dtype=torch.float64)
         fixed = name in exponents(self.kernel) and _is_power(name)
-        trained = not fixed or prior is not None or own_constraint
+        trained = not (fixed or (is_of_product and value == 0)) or prior is not None or own_constraint
         if constraint is not None:
             raw = constraint.inverse_transform(raw)
         self.register_parameter(attribute, torch.nn.Parameter(raw, requires_grad=trained))

@@ -114,6 +114,8 @@ def _reduction(entry: object) -> Reduction:
         raise ParameterError("a Fold takes the place of the map and cannot be one of several reductions")
     suggested = get_close_matches(str(entry), REDUCTIONS, 1)
     hint = f"; did you mean {suggested[0]!r}?" if suggested else ""
+    if entry in ("mean", "average"):
+        hint = "; the mean is reduce='sum' with epilogue=lambda s, n: s / n and n= the number of terms"
     name = str(getattr(entry, "__name__", entry)).capitalize()
     if name in ("Smallest", "Largest"):
         hint = f"; the five {name.lower()} entries of each row are km.{name}(5)"

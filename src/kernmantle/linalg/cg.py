@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..arrays import check_same_device, check_same_dtype, unwrap
-from ..errors import DtypeError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from ..errors import DtypeError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
 from .arguments import check_reverse
 from .block_cg import INDEFINITE, NOT_FINITE, Columns, iterate, read
 from .implicit import attached
@@ -73,6 +73,11 @@ class Iterations(Described):
 
 
 @outside
+@instead_of(
+    tol="the largest relative residual is tolerance=", rtol="the largest relative residual is tolerance=",
+    atol="the largest relative residual is tolerance=", maxiter="products that may be spent are max_iterations=",
+    M="an approximate inverse is preconditioner=",
+)  # fmt: skip
 def cg(
     a: Any,
     b: Any,

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..arrays import Wrap
-from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
 from . import cusolver, spectrum
 from .arguments import (
     Work,
@@ -124,6 +124,7 @@ def _over_gaps(inner: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 @outside
+@instead_of(UPLO="lower=True reads the lower triangle", eigvals="subset_by_index=(first, last) are some of them")
 def eigh(
     a: Any,
     b: Any = None,

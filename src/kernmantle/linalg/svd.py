@@ -10,7 +10,15 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..arrays import Wrap, unwrap
-from ..errors import DtypeError, GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from ..errors import (
+    DtypeError,
+    GradientError,
+    KernmantleWarning,
+    LinearAlgebraError,
+    ParameterError,
+    ShapeError,
+    instead_of,
+)
 from .arguments import check_dtype, check_reverse
 from .krylov import Sizes, default_tolerance, extreme_pairs
 from .operators import is_array
@@ -105,6 +113,10 @@ class _Matrix:
 
 
 @outside
+@instead_of(
+    full_matrices="the k largest singular values and their vectors are computed; torch.linalg.svd has all",
+    compute_uv="singular values come with their vectors", n_components="how many there are is k",
+)  # fmt: skip
 def svd(
     a: Any,
     k: int,

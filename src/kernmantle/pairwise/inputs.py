@@ -72,6 +72,16 @@ class Request:
         return self.arguments.x.dtype != self.dtype
 
 
+_INSTEAD = {
+    "nan_euclidean": "there are no missing values here: fill them in, as by sklearn.impute, or pass "
+    "sklearn.metrics.pairwise.nan_euclidean_distances(x, y) where distances are taken",
+    "haversine": "points on a sphere as unit vectors have angles 2 * arcsin(km.cdist(u, v) / 2)",
+    "wminkowski": "'minkowski' takes weights, w= of the powers: w ** p of what wminkowski had",
+    "yule": "'sokalsneath', 'rogerstanimoto', 'dice' and 'jaccard' are metrics of truths",
+}
+"""What to do for metrics of SciPy and scikit-learn that are not here."""
+
+
 def find(metric: Any) -> Metric:
     """Return the row of a metric by its name or an alias."""
     if not isinstance(metric, str):
@@ -84,6 +94,7 @@ def find(metric: Any) -> Metric:
     if row is None:
         suggested = difflib.get_close_matches(name, [*METRICS, *ALIASES], 1)
         hint = f"did you mean {suggested[0]!r}?" if suggested else f"there are {', '.join(METRICS)}"
+        hint = _INSTEAD.get(name, hint)
         raise ParameterError(f"unknown metric {metric!r}; {hint}")
     return row
 
@@ -201,6 +212,8 @@ def request(
 ) -> Request:
     """Check the arguments of a call; ``y`` is ``x`` itself where it was omitted."""
     p, base = _scalar(p), _scalar(base)
+    if isinstance(p, str):
+        raise ParameterError(f"p must be a number or an array of numbers, got {p!r}" + "; float('inf')" * ("inf" in p))
     check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}

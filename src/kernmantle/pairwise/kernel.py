@@ -98,6 +98,7 @@ class Kernel(Products, PredictorGradients, Algebra):
             if name in found:
                 return found[name]
             listing = f"its hyperparameters are {', '.join(found)}" if found else "it has no hyperparameters"
+            listing = "k.operator(x).diagonal() is that of its matrix" if name in ("diag", "diagonal") else listing
             raise AttributeError(f"{self!r} has no attribute {name!r}; {listing}", name=name, obj=self)
         raise AttributeError(name)
 

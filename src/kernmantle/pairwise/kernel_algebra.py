@@ -75,6 +75,9 @@ class Algebra:
         form, values = self._with("sub", "offset", other)
         return self._like(form, f"{self._text} - {shown(other)}", SUM, values)
 
+    def __rsub__(self, other: Any) -> Self:
+        return -self + other
+
     def __mul__(self, other: Any) -> Self:
         if isinstance(other, Algebra):
             return self._joined("mul", other, "*", PRODUCT)

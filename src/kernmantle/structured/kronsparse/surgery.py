@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from ...errors import KernmantleError, ParameterError
+from ...errors import KernmantleError, ParameterError, instead_of
 from .choose import choose_patterns
 from .dense import carry_hooks, dense, is_linear
 from .linear import KSLinear, LinearBatchLast
@@ -124,6 +124,15 @@ class Report:
         return "\n".join(text)
 
 
+_LEFT = "a mapping leaves layers by their names, as {'lm_head': None, '*': 0.25}"
+_SHARE = "the share of its weights that a layer may keep is a number, as replace_linears(model, 0.25)"
+
+
+@instead_of(
+    skip=_LEFT, exclude=_LEFT, exclude_modules=_LEFT, target_modules=_LEFT, modules_to_not_convert=_LEFT,
+    filter_fn="a function of (name, layer) says what each becomes, None to leave it",
+    density=_SHARE, ratio=_SHARE, sparsity=_SHARE,
+)  # fmt: skip
 def replace_linears(
     model: nn.Module, rule: Rule, *, part: str = "model", project: bool = True, algorithm: str = "auto"
 ) -> Report:

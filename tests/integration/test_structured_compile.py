@@ -42,6 +42,33 @@ def test_kronecker_products_of_further_sizes_compile_whole(dynamic, recorded):
     assert recorded or not dynamic or len(graphs) <= 2
 
 
+STRIDED = {
+    "as they are": lambda: [torch.randn(4, 2), torch.randn(5, 3)],
+    "transposed": lambda: [torch.randn(2, 4).mT, torch.randn(3, 5).mT],
+    "one transposed": lambda: [torch.randn(2, 4).mT, torch.randn(5, 3)],
+    "with gaps": lambda: [torch.randn(2, 8)[:, ::2].mT, torch.randn(5, 3)],
+    "a batch": lambda: [torch.randn(5, 4, 2), torch.randn(5, 3)],
+    "expanded": lambda: [torch.randn(1, 1).expand(4, 2), torch.randn(5, 3)],
+}
+
+
+@pytest.mark.parametrize(
+    "needed", [[True] * 3, [False, True, False], [True, False, False], [False, False, True]], ids=str
+)
+@pytest.mark.parametrize("layout", STRIDED)
+def test_the_operator_of_gradients_is_registered_properly(layout, needed):
+    assert km.kron_matmul  # which loads it
+    x, grad, factors = torch.randn(5, 6, 1), torch.randn(5, 20, 1), STRIDED[layout]()
+    arguments = x, factors, grad, 2.0, "0 1", "default fused", needed
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.kernmantle.kron_backward.default, arguments, test_utils=checks)
+    own = [each.detach().clone().requires_grad_() for each in (x, *factors)]
+    (2 * km.kron_matmul(own[0].mT, [factor.mT for factor in own[1:]]).mT).backward(grad)
+    wanted = [each.grad for each, needs in zip(own, needed, strict=True) if needs]
+    for one, other in zip(torch.ops.kernmantle.kron_backward(*arguments), wanted, strict=True):
+        assert_close(one, other, depth=100)
+
+
 def test_compiled_products_see_the_configuration(monkeypatch):
     torch._dynamo.reset()
     seen, prepared, product = [], kron_execute.bind, kronsparse_run.product

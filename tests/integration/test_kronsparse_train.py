@@ -359,3 +359,31 @@ def test_compiled_steps_of_any_batch_go_factor_by_factor(steps):
         expected = gradients(lambda x, *rest: kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1]), given)
         for one, other in zip(gradients(compiled, given), expected, strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)], ids=str)
+@pytest.mark.parametrize("wanted", [(True, True, True, True), (False, True, False, True), (True, False, False, False)])
+def test_compiled_steps_on_a_cpu_launch_the_kernels_of_eager_ones(shape, wanted, dynamic, monkeypatch):
+    torch._dynamo.reset()
+    taken = []
+    own = chain_cpu.KernelStep.forward
+    monkeypatch.setattr(chain_cpu.KernelStep, "forward", lambda *args: taken.append(args[0].route) or own(*args))
+    torch.manual_seed(0)
+    x, first, second, bias = (torch.randn(each) for each in ((*shape, 24), (2, 4, 4, 3), (1, 6, 6, 4), (24,)))
+    for tensor, needed in zip((x, first, second, bias), wanted, strict=True):
+        tensor.requires_grad_(needed)
+
+    def function(x, first, second, bias):
+        return kron_sparse_matmul(x, [first, second], bias=bias)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    eager = [kron_sparse_matmul(x, [first, second], bias=bias)]
+    found = [compiled(x, first, second, bias)]
+    for results in (eager, found):
+        tensors = [each for each in (x, first, second, bias) if each.requires_grad]
+        results += torch.autograd.grad(results[0].square().sum(), tensors)
+    for one, other in zip(found, eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert taken
+    assert "kernel" in taken[0] or "llvm" in taken[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -185,6 +186,63 @@ def _back_at_once(
     if own.back is not None:
         own.back(*addresses)
     return moved, found
+
+
+@dataclass(frozen=True, eq=False)
+class KernelStep:
+    """A step of a bound chain in a compiled graph, see ``chain_step.Step``; what it saves is (1, N, features)."""
+
+    chain: KernelChain
+    saves_between: bool = True
+
+    @property
+    def route(self) -> str:
+        """What ``info`` says."""
+        return self.chain.route
+
+    def forward(
+        self, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, info: RunInfo
+    ) -> tuple[torch.Tensor, list[Maybe]]:
+        """Return the product, and what lies between the factors."""
+        info.route = self.route
+        *between, value = self.chain.forward(x, weights, bias, None)
+        return value if x.dim() == 2 else value.view(self.chain.shape).detach(), [each[None] for each in between]
+
+    def bind_backward(
+        self, x: Maybe, weights: Sequence[torch.Tensor], saved: Sequence[Maybe], grad: torch.Tensor,  # noqa: ARG002
+        needed: Sequence[bool],
+    ) -> Callable[..., tuple[Maybe, Maybe, list[Maybe]]]:  # fmt: skip
+        """Return the gradients ``needed``, which are those that the chain was bound for."""
+        of_x, of_bias, *of_weights = needed
+        return partial(_gradients, self.chain, of_bias, _order(of_x, of_weights))
+
+
+def _gradients(
+    own: KernelChain, of_bias: bool, order: Order, x: Maybe, weights: Sequence[torch.Tensor], saved: Sequence[Maybe],
+    grad: torch.Tensor,
+) -> tuple[Maybe, Maybe, list[Maybe]]:  # fmt: skip
+    """Return gradients of x, the bias and the weights; ``saved`` is absent where no gradient of a weight is wanted."""
+    cotangent = grad.contiguous().view(-1, grad.shape[-1])
+    rows = None if x is None else x.reshape(-1, x.shape[-1])
+    values = [rows, *[None if each is None else each[0] for each in saved]]
+    bias = cotangent.sum(0) if of_bias else None
+    if own.back is not None:
+        through, found = _back_at_once(own, cotangent, values, weights)
+    else:
+        through, found = _back(own, cotangent, values, weights, order)
+    of_x = through.view(*grad.shape[:-1], through.shape[-1]) if own.wanted[0] else None
+    return of_x, bias, found
+
+
+def bind_step(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, options: Options, wanted: tuple[bool, ...]
+) -> KernelStep | None:
+    """Return the step of a chain whose products are all by kernels; None where there is none.
+
+    ``wanted`` says by which of x and the weights gradients are taken.
+    """
+    found = bind(x, weights, bias, "", options, False, wanted) if x.is_cpu and not options.batch_last else None
+    return None if found is None else KernelStep(found)
 
 
 def bind(

@@ -23,7 +23,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_static
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
-from . import chain_training
+from . import chain_cpu, chain_training
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
@@ -52,7 +52,16 @@ def _kind_in_force(kind: str, options: Options, x: torch.Tensor, weights: Weight
 
 def _step(x: torch.Tensor, weights: Weights, bias: Maybe, kind: str, options: Options, of_x: bool) -> Step:
     key = program_key(("kron_sparse chain", kind), (options, of_x), (x, *weights, bias))
-    return bound(key, partial(bind_step, kind, x, weights, bias, options, of_x))  # pyright: ignore
+    wanted = of_x, *(True for _ in weights)
+    return bound(key, partial(_bind, kind, x, weights, bias, options, wanted))  # pyright: ignore
+
+
+def _bind(
+    kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, wanted: tuple[bool, ...]
+) -> Step:
+    """Return the step of a kind; on a CPU that of its kernels, where it has them for all products."""
+    found = chain_cpu.bind_step(x, weights, bias, options, wanted) if kind == FACTORS else None
+    return bind_step(kind, x, weights, bias, options, wanted[0]) if found is None else found
 
 
 def _run(
@@ -88,7 +97,7 @@ def _bind_backward(
 ) -> Any:  # fmt: skip
     size = weights[0].shape[0] * weights[0].shape[2] * weights[0].shape[3]
     sample = grad.new_empty(memory_shape(size, grad, options.batch_last)) if x is None else x
-    step = bind_step(kind, sample, weights, None, options, needed[0])
+    step = _bind(kind, sample, weights, None, options, (needed[0], *needed[2:]))
     return step.bind_backward(x, weights, saved or (None,), grad, needed)
 
 
@@ -188,14 +197,16 @@ class CompiledChain(torch.autograd.Function):
 def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
     """Return the product in a graph that is being compiled; None where one factor has to follow the other.
 
-    The kind of step is part of the graph, so the batch must be known while it is traced.
+    The kind of step is part of the graph. Where the batch is not known while it is traced, products follow one another.
     """
     batch_last, algorithm, precision = options
-    if x.device.type not in ("cpu", "cuda") or not all(is_static(size) for size in x.shape):
+    if x.device.type not in ("cpu", "cuda"):
         return None
-    rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
-    patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
-    kind = _kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
+    kind = FACTORS
+    if all(is_static(size) for size in x.shape):
+        rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
+        patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
+        kind = _kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
     result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
     return result[0]
 

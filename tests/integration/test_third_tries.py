@@ -55,6 +55,8 @@ HINTS = [
     (lambda: km.linalg.cg(np.eye(3), np.ones(3), maxiter=7), "max_iterations="),
     (lambda: km.replace_linears(torch.nn.Linear(4, 4), 0.5, exclude=["x"]), "a mapping leaves layers"),
     (lambda: km.replace_linears(torch.nn.Linear(4, 4), density=0.5), r"replace_linears\(model, 0\.25\)"),
+    (lambda: estimators.KernelClassifier(C=10.0), "the penalty is alpha="),
+    (lambda: estimators.KernelClassifier(class_weight="balanced"), "sample_weight="),
     (lambda: estimators.GaussianProcessRegressor(alpha=0.1), "noise="),
     (lambda: estimators.GaussianProcessRegressor(optimizer=None), "optimise=False"),
     (lambda: estimators.GaussianProcessRegressor(normalize_y=True), "standardised"),

@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from ..errors import instead_of
 from ..pairwise import Kernel
 from .base import TakesMatrices
 from .data import labels_as_array, rows_and_targets, rows_of, weights_of
@@ -117,6 +118,11 @@ class KernelClassifier(Decides, TakesMatrices):
     True
     """
 
+    @instead_of(
+        C="the penalty is alpha=, as of KernelRidge: large where C is small",
+        class_weight="fit takes sample_weight=, as of sklearn.utils.class_weight.compute_sample_weight('balanced', y)",
+        probability="predict_proba is always there",
+    )  # fmt: skip
     def __init__(
         self, alpha: float = 1.0, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
         bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,

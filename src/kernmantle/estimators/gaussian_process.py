@@ -139,7 +139,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     @instead_of(
         alpha="the variance of the noise is noise=", optimizer="optimise=False leaves hyperparameters as they are",
         normalize_y="targets are standardised in every fit", copy_X_train="X is never changed",
-        n_targets="y has as many columns as there are targets",
+        n_targets="a process has one target: fit one for each column of y",
     )  # fmt: skip
     def __init__(
         self, kernel: str | Kernel = "gaussian", *, bandwidth: float | None = None,

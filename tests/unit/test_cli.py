@@ -12,6 +12,8 @@ import torch
 from kernmantle import __version__
 from kernmantle.cli import COMMANDS, cache, check, info, main
 from kernmantle.errors import BackendError
+from kernmantle.pairwise import CONSTRUCTORS
+from kernmantle.pairwise.metrics import METRICS
 from kernmantle.runtime.cache import Built, Cache, Key
 
 from ..source import ROOT
@@ -189,6 +191,18 @@ def test_inspect_takes_a_lambda_as_it_is_written_in_a_program(capsys):
         assert main(["inspect", text, "--source", "none"]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] == texts[2]
+
+
+@pytest.mark.parametrize("name", [*METRICS, *CONSTRUCTORS, "gaussian"])
+def test_inspect_takes_names_of_metrics_and_kernels(name, capsys):
+    assert main(["inspect", name, "--source", "none"]) == 0
+    out = capsys.readouterr().out
+    assert "mn: " in out.splitlines()[1]
+    assert "plan for this CPU" in out
+    texts = {"canberra": "abs(x0 - x1) / (abs(x0) + abs(x1))", "gaussian": "-> exp(-(s0 / (p0 * p0 * 2)))"}
+    assert texts.get(name, "plan") in out
+    assert main(["inspect", name, "--reduce", "max"]) == 1
+    assert "leave out --reduce" in capsys.readouterr().err
 
 
 def test_inspect_takes_operands_by_their_usual_names_and_functions_of_modules(capsys):

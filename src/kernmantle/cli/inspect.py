@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.rule import Rule
 from rich.syntax import Syntax
@@ -23,10 +24,13 @@ from ..compiler.lower import lower
 from ..compiler.nest import ROLES, SIZES, Nest
 from ..errors import ParameterError
 from ..ir import autodiff
-from ..ir.definition import bind, define, symmetric
+from ..ir.definition import Definition, bind, define, symmetric
 from ..ir.equation import parse
 from ..ir.functions import FUNCTIONS
 from ..ir.program import Program
+from ..pairwise import CONSTRUCTORS
+from ..pairwise.distance import distances
+from ..pairwise.metrics import METRICS
 
 _MODULES = {"km", "kernmantle", "np", "numpy", "torch"}
 _NAMES: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
@@ -42,9 +46,9 @@ def main(arguments: Sequence[str]) -> int:
         "kernmantle inspect",
         description="Print how a map is compiled: expression, derivatives, plans, sources. The operands are called "
         "a, b, c, ... or x, y, z, ... in the order of the equation, or as a lambda names them. All other names are "
-        "parameters.",
+        "parameters. The names of metrics and kernels stand for theirs.",
     )
-    parser.add_argument("map", help="for example 'abs(a - b) ** p' or 'lambda x, y: km.exp(x - y)'")
+    parser.add_argument("map", help="for example 'abs(a - b) ** p', 'lambda x, y: km.exp(x - y)', canberra or Gaussian")
     parser.add_argument("--equation", default="mk,nk->mn", help="axes of the operands and of the result")
     parser.add_argument("--reduce", default="sum", help="name of the reduction")
     parser.add_argument("--epilogue", help="function of the sum s, for example 's ** (1 / p)'")
@@ -54,10 +58,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"], help="sources to print")
     options = parser.parse_args(arguments)
     console = Console(soft_wrap=True)
-    count = len(parse(options.equation).operands)
-    mapped = function(options.map, *(names[:count] for names in ("abcdefgh", "xyzuvwts")))
-    epilogue = None if options.epilogue is None else function(options.epilogue, "s")
-    definition = define(options.equation, mapped, options.reduce, epilogue)
+    definition = _of_name(options.map)
+    if definition is not None:
+        own = [
+            name for name in ("equation", "reduce", "epilogue") if getattr(options, name) != parser.get_default(name)
+        ]
+        if own:
+            raise ParameterError(f"{options.map} has a map of its own: leave out --{own[0]}, or write the map")
+    else:
+        count = len(parse(options.equation).operands)
+        mapped = function(options.map, *(names[:count] for names in ("abcdefgh", "xyzuvwts")))
+        epilogue = None if options.epilogue is None else function(options.epilogue, "s")
+        definition = define(options.equation, mapped, options.reduce, epilogue)
     program = bind(definition, frozenset(), (), symmetric(definition)).program
     for title, text in described(program):
         console.print(Rule(title, align="left"))
@@ -67,6 +79,16 @@ def main(arguments: Sequence[str]) -> int:
         console.print(Rule(title, align="left"))
         console.print(Syntax(text, language, theme="ansi_light", background_color="default"))
     return 0
+
+
+def _of_name(text: str) -> Definition | None:
+    """Return the definition of a metric or a kernel of the tables by its name, None of another text."""
+    name = text.strip().lower()
+    kernels = {own.lower(): constructor for own, constructor in CONSTRUCTORS.items()}
+    rows = torch.cat([torch.eye(2), torch.zeros(1, 2)])
+    if name in METRICS:
+        return distances(name, {}, rows, rows).contraction.definition
+    return distances(kernels[name](), {}, rows, rows).contraction.definition if name in kernels else None
 
 
 class _Plain(ast.NodeTransformer):

@@ -77,7 +77,6 @@ _INSTEAD = {
     "sklearn.metrics.pairwise.nan_euclidean_distances(x, y) where distances are taken",
     "haversine": "points on a sphere as unit vectors have angles 2 * arcsin(km.cdist(u, v) / 2)",
     "wminkowski": "'minkowski' takes weights, w= of the powers: w ** p of what wminkowski had",
-    "yule": "'sokalsneath', 'rogerstanimoto', 'dice' and 'jaccard' are metrics of truths",
 }
 """What to do for metrics of SciPy and scikit-learn that are not here."""
 

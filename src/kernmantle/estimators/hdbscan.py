@@ -83,7 +83,7 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
     Notes
     -----
     Labels are those of ``sklearn.cluster.HDBSCAN``, and of the package hdbscan with ``min_samples`` less one and its
-    exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal; of fewer, weights that
+    exact algorithm. Of more than 20 000 rows they are where no two weights of the tree are equal; of fewer, those that
     are equal because they are one row's core distance are told apart as there. Rows that no finite distance joins are
     as far as numbers go.
 

@@ -74,6 +74,19 @@ def test_rows_of_a_launch_stay_near(m: int, n: int, k: int) -> None:
         assert plan.form == "thin" or n < 40 * plan.tile.n or together * k * 4 <= 36 << 20
 
 
+@pytest.mark.parametrize(
+    ("card", "m", "k", "form"),
+    [("sm_90", 30000, 64, "pipelined"), ("sm_90", 128, 1024, "tile"), ("sm_80", 30000, 64, "tile")],
+)
+def test_log_sums_take_one_exponential_an_entry(card: str, m: int, k: int, form: str) -> None:
+    """By the warp-specialized kernel where there is a tile of it for every multiprocessor."""
+    plan = RowCase("log_sums", LAPLACE, "logsumexp", m, m, k).plan(CARDS[card])
+    assert plan.form == form
+    assert "SUMS_EXPONENTIALS = true" in emit_rows(plan)
+    exact = replace(plan, rows=replace(plan.rows, matrix=replace(plan.rows.matrix, precision="ieee")))
+    assert "SUMS_EXPONENTIALS" not in emit_rows(exact)
+
+
 def test_precise_entries_take_no_quick_function() -> None:
     case = HEADLINE["rows_thin"]
     quick = case.plan(CARDS["sm_90"])

@@ -29,3 +29,34 @@ def test_log_sums_of_sums_of_absolute_differences(m: int, n: int, k: int, terms:
     found = km.contract("mn->m", lambda s: s, scores, reduce="logsumexp")
     wanted = torch.logsumexp(t.double() - torch.cdist(x.double(), y.double(), p=1) / 4, 1)
     assert torch.allclose(found.double(), wanted, rtol=1e-6, atol=3e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype"), [(64, torch.float32), (40, torch.float16), (35, torch.float32), (20, torch.float32)]
+)
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_log_sums_with_terms_of_rows_and_columns_in_batches(k: int, dtype: torch.dtype, order: str) -> None:
+    generator = torch.Generator("cuda").manual_seed(k)
+    x, y = (torch.randn(3, n, k, device="cuda", generator=generator).to(dtype) for n in (300, 1000))
+    r, t = (4 * torch.randn(3, n, device="cuda", generator=generator).to(dtype) for n in (300, 1000))
+    if order == "columns":
+        x, y = (points.mT.contiguous().mT for points in (x, y))
+        t = torch.stack((t, t), -1)[..., 0]
+    contraction = km.Contraction("mk,nk,r:m,t:n->mn", lambda a, b: abs(a - b), epilogue=lambda s, r, t: r * t - s / 4)
+    found = km.contract("mn->m", lambda s: s, contraction.lazy(x, y, r=r, t=t), reduce="logsumexp")
+    costs = torch.cdist(x.double(), y.double(), p=1) / 4
+    wanted = torch.logsumexp(r.double()[..., None] * t.double()[..., None, :] - costs, -1)
+    assert torch.allclose(found.double(), wanted, rtol=1e-3 if dtype == torch.float16 else 1e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e8, 2.6e8, 2.8e8, 1e37, 3e38])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_log_sums_of_large_numbers(size: float, sign: int) -> None:
+    generator = torch.Generator("cuda").manual_seed(int(math.log2(size)))
+    x, y = (torch.randn(n, 64, device="cuda", generator=generator) for n in (200, 700))
+    t = sign * size * (1 + torch.rand(700, device="cuda", generator=generator) / 8)
+    t[350:] = t[:350]
+    scores = km.Contraction("mk,nk,t:n->mn", lambda a, b: abs(a - b), epilogue=lambda s, t: t - s).lazy(x, y, t=t)
+    found = km.contract("mn->m", lambda s: s, scores, reduce="logsumexp")
+    wanted = torch.logsumexp(t.double() - torch.cdist(x.double(), y.double(), p=1), 1)
+    assert torch.allclose(found.double(), wanted, rtol=2e-7, atol=0)

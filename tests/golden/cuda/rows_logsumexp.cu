@@ -1,5 +1,5 @@
-// apply logsumexp by 1 tile, of gram sm_90 tile 128x64x16 (8x8 a thread, 128 threads) access [x0 4k, x1 4k, w 1a] f32 ieee, entries to 1e-6
-#include "apply_tile.cuh"
+// apply logsumexp by 1 pipelined, of pipelined sm_90 tile 128x128x32 (8x16 a thread, 128 threads) access [x0 4k, x1 4k, w 1a] f32 ieee, entries to 1e-6
+#include "apply_pipelined.cuh"
 
 struct Body {
     typedef float C;
@@ -77,6 +77,7 @@ template <> struct Body::Out<0> {  // w
 
 struct Apply : Body {
     typedef km::Working<km::Arguments<4, Numbers>> Args;
+    static constexpr bool SUMS_EXPONENTIALS = true;
     static constexpr bool STARTS = true;
     struct Fixed {
     };
@@ -158,16 +159,16 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyTile<16, 8, 8, 16, 4> Tile;
-static_assert(km::apply_tile_shared_bytes<Apply, Tile>() <= 26624, "shared memory");
+typedef km::ApplyPipelined<4, 1, 8, 16, 2> Tile;
+static_assert(km::apply_pipelined_shared_bytes<Apply, Tile>() <= 66592, "shared memory");
 
-extern "C" __global__ void __launch_bounds__(128, 3) kernmantle_kernel(
+extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i32, double v0, double v1) {
     const Apply::Args g = {{
         {p0, p1, 0, p3}, {1, 1, 1, i3, i4, i5, i6, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, i32, 0, 0, 0}},
         {Body::C(v0), Body::C(v1)}}, work};
-    km::gram<Apply, Tile>(g);
+    km::pipelined<Apply, Tile, 56, 200>(g);
 }
 
 extern "C" __global__ void __launch_bounds__(256) kernmantle_join(

@@ -20,6 +20,16 @@ def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
     return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)
 
 
+def is_approximate(rows: RowNest) -> bool:
+    """Return whether functions of entries may have the special function unit's own accuracy."""
+    return rows.matrix.compute == "f32" and rows.matrix.precision != "ieee"
+
+
+def sums_exponentials(rows: RowNest) -> bool:
+    """Return whether rows are log-sum-exps whose exponentials may have that accuracy."""
+    return rows.how == "logsumexp" and is_approximate(rows)
+
+
 def _folded(rows: RowNest) -> tuple[Node, set[str]]:
     """Return the entry as a function of its sum, its operands and what is the same for all entries; names of that."""
     nest = rows.matrix

@@ -394,6 +394,8 @@ def emit_rows(plan: CudaRowPlan) -> str:
         code.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
         code.append(f"    static constexpr bool LINEAR = {literal(plan.linear, 'bool')};")
         code.append(f"    static constexpr bool POWERS_OF_2 = {literal(plan.powers, 'bool')};")
+    if plan.sums_exponentials:
+        code.append("    static constexpr bool SUMS_EXPONENTIALS = true;")
     if plan.form == "thin":
         code.append(f"    static constexpr int EXPANDS = {int(plan.expands)};")
     if plan.form in ("score", "thin"):

@@ -32,7 +32,7 @@ from .gram_plan import (
     supports_warp_specialized,
 )
 from .pow_tables import table_power
-from .row_entries import ends, has_linear_entries, has_powers
+from .row_entries import ends, has_linear_entries, has_powers, is_approximate, sums_exponentials
 from .score_plan import GROUP, ScoreMemory, memory, score_tile
 from .score_plan import shared_bytes as score_shared
 from .select_plan import memory as select_memory
@@ -105,7 +105,12 @@ class CudaRowPlan:
     @property
     def approximate(self) -> bool:
         """Whether functions of entries may have the special function unit's own accuracy."""
-        return self.rows.matrix.compute == "f32" and self.rows.matrix.precision != "ieee"
+        return is_approximate(self.rows)
+
+    @property
+    def sums_exponentials(self) -> bool:
+        """Whether log-sum-exps take one exponential an entry, of the special function unit."""
+        return self.form in ("tile", "pipelined") and sums_exponentials(self.rows)
 
     @property
     def differences(self) -> bool:
@@ -332,7 +337,8 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
     suits = supports_warp_specialized(nest, sizes, limits) and not (rows.selects or _is_tabled(nest))
-    pipelined = suits and len(rows.reduction.kinds) == 1
+    logarithms = sums_exponentials(rows) and _busies(ROW_PIPELINED, sizes, limits)
+    pipelined = suits and (len(rows.reduction.kinds) == 1 or logarithms)
     group = _group(rows, sizes["l"], _CHUNK)
     tile = (
         _tiled(nest) if not pipelined else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
@@ -344,9 +350,20 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     weights = tile.n * pitch * size if rows.v is not None else 0
     states = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
     form, shared = "pipelined" if pipelined else "tile", -(-max(matrix.shared, keys) // 16) * 16
-    shared += (1 + (pipelined and group < _CHUNK)) * weights + states
+    shared += (1 + (pipelined and group < _CHUNK)) * weights + states + pipelined * _ends_bytes(rows, tile)
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + RESERVED_SHARED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
+
+
+def _busies(tile: Tile, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Return whether there is a tile for every multiprocessor."""
+    tiles = sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // tile.m) * -(-sizes["n"] // tile.n)
+    return tiles >= limits.sm_count
+
+
+def _ends_bytes(rows: RowNest, tile: Tile) -> int:
+    """Return the bytes of what entries read of the columns of a tile and of the next."""
+    return 2 * len(ends(rows, "n")) * tile.n * BYTES[rows.matrix.compute]
 
 
 def _grouped(
@@ -364,8 +381,9 @@ def _grouped(
     own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
-    resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + RESERVED_SHARED)))
-    return replace(direct, matrix=matrix, form="pipelined", shared=matrix.shared, resident=resident, grouped=True)
+    shared = matrix.shared + _ends_bytes(rows, tile)
+    resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + RESERVED_SHARED)))
+    return replace(direct, matrix=matrix, form="pipelined", shared=shared, resident=resident, grouped=True)
 
 
 def minima_bytes(plan: CudaRowPlan, sizes: Mapping[str, int]) -> int:

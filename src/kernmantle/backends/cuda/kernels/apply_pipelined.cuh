@@ -1,6 +1,7 @@
 // The warp-specialized kernel of gram (pipelined.cuh), whose consumers reduce their entries instead of storing them. Before the first
 // stage of a tile they load the rows of v that belong to it, into one of two buffers alternately or, where v is 16 columns wide,
-// into a single one, which leaves shared memory for one more stage. Partial results of rows lie after the buffers.
+// into a single one, which leaves shared memory for one more stage, and what entries read of its columns, alternately too. Partial
+// results of rows lie after the buffers.
 #pragma once
 #include "apply_tile.cuh"
 #include "pipelined.cuh"
@@ -16,6 +17,7 @@ struct ApplyPipelined : PipelinedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, fal
 
     struct Layout {
         static constexpr int TM = TM_, TN = TN_, BM = Base::BM, BN = Base::BN, THREADS = 32 * Base::CONSUMERS;
+        static constexpr bool ENDS_ARE_STAGED = true;
         int first_row, first_column;
         __device__ __forceinline__ int row(int i) const { return first_row + 8 * i; }
         __device__ __forceinline__ int column(int j) const { return first_column + 8 * j; }
@@ -28,6 +30,8 @@ struct ApplyPipelined : PipelinedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, fal
     template <class Body>
     using V = Weights<Body, Base::BN, Layout::THREADS>;
     template <class Body>
+    using Ends = ColumnEnds<Body, Base::BN, Layout::THREADS>;
+    template <class Body>
     static constexpr int BUFFERS = Body::GROUP == 16 ? 1 : 2;
 
     template <class Body>
@@ -35,26 +39,32 @@ struct ApplyPipelined : PipelinedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, fal
         return (typename Body::C*)((unsigned char*)raw + pipelined_shared_bytes<Body, ApplyPipelined>() + parity * V<Body>::BYTES);
     }
     template <class Body>
+    static __device__ __forceinline__ typename Body::C* ends(const unsigned char* raw, int parity) {
+        return (typename Body::C*)((unsigned char*)buffer<Body>(raw, BUFFERS<Body>) + parity * Ends<Body>::BYTES);
+    }
+    template <class Body>
     static __device__ __forceinline__ void begin(const typename Body::Args& g, const Walk<true>& walk, const unsigned char* raw) {
         const Coord p = walk_coord<ApplyPipelined>(g, walk);
         if (Body::WEIGHTED && BUFFERS<Body> == 1) Layout::sync();
         V<Body>::stage(buffer<Body>(raw, walk.parity() % BUFFERS<Body>), g, p, 0, threadIdx.x);
+        Ends<Body>::stage(ends<Body>(raw, walk.parity()), g, p, threadIdx.x);
     }
     template <class Body>
     static __device__ __forceinline__ void end(
         const typename Body::Args& g, const Walk<true>& walk, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw) {
         const Coord p = walk_coord<ApplyPipelined>(g, walk);
-        if (Body::WEIGHTED) {
+        if (Body::WEIGHTED || Body::COLUMN_ENDS > 0) {
             V<Body>::wait();
             Layout::sync();
         }
-        const Reducer<Body, Layout> reducer(g, p, Layout{row, column}, state);
-        reducer.end(g.work, walk, buffer<Body>(raw, walk.parity() % BUFFERS<Body>), buffer<Body>(raw, BUFFERS<Body>));
+        Reducer<Body, Layout> reducer(g, p, Layout{row, column}, state, ends<Body>(raw, walk.parity()));
+        reducer.end(g.work, walk, buffer<Body>(raw, walk.parity() % BUFFERS<Body>), ends<Body>(raw, 2));
     }
 };
 template <class Body, class Tile>
 __device__ constexpr int apply_pipelined_shared_bytes() {
-    return pipelined_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES + state_bytes<Body, Tile::BM>();
+    return pipelined_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES
+           + 2 * Tile::template Ends<Body>::BYTES + state_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

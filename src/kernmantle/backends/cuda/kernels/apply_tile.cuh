@@ -17,8 +17,9 @@ struct Lanes {
             Running half[R / 2];
 #pragma unroll
             for (int i = 0; i < R / 2; ++i) {
-                const Running got = shuffle_xor(upper ? k[i] : k[i + R / 2], STEP);
-                half[i] = upper ? k[i + R / 2] : k[i];
+                const Running low = k[i], high = k[i + R / 2];
+                const Running got = shuffle_xor(upper ? low : high, STEP);
+                half[i] = upper ? high : low;
                 Body::join(half[i], got);
             }
             int first = upper ? R / 2 : 0;
@@ -42,6 +43,19 @@ template <class Body>
 __device__ constexpr bool takes_groups(...) {
     return false;
 }
+// Whether rows are log-sum-exps whose exponentials may have the special function unit's own accuracy.
+template <class Body>
+__device__ constexpr auto sums_exponentials(int) -> decltype(Body::SUMS_EXPONENTIALS) {
+    return Body::SUMS_EXPONENTIALS;
+}
+template <class Body>
+__device__ constexpr bool sums_exponentials(...) {
+    return false;
+}
+struct Sums {
+    typedef float Running;
+    static KM_DEVICE void join(float& total, float other) { total += other; }
+};
 // Which of R rows a lane is left with.
 template <int R, int STEP>
 KM_DEVICE int row_left(int lane) {
@@ -92,6 +106,32 @@ struct Weights {
     static __device__ __forceinline__ void wait() { ptx::cp_async_wait_all(); }
 };
 
+// What entries read of the columns of a tile, in shared memory: [operand][column].
+template <class Body, int BN, int THREADS>
+struct ColumnEnds {
+    typedef typename Body::C C;
+    static constexpr int BYTES = Body::COLUMN_ENDS * BN * (int)sizeof(C);
+
+    // Copies without waiting where nothing is converted.
+    template <class Args>
+    static __device__ __forceinline__ void stage(C* to, const Args& g, const Coord& p, int thread) {
+        each<0, Body::COLUMN_ENDS>([&](auto index) {
+            typedef typename Body::template ColumnEnd<decltype(index)::value> P;
+            typedef typename P::T T;
+            const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+#pragma unroll
+            for (int e = thread; e < BN; e += THREADS) {
+                C* entry = to + decltype(index)::value * BN + e;
+                const i64 n = p.n + e;
+                if (Same<T, float>::value && n < g.size[ROLE_N])
+                    ptx::cp_async<4>(shared_address(entry), from + n * g.stride[P::PORT][ROLE_N]);
+                else
+                    *entry = end_value<P, C>(g, p, n, g.size[ROLE_N], ROLE_N);
+            }
+        });
+    }
+};
+
 // Room for what is kept of a row block's rows while a block works on it, if v has no more columns than are staged at once.
 template <class Body, int BM>
 __device__ constexpr int state_bytes() {
@@ -105,7 +145,7 @@ struct Reducer {
     typedef typename Body::Args Args;
     typedef typename Body::Running Running;
     typedef Weights<Body, Lay::BN, Lay::THREADS> V;
-    static constexpr int TM = Lay::TM, TN = Lay::TN, BM = Lay::BM, CHUNK = V::CHUNK, CB = CHUNK < 4 ? CHUNK : 4;
+    static constexpr int TM = Lay::TM, TN = Lay::TN, BM = Lay::BM, BN = Lay::BN, CHUNK = V::CHUNK, CB = CHUNK < 4 ? CHUNK : 4;
     static_assert(TM <= 8, "a lane is left with one row");
 
     const Args& g;
@@ -114,8 +154,9 @@ struct Reducer {
     const int lane;
     C w[TM][TN];
 
+    // ends: what entries read of columns, where the layout has it staged.
     template <class Registers>
-    __device__ __forceinline__ Reducer(const Args& g_, const Coord& p_, const Lay& lay_, const Registers (&state)[TM][TN])
+    __device__ __forceinline__ Reducer(const Args& g_, const Coord& p_, const Lay& lay_, const Registers (&state)[TM][TN], const C* ends = nullptr)
         : g(g_), p(p_), lay(lay_), lane(threadIdx.x % 32) {
         const typename Body::Fixed fixed = Body::fixed(g, p);
         C rows[Extent<Body::ROW_ENDS>::value][TM], columns[Extent<Body::COLUMN_ENDS>::value][TN];
@@ -127,7 +168,13 @@ struct Reducer {
         each<0, Body::COLUMN_ENDS>([&](auto index) {
             typedef typename Body::template ColumnEnd<decltype(index)::value> P;
 #pragma unroll
-            for (int j = 0; j < TN; ++j) columns[decltype(index)::value][j] = end_value<P, C>(g, p, p.n + lay.column(j), g.size[ROLE_N], ROLE_N);
+            for (int j = 0; j < TN; ++j) {
+                C& column = columns[decltype(index)::value][j];
+                if constexpr (Lay::ENDS_ARE_STAGED)
+                    column = ends[decltype(index)::value * BN + lay.column(j)];
+                else
+                    column = end_value<P, C>(g, p, p.n + lay.column(j), g.size[ROLE_N], ROLE_N);
+            }
         });
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -201,6 +248,56 @@ struct Reducer {
         }
     }
 
+    // The same for log-sum-exps. Exponentials of a row of the tile are relative to its largest entry, whose product with log2 e is
+    // rounded once: the sum is corrected for that. Beside an entry of 2^28, whose unit in the last place is 32, no sum counts.
+    __device__ __forceinline__ void add_exponentials(const Running* from, Running* to, bool begins, bool finishes) {
+        constexpr float LOG2_E = 1.44269504f, LARGE = 268435456.0f;
+        const i64 left = g.size[ROLE_N] - p.n;
+        if (left < BN) {
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int i = 0; i < TM; ++i) w[i][j] = lay.column(j) < left ? w[i][j] : negative_infinity<float>();
+        }
+        float top[TM], sum[TM];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            top[i] = negative_infinity<float>();
+#pragma unroll
+            for (int j = 0; j < TN; ++j) top[i] = fmaxf(top[i], w[i][j]);
+#pragma unroll
+            for (int step = 4; step > 0; step /= 2) top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], step));
+            const float shift = fabsf(top[i]) < LARGE ? -LOG2_E * top[i] : 0.0f;
+            sum[i] = 0.0f;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) sum[i] += exp2_fast(fmaf(w[i][j], LOG2_E, shift));
+        }
+        const int mine = row_left<TM, 4>(lane);
+        int local = lay.row(0);
+        float largest = top[0];
+#pragma unroll
+        for (int i = 1; i < TM; ++i) {
+            local = i == mine ? lay.row(i) : local;
+            largest = i == mine ? top[i] : largest;
+        }
+        Lanes<Sums, TM>::template join<4>(sum, lane);
+        Running total, tile;
+        tile.r0 = largest;
+        if (fabsf(largest) < LARGE)
+            tile.r1 = sum[0] * exp2_fast(-fmaf(largest, LOG2_E, -LOG2_E * largest));
+        else
+            tile.r1 = sum[0] != sum[0] ? sum[0] : largest == negative_infinity<float>() ? 0.0f : 1.0f;
+        const bool writes = !(lane & (TM == 8 ? 0 : TM == 4 ? 1 : TM == 2 ? 3 : 7)) && p.m + local < g.size[ROLE_M];
+        if (!writes) return;
+        Body::begin(total);
+        if (!begins) total = from[local];
+        Body::join(total, tile);
+        if (finishes)
+            write_result<Body>(g, p, p.m + local, 0, total);
+        else
+            to[local] = total;
+    }
+
     // The smallest key of every group, which is the columns that a thread has; NaN where all are NaN or none is inside.
     __device__ __forceinline__ void store_minima(float* work, const Walk<true>& walk) const {
         const i64 left = g.size[ROLE_N] - p.n, pitch = (i64)walk.columns * 8;
@@ -255,7 +352,7 @@ struct Reducer {
 
     // v: the first chunk of the tile's weights, which all threads of the tile have put there; held: room for what is kept
     // or, of selections, for keys.
-    __device__ __forceinline__ void end(void* work, const Walk<true>& walk, C* v, void* states) const {
+    __device__ __forceinline__ void end(void* work, const Walk<true>& walk, C* v, void* states) {
         if constexpr (takes_groups<Body>(0)) {
             store_minima((float*)work, walk);
             return;
@@ -270,7 +367,9 @@ struct Reducer {
         } else {
             Running* local_state = g.size[ROLE_L] <= Body::GROUP ? (Running*)states : slot;
             Running* to = ends ? slot : local_state;
-            if (p.n + Lay::BN <= g.size[ROLE_N])
+            if constexpr (sums_exponentials<Body>(0))
+                add_exponentials(local_state, to, begins, finishes);
+            else if (p.n + Lay::BN <= g.size[ROLE_N])
                 reduce<false>(local_state, to, begins, finishes, v);
             else
                 reduce<true>(local_state, to, begins, finishes, v);
@@ -288,6 +387,7 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
     template <class Gram>
     struct Layout {
         static constexpr int TM = TM_, TN = TN_, BM = Base::BM, BN = Base::BN, THREADS = Base::THREADS;
+        static constexpr bool ENDS_ARE_STAGED = false;
         int ty, tx;
         __device__ __forceinline__ int row(int i) const { return Gram::RowLay::at(i, ty); }
         __device__ __forceinline__ int column(int j) const { return Gram::ColumnLay::at(j, tx); }
@@ -315,7 +415,7 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
     template <class Body, class Gram>
     static __device__ __forceinline__ void end(const Gram& tile, const Walk<true>& walk, unsigned char* raw) {
         typedef typename Body::C C;
-        const Reducer<Body, Layout<Gram>> reducer(tile.g, tile.p, Layout<Gram>{tile.ty, tile.tx}, tile.state);
+        Reducer<Body, Layout<Gram>> reducer(tile.g, tile.p, Layout<Gram>{tile.ty, tile.tx}, tile.state);
         unsigned char* v = raw + stage_bytes<Body>();
         unsigned char* states = Body::SELECTS ? raw : v + Weights<Body, Base::BN, Base::THREADS>::BYTES;
         reducer.end(tile.g.work, walk, (C*)v, states);

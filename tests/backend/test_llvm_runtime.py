@@ -86,6 +86,39 @@ def test_the_same_plan_gives_the_same_text():
     assert one == again
 
 
+UNROLLED = """
+define void @km(ptr %p, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch) {
+  br label %head
+head:
+  %i = phi i64 [ 0, %0 ], [ %next, %head ]
+  %at = getelementptr i64, ptr %p, i64 %i
+  %value = load volatile i64, ptr %at, align 8
+  %next = add nsw i64 %i, 1
+  %more = icmp slt i64 %next, 24
+  br i1 %more, label %head, label %done{tag}
+done:
+  ret void
+}
+!0 = distinct !{!0, !1}
+!1 = !{!"llvm.loop.unroll.count", i32 24}
+!2 = distinct !{!2, !3}
+!3 = !{!"llvm.loop.unroll.disable"}
+"""
+TAGS = (", !llvm.loop !0", ", !llvm.loop !2")
+
+
+def test_hints_say_which_loops_are_unrolled():
+    """A loop without a hint is unrolled where the module has none at all."""
+
+    def size(*functions):
+        return len(runtime.compile_ir("".join(functions), runtime.host()))
+
+    free, counted, disabled = (UNROLLED.replace("{tag}", tag) for tag in ("", *TAGS))
+    assert size(free) == size(counted) > size(disabled)
+    other = free.replace("@km", "@other").partition("\n!0")[0]
+    assert size(other, disabled) - size(disabled) < size(other, free) - size(free)
+
+
 def test_other_machines_can_be_compiled_for():
     host = runtime.host()
     assert host.vector_bytes in (16, 32, 64)

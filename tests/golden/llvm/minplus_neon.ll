@@ -1177,3 +1177,5 @@ done3:
 !0 = distinct !{!0, !1}
 !1 = !{!"llvm.loop.unroll.count", i32 2}
 !2 = distinct !{!2, !1}
+!3 = distinct !{!3, !4}
+!4 = !{!"llvm.loop.unroll.count", i32 8}

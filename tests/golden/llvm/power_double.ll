@@ -1108,3 +1108,5 @@ entry:
 !0 = distinct !{!0, !1}
 !1 = !{!"llvm.loop.unroll.disable"}
 !2 = distinct !{!2, !1}
+!3 = distinct !{!3, !4}
+!4 = !{!"llvm.loop.unroll.count", i32 8}

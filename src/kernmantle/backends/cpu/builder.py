@@ -16,6 +16,8 @@ STORED = {
 that have no instruction for it."""
 SIZE = {"half": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 FLOATING = ("half", "float", "double")
+BY_EIGHTS = "!3"
+"""Metadata of a loop that is unrolled eight times, which ``loop_hints`` defines."""
 
 
 def integer_of(element: str) -> str:
@@ -51,6 +53,13 @@ def floating_literal(value: float, element: str) -> str:
 def splat(literal: str, element: str, lanes: int) -> str:
     """Return a constant in every lane."""
     return literal if lanes == 1 else f"splat ({element} {literal})"
+
+
+def loop_hints(unroll: int) -> str:
+    """Return the metadata of a module's loops: how often the two forms of the micro-kernel are unrolled, and eight."""
+    own = '!"llvm.loop.unroll.disable"' if unroll == 1 else f'!"llvm.loop.unroll.count", i32 {unroll}'
+    loops = ["!0 = distinct !{!0, !1}", f"!1 = !{{{own}}}", "!2 = distinct !{!2, !1}"]
+    return "\n".join([*loops, "!3 = distinct !{!3, !4}", '!4 = !{!"llvm.loop.unroll.count", i32 8}'])
 
 
 class Function:
@@ -89,23 +98,23 @@ class Function:
         self.instructions.append(f"{label[1:]}:")
         self.label = label[1:]
 
-    def jump(self, label: str) -> None:
-        """Go to a block."""
-        self.emit_void(f"br label {label}")
+    def jump(self, label: str, tag: str = "") -> None:
+        """Go to a block; ``tag`` is the metadata of the loop that this closes."""
+        self.emit_void(f"br label {label}, !llvm.loop {tag}" if tag else f"br label {label}")
 
     def branch(self, condition: str, yes: str, no: str) -> None:
         """Go to one of two blocks."""
         self.emit_void(f"br i1 {condition}, label {yes}, label {no}")
 
     @contextmanager
-    def loop(self, start: str, stop: str, step: str = "1") -> Generator[str]:
+    def loop(self, start: str, stop: str, step: str = "1", tag: str = "") -> Generator[str]:
         """Counts from ``start`` below ``stop``; yields the counter."""
-        with self.carry("", (), start, stop, step) as (index, _, _):
+        with self.carry("", (), start, stop, step, tag) as (index, _, _):
             yield index
 
     @contextmanager
     def carry(
-        self, kind: str, begun: Sequence[str], start: str, stop: str, step: str = "1"
+        self, kind: str, begun: Sequence[str], start: str, stop: str, step: str = "1", tag: str = ""
     ) -> Generator[tuple[str, list[str], list[str]]]:
         """A loop with values of its own, first ``begun``; yields the counter, them and a list for what follows."""
         head, body, done, index = self.fresh("head"), self.fresh("body"), self.fresh("done"), self.fresh("i")
@@ -125,7 +134,7 @@ class Function:
             f"  {name} = phi {own} [ {first}, %{before} ], [ {later}, %{self.label} ]"
             for name, own, first, later in carried
         ]
-        self.jump(head)
+        self.jump(head, tag)
         self.start(done)
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .builder import ELEMENTS
+from .builder import ELEMENTS, loop_hints
 from .functions import definitions
 from .gram_plan import CpuPlan
 from .horizontal import Across
@@ -35,6 +35,5 @@ def emit(plan: CpuPlan) -> str:
     if plan.symmetric:
         parts += [mirror(stored, plan.columns, plan.lanes) for stored in stored_outs]
     parts += definitions(needed)
-    unroll = '!"llvm.loop.unroll.disable"' if plan.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {plan.unroll}'
-    parts.append("\n".join(["!0 = distinct !{!0, !1}", f"!1 = !{{{unroll}}}", "!2 = distinct !{!2, !1}"]))
+    parts.append(loop_hints(plan.unroll))
     return "\n\n".join(parts) + "\n"

@@ -345,7 +345,7 @@ class Tile:
         starts = started + [start for _, start in flags]
         for at, (phi, kind, start, new) in enumerate(zip(phis, kinds, starts, texts, strict=True), position + 1):
             f.instructions[at] = f"  {phi} = phi {kind} [ {start}, %{before} ], [ {new}, %{f.label} ]"
-        f.emit_void(f"br label {head}, !llvm.loop {loop_tag}")
+        f.jump(head, loop_tag)
         f.start(done)
         self.memo, self.bound, self.spell.spread = memo, bound, spread
         self._retry(phis[len(self.registers) :])

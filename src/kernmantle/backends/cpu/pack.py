@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .builder import FLOATING, SIZE, STORED, Function, splat, suffix, vector
+from .builder import BY_EIGHTS, FLOATING, SIZE, STORED, Function, splat, suffix, vector
 
 _UNSIGNED = ("u8", "bool")
 _RUN_BYTES = 64
@@ -194,7 +194,7 @@ def gather(stored: str, element: str, rows: int, columns: int) -> str:
         with f.when(whole):
             loaded = f.load(vector(source, columns), origin, size)
             f.store(vector(element, columns), widened(f, loaded, stored, element, columns), target, wide)
-        with f.when(f.emit(f"xor i1 {whole}, true")), f.loop("0", str(columns)) as column:
+        with f.when(f.emit(f"xor i1 {whole}, true")), f.loop("0", str(columns), tag=BY_EIGHTS) as column:
             offset = f.multiply(f.least(column, last_column), "%sn")
             value = widened(f, f.load(source, f.at(origin, offset, source), size), stored, element, 1)
             f.store(element, value, f.at(target, column, element), wide)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...compiler.nest import Port
-from .builder import ELEMENTS
+from .builder import ELEMENTS, loop_hints
 from .functions import definitions
 from .loops import Entry
 from .micro_kernel import Tile, map_ports, tile_name
@@ -149,6 +149,5 @@ def emit_rows(plan: CpuRowPlan) -> str:
     parts += [gather(dtype, element, matrix.rows, matrix.columns) for dtype in cells]
     parts += [scatter(dtype, matrix.columns) for dtype in stored]
     parts += definitions(needed)
-    unroll = '!"llvm.loop.unroll.disable"' if matrix.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {matrix.unroll}'
-    parts.append("\n".join(["!0 = distinct !{!0, !1}", f"!1 = !{{{unroll}}}", "!2 = distinct !{!2, !1}"]))
+    parts.append(loop_hints(matrix.unroll))
     return "\n\n".join(parts) + "\n"

@@ -99,6 +99,15 @@ def _unsearched(app: Any, _doctree: Any) -> None:
     name = app.env.current_document.docname
     if name.startswith("decisions/") or name in ("parity", "changelog"):
         app.env.metadata[name]["nosearch"] = ""
+    if name.startswith("decisions/0"):
+        app.env.metadata[name]["orphan"] = ""  # its own page lists it: in the navigation of every page it would be long
+
+
+def _records() -> str:
+    """Return links to the records of decisions."""
+    paths = sorted((Path(__file__).parent / "decisions").glob("0*.md"))
+    titles = [path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for path in paths]
+    return "\n".join(f"* [{title}]({path.name})" for title, path in zip(titles, paths, strict=True))
 
 
 def _changes() -> str:
@@ -111,7 +120,9 @@ def _changes() -> str:
 
 
 def _from_rows(app: Any, name: str, source: list[str]) -> None:
-    """Pages that are built from other files: measured times, the reference, the changes."""
+    """Pages that are built from other files: measured times, the reference, the changes, the list of decisions."""
+    if name == "decisions/README":
+        source[0] = source[0].replace("<!-- records -->", _records())
     if name == "reference":
         source[0] = reference_pages.tables(source[0])
     if name == "changelog":

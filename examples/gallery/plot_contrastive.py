@@ -56,7 +56,7 @@ torch.testing.assert_close(info_nce(one, other), torch.nn.functional.cross_entro
 
 optimizer = torch.optim.Adam(encoder.parameters(), lr=0.01)
 losses = []
-for _ in range(60):
+for _ in range(40):
     loss = info_nce(embedded(view()), embedded(view()))
     optimizer.zero_grad()
     loss.backward()

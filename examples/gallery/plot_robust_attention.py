@@ -51,7 +51,7 @@ errors, results = {"readings": (fresh - wanted).abs().mean().item()}, {}
 for name, score in SCORES.items():
     log_scale = torch.zeros((), requires_grad=True)
     optimizer = torch.optim.Adam([log_scale], lr=0.2)
-    for _ in range(25):
+    for _ in range(15):
         loss = (denoised(readings, score, log_scale.exp()) - clean).abs().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -121,6 +121,59 @@ def test_pretrained_models_keep_their_patterns(hugging, tmp_path):
         hugging.record_patterns(model)
 
 
+class Recorded:
+    """A configuration as those of transformers: it is written as JSON."""
+
+    quantization_config = None
+
+    def to_json_string(self):
+        return json.dumps(vars(self))
+
+
+class Model(nn.Sequential):
+    """A model that is saved with its configuration."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(24, 36), nn.Linear(36, 24))
+        self.config = Recorded()
+
+    def save_pretrained(self, path):
+        raise NotImplementedError
+
+
+def test_replaced_layers_are_in_the_configuration_of_a_model():
+    chain = [list(map(int, pattern)) for pattern in monarch((36, 24), 4, 4)]
+    model = Model()
+    km.replace_linears(model, {"1": None, "*": monarch((36, 24), 4, 4)})
+    wanted = {"quant_method": "kernmantle", "patterns": {"0": chain}}
+    assert json.loads(model.config.to_json_string())["quantization_config"] == wanted
+    km.replace_linears(model, 0.5)
+    assert {*model.config.quantization_config["patterns"]} == {"0", "1"}
+    quantized = Model()
+    quantized.config.quantization_config = {"quant_method": "gptq"}
+    km.replace_linears(quantized, 0.5)
+    assert quantized.config.quantization_config == {"quant_method": "gptq"}
+    without = Model()
+    km.replace_linears(without, lambda *_: None)
+    assert without.config.quantization_config is None
+
+
+def test_a_replaced_model_of_transformers_is_saved_and_loaded(monkeypatch, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    hugging = integration(monkeypatch, "transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
+    config = transformers.LlamaConfig(num_attention_heads=2, num_key_value_heads=2, **sizes)
+    model, ids = transformers.LlamaForCausalLM(config).eval(), torch.randint(0, 50, (2, 7))
+    km.replace_linears(model, {"lm_head": None, "*": 0.5})
+    for _ in range(2):
+        model.save_pretrained(tmp_path)
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+        assert torch.equal(again(ids).logits, model(ids).logits)
+        km.replace_linears(model, 0.5, part="ffn")
+    sparse = {name for name, layer in model.named_modules() if isinstance(layer, km.KSLinear)}
+    assert {*hugging.record_patterns(model)} == sparse
+
+
 class LoraLinear(nn.Module):
     """PEFT's layer, as its constructor and forward are documented."""
 

@@ -16,8 +16,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..errors import ParameterError
 from ..structured.kronsparse import KSLinear, KSPattern, replace_linears
+from ..structured.kronsparse.surgery import METHOD
 
-METHOD = "kernmantle"
 _FIELD = "quantization_config"
 
 
@@ -72,10 +72,12 @@ class KronSparseLoader(HfQuantizer):
 def record_patterns(model: nn.Module) -> dict[str, tuple[KSPattern, ...]]:
     """Write the patterns of a model's Kronecker-sparse layers to its configuration, for ``save_pretrained``.
 
+    :func:`kernmantle.replace_linears` does so for the model that it is given; record them where layers were put into it
+    otherwise.
+
     Parameters
     ----------
     model : PreTrainedModel
-        After :func:`kernmantle.replace_linears`.
 
     Returns
     -------
@@ -97,7 +99,7 @@ def record_patterns(model: nn.Module) -> dict[str, tuple[KSPattern, ...]]:
     --------
     >>> import kernmantle as km
     >>> from kernmantle.integrations.transformers import record_patterns                        # doctest: +SKIP
-    >>> _ = km.replace_linears(model, 0.25, part="ffn")                                         # doctest: +SKIP
+    >>> model.lm_head = km.KSLinear.from_linear(model.lm_head, patterns)                        # doctest: +SKIP
     >>> _ = record_patterns(model)                                                              # doctest: +SKIP
     >>> model.save_pretrained("sparse")                                                         # doctest: +SKIP
     >>> again = type(model).from_pretrained("sparse")                                           # doctest: +SKIP

@@ -124,6 +124,8 @@ class Report:
         return "\n".join(text)
 
 
+METHOD = "kernmantle"
+"""Name of these layers in the configuration of a model of transformers."""
 _LEFT = "a mapping leaves layers by their names, as {'lm_head': None, '*': 0.25}"
 _SHARE = "the share of its weights that a layer may keep is a number, as replace_linears(model, 0.25)"
 
@@ -180,7 +182,9 @@ def replace_linears(
     those of the dense layer do; modules that the rule gives stay as they are.
 
     The state_dict of the model holds the patterns, as the shapes of the weights: :func:`load_structured` makes the
-    layers of a model anew from it. Layers whose patterns a number has chosen take those of a state that they load.
+    layers of a model anew from it. Layers whose patterns a number has chosen take those of a state that they load. The
+    configuration of a model of transformers holds them too, so that ``save_pretrained`` stores them and
+    ``from_pretrained`` finds them, where ``kernmantle.integrations.transformers`` is imported.
 
     Examples
     --------
@@ -217,7 +221,25 @@ def replace_linears(
             setattr(parent, key, made[0])
             records[id(layer)] = made[1]
     _leave_fast_path(model)
+    record_patterns(model)
     return Report(tuple(records.values()), tuple(skipped), before, _count(model))
+
+
+def record_patterns(model: nn.Module) -> dict[str, tuple[KSPattern, ...]]:
+    """Write the patterns of a model of transformers to its configuration, and return them.
+
+    That of a model which is quantized by something else says so and stays, as does that of any other module.
+    """
+    found = {name: layer.patterns for name, layer in model.named_modules() if isinstance(layer, KSLinear)}
+    config = getattr(model, "config", None)
+    if not found or not hasattr(model, "save_pretrained") or not hasattr(config, "to_json_string"):
+        return found
+    present = getattr(config, "quantization_config", None)
+    method = present.get("quant_method") if isinstance(present, Mapping) else getattr(present, "quant_method", METHOD)
+    if present is None or method == METHOD:
+        chains = {name: [list(map(int, pattern)) for pattern in chain] for name, chain in found.items()}
+        setattr(config, "quantization_config", {"quant_method": METHOD, "patterns": chains})  # noqa: B010
+    return found
 
 
 def _saved_rule(path: str | PathLike[str], model: nn.Module) -> Rule:

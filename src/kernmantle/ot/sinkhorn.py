@@ -91,7 +91,8 @@ def sinkhorn(
         out, as padding needs it.
     eps : number or tensor of one number
         Strength of the regularisation, positive, in units of the cost. The smaller, the sharper the plan and the more
-        iterations.
+        iterations. Below the rounding of the costs it is refused; far above them the value is only right to about eps
+        times the unit of the type.
     cost : str, callable, Kernel or Contraction
         A metric of :func:`cdist` by name; a lambda of two numbers that is summed over the columns, as
         ``lambda a, b: abs(a - b) ** 1.5``; your own kernel, or a contraction to the matrix of costs.

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import WORK_BYTES, by_products
 from kernmantle.compiler.patterns import scale
@@ -18,6 +17,7 @@ from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.node import Node, var
 
 from ..cuda.row_nests import LAPLACE, SQUARES, RowCase, cases
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS, GOLDEN
 
 HEADLINE = {

@@ -13,7 +13,6 @@ import torch
 from kernmantle.backends.cuda.columns_plan import columns_of, columns_tiles, list_bytes, registers, splitters
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import SCALE, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import SAMPLERS, blocks_of
@@ -23,6 +22,7 @@ from kernmantle.ir.program import Program
 from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
 
 from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 from .test_cuda_select import planned
 

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from kernmantle import config
-from kernmantle.backends.cuda import tiles
+from kernmantle.backends.cuda import nvrtc, tiles
 from kernmantle.backends.cuda.arch import ARCHS
 from kernmantle.backends.cuda.emit import emit, headers
 from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout, candidates, plan
-from kernmantle.backends.cuda.nvrtc import compile_source, inlined, options, resources
+from kernmantle.backends.cuda.nvrtc import inlined, options, resources
 from kernmantle.errors import CompileError
 from kernmantle.torch_ops import cuda
 
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
+from ..golden.compiled import compile_source
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cuda"
 CARDS = {**tiles.CARDS, "sm_86": DeviceLimits("sm_86", 84)}
@@ -112,18 +113,18 @@ def test_a_number_is_an_argument_not_text() -> None:
 
 def test_a_compiler_error_is_one_clear_error() -> None:
     with pytest.raises(CompileError, match=r"kernel 'broken' did not compile for sm_90a: "):
-        compile_source("__global__ void broken() { nonsense }", "sm_90", {}, "broken")
+        nvrtc.compile_source("__global__ void broken() { nonsense }", "sm_90", {}, "broken")
 
 
 def test_a_target_that_the_compiler_does_not_know_is_said(monkeypatch) -> None:
     monkeypatch.setitem(ARCHS, "sm_999", replace(ARCHS["sm_90"], name="sm_999", target="sm_999a"))
     with pytest.raises(CompileError, match=r"for sm_999a: nvrtc \d+\.\d+ compiles for .*sm_90.*: install a newer CUDA"):
-        compile_source("__global__ void empty() {}", "sm_999", {}, "empty")
+        nvrtc.compile_source("__global__ void empty() {}", "sm_999", {}, "empty")
 
 
 def test_lines_of_source_are_in_a_binary_on_request() -> None:
     source = "__global__ void lined(float* x) { x[threadIdx.x] *= 2; }"
-    plain, lined = (compile_source(source, "sm_90", {}, "lined", debug=debug) for debug in (False, True))
+    plain, lined = (nvrtc.compile_source(source, "sm_90", {}, "lined", debug=debug) for debug in (False, True))
     assert b".debug_line" in lined.binary
     assert b".debug_line" not in plain.binary
     assert options("sm_90", debug=True) != options("sm_90")

@@ -7,8 +7,8 @@ import pytest
 from kernmantle.backends.cuda.eigen_emit import emit
 from kernmantle.backends.cuda.eigen_plan import BY_LANES, BY_THREAD, MOST, THREADS, EigenPlan, width_for
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 # 255 registers are all there are; what is stored are loads of the Rayleigh quotients, after the sweeps.

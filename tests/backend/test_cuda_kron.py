@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import gram
@@ -22,6 +22,7 @@ from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
 from kernmantle.structured.kron.separation import LONGEST, SeparationPlan, longest, separating_seconds
 
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
 
 TENSORS = {

@@ -8,7 +8,6 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.compiler.nest import ROLES, SIZES
@@ -18,6 +17,7 @@ from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.ir.nested import nest
 from kernmantle.ir.reducers import Smallest
 
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 exp, sin = FUNCTIONS["exp"], FUNCTIONS["sin"]

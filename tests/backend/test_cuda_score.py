@@ -10,7 +10,6 @@ import torch
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import SAMPLERS, SIDES, blocks_of
@@ -20,6 +19,7 @@ from kernmantle.ir.definition import bind, define
 from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
 
 from ..cuda.row_nests import COSTS, ENDS, LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase, exp
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 HEADLINE = {

@@ -7,7 +7,6 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import plan_rows
 from kernmantle.compiler.nest import ROLES, SIZES
@@ -18,6 +17,7 @@ from kernmantle.pairwise import attend
 from kernmantle.pairwise.scores import composed
 from kernmantle.torch_ops.contract import Contraction
 
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 L1 = Contraction("mk,nk->mn", lambda a, b: abs(a - b)).text

@@ -13,7 +13,6 @@ import torch
 from kernmantle.backends.cuda import select_plan
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import SELECT, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, plan_rows
 from kernmantle.backends.cuda.select_plan import LIST_BYTES, SIDES, band_rows, tiles_of
@@ -22,6 +21,7 @@ from kernmantle.ir.program import Program
 from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_select
 
 from ..cuda.row_nests import LAPLACE, NEAREST, PRODUCTS, ROOTS, SQUARES, TABLED, WEIGHTED, RowCase
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 HEADLINE = {

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import is_worth_it
 from kernmantle.backends.cuda.select_plan import part_count
 from kernmantle.torch_ops.cuda_row_reduce_parts import best_of_parts
 
 from ..cuda.row_nests import LAPLACE, SQUARES, RowCase
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 from .test_cuda_select import planned
 

@@ -11,7 +11,6 @@ import torch
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import ENTRY, SPLIT
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
 from kernmantle.backends.cuda.softmax_emit import COLUMNS, VALUES, emit_softmax, main_kernels
@@ -27,6 +26,7 @@ from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.torch_ops import cuda_softmax
 
 from ..cases import pairwise
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 exp, tanh = FUNCTIONS["exp"], FUNCTIONS["tanh"]

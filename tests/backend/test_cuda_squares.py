@@ -11,7 +11,7 @@ import pytest
 
 from kernmantle.backends.cuda.emit import emit, headers
 from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout
-from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, planes, squares_plan
 from kernmantle.backends.cuda.tiles import PRODUCT_TILES
 from kernmantle.compiler.nest import Nest
@@ -19,6 +19,7 @@ from kernmantle.compiler.nest import Nest
 from ..cases import sampled
 from ..cuda.nests import L1, SQUARE, Case, W, gram, op
 from ..cuda.squares import planned, squares, squares_cases
+from ..golden.compiled import compile_source
 from .test_cuda_compile import BIG, CARDS, GOLDEN
 
 ROOT = (op("sqrt", squares().outputs[0]),)

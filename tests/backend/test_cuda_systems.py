@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.system_emit import emit
 from kernmantle.backends.cuda.system_plan import MOST, THREADS, SystemPlan, width_for
 
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 STEPS = [(False, False, True, True), (True, False, True, True), (True, True, False, True), (True, False, True, False)]

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import SCALE, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan
 from kernmantle.backends.cuda.wide_plan import LIST_BYTES
@@ -20,6 +19,7 @@ from kernmantle.ir.program import Program
 from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
 
 from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, TABLED, WEIGHTED, RowCase
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 from .test_cuda_select import planned
 

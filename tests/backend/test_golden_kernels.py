@@ -14,7 +14,7 @@ import pytest
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import compile_source, inlined
 
-from ..golden import cuda_code
+from ..golden import compiled, cuda_code
 from ..golden.cuda_code import COMMAND, cards, class_of, compiler, digest, disassembled, launch, measured, read, worse
 from ..golden.cuda_kernels import CARDS, COMPARED, KERNELS
 
@@ -145,3 +145,27 @@ def test_comments_and_spaces_are_no_text() -> None:
     one = "__global__ void k() { }"
     assert digest(one, "sm_90") == digest("// says something\n__global__  void k() {\n /* more */ }", "sm_90")
     assert digest(one, "sm_90") != digest(one, "sm_80") != digest(one.replace("k()", "l()"), "sm_80")
+
+
+EMPTY = 'extern "C" __global__ void empty() {}'
+
+
+def test_what_is_recorded_is_not_compiled_again(monkeypatch) -> None:
+    """But one kernel in twelve, which is compared; a text that is new is compiled."""
+    assert compiled.compile_source(EMPTY, "sm_90", {}).binary != compiled.MAGIC
+    texts = [EMPTY.replace("empty", f"empty{number}") for number in range(60)]
+    checked = [text for text in texts if int(compiled.key(text, "sm_90"), 16) % compiled.CHECKED == 0]
+    others = [text for text in texts if text not in checked]
+    wrong = {compiled.key(text, "sm_90"): "Used 7 registers" for text in (checked[0], others[0])}
+    monkeypatch.setattr(compiled, "record", lambda: wrong)
+    found = compiled.compile_source(others[0], "sm_90", {})
+    assert (found.binary, found.resources.registers) == (compiled.MAGIC, 7)
+    with pytest.raises(AssertionError, match="recorded with another log"):
+        compiled.compile_source(checked[0], "sm_90", {})
+
+
+def test_a_log_is_recorded_for_a_text_its_target_and_settings() -> None:
+    keys = [compiled.key(EMPTY, "sm_90"), compiled.key(EMPTY, "sm_80"), compiled.key(EMPTY, "sm_90", False)]
+    assert len(set(keys)) == 3
+    assert compiled.key(f"// a comment\n{EMPTY}  ", "sm_90") == keys[0]
+    assert compiled.key(EMPTY.replace("empty", "other"), "sm_90") != keys[0]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
@@ -41,6 +41,7 @@ from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.torch_ops.tuned_tiles import tuning
 
 from ..cases import pairwise, sampled
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 PATTERNS = ((6, 64, 64, 1), (1, 768, 192, 2), (1, 128, 128, 3), (1, 64, 64, 128), (3, 37, 45, 5))

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.structured.mode_product.cuda_emit import emit_fused
 from kernmantle.structured.mode_product.fused_plan import (
     FusedProblem,
@@ -19,6 +19,7 @@ from kernmantle.structured.mode_product.fused_plan import (
     plan_fused,
 )
 
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 MONARCH = (6, 64, 64, 1), (1, 768, 192, 2)

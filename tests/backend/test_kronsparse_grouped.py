@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.compiler.nest import BYTES
 from kernmantle.structured.mode_product import grouped_plan
 from kernmantle.structured.mode_product.chain_plan import fused
@@ -26,6 +25,7 @@ from kernmantle.structured.mode_product.grouped_plan import (
 )
 
 from ..cuda.kronsparse_grouped_harness import FACTORS, TYPES, cases, expected, seen
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 MONARCH = (6, 64, 64, 1), (1, 768, 192, 2)

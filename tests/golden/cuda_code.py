@@ -12,7 +12,6 @@ another version only the text can be compared.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -23,15 +22,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kernmantle.backends.cuda.arch import arch
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import Cubin, compile_source, compiler_version, inlined
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 
+from .compiled import compiler, digest
 from .cuda_kernels import KERNELS, Planned
 
 FOLDER = Path(__file__).parent / "cuda"
@@ -86,14 +84,6 @@ _ENTRY = re.compile(
 )
 
 
-def compiler() -> str:
-    """Return the version of NVRTC, of the package where it comes from one."""
-    try:
-        return f"nvrtc {version('nvidia-cuda-nvrtc')}"
-    except PackageNotFoundError:
-        return compiler_version()
-
-
 def disassembler() -> str | None:
     """Return the path of nvdisasm: of the package, else of an installed toolkit."""
     for package in ("nvidia.cu13", "nvidia.cuda_nvdisasm"):
@@ -127,12 +117,6 @@ def disassembled(binary: bytes) -> dict[str, Counter[str]]:
     for counts in found.values():
         counts.pop("NOP", None)
     return found
-
-
-def digest(source: str, card: str) -> str:
-    """Return a digest of all text that the compiler reads, but for comments and white space."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", inlined(source, headers()), flags=re.DOTALL)
-    return hashlib.sha256(f"{arch(card).target} {' '.join(text.split())}".encode()).hexdigest()[:16]
 
 
 def entries(cubin: Cubin) -> dict[str, Record]:

@@ -16,6 +16,7 @@ from kernmantle.pairwise.metric_samples import rows
 from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.testing import assert_close
 
+from ..cases import sampled
 from ..unit.distances import DIFFERENTIABLE, NAMES, exact, pair, varied
 
 
@@ -55,7 +56,7 @@ def compiled(function, backend="aot_eager"):
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(3, NAMES))
 def test_compiled(name):
     row = METRICS[name]
     x, y = (rows(row.domain, count, 5, count).float() for count in (6, 4))

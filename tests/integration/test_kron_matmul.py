@@ -14,6 +14,7 @@ import kernmantle as km
 from kernmantle.structured.kron import execute
 from kernmantle.testing import assert_close, tolerance
 
+from ..cases import sampled
 from ..kron_oracle import MIXED, REAL_WORLD, SQUARE, drawn, limited, named, oracle
 
 SMALL = [size for size in SQUARE + MIXED if math.prod(p for p, _ in size[1]) * size[0] <= 1 << 16]
@@ -54,7 +55,9 @@ def test_real_world_sizes(size, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "size", [limited(size, 1) for size in REAL_WORLD if math.prod(p for p, _ in size[1]) > HUGE], ids=named
+    "size",
+    sampled(2, [limited(size, 1) for size in REAL_WORLD if math.prod(p for p, _ in size[1]) > HUGE]),
+    ids=named,
 )
 def test_sizes_beyond_any_cache(size):
     _check(*drawn(size, torch.float32))

@@ -13,7 +13,7 @@ import kernmantle as km
 from kernmantle.errors import ParameterError
 from kernmantle.testing.tolerances import FORMATS, tolerance
 
-SLICE, WHOLE, CHUNKS = 60, 2000, 10
+SLICE, WHOLE, CHUNKS = 40, 2000, 10
 METRICS = {
     "euclidean": ({}, lambda gaps: gaps.square().sum(-1).sqrt()),
     "sqeuclidean": ({"metric": "sqeuclidean"}, lambda gaps: gaps.square().sum(-1)),

@@ -7,7 +7,7 @@ import pytest
 import kernmantle as km
 from tests.random_nested import REDUCTIONS, check, generate, is_tracked
 
-SLICE, CHUNKS, EACH = 30, 10, 52
+SLICE, CHUNKS, EACH = 20, 10, 52
 TRACKED = 200
 """Programs of all chunks whose derivatives are compared, at least."""
 

@@ -14,7 +14,7 @@ from benchmarks.timing import Plan
 HAS_HDBSCAN = find_spec("hdbscan") is not None
 STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
 SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))
-SMALL = clusters.suite(4000, 1000)
+SMALL = clusters.suite(2000, 1000)
 GALLERY = keops_gallery.suite(100)
 
 

@@ -5,7 +5,6 @@ import torch
 
 import kernmantle as km
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_pull_emit import RowPullPlan, emit
 from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.backends.reference.evaluate import evaluate
@@ -14,6 +13,8 @@ from kernmantle.torch_ops import cuda_row_pull
 from kernmantle.torch_ops import row_reduce_autograd as autograd
 from kernmantle.torch_ops.execute import Types
 from kernmantle.torch_ops.namespaces import torch_namespace
+
+from ..golden.compiled import compile_source
 
 KERNELS = {"gaussian": km.Gaussian(1.7), "laplace": km.Laplace(2.3), "matern": km.Matern(2.0, nu=2.5)}
 TENSORS = {

@@ -10,6 +10,8 @@ import pytest
 
 
 def _left_out(case: Any) -> Any:
+    if isinstance(case, type(pytest.param())):
+        return pytest.param(*case.values, marks=(*case.marks, pytest.mark.exhaustive), id=case.id)
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.exhaustive)
 
 

@@ -53,12 +53,11 @@ def test_real_world_sizes(size, dtype):
     _check(*drawn(size, dtype))
 
 
+BEYOND = [pytest.param(limited(size, 1)) for size in REAL_WORLD if math.prod(p for p, _ in size[1]) > HUGE]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "size",
-    sampled(2, [limited(size, 1) for size in REAL_WORLD if math.prod(p for p, _ in size[1]) > HUGE]),
-    ids=named,
-)
+@pytest.mark.parametrize("size", sampled(2, BEYOND), ids=named)
 def test_sizes_beyond_any_cache(size):
     _check(*drawn(size, torch.float32))
 

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import kernmantle as km
 from kernmantle import errors, estimators
-from kernmantle.estimators import dbscan, neighbourhood
+from kernmantle.estimators import dbscan, hdbscan, neighbourhood
 from kernmantle.estimators import spanning_tree as spanning_tree_module
 from kernmantle.estimators.measure import Measure
 from kernmantle.estimators.spanning_tree import spanning_tree
@@ -75,6 +75,8 @@ def by_products(request, monkeypatch):
         return neighbourhood.Rounded.of(rows, radius ** (2 / power)) if power else None
 
     monkeypatch.setattr(dbscan, "rounded", products)
+    monkeypatch.setattr(hdbscan, "rounded", products)
+    monkeypatch.setattr(spanning_tree_module, "ASKED", 0)
     monkeypatch.setattr(neighbourhood, "_PRODUCT_ERROR", request.param)
 
 
@@ -244,6 +246,52 @@ def test_the_tree_is_the_smallest_of_mutual_reachability(count, alpha):
         assert_close(np.sort(tree.weight), expected, depth=1000)
         assert_close(np.maximum(np.maximum(core[tree.one], core[tree.other]), matrix[tree.one, tree.other] / alpha),
                      tree.weight, depth=1000)  # fmt: skip
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
+def test_trees_of_rows_that_products_decide_on_are_the_smallest(by_products, monkeypatch, alpha):
+    """Of few and of many rows; fewer of them are asked by differences where the error of products is small."""
+    asked, ask = [], spanning_tree_module._Reach.ask
+
+    def counted(reach, rows, labels):
+        asked.append(len(rows))
+        ask(reach, rows, labels)
+
+    monkeypatch.setattr(spanning_tree_module._Reach, "ask", counted)
+    for rows, grown in itertools.product((X, np.round(X), LINE, np.concatenate([X[:300], X[:100]])), (10, 20_000)):
+        monkeypatch.setattr(spanning_tree_module, "GROWN", grown)
+        given = torch.from_numpy(rows).float()
+        matrix = cdist(given.double(), given.double())
+        for count in (1, 5, 40):
+            core = np.sort(matrix, 1)[:, count - 1]
+            mutual = np.maximum(np.maximum(core[:, None], core), matrix / alpha)
+            expected = np.sort(minimum_spanning_tree(mutual + 1 - np.eye(len(rows))).data) - 1
+            found = distances("euclidean", {}, given, given)
+            spanning_tree(found, count, alpha)
+            plain = sum(asked)
+            asked.clear()
+            tree = spanning_tree(found, count, alpha, products=neighbourhood.Rounded.of(given, 0.0))
+            assert_close(np.sort(tree.weight), expected, dtype="float32", depth=10)
+            assert_close(mutual[tree.one, tree.other], tree.weight, dtype="float32", depth=10)
+            if rows is X and neighbourhood._PRODUCT_ERROR < 1e-5:
+                assert sum(asked) < plain
+            asked.clear()
+
+
+def test_rounds_of_equal_edges_join_all_of_them():
+    """A round of three and one of four components, each of which goes to the next; the others stay."""
+    toward = torch.tensor([1, 2, 0, 4, 5, 6, 3, 7, 7, 10, 9])
+    labels = spanning_tree_module._joined(torch.arange(11), toward)
+    wanted = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3]
+    assert adjusted_rand_score(labels, wanted) == 1
+
+
+def test_labels_of_rows_that_products_decide_on_are_those_of_scikit_learn(by_products):
+    for seed, (size, count) in enumerate([(12, None), (10, 5), (25, 8), (6, 3)]):
+        theirs = sklearn.cluster.HDBSCAN(size, min_samples=count, copy=True).fit(blobs(seed))
+        ours = estimators.HDBSCAN(size, min_samples=count).fit(blobs(seed))
+        assert (ours.labels_ == theirs.labels_).all()
+        assert_close(ours.probabilities_, theirs.probabilities_, depth=1000)
 
 
 def test_hdbscan_of_rows_that_are_not_finite_and_of_duplicates():

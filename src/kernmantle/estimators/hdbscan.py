@@ -18,6 +18,7 @@ from .cluster_selection import Selection, cut
 from .data import rows_of
 from .hierarchy import condensed
 from .measure import Measure, check_index, check_integer, check_real, check_square
+from .neighbourhood import rounded
 from .spanning_tree import spanning_tree
 from .state import Stored
 
@@ -155,7 +156,9 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         if not measure.is_precomputed:
             _check_symmetric(found)
         with tqdm(desc="rows", disable=not self.verbose) as shown:
-            tree = spanning_tree(found, wanted, float(self.alpha), shown if self.verbose else None)
+            products = rounded(measure, rows, 0.0) if measure.euclidean_power == 1 else None
+            bar = shown if self.verbose else None
+            tree = spanning_tree(found, wanted, float(self.alpha), bar, products=products)
         if np.isinf(tree.weight).any():
             warnings.warn("some rows have no finite distance from the others: they are joined last", stacklevel=2)
         self._one, self._other, self._weight = tree = tree.ascending()

@@ -34,6 +34,15 @@ def _jumped(parents: torch.Tensor) -> torch.Tensor:
     return parents
 
 
+def roots(toward: torch.Tensor) -> torch.Tensor:
+    """Return the root of every vertex, each of which goes to another one; of two that go to each other it is the first.
+
+    Of longer rounds there is none: what is returned for their vertices is one of them.
+    """
+    own = torch.arange(len(toward), device=toward.device)
+    return _jumped(torch.where((toward[toward] == own) & (own < toward), own, toward))
+
+
 def _levels(one: torch.Tensor, other: torch.Tensor, rows: int) -> list[Level]:
     """Return trees, each of at most half as many vertices as the one before."""
     count, levels = len(one), []
@@ -42,10 +51,9 @@ def _levels(one: torch.Tensor, other: torch.Tensor, rows: int) -> list[Level]:
         first = rest.new_full((rows,), count).scatter_reduce(0, torch.cat([one, other]), rest.repeat(2), "amin")
         position = rest.new_empty(count)
         position[rest] = torch.arange(len(rest), device=rest.device)
-        own, position = torch.arange(rows, device=rest.device), position[first]
-        toward = one[position] + other[position] - own
-        root = _jumped(torch.where((toward[toward] == own) & (own < toward), own, toward))
-        vertices, owner = root.unique(return_inverse=True)
+        position = position[first]
+        toward = one[position] + other[position] - torch.arange(rows, device=rest.device)
+        vertices, owner = roots(toward).unique(return_inverse=True)
         is_chosen = torch.zeros(count, dtype=torch.bool, device=rest.device)
         is_chosen[first] = True
         chosen = is_chosen[rest]

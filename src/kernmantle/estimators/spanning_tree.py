@@ -242,10 +242,10 @@ def _tree(one: torch.Tensor, other: torch.Tensor, weight: torch.Tensor, rows: in
     pairs, order = (torch.minimum(one, other) * rows + torch.maximum(one, other)).sort(stable=True)
     first = torch.nn.functional.pad(pairs[1:] != pairs[:-1], (1, 0), value=True)
     weight, ascending = weight[order[first]].sort(stable=True)
-    pairs = pairs[first][ascending]
-    one, other, length = (part.cpu().numpy() for part in (pairs // rows, pairs % rows, weight))
-    if len(length) == rows - 1:
-        return Tree(one, other, length)
-    ranks = coo_matrix((np.arange(1.0, len(length) + 1), (one, other)), shape=(rows, rows))
-    tree_ranks = np.sort(minimum_spanning_tree(ranks.tocsr()).data.astype(np.int64)) - 1
-    return Tree(one[tree_ranks], other[tree_ranks], length[tree_ranks])
+    pairs, lengths = (part.cpu().numpy() for part in (pairs[first][ascending], weight))
+    tree = Tree(pairs // rows, pairs % rows, lengths)
+    if len(lengths) == rows - 1:
+        return tree
+    ranks = coo_matrix((np.arange(1.0, len(lengths) + 1), (tree.one, tree.other)), shape=(rows, rows))
+    chosen = np.sort(minimum_spanning_tree(ranks.tocsr()).data.astype(np.int64)) - 1
+    return Tree(*(part[chosen] for part in tree))

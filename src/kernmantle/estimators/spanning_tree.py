@@ -160,8 +160,8 @@ class _Reach:
 
 def _smallest(values: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Tensor:
     """Return the smallest value of every label."""
-    start = torch.full((count,), math.inf if values.is_floating_point() else len(values), dtype=values.dtype)
-    return start.to(values.device).scatter_reduce(0, labels, values, "amin")
+    start = values.new_full((count,), math.inf if values.is_floating_point() else len(values))
+    return start.scatter_reduce(0, labels, values, "amin")
 
 
 def spanning_tree(

@@ -63,11 +63,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=exhaustive)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # so that none begins when the others are done
-    if torch.cuda.is_available():
-        return
+    if not torch.cuda.is_available():
+        _skip_of_each_one(config, items)
+
+
+def _skip_of_each_one(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU, one set of parameters for all of a test: thousands of skips take as long as some tests."""
+    left: dict[str, pytest.Item] = {}
+    others: list[pytest.Item] = []
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason=f"needs {REQUIREMENTS['cuda']}"))
+            if left.setdefault(item.nodeid.partition("[")[0], item) is not item:
+                others.append(item)
+    if "cuda" not in config.getoption("--require"):
+        config.hook.pytest_deselected(items=others)
+        dropped = set(others)
+        items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,7 +11,7 @@ import pytest
 from ..source import ROOT
 
 CASES = {
-    "marked": "import pytest\n@pytest.mark.cuda\ndef test_it(): pass\n",
+    "marked": "import pytest\n@pytest.mark.cuda\n@pytest.mark.parametrize('x', [1, 2])\ndef test_it(x): pass\n",
     "inside": "import pytest\n@pytest.mark.cuda\ndef test_it(): pytest.importorskip('no_such_module')\n",
     "module": "import pytest\npytest.importorskip('no_such_module')\npytestmark = pytest.mark.cuda\n",
     "other": "import pytest\npytest.importorskip('no_such_module')\n",
@@ -41,7 +41,7 @@ def outcomes(tmp_path_factory):
 
 def test_without_requirement_nothing_fails(outcomes):
     assert outcomes[False].returncode == 0, outcomes[False].stdout
-    assert "1 passed, 5 skipped" in outcomes[False].stdout
+    assert "1 passed, 5 skipped, 1 deselected" in outcomes[False].stdout
 
 
 def test_a_required_test_that_is_skipped_fails(outcomes):
@@ -49,6 +49,7 @@ def test_a_required_test_that_is_skipped_fails(outcomes):
     assert outcomes[True].returncode != 0
     failed = {name for name in CASES if f"FAILED test_{name}" in out or f"ERROR test_{name}" in out}
     assert failed == {"marked", "inside", "module"}, out
+    assert "test_marked.py::test_it[2]" in out
 
 
 def test_the_run_has_a_cache_of_its_own():

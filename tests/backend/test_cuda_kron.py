@@ -187,6 +187,35 @@ def test_neighbours_of_a_thread_divide_what_lies_beside() -> None:
         assert phase.along & (phase.along - 1) == 0
 
 
+def test_rows_that_fill_a_block_are_copied_ahead() -> None:
+    card, layout = CARDS["sm_90"], FmaLayout(4, 4, False, False)
+    run = plain_pass("fma", modes([(8, 8)] * 5), 0, 5)
+    found = fma(run, "f32", "f32", layout, 1024, 1, card)
+    assert 0 < found.ahead < 8**5
+    assert found.ahead % 8**3 == 0
+    assert found.shared + STATIC_BYTES <= card.shared_per_block
+    assert fma(run, "f32", "f32", layout, card.sm_count, 1, card).ahead == 0  # no block has another row
+    assert fma(run, "f32", "f32", FmaLayout(1, 1, False, False), 1024, 1, card).ahead == 0  # rows begin anywhere
+
+
+def test_halves_between_phases_are_halves() -> None:
+    sizes, facts = modes([(48, 48), (54, 54)]), MmaLayout(4, 2, False)
+    run = plain_pass("mma", sizes, 0, 2)
+    own = {kind: mma(run, (), kind.replace("t", ""), TENSORS[kind], facts, 1, CARDS["sm_90"]) for kind in TENSORS}
+    assert {kind: found.between for kind, found in own.items() if found is not None} == {
+        "f32": "f32", "tf32": "f32", "f64": "f64", "f16": "f16", "bf16": "bf16",
+    }  # fmt: skip
+
+
+def test_small_factors_join_larger_ones_of_halves() -> None:
+    """2 x 2 beside 58 x 58 is a factor of 116 x 116, and 3 x 3 beside two large ones a phase of their pass."""
+    card = CARDS["sm_90"]
+    (one,) = plan(modes([(2, 2), (58, 58)]), 1, "f16", card, True, TENSORS["f16"], MANY).passes
+    assert (one.kind, one.rows, len(one.modes)) == ("mma", 116, 1)
+    (one,) = plan(modes([(3, 3), (127, 127), (95, 95)]), 1, "bf16", card, True, TENSORS["bf16"], 1483).passes
+    assert (one.kind, len(one.modes)) == ("mma", 3)
+
+
 def test_without_fusion_every_factor_has_its_pass() -> None:
     assert len(plan(modes([(32, 32)] * 3), 1, "f32", CARDS["sm_90"], False, TENSORS["f32"]).passes) == 3
     assert len(planned("32^3", "sm_90").passes) == 1
@@ -195,7 +224,7 @@ def test_without_fusion_every_factor_has_its_pass() -> None:
 GRAMS = [
     (64, 64, 64, "f32"), (64, 64, 1, "f32"), (8, 8, 1, "f32"), (31, 63, 7, "f32"), (128, 128, 1, "f16"),
     (69, 69, 75, "bf16"), (17, 17, 5175, "bf16"), (60, 60, 3, "f16"), (5, 10, 4, "f16"), (218, 130, 33, "f16"),
-    (64, 20, 1, "bf16"), (33, 7, 1, "f16"),
+    (64, 20, 1, "bf16"), (33, 7, 1, "f16"), (4, 4, 100, "f32"), (8, 8, 1, "f32"), (8, 8, 75, "bf16"), (3, 5, 6, "f16"),
 ]  # fmt: skip
 
 

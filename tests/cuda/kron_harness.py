@@ -26,7 +26,14 @@ from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
-from kernmantle.structured.kron.factor_gradient_plan import STAGES, TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
+from kernmantle.structured.kron.factor_gradient_plan import (
+    STAGES,
+    TOTAL_ENTRIES,
+    TOTAL_THREADS,
+    GramPlan,
+    RegisterGramPlan,
+    gram,
+)
 from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, takes
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, views
@@ -54,7 +61,8 @@ TENSOR = (
     powers(16, 1), powers(16, 3), powers(16, 4), powers(32, 2), powers(32, 3), powers(50, 2), powers(64, 2),
     powers(128, 1), powers(8, 5), powers(4, 6), ((16, 48), (64, 20)), ((31, 63), (20, 8)), powers(25, 2),
     powers(127, 1), ((17, 9), (69, 69)), ((11, 75), (10, 91), (8, 25)), ((126, 2), (58, 2)), ((3, 30), (13, 78)),
-    ((72, 4), (2, 33)), powers(163, 1), powers(190, 1), ((186, 130), (8, 8)), powers(75, 1), ((12, 90),), ((33, 21),),
+    ((72, 4), (2, 33)), ((3, 5), (45, 60), (2, 2)), ((4, 4), (66, 33)), powers(163, 1), powers(190, 1),
+    ((186, 130), (8, 8)), powers(75, 1), ((12, 90),), ((33, 21),),
 )  # fmt: skip
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 
@@ -142,7 +150,7 @@ class GramCase:
         v, u = (random.standard_normal(shape).astype(TYPES[self.dtype]) for shape in shapes)
         return v, u
 
-    def plan(self, own: DeviceLimits) -> GramPlan:
+    def plan(self, own: DeviceLimits) -> GramPlan | RegisterGramPlan:
         """Of arrays that are well aligned."""
         found = gram(self.rows, self.columns, self.right, self.dtype, True, own.arch)
         assert found is not None
@@ -156,7 +164,8 @@ class GramCase:
 
 
 GRAM_SIZES = (
-    (8, 8), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100), (69, 69), (90, 20), (5, 130), (218, 239),
+    (8, 8), (3, 5), (12, 4), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100), (69, 69), (90, 20), (5, 130),
+    (218, 239), (140, 141), (150, 163),
 )  # fmt: skip
 GRAMS = [
     GramCase(rows, columns, count, right, dtype)
@@ -210,6 +219,9 @@ def cases() -> Iterator[KronCase]:
         for dtype in ("f32", "f64", "f16"):
             yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
             yield KronCase(sizes, 2, 9, dtype, False, place % 2 == 1)
+    # Rows that fill a block, for more blocks than there are multiprocessors: each copies the next one's first entries.
+    for place, sizes in enumerate((powers(8, 5), ((8, 8), (16, 16), (8, 8), (32, 32)), ((28, 20), (32, 32), (32, 28)))):
+        yield KronCase(sizes, 150, 1, "f32", False, place == 1)
 
 
 def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan, Pass, int, int]]:
@@ -252,7 +264,7 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan,
 
 def _suits(case: KronCase, tensor: Tensor) -> bool:
     """Whether tensor cores take all factors, small neighbours multiplied out."""
-    return all(takes(group.mode, tensor) for group in joined(case.modes))
+    return all(takes(group.mode, tensor) for group in joined(case.modes, tensor))
 
 
 def _bytes(stored: str) -> int:
@@ -297,6 +309,8 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     """What of the templates the kernels of a case take."""
     if isinstance(case, GramCase):
         found = case.plan(own)
+        if isinstance(found, RegisterGramPlan):
+            return {("gram", found.stored, found.order, found.vec, found.vec_v, found.vec_u)}
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
         kind = "gram", found.stored, found.order
         return {(*kind, is_round), (*kind, found.capacities, found.vec_u > 1)}

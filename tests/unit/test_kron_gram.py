@@ -44,7 +44,10 @@ def started(monkeypatch):
     return starts
 
 
-@pytest.mark.parametrize(("rows", "columns", "tiles"), [(64, 64, 1), (31, 7, 1), (100, 128, 1), (130, 180, 4)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "tiles"),
+    [(64, 64, 1), (3, 5, 1), (31, 7, 1), (100, 128, 1), (130, 180, 2), (200, 230, 4)],
+)
 @pytest.mark.parametrize(("count", "right"), [(1, 1), (500, 1), (40, 12)])
 def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, right):
     monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, **__: (rows, columns, tiles))

@@ -80,12 +80,12 @@ def test_halves_beside_two_columns_take_no_more_than_their_copies() -> None:
 
 
 def test_halves_that_are_copied_one_by_one_cost_what_they_take() -> None:
-    """On an H200 18 x 36 x 25 and 38 in float16 took 2.8 times what wider copies of as many halves would."""
+    """On an H200 109 x 63 in float16 takes 349 us, 56 x 42 with wider copies of 0.63 times as many halves 149."""
 
     def seconds(extent: int, stored: str) -> float:
         modes, tensor = (Mode(extent, extent, 0), Mode(extent, extent, 1)), Tensor("f16", 3 if stored == "f32" else 1)
         return plan(modes, 1, stored, CARDS["sm_90"], True, tensor, 4096, ("mma",)).seconds
 
-    assert seconds(63, "f16") > 2 * seconds(64, "f16")
+    assert 1.2 * seconds(64, "f16") < seconds(63, "f16") < 1.8 * seconds(64, "f16")
     assert seconds(62, "f16") < 1.8 * seconds(64, "f16")
     assert seconds(63, "f32") < 2.2 * seconds(64, "f32")

@@ -26,6 +26,7 @@ struct Body {
     typedef float T;
     typedef km::f16 H;
     typedef float C;
+    typedef float S;
     typedef km::KronArguments<2> Args;
     typedef Phase0 First;
     typedef Phase1 Final;
@@ -44,7 +45,7 @@ struct Body {
                 [&](int q, int p) { return km::kron_entry<T, C>(g, 0, q / 1, p / 1); });
     }
     static __device__ __forceinline__ void later(const Args& g, const km::KronTileScheduler<ITEMS, RIGHT>& p,
-            C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
+            S* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
         km::KronMma<Body, Args>::later<Phase1>(g, p, tile, factors, backs, group, warp, lane);
     }
 };

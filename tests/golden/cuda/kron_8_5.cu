@@ -1,10 +1,10 @@
-// fma 8x8*8x8*8x8*8x8*8x8 f32 tile 1x1 threads 256 slices 4 direct
+// fma 8x8*8x8*8x8*8x8*8x8 f32 tile 1x1 threads 256 slices 4 ahead 22528 direct
 #include "kron_fma.cuh"
 struct Body {
     typedef float T;
     typedef float C;
     typedef km::KronArguments<5> Args;
-    static constexpr int ITEMS = 1, RIGHT = 1, THREADS = 256, RUN = 32768, RUN_IN = 32768, RUN_OUT = 32768, VEC_IN = 4, VEC_OUT = 4, FACTOR_WORDS = 320;
+    static constexpr int ITEMS = 1, RIGHT = 1, THREADS = 256, RUN = 32768, RUN_IN = 32768, RUN_OUT = 32768, VEC_IN = 4, VEC_OUT = 4, FACTOR_WORDS = 320, AHEAD = 22528;
     static constexpr bool ADDED = false, VARIES = false, DIRECT_IN = true, DIRECT_OUT = true, TILED = true;
     static __device__ __forceinline__ constexpr int tile_offset(int i) { return i + i / 64 * 4; }
     static __device__ __forceinline__ int spread_in(int run) { return run; }
@@ -26,23 +26,26 @@ struct Body {
         f3.store(s + 192, g, 3, p);
         f4.store(s + 256, g, 4, p);
     }
-    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronCoord& p) {
-        km::kron_phase<Body, km::KronShare<Body, 64, 512, 1, 1>, true, false>(s, g, p, [&](C (&v)[64]) {
+    template <class Next>
+    static __device__ __forceinline__ void phases(C* s, const C* f, const T* ahead, const Args& g,
+            const km::KronCoord& p, const Next& next) {
+        km::kron_phase<Body, km::KronShare<Body, 64, 512, 1, 1>, true, false>(s, ahead, g, p, [&](C (&v)[64]) {
             km::kron_apply<4, 8, 8, 8, 8, 1, 8>(v, km::SharedFactor<C>{f + 64});
             km::kron_apply<4, 1, 8, 8, 8, 8, 8>(v, km::SharedFactor<C>{f + 0});
         });
         __syncthreads();
-        km::kron_phase<Body, km::KronShare<Body, 64, 1, 1, 1>, false, false>(s, g, p, [&](C (&v)[64]) {
+        next();
+        km::kron_phase<Body, km::KronShare<Body, 64, 1, 1, 1>, false, false>(s, ahead, g, p, [&](C (&v)[64]) {
             km::kron_apply<4, 8, 8, 8, 8, 1, 8>(v, km::SharedFactor<C>{f + 256});
             km::kron_apply<4, 1, 8, 8, 8, 8, 8>(v, km::SharedFactor<C>{f + 192});
         });
         __syncthreads();
-        km::kron_phase<Body, km::KronShare<Body, 8, 64, 1, 4>, false, true>(s, g, p, [&](C (&v)[32]) {
+        km::kron_phase<Body, km::KronShare<Body, 8, 64, 1, 4>, false, true>(s, ahead, g, p, [&](C (&v)[32]) {
             km::kron_apply<4, 1, 8, 8, 8, 4, 8>(v, km::SharedFactor<C>{f + 128});
         });
     }
 };
-static_assert(km::kron_fma_shared_bytes<Body>() == 140544, "bytes of shared memory differ from the plan");
+static_assert(km::kron_fma_shared_bytes<Body>() == 230656, "bytes of shared memory differ from the plan");
 extern "C" __global__ void __launch_bounds__(256, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, const void* f2, const void* f3, const void* f4, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, long long f2_row, long long f2_column, long long f3_row, long long f3_column, long long f4_row, long long f4_column, double alpha, double beta) {
     km::ptx::griddepcontrol_launch_dependents();

@@ -23,11 +23,13 @@ SMALL = 2.5e-6
 # through torch, and what multiplies a factor out (10, 30 and 25 us; decisions 0023 and 0030): of two plans that take
 # the GPU as long that with the fewest launches is taken.
 HOST_OWN, HOST_VENDOR, HOST_JOINT = 1e-6, 3e-6, 2.5e-6
+# Times as much it is in an eager call that waits for the host, and seconds of such a call beside its launches.
+HOST_WHOLE, HOST_CALL = 10.0, 20e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
-# Times as long as the model of tensor cores says that passes over halves take whose runs are copied as they lie.
-_NARROW = {2: 1.8}
+# Cycles more to store 16 x 16 results of several factors of halves.
+_STORED = 50
 # Seconds to multiply factors out in a pass over halves.
 _JOINED = 2.1e-6
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
@@ -37,6 +39,8 @@ _LEAST_COLUMNS = 2.1  # columns; products of halves whose rows are not aligned a
 _ODD = 1.4  # times as long again as products of halves take whose rows are odd
 _NARROW_COLUMNS = 40  # columns to which products of float32 round up where there are few
 _WAITING = 1.5  # times as long as estimated that warps wait which share few tiles of halves with unaligned rows
+# Longest axes that registers hold well in float64, and the share of the additions of longer ones: 16 and 31 (H200).
+_WIDEST_DOUBLE, _WIDER_DOUBLE = 12, 0.22
 _ACROSS = 32  # neighbours behind a run that one block of additions takes at least
 
 
@@ -91,13 +95,16 @@ def mma_seconds(
     """
     rates = MMA["f64" if plan.stored == "f64" else "f32" if plan.tensor.products > 1 else "f16"]
     cycles, steps, entries = 0.0, 0.0, 0
-    for phase in plan.phases:
+    stores = SIZES[plan.stored] == 2 and len(plan.phases) > 1
+    for number, phase in enumerate(plan.phases):
         deep, wide = -(-phase.mode.columns // LANES), -(-phase.mode.rows // LANES)
         blocks, products = phase.units * phase.tiles, deep * wide * plan.tensor.products
         cycles += blocks * (deep * rates.read + products * rates.product + wide * rates.store)
         cycles += phase.units * rates.unit
         steps += blocks * (deep + products + wide)
         entries += deep * wide * LANES * LANES
+        if stores and number + 1 == len(plan.phases):
+            cycles += blocks * wide * _STORED
     fits = limits.shared_per_sm // (plan.shared + STATIC_BYTES + RESERVED_SHARED), limits.threads_per_sm // plan.threads
     at_once = max(1, min(fits)) * (plan.warps // plan.group)
     waves, busy = -(-tiles // (at_once * limits.sm_count)), min(at_once, -(-tiles // limits.sm_count))
@@ -106,9 +113,8 @@ def mma_seconds(
     memory = moved / (rates.memory * memory_of(limits))
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
-    slower = _NARROW.get(math.gcd(ACCESS, run * size), 1.0) if size == 2 else 1.0
     joined = _JOINED * (size == 2 and is_joined)
-    seconds = entries * rates.entry + joined + slower * _together(memory, work, 0.2)
+    seconds = entries * rates.entry + joined + _together(memory, work, 0.2)
     if size == 2 and is_small(plan, tiles, limits.sm_count):
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
         seconds = max(seconds, waiting / CLOCK * (_WAITING if _unaligned(run, size) else 1.0))
@@ -205,7 +211,7 @@ class FmaRates:
 FMA = {
     "f32": FmaRates(1.25, 0.42, 3.3, 2.1, 2.8, (0.6, 1.0), (0.67, 0.3)),
     "f16": FmaRates(0.87, 0.44, 5.3, 2.1, 3.3, (0.58, 1.2), (0.25, 0.3)),
-    "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (1.0, 1.0), (0.1, 0.3)),
+    "f64": FmaRates(1.2, 0.32, 3.8, 0.5, 1.0, (1.0, 1.0), (0.1, 0.3)),
 }  # fmt: skip
 
 
@@ -222,6 +228,8 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     memory = (before + after) * vectors * SIZES[stored] / (rates.memory * memory_of(limits))
     even = run % 4 == 0 and all(mode.columns == mode.rows in (1, 2, 4, 8) for mode in modes)
     share, overlap = rates.even if even else (rates.share, rates.overlap)
+    if stored == "f64" and max(max(mode.columns, mode.rows) for mode in modes) > _WIDEST_DOUBLE:
+        share *= _WIDER_DOUBLE
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned * math.sqrt(max(1.0, after / before)) if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)

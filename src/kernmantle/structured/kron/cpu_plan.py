@@ -39,6 +39,7 @@ class CpuKronPlan:
 
     passes: tuple[Pass, ...]
     compute: str
+    eager: tuple[Pass, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"

@@ -21,6 +21,7 @@ from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cuda_emit, mma_emit
 from .cuda_entry import ENTRY, is_early, parameters
 from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
+from .eager import eager_plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
@@ -46,7 +47,9 @@ def planned_for(
     """Return the passes on a device of these limits, and how tensor cores multiply in them."""
     tensor = _tensor(arrays, options.partition(" ")[0], own.arch)
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
-    return plan(modes, right, stored, own, options.endswith(" fuse"), tensor, items), tensor
+    fuse = options.endswith(" fuse")
+    chosen = plan(modes, right, stored, own, fuse, tensor, items)
+    return eager_plan(chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, host=host)), tensor
 
 
 def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:

@@ -39,7 +39,9 @@ def _factors(plan: FmaPlan) -> list[str]:
 
 def _phases(plan: FmaPlan) -> list[str]:
     text = [
-        "    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronCoord& p) {"
+        "    template <class Next>",
+        "    static __device__ __forceinline__ void phases(C* s, const C* f, const T* ahead, const Args& g,",
+        "            const km::KronCoord& p, const Next& next) {",
     ]
     for number, phase in enumerate(plan.phases):
         own = plan.extents[phase.first : phase.stop]
@@ -48,7 +50,7 @@ def _phases(plan: FmaPlan) -> list[str]:
         first = str(plan.direct_in and number == 0).lower()
         last = str(plan.direct_out and number == len(plan.phases) - 1).lower()
         values = math.prod(own) * phase.across * phase.along
-        text.append(f"        km::kron_phase<Body, {share}, {first}, {last}>(s, g, p, [&](C (&v)[{values}]) {{")
+        text.append(f"        km::kron_phase<Body, {share}, {first}, {last}>(s, ahead, g, p, [&](C (&v)[{values}]) {{")
         for index in _order(plan, phase.first, phase.stop):
             mode = plan.run.modes[index]
             left = phase.across * math.prod(plan.extents[phase.first : index])
@@ -60,6 +62,8 @@ def _phases(plan: FmaPlan) -> list[str]:
         text.append("        });")
         if number + 1 < len(plan.phases) or last == "false":
             text.append("        __syncthreads();")
+        if plan.ahead and number == 0:
+            text.append("        next();")
     return [*text, "    }"]
 
 
@@ -77,6 +81,7 @@ def emit(plan: FmaPlan) -> str:
         "RUN_IN": plan.run.columns, "RUN_OUT": plan.run.rows, "VEC_IN": layout.in_width, "VEC_OUT": layout.out_width,
         "FACTOR_WORDS": plan.factor_words, "ADDED": layout.added, "VARIES": layout.varies,
         "DIRECT_IN": plan.direct_in, "DIRECT_OUT": plan.direct_out, "TILED": plan.tile > 0,
+        "AHEAD": plan.ahead,
     }  # fmt: skip
     types = {
         "T": SCALARS[plan.stored], "C": SCALARS[plan.compute], "Args": f"km::KronArguments<{len(plan.run.parts)}>",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from . import cost
 from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_choice import plan_of as mma_plan
-from .mma_plan import Tensor, joined, takes
+from .mma_plan import NARROWEST, Tensor, joined, takes
 from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass, views
 
@@ -59,7 +59,7 @@ class FmaPlan:
     """A pass of small factors by fused multiply-adds.
 
     ``direct_in`` and ``direct_out``: no shared memory on that way; ``slices``: how many share what is read of a
-    factor, as registers allow.
+    factor, as registers allow; ``ahead``: entries of the next tile that are copied while one is multiplied.
     """
 
     run: Pass
@@ -74,6 +74,7 @@ class FmaPlan:
     direct_in: bool
     direct_out: bool
     slices: int
+    ahead: int = 0
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -110,7 +111,8 @@ class FmaPlan:
     def shared(self) -> int:
         """Bytes of shared memory."""
         tile, gap = self.tile, self.gap
-        return SIZES[self.compute] * (self.factor_words + tile + (tile // gap[0] * gap[1] if gap else 0))
+        words = self.factor_words + tile + (tile // gap[0] * gap[1] if gap else 0)
+        return SIZES[self.compute] * words + SIZES[self.stored] * self.ahead
 
     def count(self, entries: int, right: int) -> int:
         """Return the tiles of so many entries of the last batch axis, with so much to the right of the run."""
@@ -119,7 +121,8 @@ class FmaPlan:
     @property
     def tile_name(self) -> str:
         """What it differs in from other plans of the pass."""
-        return f"tile {self.items}x{self.right} threads {self.threads} slices {self.slices}"
+        ahead = f" ahead {self.ahead}" * (self.ahead > 0)
+        return f"tile {self.items}x{self.right} threads {self.threads} slices {self.slices}{ahead}"
 
     def __str__(self) -> str:
         access = " direct" * (self.direct_in or self.direct_out)
@@ -128,11 +131,15 @@ class FmaPlan:
 
 @dataclass(frozen=True)
 class CudaKronPlan:
-    """Passes for a device; ``seconds`` are what they should take there, without what counts of the host's time."""
+    """Passes for a device; ``seconds`` are what they should take there, without what counts of the host's time.
+
+    ``eager`` are those of an eager call that waits for the host, where others take the host less.
+    """
 
     passes: tuple[Pass, ...]
     compute: str
     seconds: float = field(default=0.0, compare=False)
+    eager: tuple[Pass, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"
@@ -141,13 +148,14 @@ class CudaKronPlan:
 @lru_cache(maxsize=4096)
 def plan(
     modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None = None,
-    items: int = ROWS, kinds: tuple[str, ...] = KINDS,
+    items: int = ROWS, kinds: tuple[str, ...] = KINDS, host: float = 1.0,
 ) -> CudaKronPlan:  # fmt: skip
     """The passes that should take least time for ``items`` tensors with ``right`` columns behind their last axis.
 
     By the ``kinds`` of kernels; on tensor cores, if ``tensor`` says how, neighbouring factors too small for them being
     multiplied out. Every way of cutting the axes into ranges is compared, a range by each kernel that takes it: one
     pass on tensor cores, one of additions, or the vendor's product of a single factor or of the matrix of all.
+    A launch is charged a share of the host's time, ``host`` times as much.
     """
     count, compute = len(modes), "f64" if stored == "f64" else "f32"
     # Time and passes for the axes before each stop, those behind it being multiplied already.
@@ -162,7 +170,7 @@ def plan(
                 continue
             left, right_columns = (_surrounding(own, part) for part in (modes[:first], modes[stop:]))
             sides = items * left, right * right_columns
-            seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, kinds)
+            seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, kinds, host)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
                 moved = replace(moved, parts=tuple(tuple(index + first for index in part) for part in moved.parts))
@@ -171,24 +179,25 @@ def plan(
     assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
     # What a pass takes depends on those that are applied before it, which only whole plans say.
     ordered = [in_order(passes) for own, passes in sorted(found, key=lambda one: one[0]) if own < math.inf]
-    times = [_seconds(passes, modes, (items, right), stored, limits, fuse, tensor) for passes in ordered]
+    times = [_seconds(passes, modes, (items, right), stored, limits, fuse, tensor, host) for passes in ordered]
     total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0])
     if total > CLEARLY * times[0]:
         total, chosen = times[0], ordered[0]
     on_tensor_cores = any(run.kind == "mma" for run in chosen)
-    seconds = total - sum(map(_host_seconds, chosen))
+    seconds = total - host * sum(map(host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
 
 
 def _seconds(
     passes: Sequence[Pass], modes: Sequence[Mode], sides: tuple[int, int], stored: str, limits: DeviceLimits,
-    fuse: bool, tensor: Tensor | None,
+    fuse: bool, tensor: Tensor | None, host: float,
 ) -> float:  # fmt: skip
     """Return what passes in this order take on ``sides`` tensors and columns beside them, the host's time included."""
     total, (items, right) = 0.0, sides
     for run, view in zip(passes, views(modes, passes), strict=True):
         own, kinds = tuple(modes[run.first : run.stop]), (run.kind,)
-        total += _quickest_pass(own, items * view.left, right * view.right, stored, limits, fuse, tensor, kinds)[0]
+        outside = items * view.left, right * view.right
+        total += _quickest_pass(own, *outside, stored, limits, fuse, tensor, kinds, host)[0]
     return total
 
 
@@ -203,7 +212,7 @@ def _surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
     return math.prod(mode.rows if grows([mode]) < most else mode.columns for mode in others)
 
 
-def _host_seconds(run: Pass) -> float:
+def host_seconds(run: Pass) -> float:
     """Return what a pass was charged for the host's time."""
     if run.kind != "matmul":
         return cost.HOST_OWN
@@ -213,7 +222,7 @@ def _host_seconds(run: Pass) -> float:
 @lru_cache(maxsize=16384)
 def _quickest_pass(
     modes: tuple[Mode, ...], left: int, right_columns: int, stored: str, limits: DeviceLimits, fuse: bool,
-    tensor: Tensor | None, kinds: tuple[str, ...],
+    tensor: Tensor | None, kinds: tuple[str, ...], host: float,
 ) -> tuple[float, Pass | None]:  # fmt: skip
     """Return the seconds and pass of the quickest kernel that takes a range of axes whole; none where there is none."""
     own = [mode for mode in modes if mode.factor is not None]
@@ -224,22 +233,22 @@ def _quickest_pass(
     before = math.prod(mode.columns for mode in modes[: plain.first]) * left
     trailing = math.prod(mode.rows for mode in modes[plain.stop :]) * right_columns
     if len(own) == 1:
-        seconds = cost.HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
+        seconds = host * cost.HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
         found.append((seconds, replace(plain, kind="matmul")))
     if not any(map(_is_wide, own)) and _fma_fits(plain.modes, trailing, stored, limits):
-        found.append((cost.HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
+        found.append((host * cost.HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
-            found.append(_by_joint_matrix(plain, before, trailing, stored, limits))
+            found.append(_by_joint_matrix(plain, before, trailing, stored, limits, host))
         moved = SIZES[stored] * float(before) * trailing * (plain.columns + plain.rows)
         is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
         if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
-            found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor))
+            found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor, host))
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 
 def _by_joint_matrix(
-    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits
+    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, host: float
 ) -> tuple[float, Pass | None]:
     """Return the same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
     whole = Mode(plain.columns, plain.rows, 0)
@@ -247,9 +256,9 @@ def _by_joint_matrix(
     if max(whole.columns, whole.rows) > WIDEST_JOINT and not is_small:
         return math.inf, None
     moved = 2 * SIZES[stored] * whole.columns * whole.rows
-    made = (len(plain.modes) - 1) * (cost.SMALL + cost.HOST_JOINT) + moved / memory_of(limits)
+    made = (len(plain.modes) - 1) * (cost.SMALL + host * cost.HOST_JOINT) + moved / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
-    seconds = cost.HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
+    seconds = host * cost.HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
     return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
 
 
@@ -260,13 +269,15 @@ def _fma_fits(modes: Sequence[Mode], right_columns: int, stored: str, limits: De
 
 
 def _by_tensor_cores(
-    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor
+    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor, host: float
 ) -> tuple[float, Pass | None]:
     """Return the same on tensor cores, small neighbours multiplied out."""
-    groups = joined(plain.modes)
+    groups = joined(plain.modes, tensor)
     axes = [group.mode for group in groups]
     entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
     if not all(takes(mode, tensor) for mode in axes) or 4 * entries > limits.shared_per_block:
+        return math.inf, None
+    if len(axes) == 1 and max(axes[0].columns, axes[0].rows) < NARROWEST:  # additions are as quick as memory
         return math.inf, None
     run = plain_pass("mma", axes, 0, len(axes))
     width = trailing if trailing == 1 else min(WIDE, _power(trailing))
@@ -277,7 +288,7 @@ def _by_tensor_cores(
     parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
     tiles, is_joined = chosen.count(before, trailing), len(groups) < len(plain.modes)
-    seconds = cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, is_joined)
+    seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, is_joined)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 
@@ -409,7 +420,22 @@ def fma(
         width = math.gcd(columns, 1 << (most.bit_length() - 1))
         across = _divisor(down, budget) if columns == 1 else 1
         phases.append(Phase(*group, across, width))
-    return FmaPlan(
+    found = FmaPlan(
         run, stored, compute, limits.arch, items, right, threads, tuple(phases), layout, direct_in, direct_out,
         slices or 4,
     )  # fmt: skip
+    return replace(found, ahead=_ahead(found, entries, limits))
+
+
+def _ahead(own: FmaPlan, tiles: int, limits: DeviceLimits) -> int:
+    """Return how much of the next tile is copied ahead: whole lines of the first phase, where one block is alone.
+
+    A multiprocessor that holds a single block reads nothing else while its threads wait for each other.
+    """
+    span = math.prod(own.extents[own.phases[0].stop :])
+    is_alone = 2 * (own.shared + RESERVED_SHARED) > limits.shared_per_sm and tiles > limits.sm_count
+    in_order = own.direct_in and own.phases[0].first == 0 and own.items == own.right == 1 and len(own.phases) > 1
+    if not (is_alone and in_order) or SIZES[own.stored] * own.layout.in_width < 16 or span % own.layout.in_width:
+        return 0
+    available = limits.shared_per_block - own.shared - 16
+    return min(available // (SIZES[own.stored] * span) * span, math.prod(own.extents))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...torch_ops.call_key import program_key
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
 from .modes import Mode, contracted, parse
-from .run import Numbers, arranged, prepare, run
+from .run import ByCapture, Numbers, arranged, prepare, run
 from .torch_products import batch_of, product
 
 Number = int | float | complex
@@ -95,19 +95,23 @@ def _bind(
         return BoundKron(_torch_route(x), partial(_by_torch, modes))
     arrays = arranged(x, factors, y, out)
     plan, kernel = backend.planned(modes, arrays, options)
-    prepared = prepare(plan.passes, modes, arrays, kernel)
+    passes = plan.eager or plan.passes
+    route = f"{backend.NAME}: {replace(plan, passes=passes)}"
+    prepared = prepare(passes, modes, arrays, kernel)
     if prepared is not None:
         done, sizes = list[tuple[int, ...]](), [math.prod(stage.shape) for stage in prepared.stages if stage.shape]
         if arrays.x.shape == x.shape and arrays.batch == tuple(x.shape[:-2]):
-            for own in plan.passes[:-1]:
+            for own in passes[:-1]:
                 before = done[-1] if done else ()
                 done.append(tuple(sorted((*before, *(position for part in own.parts for position in part)))))
-        return BoundKron(f"{backend.NAME}: {plan}", prepared, True, tuple(done), x.element_size() * sum(sizes))
+        in_graph = prepare(plan.passes, modes, arrays, kernel) if plan.eager else None
+        launch = prepared if in_graph is None else ByCapture(prepared, in_graph)
+        return BoundKron(route, launch, True, tuple(done), x.element_size() * sum(sizes))
 
     def by_passes(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
-        run(plan.passes, modes, own, arranged(x, factors, y, out), kernel)
+        run(passes, modes, own, arranged(x, factors, y, out), kernel)
 
-    return BoundKron(f"{backend.NAME}: {plan}", by_passes)
+    return BoundKron(route, by_passes)
 
 
 def execute(

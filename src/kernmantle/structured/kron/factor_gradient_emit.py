@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cuda_entry import OVERLAP
-from .factor_gradient_plan import TOTAL_THREADS, GramPlan
+from .factor_gradient_plan import TOTAL_THREADS, GramPlan, RegisterGramPlan
 
 ENTRY = "km_gram"
 ORDERS = {"rows": "km::GRAM_ROWS", "along": "km::GRAM_ALONG", "flat": "km::GRAM_FLAT"}
 
 
-def emit(plan: GramPlan) -> str:
+def emit(plan: GramPlan | RegisterGramPlan) -> str:
     """CUDA C++; the same plan always gives the same text."""
+    if isinstance(plan, RegisterGramPlan):
+        constants = {
+            "Q": plan.rows, "P": plan.columns, "VEC": plan.vec, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u,
+            "THREADS": plan.threads, "ROWS": plan.order == "rows",
+        }  # fmt: skip
+        return _kernel(plan, "kron_gram_registers", "KronGramRegisters", constants)
     (down, across, along), (rows, columns) = plan.warps, plan.fragments
     constants = {
         "Q": plan.rows, "P": plan.columns, "WARPS_Q": down, "WARPS_P": across, "WARPS_K": along, "MQ": rows,
@@ -21,6 +27,12 @@ def emit(plan: GramPlan) -> str:
         "ORDER": ORDERS[plan.order], "RIGHT": plan.right,
     }  # fmt: skip
     header, kernel = ("kron_gram_split", "KronGramSplit") if plan.stored == "f32" else ("kron_gram", "KronGram")
+    return _kernel(plan, header, kernel, constants)
+
+
+def _kernel(
+    plan: GramPlan | RegisterGramPlan, header: str, kernel: str, constants: Mapping[str, int | bool | str]
+) -> str:
     text = [
         f"// {plan}",
         f'#include "{header}.cuh"',

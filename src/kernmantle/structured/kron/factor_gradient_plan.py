@@ -14,6 +14,9 @@ WIDEST = 256
 STAGES = 3
 # Fewest positions that follow each other in memory for copies along them: shorter runs are copied as they lie.
 RUN = 16
+# Entries of a factor of which one thread keeps all sums, by the bytes of a number, and with what it reads, for two
+# blocks of a multiprocessor. 9 x 9 of halves take 80 us so, 67 on tensor cores; 10 x 10 of float32 208 and 310 (H200).
+REGISTER_ENTRIES, _TWO_BLOCKS = {2: 64, 4: 100}, 104
 # Chunks of a sum that one block takes alone: more are shared, and shares are added up by one more kernel.
 ALONE = 4
 # Threads of the kernel that adds shares, and entries of its blocks.
@@ -21,8 +24,20 @@ TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
 WARPS = 8
 # Rows or columns of a tile, by the bytes of a number; a warp has up to 32 of each.
 _CAPACITIES = {2: (16, 32, 64, 128), 4: (16, 32, 64, 96, 128)}
-# Positions of a step of the tensor cores.
-_STEP = 16
+# Of float32: rows and columns, more than and up to, for which warps have larger tiles. 96 x 96 and 144 x 144 take 0.80
+# and 0.64 times as long so as with tiles of 32 x 32 for a warp (H200).
+_SPLIT_TILES = (
+    ((64, 96), (64, 96), (3, 2, 1), (2, 6)),
+    ((64, 96), (128, 144), (3, 3, 1), (2, 6)),
+    ((64, 96), (144, 192), (3, 4, 1), (2, 6)),
+    ((128, 192), (64, 96), (3, 2, 1), (2, 6)),
+    ((128, 192), (128, 144), (3, 3, 1), (2, 6)),
+    ((128, 192), (144, 192), (3, 4, 1), (2, 6)),
+    ((96, 128), (96, 128), (4, 2, 1), (2, 8)),
+    ((192, 256), (192, 256), (4, 2, 1), (2, 8)),
+)
+# Rows of a fragment, and positions of a step of the tensor cores.
+LANES = 16
 # Bytes of shared memory that tiles of 128 x 128 take: of halves three stages of 64 positions, padded, and the sum.
 _WIDE_SHARED = STAGES * (128 + 128) * (64 + 8) * 2 + 4 * 128 * 128
 
@@ -33,6 +48,8 @@ class GramPlan:
 
     ``order``: "along" where positions r follow each other in long runs, "rows" where there is one, "flat" where the
     entries of an l are copied as they lie, ``right`` positions each; ``vec_v`` and ``vec_u``: neighbours of a copy.
+    ``warps`` are those of a block down, across and along the sum, ``fragments`` rows in 16s and columns in 8s of a
+    warp, ``deep`` the positions of a stage.
     """
 
     rows: int
@@ -43,34 +60,14 @@ class GramPlan:
     right: int
     vec_v: int
     vec_u: int
+    warps: tuple[int, int, int]
+    fragments: tuple[int, int]
+    deep: int
 
     @property
     def capacities(self) -> tuple[int, int]:
         """Rows and columns of a block's tile."""
-        size = SIZES[self.stored]
-        most = max(_CAPACITIES[size]) if generation(self.arch).shared_per_block >= _WIDE_SHARED else 64
-        return _capacity(self.rows, size, most), _capacity(self.columns, size, most)
-
-    @property
-    def fragments(self) -> tuple[int, int]:
-        """Rows in 16s and columns in 8s of a warp."""
-        down, across = self.capacities
-        return min(32, down) // 16, min(32, across) // 8
-
-    @property
-    def warps(self) -> tuple[int, int, int]:
-        """Warps down, across and along the sum."""
-        (down, across), (rows, columns) = self.capacities, self.fragments
-        down, across = down // (16 * rows), across // (8 * columns)
-        if SIZES[self.stored] == 4:
-            is_wide = generation(self.arch).shared_per_block >= _WIDE_SHARED
-            return down, across, 4 if is_wide and down * across == 1 else 2 if down * across <= 9 else 1
-        return down, across, max(1, WARPS // (down * across))
-
-    @property
-    def deep(self) -> int:
-        """Positions of a stage."""
-        return max(32 if SIZES[self.stored] == 4 else 64, _STEP * self.warps[2])
+        return LANES * self.fragments[0] * self.warps[0], LANES // 2 * self.fragments[1] * self.warps[1]
 
     @property
     def threads(self) -> int:
@@ -128,6 +125,67 @@ class GramPlan:
         return f"gradient of {self.rows}x{self.columns} {self.stored} {self.order}, {copies}"
 
 
+@dataclass(frozen=True)
+class RegisterGramPlan:
+    """The same by additions, where a thread keeps all sums in registers: ``vec`` positions at a time.
+
+    ``order``: "along" where positions follow each other, else "rows", of which an access has ``vec_v`` or ``vec_u``
+    entries.
+    """
+
+    rows: int
+    columns: int
+    stored: str
+    arch: str
+    order: str
+    vec: int
+    vec_v: int
+    vec_u: int
+
+    threads = 256
+    tiles = 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor is to hold."""
+        return 2 if self.rows * self.columns + self.vec * (self.rows + self.columns) <= _TWO_BLOCKS else 1
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return 4 * self.threads // 32 * self.rows * self.columns
+
+    def chunks(self, count: int, right: int) -> int:
+        """Return how often a block reads for a sum over ``count`` x ``right``."""
+        return -(-count * right // (self.vec * self.threads))
+
+    def shares(self, count: int, right: int, resident: int) -> int:
+        """Return the shares of the sum for so many blocks that run at once."""
+        chunks = self.chunks(count, right)
+        return 1 if chunks <= ALONE else max(1, min(chunks // 2, resident))
+
+    def __str__(self) -> str:
+        copies = f"{self.vec} positions, accesses of {self.vec_v} and {self.vec_u}"
+        return f"gradient of {self.rows}x{self.columns} {self.stored} by additions {self.order}, {copies}"
+
+
+def _tile(rows: int, columns: int, stored: str, arch: str) -> tuple[tuple[int, int, int], tuple[int, int], int]:
+    """Return the warps of a block, the fragments of a warp and the positions of a stage."""
+    size, is_wide = SIZES[stored], generation(arch).shared_per_block >= _WIDE_SHARED
+    if size == 4 and is_wide:
+        for (least_rows, most_rows), (least, most), warps, fragments in _SPLIT_TILES:
+            if least_rows < rows <= most_rows and least < columns <= most:
+                return warps, fragments, 32
+    most = max(_CAPACITIES[size]) if is_wide else 64
+    high, wide = _capacity(rows, size, most), _capacity(columns, size, most)
+    fragments = min(32, high) // LANES, min(32, wide) // (LANES // 2)
+    down, across = high // (LANES * fragments[0]), wide // (LANES // 2 * fragments[1])
+    along = max(1, WARPS // (down * across))
+    if size == 4:
+        along = 4 if is_wide and down * across == 1 else 2 if down * across < 9 else 1
+    return (down, across, along), fragments, max(32 if size == 4 else 64, LANES * along)
+
+
 def _capacity(extent: int, size: int, most: int) -> int:
     """Return the extent of a tile, of which there are as few as can be."""
     own = -(-extent // -(-extent // most)) if size == 4 else min(extent, most)
@@ -135,19 +193,34 @@ def _capacity(extent: int, size: int, most: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> GramPlan | None:
+def gram(
+    rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str
+) -> GramPlan | RegisterGramPlan | None:
     """Return the plan of a gradient; None where the vendor's product is taken."""
     if stored not in SIZES or max(rows, columns) > WIDEST:
         return None
     size = SIZES[stored]
-    most = 16 // size if aligned else 1
+    if rows * columns <= REGISTER_ENTRIES[size]:
+        return register_gram(rows, columns, right, stored, aligned, arch)
+    most, tile = 16 // size if aligned else 1, _tile(rows, columns, stored, arch)
     if right >= RUN:
         vec = _width(right, most)
-        return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec)
+        return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec, *tile)
     vec_v, vec_u = (_width(length * right, most) for length in (rows, columns))
     if right == 1 and min(vec_v, vec_u) * size >= 4:
-        return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u)
-    return GramPlan(rows, columns, stored, arch, "flat", right, *((1, 1) if size == 4 else (vec_v, vec_u)))
+        return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u, *tile)
+    return GramPlan(rows, columns, stored, arch, "flat", right, *((1, 1) if size == 4 else (vec_v, vec_u)), *tile)
+
+
+def register_gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> RegisterGramPlan:
+    """Return the plan of a gradient of few entries."""
+    most = min(4, 16 // SIZES[stored]) if aligned else 1
+    if right == 1:
+        return RegisterGramPlan(rows, columns, stored, arch, "rows", 1, _width(rows, most), _width(columns, most))
+    while most > 1 and rows * columns + most * (rows + columns) > _TWO_BLOCKS:
+        most //= 2
+    vec = _width(right, most)
+    return RegisterGramPlan(rows, columns, stored, arch, "along", vec, vec, vec)
 
 
 def _width(length: int, most: int) -> int:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
-from .factor_gradient_plan import GramPlan, gram
+from .factor_gradient_plan import GramPlan, RegisterGramPlan, gram
 from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
@@ -79,7 +79,7 @@ def sum_seconds(
         found["mm"] = _mm_seconds(size, count * right, stored)
         return found
     parts = 2.0 * (SIZES["f32"] if is_wide else SIZES[stored]) * count * q * p / _MEMORY
-    deep, slower = max(right, _DEEP), _ODD if half and right % 8 else 1.2
+    deep, slower = max(right, _DEEP), _ODD if half and right % 8 else _ODD_ROWS if half and (q % 2 or p % 2) else 1.2
     area = _padded(q) * float(_padded(p))
     if half and is_wide:
         area, rate, slower = _tiled(q) * float(_tiled(p)), _WIDE_RATE, 2.0 if right % 2 else 1.2
@@ -93,14 +93,16 @@ def sum_seconds(
 _MEMORY = 4.8e12
 VENDOR_RATES = {"f16": 3e14, "bf16": 3e14, "f32": 2.3e13, "f64": 2e13}
 _DEEP = 32
-# Times as long as batched products of halves take whose runs are no whole vectors.
-_ODD = 8.0
+# Times as long as batched products of halves take whose runs are no whole vectors, or whose results have odd rows.
+_ODD, _ODD_ROWS = 8.0, 4.4
 # Copies' share of the memory's speed where up to _SHORT entries lie after an axis, and where more do; _THIN of it with
 # fewer than _THINNEST rows.
 _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
 # Seconds more, and times as long to multiply, that products of halves take whose rows are no whole vectors;
 # multiplications a second of batched ones whose results are in float32.
 _UNALIGNED, _SLOWER, _WIDE_RATE = 4e-6, 3.3, 7.5e13
+# Seconds more, and times as long as their bytes take, of rows of an odd number of halves.
+_ODD_START, _ODD_BYTES = 2e-5, 2.2
 
 
 def _padded(extent: int) -> int:
@@ -121,8 +123,11 @@ def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     high, wide = (_tiled(side) if is_half and side > 64 else max(64, _padded(side)) for side in size)
     work = float(positions) * high * wide / VENDOR_RATES[stored]
     is_unaligned = is_half and (q % 8 != 0 or p % 8 != 0)
+    is_odd = is_half and (q % 2 != 0 or p % 2 != 0)
+    memory *= _ODD_BYTES if is_odd else 1.0
     work *= _SLOWER if is_unaligned else 1.0
-    return 5e-6 + _UNALIGNED * is_unaligned + min(7e-6, positions * 2.5e-10) + max(memory, work)
+    start = 5e-6 + (_ODD_START if is_odd else _UNALIGNED * is_unaligned)
+    return start + min(7e-6, positions * 2.5e-10) + max(memory, work)
 
 
 @dataclass(frozen=True)
@@ -142,8 +147,11 @@ class _KernelRates:
     moved: float
 
 
-# Times as long as products of float32 take where the only block of a multiprocessor has fewer threads.
-_ALONE, _THREADS = 2.2, 512
+# Times as long as products of float32 take where the only block of a multiprocessor has fewer threads, whose warps have
+# tiles of so many columns in 8s, and more.
+_ALONE, _THREADS, _SHORT_TILES = (2.2, 1.3), 512, 4
+# Additions a second of sums that threads keep.
+_ADDITIONS = 1.7e13
 # Fitted to 54 random sums on one H200, within 14 % (root mean square; decision 0043);
 # those of float32 to 29 sums.
 _KERNEL = {
@@ -152,9 +160,14 @@ _KERNEL = {
 }
 
 
-def _kernel_seconds(chosen: GramPlan, count: int, right: int, limits: DeviceLimits) -> float:
+def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int, limits: DeviceLimits) -> float:
     """Return our kernel's sum: what the stages of a multiprocessor take one after the other."""
-    rates, (down, across) = _KERNEL[SIZES[chosen.stored]], chosen.capacities
+    rates = _KERNEL[SIZES[chosen.stored]]
+    if isinstance(chosen, RegisterGramPlan):
+        moved = float(SIZES[chosen.stored]) * count * right * (chosen.rows + chosen.columns) / _MEMORY
+        added = float(count) * right * chosen.rows * chosen.columns / _ADDITIONS
+        return rates.start + rates.added + max(1.25 * moved, added)
+    down, across = chosen.capacities
     shares = chosen.shares(count, right, chosen.blocks * limits.sm_count)
     stages = -(-chosen.chunks(count, right) // shares) * -(-shares * chosen.tiles // limits.sm_count)
     if chosen.order == "flat":
@@ -164,7 +177,7 @@ def _kernel_seconds(chosen: GramPlan, count: int, right: int, limits: DeviceLimi
     numbers = positions * (down + across)
     products = math.prod(chosen.capacities) * chosen.deep * rates.product
     if SIZES[chosen.stored] == 4 and chosen.blocks == 1 and chosen.threads < _THREADS:
-        products *= _ALONE
+        products *= _ALONE[chosen.fragments[1] > _SHORT_TILES]
     seconds = rates.stage + copies * rates.copy + products
     if chosen.order == "flat":
         seconds += numbers * rates.apart

@@ -16,7 +16,7 @@ from ...torch_ops.dtypes import NAMES
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
 from .cuda_entry import is_early
-from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, gram
+from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, sum_seconds
 from .gradient_plan import THREADS, BackPlan, Groups, back, seconds
 from .modes import Mode
@@ -225,7 +225,7 @@ def bind_sum(
 
 
 def _summing(
-    chosen: GramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool
+    chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     sizes, early = (chosen.threads, chosen.shared), is_early(chosen.arch)
     kernel = loaded(

@@ -1,6 +1,6 @@
 // Lines of a Kronecker product of float64 on tensor cores, and their factors, as in kron_fibers.cuh but never rounded.
 #pragma once
-#include "kron_fibers.cuh"
+#include "kron_products.cuh"
 
 namespace km {
 

@@ -189,11 +189,14 @@ struct KronFragments {
             for (int h = 0; h < 2; ++h) {
                 const H* own = from + at(16 * tile + 8 * h + kron_row(lane)) + lane % 4 * 4;
                 back[tile][2 * h] = back[tile][2 * h + 1] = 1.0f;
+                // Both words of a load lie beside each other, where an operand has others between them: a sum with 0 moves them once,
+                // which would be done before every product otherwise.
+                const unsigned none = blockDim.y - 1;
 #pragma unroll
                 for (int s = 0; s < DEEP; ++s) {
                     const uint2 pack = *(const uint2*)(own + 16 * s);
-                    high[tile][s][h] = pack.x;
-                    high[tile][s][2 + h] = pack.y;
+                    high[tile][s][h] = pack.x + none;
+                    high[tile][s][2 + h] = pack.y + none;
                 }
             }
         }
@@ -309,113 +312,5 @@ struct KronFragments {
         }
     }
 };
-
-template <int DEEP, int PRODUCTS>
-struct KronSums {
-    // Few products share an accumulator, the small ones first.
-    static constexpr bool JOINT = PRODUCTS > 1 && DEEP <= 2;
-    float small[4], large[4], total[4];
-    KM_DEVICE void clear() {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) small[i] = large[i] = total[i] = 0.0f;
-    }
-    KM_DEVICE void flush() {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) total[i] += large[i], large[i] = 0.0f;
-    }
-    KM_DEVICE float value(int i) const {
-        const float own = DEEP > 4 ? total[i] + large[i] : large[i];
-        return PRODUCTS > 1 && !JOINT ? own + small[i] : own;
-    }
-};
-
-// Products of 16 rows of the factor, which begin at `factor`, with all lines: the small ones first in one accumulator.
-template <class B, class F, int TILES, class Sums>
-KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronFragments<B, F, TILES, float>& x, const unsigned* factor, int lane) {
-    uint4 f[F::DEEP][2];
-#pragma unroll
-    for (int i = 0; i < 2 * F::DEEP; ++i) f[i / 2][i % 2] = *(const uint4*)(factor + i / 2 * F::WIDE * F::BLOCK + i % 2 * 128 + lane * 4);
-#pragma unroll
-    for (int i = 0; i < 3 * F::DEEP; ++i) {
-        const int kind = i / F::DEEP, s = i % F::DEEP;
-#pragma unroll
-        for (int j = 0; j < 2 * TILES; ++j) {
-            const int tile = j / 2, n = j % 2;
-            const unsigned(&own)[4] = kind == 0 ? x.low[tile][s] : x.high[tile][s];
-            const uint4 a = f[s][F::LAST ? n : kind == 1];
-            if constexpr (F::LAST) {
-                ptx::mma_m16n8k16<typename B::H>(sum[tile][n].large, own, kind == 1 ? a.z : a.x, kind == 1 ? a.w : a.y);
-            } else {
-                const unsigned rows[4] = {a.x, a.y, a.z, a.w};
-                ptx::mma_m16n8k16<typename B::H>(sum[tile][n].large, rows, own[2 * n], own[2 * n + 1]);
-            }
-        }
-    }
-}
-// The same, with accumulators of their own for small products, if there are any.
-template <class B, class F, int TILES, class Sums>
-KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronFragments<B, F, TILES, float>& x, const unsigned* factor, int lane) {
-    typedef typename B::H H;
-    constexpr int PRODUCTS = B::PRODUCTS;
-#pragma unroll
-    for (int s = 0; s < F::DEEP; ++s) {
-        const unsigned* at = factor + s * F::WIDE * F::BLOCK + lane * 4;
-        const uint4 a = *(const uint4*)at, b = PRODUCTS > 1 ? *(const uint4*)(at + 128) : a;
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                auto& own = sum[tile][n];
-                if constexpr (F::LAST) {
-                    const uint4 f = n == 0 ? a : b;
-                    if constexpr (PRODUCTS > 1) {
-                        ptx::mma_m16n8k16<H>(own.small, x.low[tile][s], f.x, f.y);
-                        ptx::mma_m16n8k16<H>(own.small, x.high[tile][s], f.z, f.w);
-                        ptx::mma_m16n8k16<H>(own.large, x.high[tile][s], f.x, f.y);
-                    } else {
-                        ptx::mma_m16n8k16<H>(own.large, x.high[tile][s], n == 0 ? a.x : a.z, n == 0 ? a.y : a.w);
-                    }
-                } else {
-                    const unsigned high[4] = {a.x, a.y, a.z, a.w}, low[4] = {b.x, b.y, b.z, b.w};
-                    if constexpr (PRODUCTS > 1) {
-                        ptx::mma_m16n8k16<H>(own.small, high, x.low[tile][s][2 * n], x.low[tile][s][2 * n + 1]);
-                        ptx::mma_m16n8k16<H>(own.small, low, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
-                    }
-                    ptx::mma_m16n8k16<H>(own.large, high, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
-                }
-                if (s % 4 == 3 && s + 1 < F::DEEP) own.flush();
-            }
-        }
-    }
-}
-
-// The factor on all lines, times `back`: give(w, tile, h, n, values) gets four neighbours of the result. For rows they are
-// entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on;
-// n is 0.
-template <class B, class F, int TILES, class Give>
-KM_DEVICE void kron_multiply(const KronFragments<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {
-    typedef KronSums<F::DEEP, B::PRODUCTS> Sums;
-#pragma unroll B::UNROLL
-    for (int w = 0; w < F::WIDE; ++w) {
-        Sums sum[TILES][2];
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) sum[tile][0].clear(), sum[tile][1].clear();
-        if constexpr (Sums::JOINT) kron_products_joint<B, F, TILES>(sum, x, factor + w * F::BLOCK, lane);
-        else kron_products_apart<B, F, TILES>(sum, x, factor + w * F::BLOCK, lane);
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                float value[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int n = F::LAST ? i / 2 : i % 2, r = F::LAST ? 2 * h + i % 2 : 2 * h + i / 2;
-                    value[i] = sum[tile][n].value(r) * (back * x.back[tile][F::LAST ? 2 * h : i]);
-                }
-                give(w, tile, h, 0, value);
-            }
-        }
-    }
-}
 
 }  // namespace km

@@ -109,13 +109,35 @@ KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share&
     }
 }
 
-template <class B, class Share, class C, class Args>
-KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const KronCoord& p, const Share& share) {
+// Starts the copies of the first AHEAD entries of a tile, which lie beside each other, and asks for the others.
+template <class B, class Args>
+KM_DEVICE void kron_fetch_ahead(typename B::T* ahead, const Args& g, const KronCoord& p) {
     typedef typename B::T T;
+    constexpr int VEC = 16 / sizeof(T);
+    const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
+#pragma unroll 4
+    for (int n = threadIdx.x * VEC; n < B::AHEAD; n += B::THREADS * VEC) ptx::cp_async<16>(shared_address(ahead + n), from + n);
+    ptx::cp_async_commit_group();
+    constexpr int REQUEST = 128 / sizeof(T);
+    for (int n = B::AHEAD + threadIdx.x * REQUEST; n < B::RUN_IN; n += B::THREADS * REQUEST) ptx::prefetch_global_l2(from + n);
+}
+
+// The first AHEAD entries of the tile are in shared memory already.
+template <class B, class Share, class C, class Args>
+KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const typename B::T* ahead, const Args& g, const KronCoord& p, const Share& share) {
+    typedef typename B::T T;
+    constexpr int PREFETCHED = B::AHEAD / Share::RIGHT;
     const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
     Pack<T, Share::ALONG> staged[Share::VALUES / Share::ALONG];
 #pragma unroll
-    for (int fiber = 0; fiber < Share::VALUES / Share::ALONG; ++fiber) {
+    for (int i = 0; i < Share::VALUES / Share::ALONG; ++i) {
+        // Those in memory first, which take longer.
+        constexpr int COUNT = Share::VALUES / Share::ALONG;
+        const int fiber = (i + PREFETCHED) % COUNT;
+        if (fiber < PREFETCHED) {
+            staged[fiber] = *(const Pack<T, Share::ALONG>*)(ahead + share.first() + Share::step(fiber));
+            continue;
+        }
         const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(fiber));
         if (e.is_inside(g, p)) staged[fiber] = load_pack<T, Share::ALONG>(from + e.template offset<(B::VEC_IN > 1)>(g.x_stride));
         else staged[fiber] = Pack<T, Share::ALONG>{};
@@ -141,12 +163,12 @@ KM_DEVICE void kron_store_global(const Args& g, const KronCoord& p, const C (&v)
 
 // One phase: FIRST reads from global memory, LAST writes there.
 template <class B, class Share, bool FIRST, bool LAST, class C, class Args, class Apply>
-KM_DEVICE void kron_phase(C* s, const Args& g, const KronCoord& p, const Apply& apply) {
+KM_DEVICE void kron_phase(C* s, const typename B::T* ahead, const Args& g, const KronCoord& p, const Apply& apply) {
 #pragma unroll 1
     for (int n = threadIdx.x; n < Share::COUNT; n += B::THREADS) {
         const Share share(n);
         C v[Share::VALUES];
-        if (FIRST) kron_load_global<B, Share>(v, g, p, share);
+        if (FIRST) kron_load_global<B, Share>(v, ahead, g, p, share);
         else kron_load_shared<B, Share>(v, s, share);
         apply(v);
         if (LAST) kron_store_global<B, Share>(g, p, v, share);
@@ -154,10 +176,14 @@ KM_DEVICE void kron_phase(C* s, const Args& g, const KronCoord& p, const Apply& 
     }
 }
 
-// Bytes of shared memory: the factors, then a tile with its gaps.
+// Words of shared memory of the factors and of a tile with its gaps, behind which lies what is copied ahead; bytes of all.
+template <class B>
+__device__ constexpr int kron_fma_words() {
+    return B::FACTOR_WORDS + (B::TILED ? B::tile_offset(B::ITEMS * B::RUN * B::RIGHT) : 0);
+}
 template <class B>
 __device__ constexpr int kron_fma_shared_bytes() {
-    return (int)sizeof(typename B::C) * (B::FACTOR_WORDS + (B::TILED ? B::tile_offset(B::ITEMS * B::RUN * B::RIGHT) : 0));
+    return (int)sizeof(typename B::C) * kron_fma_words<B>() + (int)sizeof(typename B::T) * B::AHEAD;
 }
 
 // The pass: B::factors puts the factors into shared memory, B::phases does the work.
@@ -167,8 +193,10 @@ KM_DEVICE void kron_fma(const Args& g) {
     extern __shared__ __align__(1024) unsigned char raw[];
     C* factors = (C*)raw;
     C* s = factors + B::FACTOR_WORDS;
+    typename B::T* ahead = (typename B::T*)(factors + kron_fma_words<B>());
     const i64 tiles = kron_tiles<B::ITEMS, B::RIGHT>(g);
     i64 last = -1;
+    if (B::AHEAD && blockIdx.x < tiles) kron_fetch_ahead<B>(ahead, g, kron_coord<B::ITEMS, B::RIGHT>(g, blockIdx.x));
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
         const KronCoord p = kron_coord<B::ITEMS, B::RIGHT>(g, t);
@@ -177,13 +205,21 @@ KM_DEVICE void kron_fma(const Args& g) {
             __syncthreads();
             B::factors(factors, g, p);
             last = entry;
-            if (B::DIRECT_IN) __syncthreads();
+            if (B::DIRECT_IN && !B::AHEAD) __syncthreads();
+        }
+        if (B::AHEAD) {
+            ptx::cp_async_wait_all();
+            __syncthreads();
         }
         if (!B::DIRECT_IN) {
             kron_read<B>(s, g, p);
             __syncthreads();
         }
-        B::phases(s, factors, g, p);
+        // The next tile is copied as soon as the first phase has taken what is there.
+        const auto next = [&]() {
+            if (B::AHEAD && t + gridDim.x < tiles) kron_fetch_ahead<B>(ahead, g, kron_coord<B::ITEMS, B::RIGHT>(g, t + gridDim.x));
+        };
+        B::phases(s, factors, ahead, g, p, next);
         if (!B::DIRECT_OUT) kron_write<B>(s, g, p);
         __syncthreads();
     }

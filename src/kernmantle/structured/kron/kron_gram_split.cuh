@@ -39,18 +39,12 @@ struct GramSplit {
             const int at = threadIdx.x + n * THREADS;
             if (COUNT % THREADS && at >= COUNT) break;
             uint2 high, rest;
-            split_rest(high.x, rest.x, staged[n].v[0] * own.scale, staged[n].v[1] * own.scale);
-            split_rest(high.y, rest.y, staged[n].v[2] * own.scale, staged[n].v[3] * own.scale);
+            split_f16x2(high.x, rest.x, staged[n].v[0], staged[n].v[1], own.scale);
+            split_f16x2(high.y, rest.y, staged[n].v[2], staged[n].v[3], own.scale);
             uint2* target = (uint2*)(to + at / (WIDTH / 4) * Halves::PITCH + at % (WIDTH / 4) * 4);
             target[0] = high;
             target[Halves::SIZE / 4] = rest;
         }
-    }
-    // Two numbers as halves and what is left of them times 2^11.
-    static KM_DEVICE void split_rest(unsigned& high, unsigned& rest, float a, float b) {
-        high = ptx::pack_f16x2(a, b);
-        const float2 rounded = ptx::unpack_f16x2(high);
-        rest = ptx::pack_f16x2((a - rounded.x) * 2048.0f, (b - rounded.y) * 2048.0f);
     }
 };
 
@@ -90,10 +84,6 @@ struct KronGramSplit {
 #pragma unroll
             for (int term = 0; term < 3 * STEPS; ++term) {
                 const int kind = term / STEPS, s = term % STEPS;
-                if (term == 2 * STEPS) {
-#pragma unroll
-                    for (int i = 0; i < MQ * 8; ++i) out[i / 8][i / 4 % 2][i % 4] *= 1.0f / 2048;
-                }
 #pragma unroll
                 for (int m = 0; m < MQ; ++m)
 #pragma unroll

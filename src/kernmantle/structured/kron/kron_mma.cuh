@@ -86,16 +86,17 @@ struct KronOutput {
 // Bytes of shared memory: the factors, the stages of each warp, the tiles between phases, and rows of the result of each warp.
 template <class B>
 __device__ constexpr int kron_mma_shared_bytes() {
-    constexpr int PIPELINED = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::C);
+    constexpr int PIPELINED = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::S);
     return 4 * B::FACTOR_WORDS + PIPELINED + TILES + B::WARPS * B::OUT_STAGE * (int)sizeof(typename B::T);
 }
 
-// A pass. Its Body B has the types T of arrays, H of operands and C of sums, the first phase and a function for the later ones,
+// A pass. Its Body B has the types T of arrays, H of operands, C of sums and S of what lies between phases, the first phase and a function for the later ones,
 // and GROUP, the number of warps that share a tile between phases.
 template <class B, class Args>
 struct KronMma {
     typedef typename B::T T;
     typedef typename B::C C;
+    typedef typename B::S S;
     typedef typename B::First First;
     typedef KronTileScheduler<B::ITEMS, B::RIGHT> Scheduler;
     typedef CopyPipeline<B::STAGES> Pipeline;
@@ -107,15 +108,17 @@ struct KronMma {
     // Whether rows begin anywhere: they are copied with what fills 16 bytes at either end, and a stage ends with where they begin.
     static constexpr bool SHIFTED = sizeof(T) == 2 && B::COPY == 2;
     static constexpr int CHUNKS = ((ROWS ? First::F::COLUMNS : B::RIGHT) + 14) / 8;
-    static_assert(!SHIFTED || B::PITCH == 8 * CHUNKS, "rows and what is copied with them");
+    static_assert(!SHIFTED || B::PITCH == 8 * (CHUNKS + (CHUNKS % 2 == 0)), "rows and what is copied with them, in different banks");
     // Whether a stage is swizzled so that lanes that are served together read different banks; else its rows are padded for that.
     static constexpr bool SWIZZLED = sizeof(T) == 4 && B::PITCH % 16 == 0;
 
     // Index in a stage of an entry of one of its rows.
     static __device__ __forceinline__ int spot(int row, int along) {
         if (!SWIZZLED) return row * B::PITCH + along;
-        return ROWS ? (row * B::PITCH + along) ^ row / 2 % 2 * 16 : row * B::PITCH + (along ^ row % 4 * 8);
+        return ROWS ? (row * B::PITCH + along) ^ row / 2 % 2 * 16 : row * B::PITCH + (along ^ swizzle_of(row));
     }
+    // By how much entries along a row of columns have changed places: of 16 only halves can.
+    static __device__ __forceinline__ int swizzle_of(int row) { return B::PITCH == 16 ? row / 2 % 2 * 8 : row % 4 * 8; }
 
     // Where the row of that number begins in memory, and how many of its entries are there.
     static __device__ __forceinline__ int row_of(const Args& g, const T*& from, int unit, int row, int items, int right) {
@@ -299,10 +302,10 @@ struct KronMma {
 
     // Multiplies a unit of an earlier phase and stores the result in the tile of the next one.
     template <class Phase, class Fragments>
-    static __device__ __forceinline__ void store_smem(const Fragments& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
+    static __device__ __forceinline__ void store_smem(const Fragments& x, S* tile, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST;
         constexpr int FIBERS = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
-        C* to[FIBERS];
+        S* to[FIBERS];
         // By how much columns have changed places: by the row of the lane or by that of the line.
         const int swizzle = Phase::ROW_SWIZZLED ? kron_row(lane) % 4 * 8 : 0;
 #pragma unroll
@@ -312,18 +315,18 @@ struct KronMma {
             to[i] = fiber < Phase::FIBERS ? tile + Phase::tile_offset(fiber) + along : nullptr;
         }
         kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, int n, const C (&value)[LANE_WIDTH]) {
-            C* at = to[LAST ? 2 * own + h : own];
+            S* at = to[LAST ? 2 * own + h : own];
             if (Phase::FIBERS % (EACH * FIBERS) && at == nullptr) return;
             if (!LAST && Phase::F::ROWS % 16 && 16 * w + 8 * h + kron_row(lane) >= Phase::F::ROWS) return;
-            Pack<C, LANE_WIDTH> pack;
+            Pack<S, LANE_WIDTH> pack;
 #pragma unroll
-            for (int i = 0; i < LANE_WIDTH; ++i) pack.v[i] = value[i];
-            *(Pack<C, LANE_WIDTH>*)(at + (LAST ? (16 * w + LANE_WIDTH * (lane % 4)) ^ swizzle : (16 * w + 8 * h) * Phase::PITCH) + 8 * n) = pack;
+            for (int i = 0; i < LANE_WIDTH; ++i) pack.v[i] = Store<S>::from(value[i]);
+            *(Pack<S, LANE_WIDTH>*)(at + (LAST ? (16 * w + LANE_WIDTH * (lane % 4)) ^ swizzle : (16 * w + 8 * h) * Phase::PITCH) + 8 * n) = pack;
         });
     }
 
     template <class Phase, class Fragments>
-    static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
+    static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, S* tile, const unsigned* factors, const C* backs, int unit, int lane) {
         if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST) store_last<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL && B::COALESCED) store_rows<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
@@ -331,7 +334,7 @@ struct KronMma {
     }
 
     template <class Phase>
-    static __device__ __forceinline__ void later(const Args& g, const Scheduler& p, C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
+    static __device__ __forceinline__ void later(const Args& g, const Scheduler& p, S* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
         if (Phase::LOCAL) __syncwarp();
         else wait_for_group(group);
 #pragma unroll 1
@@ -356,7 +359,7 @@ struct KronMma {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / B::GROUP, own = warp % B::GROUP;
         T* const all_stages = (T*)(factors + B::FACTOR_WORDS);
         T* stages = all_stages + warp * B::STAGES * B::STAGE;
-        C* tile = (C*)(all_stages + B::WARPS * B::STAGES * B::STAGE) + group * B::TILE;
+        S* tile = (S*)(all_stages + B::WARPS * B::STAGES * B::STAGE) + group * B::TILE;
         if (ROWS && !SHIFTED && First::F::COLUMNS % 16) {
             for (int i = lane; i < B::STAGES * B::STAGE; i += 32) stages[i] = T{};
             __syncwarp();
@@ -399,7 +402,7 @@ struct KronMma {
                 if constexpr (SHIFTED && ROWS) x.template read_shifted_rows<B::PITCH>(stage, shifts, lane);
                 else if constexpr (SHIFTED) x.template read_shifted_columns<B::PITCH>(stage, shifts, lane);
                 else if constexpr (ROWS) x.template read_rows<SWIZZLED>(stage, [&](int row) { return (SWIZZLED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
-                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (SWIZZLED ? lane % 4 * 8 : 0); }, lane);
+                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (SWIZZLED ? swizzle_of(lane % 4) : 0); }, lane);
                 __syncwarp();
                 prefetch();
                 used.advance();

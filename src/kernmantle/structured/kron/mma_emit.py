@@ -124,7 +124,7 @@ def emit(plan: MmaPlan) -> str:
     text += [
         "struct Body {",
         f"    typedef {SCALARS[plan.stored]} T;\n    typedef {SCALARS[plan.tensor.half]} H;",
-        f"    typedef {SCALARS[plan.compute]} C;",
+        f"    typedef {SCALARS[plan.compute]} C;\n    typedef {SCALARS[plan.between]} S;",
         f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
         f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
@@ -134,7 +134,7 @@ def emit(plan: MmaPlan) -> str:
         *_prepare(plan),
         "    }",
         "    static __device__ __forceinline__ void later(const Args& g, const km::KronTileScheduler<ITEMS, RIGHT>& p,",
-        "            C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {",
+        "            S* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {",
         *later,
         "    }",
         "};",

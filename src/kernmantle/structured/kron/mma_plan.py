@@ -19,12 +19,15 @@ WIDEST_DOUBLE, WIDEST_SPLIT = 64, 192
 LANES = 16
 # Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
 LONGEST_SWIZZLED = 64
+# Of lines of more entries 16 beside each other change places too, so that more warps fit.
+WIDEST_PADDED = 128
 # With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
 # the other take 3.4 (320 * 128 * 128 columns, H200).
 LEAST, LEAST_WIDE, WIDE = 4, 8, 96
-# Factors are multiplied out up to this size; a phase costs as much as so many entries of a line.
-JOINED, PHASE = 64, 48
-WARPS = (16, 12, 8, 4, 2, 1)
+# Factors are multiplied out up to this size, by three products and by one; a phase costs as much as so many entries of
+# a line, and one of a factor too small for tensor cores as so many more.
+JOINED_DOUBLE, JOINED_SPLIT, JOINED, PHASE, PADDED = 64, 96, 128, 48, 64
+WARPS = (16, 12, 8, 6, 4, 2, 1)
 # Share of the time that a multiprocessor is busy on average, if it is to be: 1024 tiles of 64 x 64 take 31 us six at a
 # time on each of 132 (H200), 27 four at a time.
 EVEN = 0.8
@@ -59,6 +62,11 @@ class Tensor:
     def widest(self) -> int:
         """Rows or columns of the largest factor that pays."""
         return WIDEST_DOUBLE if self.half == "f64" else WIDEST_SPLIT if self.products > 1 else WIDEST
+
+    @property
+    def joined(self) -> int:
+        """Rows or columns of the largest product of small factors that pays."""
+        return JOINED_DOUBLE if self.half == "f64" else JOINED_SPLIT if self.products > 1 else JOINED
 
     def __str__(self) -> str:
         if self.half == "f64":
@@ -132,6 +140,11 @@ class MmaPlan:
         """Type of sums."""
         return "f64" if self.stored == "f64" else "f32"
 
+    @property
+    def between(self) -> str:
+        """Type of what lies between phases: halves are rounded for the next factor anyway."""
+        return self.stored if SIZES[self.stored] == 2 else self.compute
+
     @cached_property
     def phases(self) -> tuple[MmaPhase, ...]:
         """From the last axis to the first."""
@@ -153,7 +166,7 @@ class MmaPlan:
     @cached_property
     def strides(self) -> dict[int, int]:
         """Strides in the tile of every axis, of the items (-1) and of what lies to the right."""
-        modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.compute]
+        modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.between]
         found = {count: 1} if self.right > 1 else {count: 1, count - 1: 1}
         wide = self.right if self.right > 1 else _up(modes[-1].rows)
         stride = _odd(wide, size) if self.swizzled_axis is None else wide
@@ -178,10 +191,13 @@ class MmaPlan:
     def pitch(self) -> int:
         """Entries from line to line, or along a column, in a stage of the ring."""
         if self.is_shifted:
-            return ((self.run.modes[-1].columns if self.right == 1 else self.right) + 14) // 8 * 8
+            chunks = ((self.run.modes[-1].columns if self.right == 1 else self.right) + 14) // 8
+            return 8 * (chunks + (chunks % 2 == 0))
         wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
         swizzled_axis = self.stored == "f32" and self.run.modes[-1].columns <= LONGEST_SWIZZLED
         if swizzled_axis and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
+            return wide
+        if self.stored == "f32" and self.right == LANES and self.run.modes[-1].columns > WIDEST_PADDED:
             return wide
         if SIZES[self.stored] >= 4:
             return _odd(wide, SIZES[self.stored])
@@ -233,7 +249,7 @@ class MmaPlan:
     def shared(self) -> int:
         """Bytes of shared memory."""
         factors = sum(4 * self.words(mode) for mode in self.run.modes)
-        tiles = self.warps // self.group * SIZES[self.compute] * self.tile
+        tiles = self.warps // self.group * SIZES[self.between] * self.tile
         own = self.stages * self.stage + self.out_stage
         return factors + tiles + self.warps * own * SIZES[self.stored]
 
@@ -283,6 +299,7 @@ def _registers(phase: MmaPhase, tensor: Tensor) -> int:
     split = 2 if tensor.products > 1 else 1
     sums = (1 if deep <= 2 else split) + (deep > 4)
     ragged = RAGGED_REGISTERS * (phase.mode.columns % LANES > 0)
+    ragged *= 4 if phase.last and split > 1 and deep > 4 and phase.tiles > 1 else 1
     moved = 4 * deep * (deep > LONG and phase.tiles > 1)
     return OWN_REGISTERS + ragged + moved + phase.tiles * (4 * deep * split + 8 * sums)
 
@@ -318,8 +335,8 @@ def suits(mode: Mode, widest: int = WIDEST) -> bool:
 
 
 def takes(mode: Mode, tensor: Tensor) -> bool:
-    """Return whether there is a kernel for a factor: also for a few rows or columns beside many, which are padded."""
-    is_narrow = tensor.half != "f64" and LANES <= max(mode.columns, mode.rows) <= tensor.widest
+    """Return whether there is a kernel for a factor: also for a few rows or columns, which are padded."""
+    is_narrow = tensor.half != "f64" and max(mode.columns, mode.rows) <= tensor.widest
     return suits(mode, tensor.widest) or (is_narrow and min(mode.columns, mode.rows) > 1)
 
 
@@ -331,12 +348,12 @@ class Joined:
     indices: tuple[int, ...]
 
 
-def joined(modes: Sequence[Mode]) -> list[Joined]:
+def joined(modes: Sequence[Mode], tensor: Tensor) -> list[Joined]:
     """Return the axes with small neighbours joined so that the tensor cores have least to do."""
     costs: list[float] = [0.0]
     begins: list[int] = [0]
     for stop in range(1, len(modes) + 1):
-        found = [(costs[first] + _cost(modes[first:stop]), first) for first in reversed(range(stop))]
+        found = [(costs[first] + _cost(modes[first:stop], tensor.joined), first) for first in reversed(range(stop))]
         best = min(found)
         costs.append(best[0])
         begins.append(best[1])
@@ -350,15 +367,15 @@ def joined(modes: Sequence[Mode]) -> list[Joined]:
     return groups[::-1]
 
 
-def _cost(modes: Sequence[Mode]) -> float:
+def _cost(modes: Sequence[Mode], most: int) -> float:
     """Work for every entry of a factor of these, and what a phase costs beside; one alone is always there."""
     columns, rows = math.prod(mode.columns for mode in modes), math.prod(mode.rows for mode in modes)
     whole = Mode(columns, rows, 0)
     if len(modes) > 1:
         has_identity = any(mode.factor is None for mode in modes)
-        if has_identity or not suits(whole) or max(columns, rows) > JOINED:
+        if has_identity or not suits(whole) or max(columns, rows) > most:
             return math.inf
-    return PHASE + max(_up(columns), _up(rows)) + (0 if suits(whole) else JOINED)
+    return PHASE + max(_up(columns), _up(rows)) + (0 if suits(whole) else PADDED)
 
 
 @lru_cache(maxsize=4096)

@@ -290,6 +290,27 @@ class Prepared:
                 saved.append(into)
 
 
+@dataclass(frozen=True)
+class ByCapture:
+    """Kernels of eager calls, which take the host least, and those of a CUDA graph that is being captured."""
+
+    eager: Prepared
+    captured: Prepared
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Those of eager calls."""
+        return self.eager.stages
+
+    def __call__(
+        self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
+        numbers: Numbers, saved: list[torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """Write the product to ``out``; with ``saved``, which takes what lies between the passes, as an eager call."""
+        own = self.captured if saved is None and torch.cuda.is_current_stream_capturing() else self.eager
+        own(x, factors, y, out, numbers, saved)
+
+
 def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:
     """Return the passes as prepared kernels; None where one needs a copy."""
     stages: list[Stage] = []

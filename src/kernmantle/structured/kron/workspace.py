@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from typing import Literal
@@ -142,7 +142,8 @@ def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str)
         return plan.passes, f"llvm: {plan}"
     gpu = import_module(".cuda", __package__)
     plan, _ = gpu.planned_for(_limits(device), modes, arrays, options)
-    return plan.passes, f"cuda: {plan}"
+    passes = plan.eager or plan.passes
+    return passes, f"cuda: {replace(plan, passes=passes)}"
 
 
 def _limits(device: str) -> object:

@@ -66,6 +66,27 @@ def test_products_agree_with_float64(m: int, n: int, k: int, width: int) -> None
     assert " columns, " in info.route
 
 
+@pytest.mark.parametrize(("k", "width"), [(20, 24), (50, 64), (33, 128)])
+@pytest.mark.parametrize("kind", ["itself", "twins", "far", "offset"])
+@pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
+def test_powers_with_and_without_lost_digits(times: float, kind: str, k: int, width: int) -> None:
+    x, y, v, h = normal(1000, k), normal(3000, k, seed=1), normal(3000, width, seed=2), times * math.sqrt(k)
+    if kind == "itself":
+        x = y[:1000]
+    elif kind == "twins":
+        x = y[:1000] + 1e-3 * x
+    elif kind == "far":
+        x[::50] *= 2.5
+        y[300:2000:500] *= 2.5
+    else:
+        x, y = x + 100, y + 100
+    kernel, entries = km.Gaussian(h), (-squared(x, y) / (2 * h * h)).exp()
+    found = kernel.matmul(x, y, v)
+    assert share(found, entries, v) < 4e-6
+    assert (found - entries @ v.double()).norm() < 1e-6 * (entries**2 @ v.double() ** 2).sqrt().norm()
+    assert " columns, " in kernel.info
+
+
 @pytest.mark.parametrize(("m", "n", "k", "width"), DEEP)
 def test_products_of_deep_points_agree_with_float64(m: int, n: int, k: int, width: int) -> None:
     x, y, v, h = normal(m, k), normal(n, k, seed=1), normal(n, width, seed=2), math.sqrt(k)

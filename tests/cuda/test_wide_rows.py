@@ -76,6 +76,35 @@ def test_other_operands_and_layouts() -> None:
     assert share(km.Gaussian(h).matmul(x, y, v), (-squared(x, y) / 4.5).exp(), v) < 1e-6
 
 
+@pytest.mark.parametrize(("k", "width"), [(3, 40), (1, 16), (8, 9)])
+@pytest.mark.parametrize("kind", ["far rows", "far columns", "lonely rows", "itself", "offset", "narrow", "broad"])
+def test_powers_of_points_of_all_kinds(kind: str, k: int, width: int) -> None:
+    x, y, v, h = normal(1000, k), normal(3000, k, seed=1), normal(3000, width, seed=2), 1.3 * math.sqrt(k)
+    if kind == "far rows":
+        x[::70] *= 3
+    elif kind == "far columns":
+        y[200:2000:300] *= 20
+    elif kind == "lonely rows":  # whose entries are all small
+        x[300:310] = 4.0
+    elif kind == "itself":
+        x = y[:1000].clone()
+    elif kind == "offset":
+        x, y = x + 30, y + 30
+    else:
+        h *= 0.2 if kind == "narrow" else 30
+    kernel, entries = km.Gaussian(h), (-squared(x, y) / (2 * h * h)).exp()
+    found = kernel.matmul(x, y, v)
+    assert share(found, entries, v) < 4e-6
+    assert (found - entries @ v.double()).norm() < 1e-6 * (entries**2 @ v.double() ** 2).sqrt().norm()
+    assert " wide, " in kernel.info
+    y[7, 0] = math.nan
+    assert kernel.matmul(x, y, v).isnan().all()
+    y[7, 0], x[5, 0] = 0.5, math.nan
+    found = kernel.matmul(x, y, v)
+    assert found[5].isnan().all()
+    assert torch.isfinite(found[6:]).all()
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_stays_so(value: float) -> None:
     x, y, v = normal(400, 3), normal(900, 3, seed=1), normal(900, 20, seed=2)

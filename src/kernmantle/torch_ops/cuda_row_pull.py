@@ -34,7 +34,7 @@ _LEAST_NUMBERS, _MOST_WIDTH = 16, 96
 """Fewest numbers a point and most columns of a product for which they are."""
 _LARGEST_PRODUCT = 1 << 26
 """Most numbers of what is multiplied and of the product: 256 MB."""
-_SKETCHES, _CANCELLATION = 4, 4.0
+_SKETCHES, _CANCELLATION = 3, 6.0
 """Products with random signs, and how much larger the parts may be than their difference: each digit more is lost."""
 _TYPES = Types("f32", ("f32",)).text
 

@@ -12,7 +12,17 @@ from dataclasses import replace
 from ...compiler.nest import Port
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
-from .score_plan import MOST_ENTRIES, POINTS, SAMPLERS, ScoreMemory, blocks_of, is_score, positions, side_bytes
+from .score_plan import (
+    MOST_ENTRIES,
+    POINTS,
+    SAMPLERS,
+    ScoreMemory,
+    blocks_of,
+    is_score,
+    multiplied,
+    side_bytes,
+    steps_of,
+)
 from .tiles import DeviceLimits, Tile
 
 MOST = 256
@@ -36,7 +46,7 @@ _COSTS = {
 tensor cores' rate (decision 0031; NVIDIA H200)."""
 _TWO_STAGES = 1.4
 """What it takes more where no tile waits behind those that are used."""
-_WIDTHS = (16, 32, 64, 96)  # columns of v
+_WIDTHS = (16, 24, 32, 64, 96, 128)  # columns of v
 _REGISTERS = {2: 200, 3: 120}
 """Registers that accumulators and fragments may take, by how many warpgroups multiply."""
 _MOST_STAGES, _LEAST_STAGES = 6, 2  # stages of shared memory
@@ -66,11 +76,16 @@ def columns_tiles(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits)
     found: list[tuple[Tile, int]] = []
     for columns in (width for width in _WIDTHS if width <= most):
         for tile in [DEEP] if deep else TILES:
-            own = tile if deep else replace(tile, depth=positions(sizes["k"]), unroll=-(-sizes["k"] // 16))
+            own = tile if deep else _with_points(tile, sizes["k"])
             stages = min(_MOST_STAGES, _stages(own, columns, ends, limits))
             if stages >= _LEAST_STAGES and (deep or registers(own, columns) <= _REGISTERS[own.threads // 128]):
                 found.append((replace(own, stages=stages), columns))
     return sorted(found, key=lambda each: clocks(each[0], each[1], sizes))
+
+
+def _with_points(tile: Tile, depth: int) -> Tile:
+    positions, steps = steps_of(depth)
+    return replace(tile, depth=positions, unroll=steps)
 
 
 def column_ends(rows: RowNest) -> tuple[Port, ...]:
@@ -87,7 +102,7 @@ def registers(tile: Tile, columns: int) -> int:
 def clocks(tile: Tile, columns: int, sizes: Mapping[str, int]) -> float:
     """Return the time of a pair in clocks of a multiprocessor, by a model fitted to the times of all tiles."""
     deep = tile.schema == "deep"
-    products = 3 * ((-(-sizes["k"] // 64) * 64 if deep else 16 * tile.unroll) + columns) / 2048
+    products = ((-(-sizes["k"] // 64) * 192 if deep else multiplied(tile)) + 3 * columns) / 2048
     fixed, share = _COSTS[tile.name]
     waits = _TWO_STAGES if tile.stages < 3 and not deep else 1.0
     return passes(columns, sizes) * waits * (fixed + share * products)

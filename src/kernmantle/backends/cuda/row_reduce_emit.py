@@ -10,6 +10,7 @@ from ...compiler.nest import Port
 from ...compiler.patterns import SCALED, scale
 from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS, slope
 from ...ir.node import Node, variables
+from . import wide_plan
 from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
 from .row_entries import ends
@@ -21,7 +22,7 @@ from .spelling import TYPES, ExpressionEmitter, Typed, cast, literal
 ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
 SELECT, SCALE = "kernmantle_select", "kernmantle_scale"
 SPLITTERS = 256
-REGISTERS = {2: (24, 240), 3: (32, 160)}
+REGISTERS = {2: (24, 240), 3: (32, 160), 4: (32, 112)}
 """Registers of a thread of the producer's warpgroup and of consumers, by how many warpgroups consume."""
 SELECT_PRODUCER, SELECT_CONSUMER = 40, 232
 _TILES = ("int* list", "unsigned char* tiles0", "unsigned char* tiles1")
@@ -142,7 +143,7 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
         finished += finish.code
     output, *others = folded.outputs
     code += _making(plan, "entry", output, names, finished)
-    scales = plan.form == "thin" or (plan.form in _SCORES and plan.differences)
+    scales = plan.form == "thin" or (plan.form in _SCORES and plan.differences) or plan.powers
     found = scale(plan.rows.matrix, output, uniform) if scales else None
     code.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
     if others:
@@ -152,7 +153,7 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
     if found is None:
         return code
     (factor, _) = names[found.factor.name]
-    root = "f" if found.degree == 1 or plan.form in _SCORES else "km::sqrt(f)"
+    root = "f" if found.degree == 1 or plan.form in _ON_TENSOR_CORES else "km::sqrt(f)"
     fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
     code += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
     names |= {SCALED: names["s0"]}
@@ -333,7 +334,7 @@ def _template(plan: CudaRowPlan) -> list[str]:
         "pipelined": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
         "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
         "select": template_of(tile)[1],
-        "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages),
+        "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, wide_plan.CHUNK),
         "columns": (
             tile.depth, tile.unroll, plan.group, tile.threads // 128, tile.n, tile.stages,
             literal(tile.fragments, "bool"),
@@ -393,6 +394,7 @@ def emit_rows(plan: CudaRowPlan) -> str:
         code.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")
         code.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
         code.append(f"    static constexpr bool LINEAR = {literal(plan.linear, 'bool')};")
+    if plan.form in _ON_TENSOR_CORES:
         code.append(f"    static constexpr bool POWERS_OF_2 = {literal(plan.powers, 'bool')};")
     if plan.sums_exponentials:
         code.append("    static constexpr bool SUMS_EXPONENTIALS = true;")

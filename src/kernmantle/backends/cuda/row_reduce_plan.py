@@ -125,7 +125,7 @@ class CudaRowPlan:
     @property
     def powers(self) -> bool:
         """Whether sums are of powers of 2 to squared distances times a factor, and of nothing else."""
-        return self.form == "score" and has_powers(self.rows)
+        return self.form in ("score", "columns", "wide") and has_powers(self.rows)
 
     @property
     def expands(self) -> bool:
@@ -141,7 +141,7 @@ class CudaRowPlan:
         if self.form in MANY_COLUMNS:
             return columns_memory(self.tile, self.group, sizes, len(ends(self.rows, "n")))
         if self.form == "wide":
-            return wide_memory(self.tile, sizes, len(ends(self.rows, "n")))
+            return wide_memory(self.tile, sizes, len(ends(self.rows, "n")), self.powers)
         return memory(self.tile, sizes, _with_tile(self.rows, self.tile), self.group if self.rows.v is not None else 0)
 
     @property
@@ -305,7 +305,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, lay
     if rows.selects:
         shared = select_shared(tile)
     elif tile is wide:
-        group, shared = tile.unroll, wide_shared(tile, column_ends)
+        group, shared = tile.unroll, wide_shared(tile, column_ends, has_powers(rows))
     elif many is not None and tile is many[0]:
         group, shared = many[1], columns_shared(tile, many[1], column_ends)
     else:

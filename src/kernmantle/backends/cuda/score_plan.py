@@ -63,11 +63,14 @@ def positions(depth: int) -> int:
     return next(size for size in _STAGES if depth <= size)
 
 
-def _packed(depth: int) -> tuple[int, int] | None:
-    """Return positions and steps of 16 of one product, where these are two fewer than those of three products."""
-    steps = -(-3 * depth // 16)
+def steps_of(depth: int) -> tuple[int, int]:
+    """Return positions of a point that are stored, and steps of 16 of each product.
+
+    Of one product with three halves of a number in a row, where its steps are two fewer than those of three products.
+    """
+    single, steps = -(-depth // 16), -(-3 * depth // 16)
     size = next((size for size in _PACKED_STAGES if size < 16 * steps <= 2 * size), None)
-    return None if size is None or steps > 3 * -(-depth // 16) - 2 else (size, steps)
+    return (positions(depth), single) if size is None or steps > 3 * single - 2 else (size, steps)
 
 
 def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
@@ -79,9 +82,8 @@ def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) ->
     large = min(sizes["m"], sizes["n"]) >= _LEAST_ROWS and _LEAST_ENTRIES <= sizes["m"] * sizes["n"] < MOST_ENTRIES
     if not (suits and deep and large and is_score(rows.matrix)):
         return None
-    packed = _packed(sizes["k"])
-    size, steps = packed or (positions(sizes["k"]), -(-sizes["k"] // 16))
-    stages = (_PACKED_STAGES if packed else _STAGES)[size]
+    size, steps = steps_of(sizes["k"])
+    stages = (_PACKED_STAGES if 16 * steps > size else _STAGES)[size]
     return Tile("apply score", 96, 4, 2, 32, size, 1, steps, 1, 1.0, "score", stages)
 
 

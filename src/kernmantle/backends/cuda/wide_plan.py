@@ -9,20 +9,23 @@ from collections.abc import Mapping
 
 from ...compiler.row_reduce import PRODUCT, RowNest
 from .gram_plan import is_heavy, staged
+from .row_entries import has_powers
 from .score_plan import POINTS, ScoreMemory
 from .tiles import DeviceLimits, Tile
 
 LIST_BYTES = 2048
 MOST = 64
 """Most columns of v."""
+_GROUPS = 3  # warpgroups of 64 rows
+CHUNK = 64  # columns of the matrix whose entries are in registers
 _MOST_STAGES = 6  # stages of shared memory
 _DEEPEST = 8
 """Most numbers a point: more do not stay in registers."""
-_LEAST_WIDTH, _FREE_WIDTH = 16, 12  # columns of v
+_LEAST_WIDTH, _FREE_WIDTH = 9, 8  # columns of v
 _LEAST_ROWS, _MOST_ENTRIES = 192, 1 << 42
 _LEAST_WORK = 1 << 31
 """Fewest pairs times columns of v beyond ``_FREE_WIDTH``, as many as cost no more elsewhere, for which what is saved is
-more than its launches take (decision 0019; NVIDIA H200)."""
+more than its launches take (decisions 0019, 0057; NVIDIA H200)."""
 
 
 def columns_of(width: int) -> int:
@@ -30,9 +33,9 @@ def columns_of(width: int) -> int:
     return next(columns for columns in (16, 32, MOST) if width <= columns)
 
 
-def side_bytes(depth: int, ends: int) -> int:
-    """Return the bytes of 128 columns of the matrix: their numbers and the ends that entries read."""
-    return 4 * POINTS * (depth + ends)
+def side_bytes(depth: int, ends: int, powers: bool) -> int:
+    """Return the bytes of 128 columns of the matrix: their numbers, the ends that entries read, levels of powers."""
+    return 4 * POINTS * (depth + ends + powers) + 16 * powers
 
 
 def value_bytes(columns: int) -> int:
@@ -54,17 +57,19 @@ def wide_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, end
     if not limits.has(("wgmma",)) or not (single and plain and precise and wide and large):
         return None
     columns = columns_of(sizes["l"])
-    stage = value_bytes(columns) + side_bytes(sizes["k"], ends) + 16
+    stage = value_bytes(columns) + side_bytes(sizes["k"], ends, has_powers(rows)) + 16
     stages = min(_MOST_STAGES, limits.shared_per_block // stage)
-    return Tile("apply wide", 96, 4, 2, 32, sizes["k"], 1, columns, 1, 1.0, "wide", stages)
+    return Tile("apply wide", 32 * _GROUPS, 4, 2, 32, sizes["k"], 1, columns, 1, 1.0, "wide", stages)
 
 
-def shared_bytes(tile: Tile, ends: int) -> int:
+def shared_bytes(tile: Tile, ends: int, powers: bool) -> int:
     """Return the dynamic shared memory of a block."""
-    return tile.stages * (value_bytes(tile.unroll) + side_bytes(tile.depth, ends) + 16)
+    return tile.stages * (value_bytes(tile.unroll) + side_bytes(tile.depth, ends, powers) + 16)
 
 
-def memory(tile: Tile, sizes: Mapping[str, int], ends: int) -> ScoreMemory:
+def memory(tile: Tile, sizes: Mapping[str, int], ends: int, powers: bool) -> ScoreMemory:
     """Return where the list, v in halves and columns of the matrix lie."""
     across = -(-sizes["n"] // POINTS)
-    return ScoreMemory.of((LIST_BYTES, across * value_bytes(tile.unroll), across * side_bytes(tile.depth, ends)))
+    return ScoreMemory.of(
+        (LIST_BYTES, across * value_bytes(tile.unroll), across * side_bytes(tile.depth, ends, powers))
+    )

@@ -33,7 +33,8 @@ KM_DEVICE unsigned long long wgmma_descriptor(unsigned address, unsigned leading
 #define KM_E32(d, i) KM_E8(d, i), KM_E8(d, i + 8), KM_E8(d, i + 16), KM_E8(d, i + 24)
 #define KM_NAMES_8 "%0, %1, %2, %3"
 #define KM_NAMES_16 KM_NAMES_8 ", %4, %5, %6, %7"
-#define KM_NAMES_32 KM_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define KM_NAMES_24 KM_NAMES_16 ", %8, %9, %10, %11"
+#define KM_NAMES_32 KM_NAMES_24 ", %12, %13, %14, %15"
 #define KM_NAMES_48 KM_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define KM_NAMES_64 KM_NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define KM_NAMES_96 KM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -71,6 +72,7 @@ KM_ADD(32, "%16, %17, %18, %19", "%20", KM_D16(d, 0))
     KM_KEEPING(f16, "f16", n, a, b, keeping, __VA_ARGS__)     \
     KM_KEEPING(bf16, "bf16", n, a, b, keeping, __VA_ARGS__)
 KM_BOTH(16, "%8, %9, %10, %11", "%12", "%13", KM_D8(d, 0))
+KM_BOTH(24, "%12, %13, %14, %15", "%16", "%17", KM_D8(d, 0), KM_D4(d, 2))
 KM_BOTH(32, "%16, %17, %18, %19", "%20", "%21", KM_D16(d, 0))
 KM_BOTH(48, "%24, %25, %26, %27", "%28", "%29", KM_D16(d, 0), KM_D8(d, 4))
 KM_BOTH(64, "%32, %33, %34, %35", "%36", "%37", KM_D32(d, 0))
@@ -130,6 +132,7 @@ KM_BOTH(256, "%128", "%129", "%130", KM_D64(d))
 #undef KM_NAMES_64
 #undef KM_NAMES_48
 #undef KM_NAMES_32
+#undef KM_NAMES_24
 #undef KM_NAMES_16
 #undef KM_NAMES_8
 #undef KM_E32

@@ -19,7 +19,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
     static constexpr int BM = Tile::BM, BN = Tile::BN;
     using Base::SIDE, Base::TAIL, Base::FRAGMENTS, Base::STEPS;
     using Base::g, Base::group, Base::lane, Base::factor, Base::fixed, Base::infinite, Base::weights, Base::weight_unit;
-    using Base::passes, Base::multiply, Base::multiply_values, Base::add_values, Base::make_all, Base::pack_entries;
+    using Base::passes, Base::multiply, Base::multiply_values, Base::add_values, Base::make_all, Base::pack_entries, Base::make_powers, Base::pack_powers;
 
     const float* sides;
     volatile int* ended;  // by stage: set where the producer gives up, so that what it announces is no tile
@@ -98,8 +98,17 @@ struct ColumnRows : ValueRows<Body, Tile> {
     }
 
     __device__ __forceinline__ unsigned values_of(int stage) const { return stages + stage * STAGE + Layout::BYTES; }
-    __device__ __forceinline__ void make_tile(int stage, int t, i64 m0) {
-        make_all(sides + stage * SIDE + t % Tile::PARTS * BN, sides + stage * SIDE + TAIL, t, m0);
+    // Whether its entries are powers of 2 that lack what the row gives.
+    __device__ __forceinline__ bool make_tile(int stage, int t, i64 m0) {
+        const float *side = sides + stage * SIDE + t % Tile::PARTS * BN, *tail = sides + stage * SIDE + TAIL;
+        if constexpr (Body::POWERS_OF_2) {
+            if (Base::has_small_squares(tail[1])) {
+                make_powers(side, tail);
+                return true;
+            }
+        }
+        make_all(side, tail, t, m0);
+        return false;
     }
     __device__ __forceinline__ void multiply_points(int stage) { multiply(stages + stage * STAGE, rows + group * (64 * Points::ROW)); }
 
@@ -131,11 +140,14 @@ struct ColumnRows : ValueRows<Body, Tile> {
             pass_on();
             ptx::wgmma_wait_group<1>();
             Base::fence_scores();
-            make_tile(stage.at, t, m0);
+            const bool powers = make_tile(stage.at, t, m0);
             add_values();
             if (t > spans.begin) release(before);
             if (t % SCORE_RUN == 0) Base::template flush_sums<false>(first);
-            pack_entries();
+            if (Body::POWERS_OF_2 && powers)
+                pack_powers();
+            else
+                pack_entries();
             before = stage.at;
             stage.advance();
         }

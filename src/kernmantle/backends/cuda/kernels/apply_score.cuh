@@ -135,8 +135,8 @@ struct Score : ScoreRows<Body, Tile> {
         return false;
     }
 
-    // Largest sum relative to an entry; most bits of an exponent of which none is lost where it counts, of log-sum-exps and of sums.
-    static constexpr float CAPACITY = 1.1258999e15f, LOG_SUM_BITS = 64.0f, SUM_BITS = 4.0f;
+    // Largest sum relative to an entry; most bits of an exponent of which a log-sum-exp loses none where it counts.
+    static constexpr float CAPACITY = 1.1258999e15f, LOG_SUM_BITS = 64.0f;
     __device__ __forceinline__ float largest_before(int h) const { return fminf(fmaxf(total[0][h].r0, -MOST_LEVEL), MOST_LEVEL); }
 
     // The same in one stream, relative to the largest entry of the tiles before: right until a sum is 2^50 times as large, in
@@ -172,8 +172,8 @@ struct Score : ScoreRows<Body, Tile> {
 
     // Whether norms are so small that the digits which a sum loses are none of its entry's, for all rows of a warp.
     __device__ __forceinline__ bool are_small(const float4& tail) const {
-        const float most = fmaxf(bound[0], bound[1]);
-        return __all_sync(WHOLE, Body::LINEAR ? fabsf(slope) * (most + tail.y) <= LOG_SUM_BITS * Tile::SHARE : fmaf(factor, tail.y, most) <= SUM_BITS * Tile::SHARE);
+        if constexpr (!Body::LINEAR) return Base::has_small_squares(tail.y);
+        return __all_sync(WHOLE, fabsf(slope) * (fmaxf(bound[0], bound[1]) + tail.y) <= LOG_SUM_BITS * Tile::SHARE);
     }
     // The same for such entries: 2 to the power of what products give, with the level of the column, which lies between 2^-126 and
     // 2^64; what a row gives comes last.

@@ -22,7 +22,7 @@ struct ColumnsTile {
     static constexpr int D = D_, KS = KS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, BN = BN_, STAGES = STAGES_;
     static constexpr bool FRAGMENTS = FRAGMENTS_;
     static constexpr int PATIENCE = 1, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), PARTS = SCORE_ROWS / BN;
-    static constexpr float SHARE = score_share_of_norms(KS);
+    static constexpr float SHARE = score_share_of_norms(score_is_packed(D, KS) ? KS / 2 : KS);
     typedef ScoreLayout<D> Points;
     typedef ScoreLayout<D, BN> Layout;
     // 64 rows of v in one plane, a plane of a tile, and both planes.

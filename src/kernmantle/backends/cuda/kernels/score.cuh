@@ -81,7 +81,7 @@ __device__ constexpr int score_weights() {
 // its level.
 template <class Body>
 __device__ constexpr int score_side() {
-    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>() + (Body::LINEAR || Body::POWERS_OF_2)) + 4;
+    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>() + (Body::LINEAR || (Body::POWERS_OF_2 && !Body::MANY))) + 4;
 }
 // Where levels lie among them.
 template <class Body>
@@ -89,6 +89,8 @@ __device__ constexpr int score_levels() {
     return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>());
 }
 constexpr float LOG2_E = 1.44269504f, MOST_LEVEL = 1e38f;
+// Powers of 2 that become halves are as many bits higher.
+constexpr float SCORE_LIFT = 10.0f;
 
 template <class Body, class Tile>
 __device__ constexpr int apply_score_shared_bytes() {

@@ -151,6 +151,13 @@ struct ScoreRows : RowsOfGroup<Body> {
         return loses;
     }
 
+    // Most bits of an exponent of which a sum loses none where it counts.
+    static constexpr float SUM_BITS = 4.0f;
+    // Whether squares are so small, for all rows of a warp, that powers of 2 are made of products, a factor and the column's level.
+    __device__ __forceinline__ bool has_small_squares(float bound_of_columns) const {
+        return __all_sync(WHOLE, fmaf(factor, bound_of_columns, fmaxf(bound[0], bound[1])) <= SUM_BITS * Tile::SHARE);
+    }
+
     // Takes by differences what loses digits, each thread its own, as long as that is rare. What a NaN takes part in is NaN
     // and an infinite point is infinitely far from finite ones: that needs no numbers.
     __device__ __forceinline__ void correct(const float* side, float unit_of_columns, i64 m0, i64 n0) {

@@ -155,7 +155,7 @@ struct ScoreSplit {
         if (Body::MANY && n >= g.size[ROLE_N]) n = g.size[ROLE_N] - 1;
         const auto p = origin();
         float level = 0.0f;
-        if constexpr (Body::POWERS_OF_2) {
+        if constexpr (Body::POWERS_OF_2 && !Body::MANY) {
             if (threadIdx.x < SCORE_ROWS) to[score_levels<Body>() + slot] = inside ? -Body::scale(Body::fixed(g, p), g.number) * norms[local] : -infinity<float>();
         }
         if constexpr (Body::LINEAR) level = put_levels(g, to, inside ? norms[local] : infinity<float>(), n, slot);

@@ -12,7 +12,7 @@ struct ValueRows : RowSums<Body, Tile, ScoreRows<Body, Tile>> {
     typedef RowSums<Body, Tile, ScoreRows<Body, Tile>> Base;
     typedef typename Body::Args Args;
     static constexpr int COLUMNS = Tile::COLUMNS, BN = Tile::BN, STEPS = BN / 16;
-    using Base::CELLS, Base::WHOLE, Base::g, Base::lane, Base::score, Base::bound, Base::unit, Base::gives_up;
+    using Base::CELLS, Base::WHOLE, Base::g, Base::lane, Base::score, Base::norm, Base::bound, Base::unit, Base::factor, Base::gives_up;
     using Base::uniform, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries, Base::sum, Base::product;
 
     Fragments<STEPS, true> weights;
@@ -57,6 +57,25 @@ struct ValueRows : RowSums<Body, Tile, ScoreRows<Body, Tile>> {
         if (__any_sync(WHOLE, loses_digits(of_tile.y, least)) && !gives_up) correct(side, of_tile.x, m0, (i64)t * BN);
 #pragma unroll
         for (int block = 0; block < BN / 8; ++block) make_entries(side, block);
+    }
+
+    // Entries as powers of 2 of products and of norms of columns, without what the row gives: between 2^2 and 2^14.
+    __device__ __forceinline__ void make_powers(const float* side, const float* tail) {
+        const float c = -unit * tail[0];
+#pragma unroll
+        for (int j = 0; j < BN / 16; ++j) {
+            const float4 four = Base::four_of(side, 0, j);
+            const float norms[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 8; ++i) score[8 * j + i] = ptx::ex2_approx_ftz(fmaf(score[8 * j + i], c, fmaf(norms[i / 4 * 2 + i % 2], -factor, SCORE_LIFT)));
+        }
+    }
+    // Takes such entries apart into fragments.
+    __device__ __forceinline__ void pack_powers() {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) weight_unit[h] = ptx::ex2_approx_ftz(-norm[h] - SCORE_LIFT);
+        const float scale[2] = {1.0f, 1.0f};
+        pack_fragments<f16>(weights, reinterpret_cast<const float(&)[2 * STEPS][4]>(score), scale);
     }
 
     // Brings the largest entry of each row to 2^14 .. 2^15, and takes entries apart into fragments.

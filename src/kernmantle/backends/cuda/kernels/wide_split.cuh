@@ -21,17 +21,25 @@ struct Wide : A {
 // Where the list holds the largest values of columns of v, as bits; what comes before it is that of score_gate.cuh.
 constexpr int LARGEST_AT = 256, ALL_BY_DIFFERENCES = 1 << 30;
 
-// Shape: DEPTH numbers a point, COLUMNS of v.
-template <int DEPTH_, int COLUMNS_, int GROUPS_, int STAGES_>
+// Shape: DEPTH numbers a point, COLUMNS of v, entries of CHUNK columns of the matrix at a time.
+template <int DEPTH_, int COLUMNS_, int GROUPS_, int STAGES_, int CHUNK_>
 struct WideTile {
-    static constexpr int DEPTH = DEPTH_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, STAGES = STAGES_;
+    static constexpr int DEPTH = DEPTH_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, STAGES = STAGES_, CHUNK = CHUNK_;
     static constexpr int BM = 64 * GROUPS, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
     static constexpr int PIECE = COLUMNS * 128, PLANE = 2 * PIECE, BYTES = 2 * PLANE;
 };
+// Floats that travel with a tile of columns: their numbers, ends, levels where entries are powers of 2, then whether these are small.
 template <class Body, class Tile>
 __device__ constexpr int wide_side() {
+    return SCORE_ROWS * (Tile::DEPTH + Body::COLUMN_ENDS + Body::POWERS_OF_2) + 4 * Body::POWERS_OF_2;
+}
+template <class Body, class Tile>
+__device__ constexpr int wide_levels() {
     return SCORE_ROWS * (Tile::DEPTH + Body::COLUMN_ENDS);
 }
+// Powers of 2 that become halves are that many bits higher. The largest squares of rows, which such powers lack, and of columns of
+// which they are made, in bits of the exponent: halves are below 2^16.
+constexpr float WIDE_LIFT = 6.0f, WIDE_ROW_REACH = 8.0f, WIDE_REACH = 16.0f;
 
 // The largest value of every column of v; an infinite one cannot be taken apart.
 template <class Body, class Tile>
@@ -80,6 +88,23 @@ __device__ __forceinline__ void split_values(const typename Body::Args& g, i64 t
     }
 }
 
+// What the columns of a tile contribute to exponents of powers of 2, and whether that is little for all of them.
+template <class Body, class Tile>
+__device__ __forceinline__ void put_levels(const typename Body::Args& g, float* to) {
+    const float factor = Body::scale(Body::fixed(g, origin()), g.number);
+    __syncthreads();
+    bool small = factor > 0.0f;
+    if (threadIdx.x < SCORE_ROWS) {
+        float norm = 0.0f;
+#pragma unroll
+        for (int k = 0; k < Tile::DEPTH; ++k) norm = fmaf(to[k * SCORE_ROWS + threadIdx.x], to[k * SCORE_ROWS + threadIdx.x], norm);
+        small = small && factor * norm <= WIDE_REACH;
+        to[wide_levels<Body, Tile>() + threadIdx.x] = fmaf(-factor, norm, WIDE_LIFT);
+    }
+    small = __syncthreads_and(small);
+    if (threadIdx.x == 0) *(float4*)(to + wide_side<Body, Tile>() - 4) = make_float4(small, 0.0f, 0.0f, 0.0f);
+}
+
 // One tile of columns; those behind the last are the last, times 0.
 template <class Body, class Tile>
 __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
@@ -98,6 +123,7 @@ __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
             to[(Tile::DEPTH + decltype(index)::value) * SCORE_ROWS + threadIdx.x] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
         });
     }
+    if constexpr (Body::POWERS_OF_2) put_levels<Body, Tile>(g, to);
     split_values<Body, Tile>(g, blockIdx.x, 0, g.values + blockIdx.x * (i64)Tile::BYTES);
 }
 

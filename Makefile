@@ -1,6 +1,8 @@
 # Each target makes its own environment in .venv, from nothing.
 PYTHON ?= python3
-PYTEST_ARGS ?= -n auto --maxprocesses=4 --dist=worksteal
+# One process more than there are cores: some tests wait, for processes that they start, locks and clocks.
+WORKERS := $(shell $(PYTHON) -c "import os; print(min((os.cpu_count() or 1) + 1, 4))")
+PYTEST_ARGS ?= -n $(WORKERS) --dist=worksteal
 BENCH_ARGS ?= cpu
 
 BIN := .venv/bin

@@ -3,7 +3,8 @@
 The text that the compiler reads, its settings and its version decide what it says, so a log is recorded under a digest
 of the three. A kernel with another text is compiled, and so is one recorded kernel in twelve, whose log must be the
 recorded one. ``python -m tests.golden.compiled`` runs the tests that compile kernels and records what they needed; it
-compiles what is new. Arguments are those of pytest.
+compiles what is new. With arguments, which are those of pytest, it adds to the record; without any, it drops what no
+test needs.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def main() -> None:
         command = [sys.executable, "-m", "pytest", "-q", *FILES, "-k", "cuda or kronsparse or row_pull", *sys.argv[1:]]
         subprocess.run(command, check=True, env={**os.environ, _NEEDED: needed.name})
         lines = Path(needed.name).read_text(encoding="utf-8").splitlines()
-    logs = dict(sorted(json.loads(line) for line in lines))
-    text = json.dumps({"compiler": compiler(), "logs": logs}, indent=1)
+    logs = {**(record() if sys.argv[1:] else {}), **dict(json.loads(line) for line in lines)}
+    text = json.dumps({"compiler": compiler(), "logs": logs}, indent=1, sort_keys=True)
     PATH.write_text(text + "\n", encoding="utf-8")
 
 

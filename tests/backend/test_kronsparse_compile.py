@@ -27,6 +27,7 @@ from kernmantle.structured.mode_product.cuda_emit import (
     emit,
     emit_cluster,
     emit_narrow,
+    emit_row_sum,
     emit_stream,
     emit_stream_sum,
     emit_sum,
@@ -34,7 +35,9 @@ from kernmantle.structured.mode_product.cuda_emit import (
 )
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
+from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
+from kernmantle.structured.mode_product.tile_cost import tile_seconds
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
@@ -45,6 +48,7 @@ from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 PATTERNS = ((6, 64, 64, 1), (1, 768, 192, 2), (1, 128, 128, 3), (1, 64, 64, 128), (3, 37, 45, 5))
+INTERLEAVED = ((3, 80, 112, 5), (1, 96, 384, 12), (16, 16, 16, 16), (2, 33, 65, 9), (4, 64, 64, 6))
 DTYPES = ("f32", "f16", "bf16")
 MOST_SPILLED = 192  # bytes a thread, a few of thousands of accesses
 
@@ -180,6 +184,44 @@ def test_gradients_compile_within_their_registers(card, d, dtype, first) -> None
     assert found.registers * chosen.threads * chosen.blocks_each <= 65536
     assert found.spill_stores <= MOST_SPILLED
     assert chosen.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("card", "pattern", "dtype"),
+    sampled(9, list(itertools.product(CARDS, INTERLEAVED, DTYPES))),
+    ids=str,
+)
+def test_gradients_over_rows_compile_within_their_registers(card, pattern, dtype) -> None:
+    _, b, c, d = pattern
+    x_bytes, y_bytes = (math.gcd(16, BYTES[dtype] * m * d) for m in (c, b))
+    chosen = row_sum_plan(pattern, 25088, dtype, x_bytes, y_bytes, 3, CARDS[card])
+    found = compiled(emit_row_sum(chosen), card).resources
+    assert found.registers * chosen.threads <= 65536
+    assert found.spill_stores <= MOST_SPILLED
+    assert chosen.shared <= CARDS[card].shared_per_block
+    assert 1 <= chosen.slots(pattern, 1, 25088, CARDS[card]) <= 25088 // 16
+
+
+@pytest.mark.parametrize("pattern", [(1, 300, 30, 9), (1, 100, 200, 10), (2, 50, 40, 11), (1, 96, 384, 12)], ids=str)
+def test_warps_share_rows_where_one_has_registers_for_few_columns(pattern) -> None:
+    given = problem(pattern)
+    chosen = planned(given, "sm_90")
+    assert chosen.full
+    assert chosen.tile.sharers * chosen.tile.sides > 1
+    assert chosen.stores_runs
+    found = re.findall(r"(\d+) bytes spill stores", compiled(emit(chosen), "sm_90").log)
+    assert max(map(int, found)) <= MOST_SPILLED
+    alone = tiles.plan(given, CARDS["sm_90"], replace(chosen.tile, l=pattern[3], sharers=1, sides=1, columns=16))
+    assert alone is None or tile_seconds(alone, given, CARDS["sm_90"]) > tile_seconds(chosen, given, CARDS["sm_90"])
+    assert planned(problem((4, 64, 64, 6)), "sm_90").tile.sharers == 1
+
+
+def test_gradients_over_rows_take_all_l_where_these_are_few() -> None:
+    def extents(d: int, dtype: str) -> tuple[int, int, int]:
+        return row_sum_plan((1, 64, 64, d), 4096, dtype, 16, 16, 3, CARDS["sm_90"]).extents
+
+    assert [extents(d, "f32")[2] for d in (1, 5, 12, 16, 33)] == [1, 5, 12, 8, 8]
+    assert [extents(d, "f16")[2] for d in (2, 11, 16, 13, 40)] == [2, 11, 16, 8, 16]
 
 
 def test_gradients_share_the_batch_among_blocks() -> None:

@@ -30,6 +30,7 @@ from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.meeting_plan import THREADS as MEETING_THREADS
 from kernmantle.structured.mode_product.meeting_plan import join_plan, part_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
+from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
 from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
@@ -269,6 +270,14 @@ def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     return make
 
 
+def _row_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = row_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
+        return Planned(cuda_emit.emit_row_sum(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
 def _cluster(rows: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = cluster_plan((32, 128, 128, 1), (1, 128, 128, 32), rows, dtype, True, "gelu", CARDS[card])
@@ -386,6 +395,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse grouped backward f32", _grouped((6, 64, 64, 1), 200, 1, "f32"), HOPPER)
     table.add("kronsparse sum 4 f32", _sum(4, "f32", True))
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
+    table.add("kronsparse sum over rows (3,80,112,5) f32", _row_sum((3, 80, 112, 5), "f32"))
+    table.add("kronsparse sum over rows (16,16,16,16) bf16", _row_sum((16, 16, 16, 16), "bf16"), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
     table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))

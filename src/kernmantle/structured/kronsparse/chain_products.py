@@ -197,7 +197,7 @@ def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], o
     if algorithm == "auto" and x.device.type in ("cpu", "cuda"):
         algorithm = quickest_gradient((a, b, c, d), *execute.described(x))[0]
     if algorithm == "kernel" and x.numel() and is_on_gpu(x):
-        found = _gpu().bind_gradient(x, grad, (a, b, c, d), options.precision)
+        found = _sums().bind_gradient(x, grad, (a, b, c, d), options.precision)
         if found is not None:
             return found
     return partial(execute.gradient, pattern=(a, b, c, d), algorithm=algorithm, precision=options.precision)
@@ -233,6 +233,8 @@ def bind_bias(grad: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _by_ones(grad: torch.Tensor) -> torch.Tensor:
+    if not splits_streams(grad.device):  # an eager call waits for its host, which has one operation less
+        return grad.sum(1)[0]
     return uncast("cuda", torch.mv, execute.within_blas_strides(grad)[0].mT, grad.new_ones(grad.shape[1]))
 
 
@@ -298,3 +300,9 @@ def grouped() -> Any:
 def _gpu() -> Any:
     """Return what is loaded with the first chain on a GPU."""
     return import_module("..mode_product.cuda", __package__)
+
+
+@lru_cache(maxsize=1)
+def _sums() -> Any:
+    """Return what is loaded with the first gradient of weights on a GPU."""
+    return import_module("..mode_product.weight_gradient", __package__)

@@ -11,6 +11,7 @@ from ...backends.cuda.tiles import CARDS, DeviceLimits
 from ...compiler.nest import BYTES
 from . import cpu_cost
 from .plan import Problem
+from .row_sum_plan import row_sum_plan, row_sum_seconds
 from .stream_plan import stream_sum_seconds
 from .tiles import expected_seconds
 from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
@@ -131,6 +132,11 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         summed = sum_plan(_MEASURED.arch, d, dtype, not last, not last)
         streamed = stream_sum_seconds(pattern, batch, dtype, _MEASURED, last)
         found["kernel"] = min(sum_seconds(summed, pattern, batch, _MEASURED), streamed)
+        if not last:
+            rows = row_sum_plan(
+                pattern, batch, dtype, *(math.gcd(16, BYTES[dtype] * each * d) for each in (c, b)), 3, _MEASURED
+            )
+            found["kernel"] = min(found["kernel"], row_sum_seconds(rows, pattern, batch, _MEASURED))
     else:
         found["kernel"] = 8e-5 + (5.0 if not last and d >= 4 else 1.0) * 2.0 * batch * a * b * c * d / 3e13
     if dtype in SUMMED and not last and d > 1:

@@ -18,7 +18,7 @@ from ...runtime import dispatch
 from ...runtime.cache import current_cache
 from ...runtime.kernel_store import collecting, loaded
 from ...torch_ops.call_key import program_key
-from ...torch_ops.cuda import bind_launch, index_of, job_for, limits, start
+from ...torch_ops.cuda import bind_launch, index_of, job_for, limits
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.tuned_tiles import session
@@ -41,14 +41,10 @@ from .stream_plan import (
     lies_along,
     stream_plan,
     stream_seconds,
-    stream_sum_plan,
-    stream_sum_seconds,
     streams,
 )
 from .tiles import expected_seconds, plan
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
-from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import sum_plan, sum_seconds
 
 Maybe = torch.Tensor | None
 _ALIGNED = 256  # bytes, as of what is allocated
@@ -256,7 +252,7 @@ def _bound(
     if narrow is not None:
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
     tile = tile_of(choose_algorithm)
-    if tile is None and precision != "ieee" and is_streamed(problem, weight, limits(index), alone) and _spans(x):
+    if tile is None and precision != "ieee" and is_streamed(problem, weight, limits(index), alone) and spans(x):
         streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), limits(index))
         if streamed is not None:
             return Bound(_streamed(streamed, problem, index, strides), str(streamed))
@@ -264,38 +260,6 @@ def _bound(
     if chosen is None:
         return None
     return Bound(_wide(chosen, problem, index, weight_strides, strides, alone), str(chosen))
-
-
-def bind_gradient(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """Return what sums the gradient of weights, (groups, a, b, c, d); None if the kernel does not take it."""
-    if NAMES[x.dtype] not in SUMMED or precision == "ieee":
-        return None
-    first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
-    index, groups, batch = index_of(x.device), x.shape[0], x.shape[1]
-    streamed = _streamed_sum(x, grad, pattern, all(first), limits(index))
-    if streamed is not None:
-        return streamed
-    products = 1 if precision == "tf32" else 3
-    chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_sum(chosen), chosen.arch,
-        (cuda_emit.ENTRY, chosen.threads, chosen.shared, False),
-    )  # fmt: skip
-    slots = chosen.slots(pattern, groups, batch, limits(index))
-    blocks, shape = chosen.tiles(pattern, groups) * slots, (slots, groups, *pattern)
-    rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
-    ready = None if loaded is None else _ready(loaded[0], 3, rest, index, blocks)
-
-    def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        parts = allocate(shape, torch.float32, x.device)
-        if ready is not None:
-            ready((x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
-        total = parts[0] if slots == 1 else parts.sum(0)
-        return total if x.dtype == torch.float32 else total.to(x.dtype)
-
-    return run
 
 
 def _wide(
@@ -321,9 +285,9 @@ def _wide(
     image_bytes = -(-chosen.image_bytes(problem) // _ALIGNED) * _ALIGNED
     whole = (image_bytes + 4 * chosen.scales(problem),)
     units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
-    ready_prepare = _ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides), index, units)
+    ready_prepare = bind_ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides), index, units)
     rest = problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides
-    ready = _ready(kernel, 6, rest, index, blocks)
+    ready = bind_ready(kernel, 6, rest, index, blocks)
     arrangement = chosen.arrangement(problem)
 
     def made(weight: torch.Tensor) -> torch.Tensor:
@@ -343,7 +307,7 @@ def _wide(
     return run
 
 
-def _spans(tensor: torch.Tensor) -> bool:
+def spans(tensor: torch.Tensor) -> bool:
     """Return whether steps within a group of an array, or of its copy, are 32-bit numbers."""
     steps = sum((size - 1) * abs(step) for size, step in zip(tensor.shape[1:], tensor.stride()[1:], strict=True))
     return max(steps, tensor.shape[1] * tensor.shape[2]) < 2**31
@@ -362,45 +326,11 @@ def _streamed(
     if loaded is None:
         return None
     rest = problem.batch, *problem.pattern, 0, 0, *strides
-    ready = _ready(loaded[0], 6, rest, index, chosen.blocks(problem))
+    ready = bind_ready(loaded[0], 6, rest, index, chosen.blocks(problem))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
         x = x.contiguous() if copied else x
         ready(_pointers(x, weight, bias, out))
-
-    return run
-
-
-def _streamed_sum(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], first: bool, own: DeviceLimits
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """Return the gradient of weights for a small batch; None where the kernel for larger ones should be quicker."""
-    index, (groups, batch, _), dtype = index_of(x.device), x.shape, NAMES[x.dtype]
-    other = sum_plan(own.arch, pattern[3], dtype, first, first)
-    if stream_sum_seconds(pattern, batch, dtype, own, not first) >= sum_seconds(other, pattern, batch, own):
-        return None
-    chosen = stream_sum_plan(pattern, batch, groups, dtype, own)
-    if chosen is None or not (_spans(x) and _spans(grad)):
-        return None
-    copies = [side.stride(2) != 1 and side.shape[2] > 1 for side in (x, grad)]
-    x_row, y_row = (
-        side.shape[2] if copied or batch == 1 else side.stride(1)
-        for side, copied in zip((x, grad), copies, strict=True)
-    )
-    chosen = replace(chosen, x_row=x_row, y_row=y_row)
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_stream_sum(chosen), chosen.arch,
-        (cuda_emit.ENTRY, STREAM_THREADS, 0, False),
-    )  # fmt: skip
-    blocks = chosen.blocks(groups)
-
-    def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        out = allocate((groups, *pattern), x.dtype, x.device)
-        if loaded is not None:
-            x, grad = (side.contiguous() if copied else side for side, copied in zip((x, grad), copies, strict=True))
-            pointers = x.data_ptr(), grad.data_ptr(), out.data_ptr()
-            start(loaded[0], index, blocks, (*pointers, batch, x.stride(0), grad.stride(0)))
-        return out
 
     return run
 
@@ -413,7 +343,7 @@ def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int
     if loaded is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))
-    ready = _ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
+    ready = bind_ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
         ready(_pointers(x, weight, bias, out))
@@ -421,7 +351,7 @@ def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int
     return run
 
 
-def _ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int, blocks: int) -> BoundLaunch:
+def bind_ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int, blocks: int) -> BoundLaunch:
     """Return launches on so many addresses, behind which the arguments are always the same."""
     return bind_launch(kernel, (*addresses * (0,), *rest), (0,), addresses, index, blocks)
 

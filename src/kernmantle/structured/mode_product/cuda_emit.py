@@ -14,6 +14,7 @@ from .meeting_plan import THREADS as MEETING_THREADS
 from .meeting_plan import JoinPlan, Meeting, PartPlan
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
+from .row_sum_plan import RowSumPlan
 from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import StreamPlan, StreamSumPlan
 from .transpose_plan import TransposePlan
@@ -278,6 +279,31 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) 
     km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
     const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
     km::kron_sparse_weight_grad<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_row_sum(plan: RowSumPlan) -> str:
+    """Return the source of the gradient of weights over rows whose features lie together."""
+    traits = {
+        "FULL": plan.full, "WARP_L": plan.warp_l, "WARPS_L": plan.warps_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j,
+        "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "X_BYTES": plan.x_bytes,
+        "Y_BYTES": plan.y_bytes, "PRODUCTS": plan.products,
+    }  # fmt: skip
+    sizes = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
+    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
+    return _text(
+        '#include "kronsparse_row_sums.cuh"\n',
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseRowSumTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
+    const void* x, const void* grad, float* out, km::i64 count, {sizes},
+    km::i64 xg, km::i64 xn, km::i64 yg, km::i64 yn) {{
+    const km::KronSparseRowSums arguments = {{x, grad, out, count, {cast}, xg, xn, yg, yn}};
+    km::kron_sparse_row_sums<Tile>(arguments);
 }}
 """,
     )

@@ -67,6 +67,12 @@ def _gpu() -> Any:
 
 
 @lru_cache(maxsize=1)
+def _sums() -> Any:
+    """Loaded with the first gradient of weights on a GPU."""
+    return import_module(".weight_gradient", __package__)
+
+
+@lru_cache(maxsize=1)
 def cpu() -> Any:
     """Loaded with the first product on a CPU."""
     return import_module(".cpu", __package__)
@@ -352,7 +358,7 @@ def gradient(
             usual = value.stride() == (a * b * c * d, b * c * d, c * d, d, 1)
             return value if usual else value.view(-1).view(value.shape)
     if _on_gpu(x):
-        sums = _gpu().bind_gradient(x, grad, pattern, precision)
+        sums = _sums().bind_gradient(x, grad, pattern, precision)
         if sums is not None:
             return sums(x, grad)
     if x.device.type == "cpu":

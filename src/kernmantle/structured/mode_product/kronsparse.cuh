@@ -94,7 +94,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
                 }
             }
             if (n0 >= g.count) continue;
-            if (P::STAGED) finite = ptx::bar_red_and<P::PIPELINE_THREADS>(1 + pipeline_index, finite);
+            if (P::STAGED || (P::STORE_RUNS && P::PIPELINE_THREADS > 32)) finite = ptx::bar_red_and<P::PIPELINE_THREADS>(1 + pipeline_index, finite);
             if (finite)
                 Own::store(sum, n0, x_smem + last * P::STAGE);
             else

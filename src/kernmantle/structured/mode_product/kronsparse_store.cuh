@@ -58,19 +58,21 @@ struct KronSparseWriter : KronSparseAdder<P> {
     template <int COUNT>
     static __device__ __forceinline__ void put(T* to, const T (&v)[COUNT], int left) {
         constexpr int RUN = P::Y_RUN < COUNT ? P::Y_RUN : COUNT;
-        if (RUN > 1 && COUNT % RUN == 0 && left >= COUNT) {
+        if constexpr (RUN > 1 && COUNT % RUN == 0 && (RUN & (RUN - 1)) == 0) {
+            if (left >= COUNT) {
 #pragma unroll
-            for (int s = 0; s < COUNT; s += RUN) {
-                Pack<T, RUN> pack;
+                for (int s = 0; s < COUNT; s += RUN) {
+                    Pack<T, RUN> pack;
 #pragma unroll
-                for (int u = 0; u < RUN; ++u) pack.v[u] = v[s + u];
-                store_pack<T, RUN>(to + s, pack);
+                    for (int u = 0; u < RUN; ++u) pack.v[u] = v[s + u];
+                    store_pack<T, RUN>(to + s, pack);
+                }
+                return;
             }
-        } else {
-#pragma unroll
-            for (int s = 0; s < COUNT; ++s)
-                if (s < left) to[s] = v[s];
         }
+#pragma unroll
+        for (int s = 0; s < COUNT; ++s)
+            if (s < left) to[s] = v[s];
     }
 
     __device__ __forceinline__ T value(float sum, int l, int column) const {
@@ -163,32 +165,68 @@ struct KronSparseWriter : KronSparseAdder<P> {
                 }
     }
 
-    // RUN_N fragments of columns of 8 rows at a time, in a stage that the warp has read: all l of neighbouring columns lie
-    // together in memory, so lanes store neighbouring vectors.
+    // Two neighbouring columns of one l.
+    __device__ __forceinline__ void values(T (&out)[2], const float* sums, int l, int column) const {
+        const int at = (part * WARP_L + l) * P::TILE_N + column;
+        float2 v = make_float2(sums[0], sums[1]), bias = make_float2(0.0f, 0.0f);
+        if (P::BIAS) bias = *(const float2*)(biases + at);
+        if (P::SPLIT) {
+            const float2 scale = *(const float2*)(scales + at);
+            v = make_float2(fmaf(v.x, scale.x, bias.x), fmaf(v.y, scale.y, bias.y));
+        } else if (P::BIAS) {
+            v = make_float2(v.x + bias.x, v.y + bias.y);
+        }
+        out[0] = Store<T>::from(activated<P::ACTIVATION>(v.x));
+        out[1] = Store<T>::from(activated<P::ACTIVATION>(v.y));
+    }
+
+    // RUN_N fragments of columns of 8 rows at a time, in a stage that all warps that share the rows have read: all l of
+    // neighbouring columns lie together in memory, so lanes store neighbouring vectors.
     __device__ __forceinline__ void store_runs(const Sums& sum, i64 n0, unsigned char* stage) const {
-        constexpr int PITCH = P::RUN_PITCH_BYTES(P::RUN_N), LENGTH = 8 * P::RUN_N * WARP_L, VECTORS = LENGTH / P::Y_RUN;
-        static_assert(8 * PITCH <= P::STAGE && LENGTH % P::Y_RUN == 0, "8 rows in a stage");
-        const int quad = lane % 4;
+        constexpr int TILE_L = P::TILE_L, PITCH = P::RUN_PITCH_BYTES(P::RUN_N), LENGTH = 8 * P::RUN_N * TILE_L, VECTORS = LENGTH / P::Y_RUN;
+        constexpr int EACH = P::PUT_BYTES / SIZE, COUNT = P::WARPS_L == 1 ? 2 * WARP_L : WARP_L;
+        typedef typename Word<P::PUT_BYTES>::type Put;
+        static_assert(P::RUN_FITS(P::RUN_N) && LENGTH % P::Y_RUN == 0 && COUNT % EACH == 0, "8 rows in a stage");
+        const int quad = lane % 4, first_column = 8 * MMA_N * side;
+        stage += side * 8 * PITCH;
+        auto meet = [&] {
+            if (P::PIPELINE_THREADS > 32)
+                ptx::bar_sync<P::PIPELINE_THREADS>(1 + pipeline_index);
+            else
+                __syncwarp();
+        };
 #pragma unroll
         for (int m = 0; m < MMA_M; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int t0 = 0; t0 < MMA_N; t0 += P::RUN_N) {
-                    __syncwarp();
+                    meet();
 #pragma unroll
-                    for (int t = t0; t < t0 + P::RUN_N; ++t)
+                    for (int t = t0; t < t0 + P::RUN_N; ++t) {
+                        T own[2 * WARP_L];
 #pragma unroll
-                        for (int u = 0; u < 2; ++u)
+                        for (int l = 0; l < WARP_L; ++l) {
+                            T both[2];
+                            values(both, &sum[m][l][t][2 * half], l, first_column + 8 * t + 2 * quad);
+                            own[l] = both[0];
+                            own[WARP_L + l] = both[1];
+                        }
+                        unsigned char* const to = stage + lane / 4 * PITCH + ((8 * (t - t0) + 2 * quad) * TILE_L + part * WARP_L) * SIZE;
 #pragma unroll
-                            for (int l = 0; l < WARP_L; ++l)
-                                *(T*)(stage + lane / 4 * PITCH + ((8 * (t - t0) + 2 * quad + u) * WARP_L + l) * SIZE) = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
-                    __syncwarp();
+                        for (int at = 0; at < 2 * WARP_L; at += EACH) {
+                            Pack<T, EACH> pack;
+#pragma unroll
+                            for (int u = 0; u < EACH; ++u) pack.v[u] = own[at + u];
+                            *(Put*)(to + (at / COUNT * TILE_L + at % COUNT) * SIZE) = bit_cast<Put>(pack);
+                        }
+                    }
+                    meet();
                     const i64 first = n0 + 16 * m + 8 * half, left = g.count - first;
-                    const int rows = left < 8 ? (int)left : 8, length = min(LENGTH, (g.b - j0 - 8 * t0) * WARP_L);
-                    T* const to = y + first * g.yn + (i64)(j0 + 8 * t0) * WARP_L;
+                    const int j = j0 + first_column + 8 * t0, rows = left < 8 ? (int)left : 8, length = min(LENGTH, (g.b - j) * TILE_L);
+                    T* const to = y + first * g.yn + (i64)j * TILE_L;
 #pragma unroll 4
-                    for (int at = lane; at < 8 * VECTORS; at += 32) {
+                    for (int at = 32 * part + lane; at < 8 * VECTORS; at += 32 * P::WARPS_L) {
                         const int row = at / VECTORS, along = at % VECTORS * P::Y_RUN;
                         if (row < rows && along < length)
                             store_pack<T, P::Y_RUN>(to + row * g.yn + along, *(const Pack<T, P::Y_RUN>*)(stage + row * PITCH + along * SIZE));

@@ -23,6 +23,9 @@ struct Products<float> {
     typedef f16 type;
 };
 
+// Largest common divisor.
+__device__ constexpr int common(int a, int b) { return b ? common(b, a % b) : a; }
+
 // The tile of a kernel, from a struct of its parameters:
 //   T                    type of x, y and the weights
 //   X_FIRST, Y_FIRST     features of x and y lie together in memory, else the batch does
@@ -89,18 +92,20 @@ struct KronSparseTile : Traits {
     static constexpr bool STORE_48 = X_FIRST && Y_FIRST && FULL && WARP_L == 3 && Y_RUN * SIZE == 16;
     // Whether warps that share rows collect their values of l in a stage before they store them.
     static constexpr bool STAGED = INTERLEAVED && Y_FIRST && WARPS_N == 1 && Y_RUN * SIZE == 16;
-    // Whether a warp that has all l collects neighbouring columns of 8 rows in a stage, and so many fragments of columns at a time.
-    static constexpr bool STORE_RUNS = K_VECTOR && Y_FIRST && WARP_L > 4 && WARPS_N == 1;
-    static constexpr int RUN_PITCH_BYTES(int fragments) { return (8 * fragments * WARP_L * SIZE + 15) / 16 * 16 + 16; }
-    static constexpr int RUN_N = 8 * RUN_PITCH_BYTES(MMA_N) <= STAGE ? MMA_N : MMA_N % 2 == 0 && 8 * RUN_PITCH_BYTES(MMA_N / 2) <= STAGE ? MMA_N / 2 : 1;
+    // Whether the warps that have all l of a column collect neighbouring columns of 8 rows in a stage, and so many fragments of
+    // columns at a time. A thread writes PUT_BYTES there at once; rows begin RUN_SKEW_BYTES modulo 128 apart, by which lanes that are
+    // served together write different banks where a thread's columns lie together.
+    static constexpr bool STORE_RUNS = X_FIRST && Y_FIRST && FULL && (WARPS_L == 1 ? K_VECTOR && WARP_L > 4 : (TILE_L & (TILE_L - 1)) != 0);
+    static constexpr int PUT_BYTES = WARPS_L == 1 ? common(2 * WARP_L * SIZE, 16) : common(WARP_L * SIZE, common(TILE_L * SIZE, 16));
+    static constexpr int RUN_SKEW_BYTES = PUT_BYTES < 16 ? 4 * PUT_BYTES : 2 * TILE_L * SIZE / 16 % 2 ? 64 : 16;
+    static constexpr int RUN_PITCH_BYTES(int fragments) { return (8 * fragments * TILE_L * SIZE + 127 - RUN_SKEW_BYTES) / 128 * 128 + RUN_SKEW_BYTES; }
+    static constexpr bool RUN_FITS(int fragments) { return MMA_N % fragments == 0 && 8 * WARPS_N * RUN_PITCH_BYTES(fragments) <= STAGE; }
+    static constexpr int RUN_N = RUN_FITS(MMA_N) ? MMA_N : MMA_N % 2 == 0 && RUN_FITS(MMA_N / 2) ? MMA_N / 2 : 1;
     static constexpr int EPILOGUE_BYTES = 8 * 192, EPILOGUES_BYTES = STORE_48 ? WARPS * EPILOGUE_BYTES : 0;
     // Bytes of shared memory of a block that holds so many chunks of weights: its table, the staging of its epilogue, the
     // weights, its rings.
     static __device__ constexpr int shared_bytes(int chunks) { return TABLE_BYTES + EPILOGUES_BYTES + chunks * CHUNK + PIPELINE_BYTES; }
 };
-
-// Largest common divisor.
-__device__ constexpr int common(int a, int b) { return b ? common(b, a % b) : a; }
 
 // Column of a block's tile `t` of 8 columns, `n` in 0 .. 7.
 template <class P>

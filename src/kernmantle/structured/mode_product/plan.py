@@ -112,6 +112,14 @@ class KronSparsePlan:
         return self.x_first and self.tile.sharers == 1 and (own < 4 or (self.full and own & (own - 1) != 0))
 
     @property
+    def stores_runs(self) -> bool:
+        """Whether warps bring all l of neighbouring columns together before they are written."""
+        ends = self.x_first and self.y_first and self.full
+        if self.tile.sharers == 1:
+            return ends and self.takes_neighbours and self.tile.l > 4
+        return ends and self.span & (self.span - 1) != 0
+
+    @property
     def rows(self) -> int:
         """Rows of the batch in one tile of a block."""
         return 16 * self.tile.m * self.tile.warps // (self.tile.sharers * self.tile.sides)

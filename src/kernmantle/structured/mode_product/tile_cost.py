@@ -137,7 +137,7 @@ def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:
     x, y, weights = _UNALIGNED[plan.split, problem.x_first]
     rows = size * problem.groups * problem.batch * a * d
     run = plan.y_run if problem.y_first else problem.y_run  # neighbouring lanes of a warp store neighbours otherwise
-    stored = 0.0 if plan.takes_neighbours and plan.tile.l > 4 else y.get(run * size, 0.0)
+    stored = 0.0 if plan.stores_runs else y.get(run * size, 0.0)
     return rows * (c * x.get(plan.x_bytes, 0.0) + b * stored) + weights * size * problem.groups * a * b * c * d
 
 
@@ -152,7 +152,7 @@ def _costs(plan: KronSparsePlan) -> Costs:
         return own["last"]
     if plan.spread and not plan.split and not plan.tile.grouped:
         return own["spread"]
-    return own["narrow" if plan.takes_neighbours else "first" if plan.full else "strided"]
+    return own["narrow" if plan.takes_neighbours or plan.stores_runs else "first" if plan.full else "strided"]
 
 
 def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
@@ -206,8 +206,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     waves, rounds = _rounds(plan, problem, limits)
     per_sm = min(each, -(-groups * slots // limits.sm_count))
     in_front = problem.x_first and problem.y_first
-    whole = plan.takes_neighbours and tile.l > 4
-    broken = own.broken if in_front and not plan.sectors and not whole else 0.0
+    broken = own.broken if in_front and not plan.sectors and not plan.stores_runs else 0.0
     ends, run = BYTES[problem.dtype] * problem.groups * problem.batch * a * d, _run_bytes(plan)
     memory = ends * (c * max(1.0, own.run / run) + b * (1 + broken)) / (own.memory * quicker(ends * (b + c), own.again))
     x_bytes = ends * (c * -(-b // tile.columns) * max(1.0, own.cache_run / run) + broken * b)
@@ -255,7 +254,7 @@ _WAITS: Mapping[tuple[bool, str], Waits] = {
 
 def packed_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
     """What the plan that is chosen should take, its weights rearranged before."""
-    kind = "last" if not plan.x_first else "narrow" if plan.takes_neighbours else "first"
+    kind = "last" if not plan.x_first else "narrow" if plan.takes_neighbours or plan.stores_runs else "first"
     own, (_, rounds) = _WAITS[plan.split, kind], _rounds(plan, problem, limits)
     step = own.whole if plan.x_bytes == _WIDEST else own.narrow
     waits = rounds * (plan.chunks(problem) * step + (plan.tile.l - 1) * own.l)

@@ -17,6 +17,7 @@ from .tile_cost import packed_seconds, tile_seconds, together_seconds
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
 _MOST_NEIGHBOURS = 12  # values of l, no power of two, all of which a thread takes
+_LEAST_SHARED = 9  # values of l, no power of two, of which a warp alone takes too few columns in float32
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
 _NARROW_START_SECONDS = 3e-6
@@ -31,8 +32,16 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
     if d < 4:
         return ((d, 1, 1),)
     if d & (d - 1) and d <= _MOST_NEIGHBOURS and problem.y_first:
-        return ((d, 1, 1), *_several(problem, grouped))
+        return ((d, 1, 1), *_shared(problem, grouped), *_several(problem, grouped))
     return _several(problem, grouped)
+
+
+def _shared(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
+    """Return the same of all values of l for warps that share rows: parts of them, or all with other columns."""
+    d = problem.pattern[3]
+    if not grouped or problem.dtype != "f32" or d < _LEAST_SHARED:
+        return ()
+    return tuple((d // count, count, 1) for count in (2, 3) if d % count == 0) or ((d, 1, 2),)
 
 
 def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
@@ -48,7 +57,7 @@ def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...
 
 def _registers(tile: Tile, split: bool, x_first: bool) -> int:
     """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
-    whole = x_first and tile.sharers == 1 and tile.l & (tile.l - 1) != 0
+    whole = x_first and tile.l & (tile.l - 1) != 0
     columns, deep = tile.columns // tile.sides, tile.l if whole else min(tile.l, 4 if split else 8)
     sums = tile.m * tile.l * columns // 2
     read = tile.m * deep * tile.chunk // (2 if split or not x_first or tile.m > 1 else 4)

@@ -1,0 +1,166 @@
+"""How a GPU sums to the gradient of weights over rows whose features lie together, which it copies as they lie."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...compiler.nest import BYTES
+from .plan import REGISTERS, Pattern
+
+DEPTH = 16  # rows of a product
+_MOST_WHOLE = 12  # values of l, up to which a block takes all of them
+_MOST_WARPS = 12
+_OTHER_REGISTERS = 60  # of a thread, beside sums, what it reads and its halves of the gradient
+_MOST_PART_BYTES, _LEAST_STEPS = 2**26, 16
+_STAGES = ((2, 3), (2, 2), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
+# Fragments of 16 columns and of 8 positions of k of a warp, by the values of l that it reads at once.
+_FRAGMENTS = {
+    1: ((2, 8), (3, 4), (2, 4), (1, 8), (1, 4)), 2: ((2, 4), (1, 4), (1, 2)), 4: ((1, 4), (1, 2)), 8: ((1, 2),),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RowSumPlan:
+    """Template parameters, see ``kronsparse_row_sums.cuh``."""
+
+    arch: str
+    dtype: str
+    full: bool
+    warp_l: int
+    warps_l: int
+    m: int
+    warps_j: int
+    n: int
+    warps_k: int
+    steps: int
+    stages: int
+    x_bytes: int
+    y_bytes: int
+    products: int
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.warps_l * self.warps_j * self.warps_k
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Columns, positions of k and values of l of a block."""
+        return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.warp_l * self.warps_l
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage: rows of the gradient, then of x."""
+        columns, positions, deep = self.extents
+        size = BYTES[self.dtype]
+        crossed = self.warp_l * size == 16 and self.warps_l % 2 == 0
+        skew = 16 if crossed else 32
+        pitches = ((each * deep * size + 127 - skew) // 128 * 128 + skew for each in (columns, positions))
+        return self.steps * DEPTH * sum(pitches)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.stages * self.stage_bytes
+
+    def tiles(self, pattern: Pattern, groups: int) -> int:
+        """Return the blocks for one part of the batch."""
+        a, b, c, d = pattern
+        columns, positions, deep = self.extents
+        return groups * a * -(-b // columns) * -(-c // positions) * -(-d // deep)
+
+    def blocks_each(self, limits: DeviceLimits) -> int:
+        """Return the blocks that share a multiprocessor."""
+        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), _MOST_WARPS // self.warps))
+
+    def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> int:
+        """Return the parts of the batch, which are added at the end."""
+        tiles, resident = self.tiles(pattern, groups), limits.sm_count * self.blocks_each(limits)
+        most = min(_MOST_PART_BYTES // (4 * groups * math.prod(pattern)), batch // (DEPTH * _LEAST_STEPS))
+        several = max(1, min(most, 2 * -(-resident // tiles)))
+        return min(range(1, several + 1), key=lambda slots: (-(-tiles * slots // resident) / slots, slots))
+
+    def __str__(self) -> str:
+        columns, positions, deep = self.extents
+        kind = {("f32", 3): "3 x f16 ", ("f32", 1): "f16 "}.get((self.dtype, self.products), "")
+        return (
+            f"kron sparse gradient {self.arch} mma over rows, {columns} x {positions} x {deep}, {self.warps} warps, "
+            f"{self.stages} stages of {DEPTH * self.steps} rows, {kind}{self.dtype}"
+        )
+
+
+def candidates(
+    d: int, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
+) -> Iterator[RowSumPlan]:
+    """Yield the plans of every tile that fits, for rows of which so many bytes may be copied at once."""
+    size = BYTES[dtype]
+    whole = d <= _MOST_WHOLE or d * size == 32
+    deep = d if whole else 8 if d * size < 32 else 32 // size
+    read = math.gcd(deep, 16 // size)
+    if not whole:
+        x_bytes, y_bytes = (math.gcd(each, size * d, size * deep) for each in (x_bytes, y_bytes))
+    for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS[read], (1, 2, 4), (1, 2, 4)):
+        warps, raw = deep // read * warps_j * warps_k, 4 * read * (2 * m + n)
+        registers = 4 * read * m * n + raw + 8 * m + _OTHER_REGISTERS
+        if warps > min(_MOST_WARPS, REGISTERS // (32 * registers)):
+            continue
+        warp = read, deep // read, m, warps_j, n, warps_k
+        every = (RowSumPlan(own.arch, dtype, whole, *warp, *stages, x_bytes, y_bytes, products) for stages in _STAGES)
+        fits = [plan for plan in every if plan.shared <= own.shared_per_block]
+        if fits:  # stages of 32 rows wait less for one another, unless fewer blocks share a multiprocessor
+            most = max(plan.blocks_each(own) for plan in fits)
+            alike = [plan for plan in fits if plan.blocks_each(own) == most]
+            yield next((plan for plan in alike if plan.steps == 1 or min(x_bytes, y_bytes) >= 4), alike[-1])
+
+
+# Cycles of a product and of an instruction on a multiprocessor, those that a step waits, and bytes a second of the
+# second-level cache, of memory, and of parts that are written and added.
+_PRODUCT, _ISSUE, _WAIT, _LOADED, _CLOCK = 3.2, 0.25, 350.0, 1400.0, 1.7e9
+_CACHE, _MEMORY, _PARTS, _START = 5.0e12, 4.0e12, 6e11, 5e-6
+# Times of 62 sums of 18 patterns over this model on one H200 (decision 0060): where a block has all l of a column, and
+# where it has some, whose rows are read in short runs.
+_SHARES = {True: 1.4, False: 1.9}
+
+
+def row_sum_seconds(plan: RowSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
+    """Return what a plan should take for one group."""
+    a, b, c, d = pattern
+    columns, positions, deep = plan.extents
+    size, split = BYTES[plan.dtype], plan.dtype == "f32"
+    each, slots, tiles = plan.blocks_each(limits), plan.slots(pattern, 1, batch, limits), plan.tiles(pattern, 1)
+    rounds = -(-tiles * slots // (limits.sm_count * each))
+    steps = -(-batch // (slots * DEPTH))
+    fragments, reads = plan.warp_l * plan.m * plan.n, 4 * (2 * plan.m + plan.n)
+    multiplied = fragments * (plan.products if split else 1) * _PRODUCT
+    access = plan.warp_l * size
+    loaded = reads * max(1, access // 4)
+    numbers = reads * plan.warp_l
+    copied = DEPTH * deep * size * (columns / plan.y_bytes + positions / plan.x_bytes) / plan.threads
+    issued = reads + numbers * (6 if split else 1) + 4 * fragments * (2 if split else 0) + 6 * copied + 80
+    step = each * plan.warps * max(multiplied, loaded, issued * _ISSUE) + _WAIT
+    step += _LOADED if min(plan.x_bytes, plan.y_bytes) < 4 else 0.0  # which no copy moves
+    moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
+    memory = size * batch * a * d * (b + c) / _MEMORY
+    parts = 4 * math.prod(pattern) * (slots + 1) / _PARTS if slots > 1 else 0.0
+    worked = rounds * (steps * step + 3000) / _CLOCK
+    together = (worked**3 + moved**3 + memory**3) ** (1 / 3)
+    return _START + 3e-6 * (slots > 1) + parts + _SHARES[plan.full] * together
+
+
+@lru_cache(maxsize=4096)
+def row_sum_plan(
+    pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
+) -> RowSumPlan:
+    """Return the plan that should be quickest, for rows of which so many bytes may be copied at once."""
+    found = candidates(pattern[3], dtype, x_bytes, y_bytes, products if dtype == "f32" else 1, limits)
+    return min(found, key=lambda plan: row_sum_seconds(plan, pattern, batch, limits))

@@ -28,6 +28,8 @@ HOST_WHOLE, HOST_CALL = 10.0, 20e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
+# Times as long as estimated that passes over halves take with fewer columns to their right, which fill 16 with zeros.
+_SPARSE, _LEAST_RUN = 2.5, 8
 # Cycles more to store 16 x 16 results of several factors of halves.
 _STORED = 50
 # Seconds to multiply factors out in a pass over halves.
@@ -81,7 +83,7 @@ class MmaRates:
 
 MMA = {
     "f32": MmaRates(0.9, 33.6, 20.3, 119.0, 53.0, 1.5e-9, 1.09, 27.6, 1.15),
-    "f16": MmaRates(0.8, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.05, 10.8, 1.5),
+    "f16": MmaRates(0.8, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.05, 10.8, 1.3),
     "f64": MmaRates(0.85, 20.0, 80.0, 60.0, 53.0, 1.5e-9, 1.0, 27.6, 1.8),
 }
 
@@ -114,7 +116,8 @@ def mma_seconds(
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
     joined = _JOINED * (size == 2 and is_joined)
-    seconds = entries * rates.entry + joined + _together(memory, work, 0.2)
+    together = _together(memory, work, 0.2) * (_SPARSE if size == 2 and plan.right > 1 and run < _LEAST_RUN else 1.0)
+    seconds = entries * rates.entry + joined + together
     if size == 2 and is_small(plan, tiles, limits.sm_count):
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
         seconds = max(seconds, waiting / CLOCK * (_WAITING if _unaligned(run, size) else 1.0))

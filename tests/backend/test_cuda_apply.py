@@ -76,7 +76,13 @@ def test_rows_of_a_launch_stay_near(m: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize(
     ("card", "m", "k", "form"),
-    [("sm_90", 30000, 64, "pipelined"), ("sm_90", 128, 1024, "tile"), ("sm_80", 30000, 64, "tile")],
+    [
+        ("sm_90", 30000, 64, "pipelined"),
+        ("sm_90", 30000, 17, "pipelined"),
+        ("sm_90", 30000, 3, "thin"),
+        ("sm_90", 128, 1024, "tile"),
+        ("sm_80", 30000, 64, "tile"),
+    ],
 )
 def test_log_sums_take_one_exponential_an_entry(card: str, m: int, k: int, form: str) -> None:
     """By the warp-specialized kernel where there is a tile of it for every multiprocessor."""

@@ -32,7 +32,8 @@ def test_log_sums_of_sums_of_absolute_differences(m: int, n: int, k: int, terms:
 
 
 @pytest.mark.parametrize(
-    ("k", "dtype"), [(64, torch.float32), (40, torch.float16), (35, torch.float32), (20, torch.float32)]
+    ("k", "dtype"),
+    [(64, torch.float32), (40, torch.float16), (35, torch.float32), (20, torch.float32), (3, torch.float32)],
 )
 @pytest.mark.parametrize("order", ["rows", "columns"])
 def test_log_sums_with_terms_of_rows_and_columns_in_batches(k: int, dtype: torch.dtype, order: str) -> None:
@@ -51,9 +52,10 @@ def test_log_sums_with_terms_of_rows_and_columns_in_batches(k: int, dtype: torch
 
 @pytest.mark.parametrize("size", [1e6, 1e8, 2.6e8, 2.8e8, 1e37, 3e38])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_log_sums_of_large_numbers(size: float, sign: int) -> None:
+@pytest.mark.parametrize("k", [3, 20, 64])
+def test_log_sums_of_large_numbers(size: float, sign: int, k: int) -> None:
     generator = torch.Generator("cuda").manual_seed(int(math.log2(size)))
-    x, y = (torch.randn(n, 64, device="cuda", generator=generator) for n in (200, 700))
+    x, y = (torch.randn(n, k, device="cuda", generator=generator) for n in (200, 700))
     t = sign * size * (1 + torch.rand(700, device="cuda", generator=generator) / 8)
     t[350:] = t[:350]
     scores = km.Contraction("mk,nk,t:n->mn", lambda a, b: abs(a - b), epilogue=lambda s, t: t - s).lazy(x, y, t=t)

@@ -159,8 +159,8 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyPipelined<4, 1, 8, 16, 2> Tile;
-static_assert(km::apply_pipelined_shared_bytes<Apply, Tile>() <= 66592, "shared memory");
+typedef km::ApplyPipelined<4, 1, 8, 16, 3> Tile;
+static_assert(km::apply_pipelined_shared_bytes<Apply, Tile>() <= 99376, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i32, double v0, double v1) {

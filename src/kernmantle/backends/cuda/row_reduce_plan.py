@@ -66,6 +66,7 @@ _LONG_UNROLL, _LONG_CELLS = 8, 24
 """Rows of y at a time in long passes, and the numbers of rows x that a thread may hold for it: a Gaussian product of
 1e5 points in 3-D takes 3.63 ms on an H200, by 4 rows at a time 3.72."""
 _SHALLOW = 128  # columns of points up to which two stages are enough
+_STAGE_DEPTH = 32
 _CHUNK = 16  # columns of v that a pass takes
 _DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
@@ -110,7 +111,7 @@ class CudaRowPlan:
     @property
     def sums_exponentials(self) -> bool:
         """Whether log-sum-exps take one exponential an entry, of the special function unit."""
-        return self.form in ("tile", "pipelined") and sums_exponentials(self.rows)
+        return self.form in ("thin", "tile", "pipelined") and sums_exponentials(self.rows)
 
     @property
     def differences(self) -> bool:
@@ -336,13 +337,15 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
-    suits = supports_warp_specialized(nest, sizes, limits) and not (rows.selects or _is_tabled(nest))
     logarithms = sums_exponentials(rows) and _busies(ROW_PIPELINED, sizes, limits)
+    least = (
+        {**sizes, "k": max(sizes["k"], _STAGE_DEPTH)} if logarithms else sizes
+    )  # part of a stage is enough for these
+    suits = supports_warp_specialized(nest, least, limits) and not (rows.selects or _is_tabled(nest))
     pipelined = suits and (len(rows.reduction.kinds) == 1 or logarithms)
     group = _group(rows, sizes["l"], _CHUNK)
-    tile = (
-        _tiled(nest) if not pipelined else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
-    )
+    shallow = sizes["k"] <= _SHALLOW and not logarithms
+    tile = _tiled(nest) if not pipelined else replace(ROW_PIPELINED, stages=2) if shallow else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
     size = BYTES[nest.compute]
     keys = tile.threads * tile.columns * size if rows.selects else 0

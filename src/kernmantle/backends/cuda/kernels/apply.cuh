@@ -40,6 +40,28 @@ KM_DEVICE float rcp_fast(float a) {
     return ptx::rcp_approx(a);
 }
 
+// Whether rows are log-sum-exps whose exponentials may have the special function unit's own accuracy.
+template <class Body>
+__device__ constexpr auto sums_exponentials(int) -> decltype(Body::SUMS_EXPONENTIALS) {
+    return Body::SUMS_EXPONENTIALS;
+}
+template <class Body>
+__device__ constexpr bool sums_exponentials(...) {
+    return false;
+}
+// exp(a) relative to exp(top) is 2^(log2 e a + shift), whose shift is rounded once: sums are corrected for that in the end. Beside an
+// entry of 2^28, whose unit in the last place is 32, no sum counts.
+constexpr float LOG2_E = 1.44269504f, LARGE_ENTRY = 268435456.0f;
+// The largest sum of exponentials relative to an entry that is not the largest one: their exponents are small enough to be exact.
+constexpr float MOST_SUM = 256.0f;
+KM_DEVICE float shift_of(float top) {
+    return fabsf(top) < LARGE_ENTRY ? -LOG2_E * top : 0.0f;
+}
+KM_DEVICE float sum_relative_to(float top, float shift, float sum) {
+    if (fabsf(top) < LARGE_ENTRY) return sum * exp2_fast(-fmaf(top, LOG2_E, shift));
+    return sum != sum ? sum : top == negative_infinity<float>() ? 0.0f : 1.0f;
+}
+
 // a / b, quickly where both are small.
 KM_DEVICE i64 quotient(i64 a, i64 b) { return ((a | b) >> 32) == 0 ? (i64)((unsigned)a / (unsigned)b) : a / b; }
 

@@ -44,6 +44,9 @@ struct Thin {
     typedef Staged<Body, Tile> S;
     static constexpr int R = Tile::R, K = Tile::DEPTH, BM = Tile::BM, GROUP = Body::SELECTS ? 1 : Body::GROUP;
 
+    static constexpr bool LOGARITHMS = sums_exponentials<Body>(0);
+    // Columns whose exponentials are added at a time.
+    static constexpr int TOGETHER = Tile::UNROLL < 4 ? Tile::UNROLL : 4;
     static constexpr bool FLUSHES = Body::SUMS && sizeof(C) == 4;
     // Tiles between two times that sums are moved.
     static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 && !Body::EXPANDS ? THIN_RUN / Tile::STAGE : 1;
@@ -70,6 +73,7 @@ struct Thin {
     C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::VECTORS>::value];
     Running running[GROUP][R];
     C worst[R];
+    float shift[LOGARITHMS ? R : 1];  // of log-sum-exps, whose sums are relative to an entry that is 2 below the largest or nearer
 
     __device__ __forceinline__ Thin(const Args& g_, C* origin_) : g(g_), origin(origin_), scale(0), rows_expand(false), expanded(false) {}
     __device__ __forceinline__ i64 row(int r) const { return p.m + r * Tile::THREADS + threadIdx.x; }
@@ -170,6 +174,7 @@ struct Thin {
             } else {
 #pragma unroll
                 for (int q = 0; q < GROUP; ++q) Body::begin(running[q][r]);
+                if constexpr (LOGARITHMS) shift[r] = 0.0f;
             }
         }
         if constexpr (FLUSHES) flush_sums<true>(c);
@@ -280,9 +285,9 @@ struct Thin {
             return Body::scaled_entry(fixed, g.number, mine, columns, 0, s);
     }
 
+    // The entries of a column, and what is staged of it.
     template <Entries HOW>
-    __device__ __forceinline__ void step(const C* shared, i64 n, Running* lists) {
-        C q[S::PITCH];
+    __device__ __forceinline__ void make_entries(C (&w)[R], C (&q)[S::PITCH], const C* shared) const {
 #pragma unroll
         for (int i = 0; i < S::PITCH; i += S::WIDE) {
             const Pack<C, S::WIDE> pack = *(const Pack<C, S::WIDE>*)(shared + i);
@@ -291,9 +296,56 @@ struct Thin {
         }
         typename Body::Registers state[R];
         add_up<HOW>(state, q);
-        C w[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) w[r] = entry<HOW>(r, &q[S::ENDS], state[r]);
+    }
+
+    // Log-sum-exps of COUNT columns. Only where an entry is larger than what the sum is relative to by more than 2, which a warp asks of
+    // all of its rows, sums are made relative to another.
+    template <Entries HOW, int COUNT>
+    __device__ __forceinline__ void add_exponentials(const C* shared) {
+        float w[COUNT][R], top[R];
+#pragma unroll
+        for (int u = 0; u < COUNT; ++u) {
+            C q[S::PITCH];
+            make_entries<HOW>(w[u], q, shared + u * S::PITCH);
+        }
+        bool rises = false;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            top[r] = w[0][r];
+#pragma unroll
+            for (int u = 1; u < COUNT; ++u) top[r] = fmaxf(top[r], w[u][r]);
+            rises = rises || top[r] > running[0][r].r0 + 2.0f;
+        }
+        if (__any_sync(0xffffffffu, rises)) {
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                Running& k = running[0][r];
+                const bool mine = top[r] > k.r0 + 2.0f, keeps = fmaxf(fabsf(k.r0), fabsf(top[r])) < LARGE_ENTRY;
+                const float next = shift_of(top[r]), lost = k.r1 == k.r1 ? 0.0f : k.r1;
+                const float sum = keeps ? k.r1 * exp2_fast(next - shift[r]) : lost;
+                k.r1 = mine ? sum : k.r1;
+                k.r0 = mine ? top[r] : k.r0;
+                shift[r] = mine ? next : shift[r];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int u = 0; u < COUNT; ++u) {
+                const float power = exp2_fast(fmaf(w[u][r], LOG2_E, shift[r]));
+                sum = u == 0 ? power : sum + power;
+            }
+            running[0][r].r1 += sum;
+        }
+    }
+
+    template <Entries HOW>
+    __device__ __forceinline__ void step(const C* shared, i64 n, Running* lists) {
+        C q[S::PITCH], w[R];
+        make_entries<HOW>(w, q, shared);
         if constexpr (Body::SELECTS) {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
@@ -312,6 +364,15 @@ struct Thin {
     __device__ __forceinline__ void steps(const C* shared, i64 n, Running* lists) {
         const int rows = g.size[ROLE_N] - n < Tile::STAGE ? (int)(g.size[ROLE_N] - n) : Tile::STAGE;
         const int even = rows / Tile::UNROLL * Tile::UNROLL;
+        if constexpr (LOGARITHMS) {
+#pragma unroll 1
+            for (int i = 0; i < even; i += Tile::UNROLL)
+#pragma unroll
+                for (int u = 0; u < Tile::UNROLL; u += TOGETHER) add_exponentials<HOW, TOGETHER>(shared + (i + u) * S::PITCH);
+#pragma unroll 1
+            for (int i = even; i < rows; ++i) add_exponentials<HOW, 1>(shared + i * S::PITCH);
+            return;
+        }
 #pragma unroll 1
         for (int i = 0; i < even; i += Tile::UNROLL)
 #pragma unroll
@@ -337,6 +398,7 @@ struct Thin {
         if constexpr (FLUSHES) flush_sums<false>(c);
 #pragma unroll
         for (int r = 0; r < R; ++r) {
+            if constexpr (LOGARITHMS) running[0][r].r1 = sum_relative_to(running[0][r].r0, shift[r], running[0][r].r1);
             const int local = r * Tile::THREADS + threadIdx.x;
             const bool inside = row(r) < g.size[ROLE_M];
             if constexpr (Body::SELECTS) {

@@ -43,15 +43,6 @@ template <class Body>
 __device__ constexpr bool takes_groups(...) {
     return false;
 }
-// Whether rows are log-sum-exps whose exponentials may have the special function unit's own accuracy.
-template <class Body>
-__device__ constexpr auto sums_exponentials(int) -> decltype(Body::SUMS_EXPONENTIALS) {
-    return Body::SUMS_EXPONENTIALS;
-}
-template <class Body>
-__device__ constexpr bool sums_exponentials(...) {
-    return false;
-}
 struct Sums {
     typedef float Running;
     static KM_DEVICE void join(float& total, float other) { total += other; }
@@ -248,10 +239,9 @@ struct Reducer {
         }
     }
 
-    // The same for log-sum-exps. Exponentials of a row of the tile are relative to its largest entry, whose product with log2 e is
-    // rounded once: the sum is corrected for that. Beside an entry of 2^28, whose unit in the last place is 32, no sum counts.
+    // The same for log-sum-exps. Exponentials are relative to the largest entry of their row so far; where their sum shows that the
+    // tile has much larger ones, or there is none yet, to the largest one of the tile.
     __device__ __forceinline__ void add_exponentials(const Running* from, Running* to, bool begins, bool finishes) {
-        constexpr float LOG2_E = 1.44269504f, LARGE = 268435456.0f;
         const i64 left = g.size[ROLE_N] - p.n;
         if (left < BN) {
 #pragma unroll
@@ -259,43 +249,54 @@ struct Reducer {
 #pragma unroll
                 for (int i = 0; i < TM; ++i) w[i][j] = lay.column(j) < left ? w[i][j] : negative_infinity<float>();
         }
-        float top[TM], sum[TM];
-#pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            top[i] = negative_infinity<float>();
-#pragma unroll
-            for (int j = 0; j < TN; ++j) top[i] = fmaxf(top[i], w[i][j]);
-#pragma unroll
-            for (int step = 4; step > 0; step /= 2) top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], step));
-            const float shift = fabsf(top[i]) < LARGE ? -LOG2_E * top[i] : 0.0f;
-            sum[i] = 0.0f;
-#pragma unroll
-            for (int j = 0; j < TN; ++j) sum[i] += exp2_fast(fmaf(w[i][j], LOG2_E, shift));
-        }
         const int mine = row_left<TM, 4>(lane);
         int local = lay.row(0);
-        float largest = top[0];
 #pragma unroll
-        for (int i = 1; i < TM; ++i) {
-            local = i == mine ? lay.row(i) : local;
-            largest = i == mine ? top[i] : largest;
-        }
-        Lanes<Sums, TM>::template join<4>(sum, lane);
-        Running total, tile;
-        tile.r0 = largest;
-        if (fabsf(largest) < LARGE)
-            tile.r1 = sum[0] * exp2_fast(-fmaf(largest, LOG2_E, -LOG2_E * largest));
-        else
-            tile.r1 = sum[0] != sum[0] ? sum[0] : largest == negative_infinity<float>() ? 0.0f : 1.0f;
-        const bool writes = !(lane & (TM == 8 ? 0 : TM == 4 ? 1 : TM == 2 ? 3 : 7)) && p.m + local < g.size[ROLE_M];
-        if (!writes) return;
+        for (int i = 1; i < TM; ++i) local = i == mine ? lay.row(i) : local;
+        const bool inside = p.m + local < g.size[ROLE_M];
+        Running total;
         Body::begin(total);
-        if (!begins) total = from[local];
-        Body::join(total, tile);
+        bool known = !begins;
+        float sum[TM];
+        if (known) {
+            __syncwarp();
+            if (inside) total = from[local];
+#pragma unroll
+            for (int i = 0; i < TM; ++i) sum[i] = sum_of_row(i, shift_of(from[lay.row(i)].r0));
+            Lanes<Sums, TM>::template join<4>(sum, lane);
+            known = __all_sync(0xffffffffu, !inside || (fabsf(total.r0) < LARGE_ENTRY && sum[0] <= MOST_SUM));
+        }
+        if (known) {
+            total.r1 += sum_relative_to(total.r0, shift_of(total.r0), sum[0]);
+        } else {
+            float largest = negative_infinity<float>();
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                float top = w[i][0];
+#pragma unroll
+                for (int j = 1; j < TN; ++j) top = fmaxf(top, w[i][j]);
+#pragma unroll
+                for (int step = 4; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+                sum[i] = sum_of_row(i, shift_of(top));
+                largest = i == mine ? top : largest;
+            }
+            Lanes<Sums, TM>::template join<4>(sum, lane);
+            Running tile;
+            tile.r0 = largest;
+            tile.r1 = sum_relative_to(largest, shift_of(largest), sum[0]);
+            Body::join(total, tile);
+        }
+        if (!inside || (lane & (TM == 8 ? 0 : TM == 4 ? 1 : TM == 2 ? 3 : 7))) return;
         if (finishes)
             write_result<Body>(g, p, p.m + local, 0, total);
         else
             to[local] = total;
+    }
+    __device__ __forceinline__ float sum_of_row(int i, float shift) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < TN; ++j) sum += exp2_fast(fmaf(w[i][j], LOG2_E, shift));
+        return sum;
     }
 
     // The smallest key of every group, which is the columns that a thread has; NaN where all are NaN or none is inside.
@@ -364,12 +365,13 @@ struct Reducer {
         const bool ends = t + 1 == share.last || t + 1 == (row + 1) * columns, finishes = ends && share.whole(row);
         if constexpr (Body::SELECTS) {
             select(slot, begins, finishes, (C*)states);
+        } else if constexpr (sums_exponentials<Body>(0)) {
+            Running* held = (Running*)states;  // log-sum-exps have one column
+            add_exponentials(held, ends ? slot : held, begins, finishes);
         } else {
             Running* local_state = g.size[ROLE_L] <= Body::GROUP ? (Running*)states : slot;
             Running* to = ends ? slot : local_state;
-            if constexpr (sums_exponentials<Body>(0))
-                add_exponentials(local_state, to, begins, finishes);
-            else if (p.n + Lay::BN <= g.size[ROLE_N])
+            if (p.n + Lay::BN <= g.size[ROLE_N])
                 reduce<false>(local_state, to, begins, finishes, v);
             else
                 reduce<true>(local_state, to, begins, finishes, v);

@@ -88,7 +88,7 @@ template <class Body>
 __device__ constexpr int score_levels() {
     return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>());
 }
-constexpr float LOG2_E = 1.44269504f, MOST_LEVEL = 1e38f;
+constexpr float MOST_LEVEL = 1e38f;
 // Powers of 2 that become halves are as many bits higher.
 constexpr float SCORE_LIFT = 10.0f;
 

@@ -256,17 +256,17 @@ struct Reducer {
         const bool inside = p.m + local < g.size[ROLE_M];
         Running total;
         Body::begin(total);
-        bool known = !begins;
+        bool relative = !begins;
         float sum[TM];
-        if (known) {
+        if (relative) {
             __syncwarp();
             if (inside) total = from[local];
 #pragma unroll
             for (int i = 0; i < TM; ++i) sum[i] = sum_of_row(i, shift_of(from[lay.row(i)].r0));
             Lanes<Sums, TM>::template join<4>(sum, lane);
-            known = __all_sync(0xffffffffu, !inside || (fabsf(total.r0) < LARGE_ENTRY && sum[0] <= MOST_SUM));
+            relative = __all_sync(0xffffffffu, !inside || (fabsf(total.r0) < LARGE_ENTRY && sum[0] <= MOST_SUM));
         }
-        if (known) {
+        if (relative) {
             total.r1 += sum_relative_to(total.r0, shift_of(total.r0), sum[0]);
         } else {
             float largest = negative_infinity<float>();
@@ -366,8 +366,8 @@ struct Reducer {
         if constexpr (Body::SELECTS) {
             select(slot, begins, finishes, (C*)states);
         } else if constexpr (sums_exponentials<Body>(0)) {
-            Running* held = (Running*)states;  // log-sum-exps have one column
-            add_exponentials(held, ends ? slot : held, begins, finishes);
+            Running* running = (Running*)states;  // log-sum-exps have one column
+            add_exponentials(running, ends ? slot : running, begins, finishes);
         } else {
             Running* local_state = g.size[ROLE_L] <= Body::GROUP ? (Running*)states : slot;
             Running* to = ends ? slot : local_state;

@@ -5,7 +5,7 @@ import pytest
 import sklearn.cluster
 import torch
 
-from kernmantle.estimators import HDBSCAN, KMeans, hdbscan, kmeans, spanning_tree
+from kernmantle.estimators import HDBSCAN, KMeans, hdbscan, lloyd, spanning_tree
 from kernmantle.estimators.hierarchy import condensed
 from kernmantle.testing import assert_close
 
@@ -15,10 +15,10 @@ ROWS = RANDOM.normal(size=(3000, 5)) + 10
 WEIGHTS = RANDOM.integers(0, 4, 3000).astype(float)
 
 
-@pytest.mark.parametrize("part", [kmeans.BLOCK, 1024])
+@pytest.mark.parametrize("part", [lloyd.BLOCK, 1024])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["equal", "weighted"])
 def test_means_on_a_gpu_are_those_of_scikit_learn(monkeypatch, weights, part):
-    monkeypatch.setattr(kmeans, "BLOCK", part)
+    monkeypatch.setattr(lloyd, "BLOCK", part)
     own = None if weights is None else torch.from_numpy(weights).cuda()
     options = {"init": ROWS[:7], "n_init": 1, "max_iter": 300}
     ours = KMeans(7, **options).fit(torch.from_numpy(ROWS).cuda(), sample_weight=own)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -16,16 +15,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
 
-from ..pairwise import argkmin, cdist
+from ..pairwise import cdist
 from .data import rows_of, weights_of
+from .lloyd import Run, assigned, lloyd
 from .measure import check_choice
 from .seeding import draw, plus_plus
 from .state import Stored
-
-PART = 4096
-"""Rows that are summed in their own type before the sums are added in float64; more for more clusters than that."""
-BLOCK = 1 << 25
-"""Products of rows and centres that a GPU stores at a time: 128 MiB of float32."""
 
 
 def check_clusters(count: int, rows: torch.Tensor) -> None:
@@ -49,135 +44,6 @@ def warn_of(name: str, labels: torch.Tensor, count: int, converged: bool, max_it
             ConvergenceWarning,
             stacklevel=3,
         )
-
-
-@dataclass(frozen=True)
-class Run:
-    """Labels, the sum of weighted squared distances, centres, and how many steps there were."""
-
-    labels: torch.Tensor
-    inertia: float
-    centres: torch.Tensor
-    steps: int
-    converged: bool
-
-
-def assigned(rows: torch.Tensor, centres: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the squared distance of every row from the nearest centre, and which that is."""
-    squares, labels = argkmin(rows, centres, 1, metric="sqeuclidean", return_values=True)
-    return squares[:, 0], labels[:, 0]
-
-
-def _labels(rows: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
-    """Return the nearest centre of every row; on a GPU rows are centred, so that products keep their digits."""
-    if not rows.is_cuda:
-        return argkmin(rows, centres, 1, metric="sqeuclidean")[:, 0]
-    squares = centres.square().sum(1)
-    found = rows.new_empty(rows.shape[0], dtype=torch.int64)
-    for part, out in zip(*(each.split(max(1, BLOCK // len(centres))) for each in (rows, found)), strict=True):
-        torch.argmin(torch.addmm(squares, part, centres.mT, alpha=-2), 1, out=out)
-    return found
-
-
-def _squares(rows: torch.Tensor, centres: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the squared distance of every row from its centre."""
-    parts = zip(*(each.split(max(1, BLOCK // rows.shape[1])) for each in (rows, labels)), strict=True)
-    return torch.cat([(part - centres[own]).square().sum(1) for part, own in parts])
-
-
-def _sums(
-    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, count: int, offsets: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weighted sums of the rows of every cluster, and sums of their weights, in float64."""
-    if offsets is not None:
-        return _sums_at_once(rows, weights, labels + offsets, count)
-    size = max(PART, count)
-    sums = rows.new_zeros(count, rows.shape[1], dtype=torch.float64)
-    mass = rows.new_zeros(count, dtype=torch.float64)
-    for start in range(0, rows.shape[0], size):
-        own = slice(start, start + size)
-        part = rows[own] if weights is None else rows[own] * weights[own, None]
-        sums += rows.new_zeros(count, rows.shape[1]).index_add_(0, labels[own], part)
-        ones = mass.new_ones(part.shape[0]) if weights is None else weights[own].double()
-        mass.index_add_(0, labels[own], ones)
-    return sums, mass
-
-
-def _offsets(rows: torch.Tensor, count: int) -> torch.Tensor | None:
-    """Return, for a GPU, the first cluster of the part of every row, where every part has clusters of its own."""
-    if not rows.is_cuda:
-        return None
-    numbers = torch.arange(rows.shape[0], device=rows.device)
-    return numbers.div_(max(PART, count), rounding_mode="floor").mul_(count)
-
-
-def _sums_at_once(
-    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sums where a launch takes longer than its work: those of all parts, then over the parts."""
-    parts = -(-rows.shape[0] // max(PART, count))
-    sums, mass = rows.new_zeros(parts * count, rows.shape[1]), rows.new_zeros(parts * count)
-    sums.index_add_(0, labels, rows if weights is None else rows * weights[:, None])
-    mass.index_add_(0, labels, rows.new_ones(()).expand(rows.shape[0]) if weights is None else weights)
-    return (
-        sums.unflatten(0, (parts, count)).sum(0, dtype=torch.float64),
-        mass.unflatten(0, (parts, count)).sum(0, dtype=torch.float64),
-    )
-
-
-def _means(sums: torch.Tensor, mass: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the means of the clusters; those without rows have the heaviest cluster's."""
-    return torch.where(mass[:, None] > 0, sums / mass[:, None], sums[mass.argmax()] / mass.max()).to(dtype)
-
-
-def _filled(
-    rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, squares: torch.Tensor, mass: torch.Tensor
-) -> torch.Tensor:
-    """Return the means after clusters without rows took the rows that are farthest from their centres."""
-    empty = (mass == 0).nonzero()[:, 0]
-    gaps = squares if weights is None else torch.where(weights > 0, squares, 0)
-    if float(gaps.max()) > 0:
-        labels = labels.index_copy(0, gaps.topk(empty.numel()).indices, empty)
-    return _means(*_sums(rows, weights, labels, mass.numel(), _offsets(rows, mass.numel())), rows.dtype)
-
-
-def _length(values: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(values, dtype=torch.float64)
-
-
-def lloyd(
-    rows: torch.Tensor, weights: torch.Tensor | None, centres: torch.Tensor, max_iter: int, limit: float, bar: Any
-) -> Run:
-    """Assign rows to centres and move these to the means, until no label changes or they move by less than a limit.
-
-    A step waits for a GPU once: for whether labels changed, whether a cluster is empty and how far centres moved.
-    """
-
-    def ended(labels: torch.Tensor, centres: torch.Tensor, step: int, converged: bool) -> Run:
-        squares = _squares(rows, centres, labels)
-        inertia = float((squares if weights is None else squares * weights).sum(dtype=torch.float64))
-        return Run(labels, inertia, centres, step, converged)
-
-    labels, converged, step = None, False, 0
-    offsets = _offsets(rows, centres.shape[0])
-    for step in range(1, max_iter + 1):
-        found = _labels(rows, centres)
-        bar.update()
-        sums, mass = _sums(rows, weights, found, centres.shape[0], offsets)
-        means = (sums / mass[:, None]).to(rows.dtype)
-        changes = mass.new_ones(1) if labels is None else found != labels
-        read = changes.sum(dtype=torch.float64), mass.min(), _length(means - centres)
-        changed, least, length = torch.stack(read).tolist()
-        if not changed:
-            return ended(found, centres, step, True)
-        if least == 0:
-            means = _filled(rows, weights, found, _squares(rows, centres, found), mass)
-            length = float(_length(means - centres))
-        labels, centres = found, means
-        if length**2 <= limit:
-            converged = True
-            break
-    return ended(_labels(rows, centres), centres, step, converged)
 
 
 def _variance(rows: torch.Tensor) -> float:

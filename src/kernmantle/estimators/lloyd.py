@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -109,6 +110,10 @@ def _length(values: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(values, dtype=torch.float64)
 
 
+_RECORDING = Lock()
+"""Held by the thread that records."""
+
+
 @cache
 def _recorder(device: torch.device) -> torch.cuda.Stream:
     """Return the stream on which steps are recorded: one a device, as cuBLAS has a workspace for each stream."""
@@ -169,7 +174,7 @@ class _Steps:
         current, stream = torch.cuda.current_stream(self._rows.device), _recorder(self._rows.device)
         graph = torch.cuda.CUDAGraph()
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
+        with _RECORDING, torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 self._launch()

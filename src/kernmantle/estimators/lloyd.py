@@ -171,16 +171,13 @@ class _Steps:
         self._found = torch.stack([changes, self._mass.min(), _length(self.means - self.centres)])
 
     def _record(self) -> None:
-        current, stream = torch.cuda.current_stream(self._rows.device), _recorder(self._rows.device)
         graph = torch.cuda.CUDAGraph()
-        stream.wait_stream(current)
-        with _RECORDING, torch.cuda.stream(stream):
+        with _RECORDING, torch.cuda.stream(_recorder(self._rows.device)):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 self._launch()
             finally:
                 graph.capture_end()
-        current.wait_stream(stream)
         self._graph = graph
 
 

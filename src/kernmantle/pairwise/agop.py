@@ -17,25 +17,23 @@ from .kernel_inputs import Call
 def _outer(
     call: Call, diagonal: bool, centred: bool, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor,
     *shared: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Sums over outputs and points of g gᵀ, and over points of g; g minus a shift, the last tensor, if ``centred``."""
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """Σ g gᵀ over outputs and points; if ``centred``, of g minus a shift, the last tensor, and the sum of those."""
     (found,) = rows(call, z, x, coef, *(shared[:-1] if centred else shared))
     found = found - shared[-1] if centred else found
-    sums = found.sum(-2)
+    sums = (found.sum(-2),) if centred else ()
     if diagonal:
-        return found.square().sum((-3, -2)), sums
+        return found.square().sum((-3, -2)), *sums
     flat = found.flatten(-3, -2)
     with without_autocast(z.device):
-        return gram(flat) if worthwhile(flat.mT, flat) else flat.mT @ flat, sums
+        return gram(flat) if worthwhile(flat.mT, flat) else flat.mT @ flat, *sums
 
 
 def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal: bool) -> torch.Tensor:
     """Return the sum of the outer products of all gradients; ``call`` has the points as x and the rows as y."""
     call, coef = placed(call, coef)
     columns, points = call.x.shape[-1], call.x.shape[-2]
-    batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
-    total = call.x.new_zeros((*batch, *(columns,) * (1 if diagonal else 2)))
-    sums = call.x.new_zeros((*batch, coef.shape[-1], columns))
+    found: tuple[torch.Tensor, ...] = ()
     shift: tuple[torch.Tensor, ...] = ()
     for chosen in ranges(call, coef, coef.shape[-1] * columns):
         z = call.x[..., chosen, :]
@@ -43,9 +41,13 @@ def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal:
             with torch.no_grad():
                 shift = (rows(call, z, call.y, coef, *at_points(call, chosen))[0].mean(-2, keepdim=True),)
         function = partial(_outer, call, diagonal, centred)
-        part, found = recompute(function, z, call.y, coef, *at_points(call, chosen), *shift)
-        total, sums = total + part, sums + found
-    if centred and points:
-        with without_autocast(sums.device):
-            total = total - (sums.square().sum(-2) if diagonal else sums.mT @ sums) / points
+        part = recompute(function, z, call.y, coef, *at_points(call, chosen), *shift)
+        found = tuple(map(torch.add, found, part)) if found else part
+    if not found:
+        batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
+        return call.x.new_zeros((*batch, *(columns,) * (1 if diagonal else 2)))
+    total = found[0]
+    if centred:
+        with without_autocast(total.device):
+            total = total - (found[1].square().sum(-2) if diagonal else found[1].mT @ found[1]) / points
     return total / max(points, 1) if average else total

@@ -42,7 +42,7 @@ def test_results_lie_in_one_piece(shape):
 def test_shapes_of_every_kind(shape, gpu):
     found = (
         execute.allocate_as(LIKE, shape),
-        *execute.allocate_each(LIKE, [shape]),
+        *execute.allocate_each(LIKE, execute.layouts_in_one_piece([shape])),
         execute.allocate(shape, torch.float64, GPU),
     )
     for tensor in found:
@@ -59,7 +59,7 @@ def test_memory_that_is_not_there_is_named(gpu, monkeypatch):
     monkeypatch.setattr(execute, "empty_on_gpu", full)
     for call in (
         lambda: execute.allocate_as(LIKE, (1 << 15, 1 << 15)),
-        lambda: execute.allocate_each(LIKE, [(1 << 15, 1 << 15)]),
+        lambda: execute.allocate_each(LIKE, execute.layouts_in_one_piece([(1 << 15, 1 << 15)])),
     ):
         with pytest.raises(OutOfMemoryError, match=r"\(32768, 32768\) \(8.0 GiB\) on cuda:0"):
             call()

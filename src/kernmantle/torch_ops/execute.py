@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -28,6 +28,8 @@ from .targets import Target, target_for
 from .torch_private import empty_on_gpu, takes_memory_directly
 
 Tensors = Sequence[torch.Tensor]
+PlainLayout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Extents and strides as plain tuples, which taking memory directly wants."""
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 _address = torch.Tensor.data_ptr
 
@@ -99,19 +101,24 @@ def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return allocate(shape, like.dtype, like.device)  # which says how much was wanted
 
 
-def allocate_each(like: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[torch.Tensor]:
     """Uninitialised tensors of the type and on the device of another, none of them a single number."""
     try:
         if like.is_cuda and takes_memory_directly(like.get_device()):
             take, dtype = empty_on_gpu, like.dtype
-            return [take(*_in_one_piece(tuple(shape)), dtype) for shape in shapes]
-        return [like.new_empty(*shape) for shape in shapes]
+            return [take(shape, strides, dtype) for shape, strides in layouts]
+        return [like.new_empty(*shape) for shape, _ in layouts]
     except RuntimeError:
-        return [allocate(shape, like.dtype, like.device) for shape in shapes]
+        return [allocate(shape, like.dtype, like.device) for shape, _ in layouts]
+
+
+def layouts_in_one_piece(shapes: Iterable[Sequence[int]]) -> tuple[PlainLayout, ...]:
+    """Return what ``allocate_each`` takes, of shapes."""
+    return tuple([_in_one_piece(tuple(shape)) for shape in shapes])
 
 
 @lru_cache(maxsize=4096)
-def _in_one_piece(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _in_one_piece(shape: tuple[int, ...]) -> PlainLayout:
     """Return the extents and strides of a tensor that lies in one piece, as plain tuples of numbers."""
     like = torch.empty(shape, device="meta")
     return tuple(like.shape), like.stride()

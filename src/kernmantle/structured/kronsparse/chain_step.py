@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ...torch_ops.execute import allocate_each
+from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.saved import addresses
 from ..mode_product.execute import empty
@@ -83,12 +83,12 @@ class Step(Protocol):
 class GroupedStep:
     """A launch for each factor forward and one back.
 
-    ``shapes`` are those of their results. ``reads_x`` and ``reads_weights`` say that launches read these tensors, and
+    ``layouts`` are those of their results. ``reads_x`` and ``reads_weights`` say that launches read these tensors, and
     the bias, where they lie.
     """
 
     launches: tuple[Launch, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[PlainLayout, ...]
     reads_x: bool
     reads_weights: bool
     options: Options
@@ -102,7 +102,7 @@ class GroupedStep:
         if not self.reads_weights:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
         offset, last, source_at = 0 if bias is None else bias.data_ptr(), len(weights) - 1, source.data_ptr()
-        results = allocate_each(x, self.shapes)
+        results = allocate_each(x, self.layouts)
         for number, launch in enumerate(self.launches):
             out_at = results[number].data_ptr()
             launch((source_at, weights[number].data_ptr(), out_at, offset if number == last else 0))
@@ -148,7 +148,7 @@ class GroupedStep:
             moved, grad_at, of_x_at = below, below_at, below_at if of_x else 0
         pick = itemgetter(*[at and at - table.first + 1 for at in (of_x_at, of_bias_at, *of_weights_at)])
         written_bytes = grad.element_size() * sum(map(math.prod, table.shapes))
-        return GroupedBackward(tuple(launches), tuple(table.shapes), pick, reads, last, written_bytes)
+        return GroupedBackward(tuple(launches), layouts_in_one_piece(table.shapes), pick, reads, last, written_bytes)
 
 
 _GRAD = 1  # where the address of the gradient is in the table of a backward pass, which begins with an absent one's
@@ -170,12 +170,12 @@ class _Table:
 class GroupedBackward:
     """The backward pass of :class:`GroupedStep`: launches that take their operands from a table of addresses.
 
-    ``shapes`` are those of what it writes, of which ``pick`` takes the gradients of x, the bias and the weights, behind
-    None for one that is not wanted. ``reads`` says that launches read all tensors where they lie.
+    ``layouts`` are those of what it writes, of which ``pick`` takes the gradients of x, the bias and the weights,
+    behind None for one that is not wanted. ``reads`` says that launches read all tensors where they lie.
     """
 
     launches: tuple[tuple[Launch, Pick], ...]
-    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[PlainLayout, ...]
     pick: Callable[[Sequence[Maybe]], tuple[Maybe, ...]]
     reads: bool
     batch_last: bool
@@ -209,7 +209,7 @@ class ReadyBackward:
     __slots__ = ("_found", "_table", "own")
 
     def __init__(self, own: GroupedBackward, read: Sequence[int], like: torch.Tensor) -> None:
-        found = allocate_each(like, own.shapes)
+        found = allocate_each(like, own.layouts)
         self.own, self._table, self._found = own, [0, 0, *read, *map(_address, found)], (None, *found)
 
     def run(self, grad: torch.Tensor) -> tuple[Maybe, ...]:
@@ -349,4 +349,4 @@ def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Option
         shapes.append(memory_shape(a * b * d, x, last))
         value, route = out, product.route
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
-    return GroupedStep(tuple(launches), tuple(shapes), reads, inplace, options, route)
+    return GroupedStep(tuple(launches), layouts_in_one_piece(shapes), reads, inplace, options, route)

@@ -1,7 +1,7 @@
 """Steps of a KSLinear layer beside those of nn.Linear on a GPU: eager, compiled, and compiled with ``reduce-overhead``.
 
-``python scripts/compiled_steps.py [ROWS ...]`` from the root of a checkout prints microseconds of the clock on the wall,
-steps in turns: medians of nine samples of 50, and the least. These are figures of decision 0050.
+``python scripts/compiled_steps.py [ROWS ...]`` from the root of a checkout prints microseconds of the clock on the
+wall, steps in turns: medians of nine samples of 50, and the least. These are figures of decision 0050.
 """
 
 # ruff: noqa: T201

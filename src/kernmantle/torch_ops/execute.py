@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import torch
@@ -68,13 +68,20 @@ def result_types(text: str, stored: tuple[str, ...], precision: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class BoundProgram:
-    """The bound call of a program on arrays of one layout; ``launch`` runs it, ``shape`` is that of each result."""
+    """The bound call of a program on arrays of one layout; ``launch`` runs it, ``shape`` is that of each result.
+
+    ``layouts`` is how a result lies in memory, none of a single number.
+    """
 
     launch: Runner
     shape: tuple[int, ...]
     dtypes: tuple[torch.dtype, ...]
     device: torch.device
     route: str
+    layouts: tuple[PlainLayout, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layouts", layouts_in_one_piece([self.shape]) if self.shape else ())
 
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         """Write the results to ``outs``."""
@@ -84,7 +91,7 @@ class BoundProgram:
         """Return the results in tensors of their own."""
         like = tensors[0]
         if len(self.dtypes) == 1 and like.dtype is self.dtypes[0]:
-            outs = [allocate_as(like, self.shape)]
+            outs = allocate_each(like, self.layouts) if self.layouts else [allocate_as(like, ())]
         else:
             outs = [allocate(self.shape, dtype, self.device) for dtype in self.dtypes]
         self.launch(tensors, numbers, outs)

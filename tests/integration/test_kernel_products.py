@@ -13,7 +13,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.pairwise import KERNELS
+from kernmantle.pairwise import KERNELS, bound
+from kernmantle.runtime.lru import LRUCache
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import blocks, row_reduce_autograd, row_reduce_blocks, row_reduce_one_block
 from kernmantle.torch_ops.recompute import recompute
@@ -49,6 +50,45 @@ def test_matmul_of_a_batch(small_blocks):
     assert_close(kernel.matmul(x, y, v), kernel(x, y) @ v, depth=32)
     assert_close(kernel.matmul(x, y, rows(3, 7, 2)), kernel(x, y) @ rows(3, 7, 2), depth=32)
     assert kernel.matmul(rows(1, 5, 3), rows(7, 3), rows(4, 1, 7, 2)).shape == (4, 3, 5, 2)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 16, 40])
+@pytest.mark.parametrize("entries", [0, 1 << 20], ids=["reciprocals", "divided"])
+def test_products_with_lengthscales_are_bound_with_or_without_reciprocals(entries, columns, device, monkeypatch):
+    """A kernel divides by lengthscales where entries are few; more are multiplied by reciprocals made before."""
+    monkeypatch.setitem(bound._FEW, device, entries)
+    monkeypatch.setattr(bound, "PLANS", LRUCache(64))
+    shapes = (9, columns), (11, columns), (11, 2), (9, 2)
+    x, y, v, cotangent = (rows(*shape, seed=seed, device=device).float() for seed, shape in enumerate(shapes))
+    lengths, out = 0.5 + torch.arange(columns, device=device).float() / 4, v.new_empty(9, 2)
+
+    def plainly(x, y, v, lengths):
+        squares = ((x[:, None] - y) / lengths).square().sum(-1)
+        return torch.exp(-squares / 8) @ v
+
+    def wanted():
+        own = [each.detach().double().requires_grad_() for each in (x, y, v, lengths)]
+        result = plainly(*own)
+        return result.detach(), torch.autograd.grad(result, own, cotangent.double())
+
+    kernel, moving = km.Gaussian(2.0, lengthscales=lengths), [each.clone().requires_grad_() for each in (x, y, v)]
+    trained = lengths.clone().requires_grad_()
+    recorded = km.Gaussian(2.0, lengthscales=trained)
+    for factor in (1.0, 2.0, 0.5):
+        with torch.no_grad():
+            lengths.mul_(factor)  # read anew by each call
+            trained.mul_(factor)
+        expected, gradients = wanted()
+        assert_close(kernel.matmul(x, y, v), expected, depth=64)
+        assert kernel.matmul(x, y, v, out=out) is out
+        assert_close(out, expected, depth=64)
+        assert_close(kernel.matmul(x, y, v[:, 0]), expected[:, 0], depth=64)
+        whole = plainly(x.double(), y.double(), torch.eye(11, device=device).double(), lengths.double())
+        assert_close(kernel.logsumexp(x, y), whole.logsumexp(1), depth=64)
+        found = torch.autograd.grad(recorded.matmul(*moving), [*moving, trained], cotangent)
+        for one, other in zip(found, gradients, strict=True):
+            assert_close(one, other, depth=64 * columns)
+    assert {plan.divides for plan in bound.PLANS.values() if isinstance(plan, bound.BoundReduction)} == {entries > 0}
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, "of lengthscales"], ids=["sum", "lengthscales"])

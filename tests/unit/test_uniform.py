@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kernmantle.compiler.hoist import fold
+from kernmantle.compiler.hoist import by_reciprocals, fold
 from kernmantle.ir.node import Node, const, postorder, var
 from kernmantle.ir.ops import evaluate
 from kernmantle.pairwise import KERNELS
@@ -55,3 +55,14 @@ def test_every_kernel_keeps_its_value(name):
         values = {**known, **further, "s0": s}
         (want,), (got,) = (evaluate(roots, values) for roots in (program.outputs, folded.outputs))
         assert got == pytest.approx(want, rel=1e-13, abs=1e-15)
+
+
+def test_what_varies_along_one_axis_is_inverted_once():
+    x, y, length, other = (var(name) for name in ("x", "y", "length", "other"))
+    gap = Node("sub", (x, y))
+    scaled = Node("div", (gap, Node("mul", (length, other))))
+    (found,) = by_reciprocals([Node("mul", (scaled, scaled))], ["length", "other"])
+    once = Node("mul", (gap, Node("rcp", (Node("mul", (length, other)),))))
+    assert found == Node("mul", (once, once))
+    for same in (scaled, Node("div", (gap, const(3))), Node("div", (x, y))):
+        assert by_reciprocals([same], ["length"]) == (same,)

@@ -65,6 +65,18 @@ class _Uniform:
         return Node("neg", (core,)) if factor.number == -1 else Node("mul", (core, factor))
 
 
+def by_reciprocals(roots: Sequence[Node], names: Iterable[str]) -> tuple[Node, ...]:
+    """Return expressions that multiply by the reciprocal of what is made of ``names`` instead of dividing by it."""
+    uniform = _Uniform(names)
+
+    def multiplied(old: Node, args: tuple[Node, ...]) -> Node:
+        if old.op == "div" and args[1].number is None and uniform.covers(args[1]):
+            return Node("mul", (args[0], Node("rcp", (args[1],))))
+        return Node(old.op, args)
+
+    return tuple(rewrite(roots, lambda leaf: leaf, multiplied))
+
+
 def fold(outputs: Sequence[Node], numbers: Sequence[str], scalars: Sequence[str] = (), letter: str = "u") -> Folded:
     """Gather what is made of ``numbers`` and name it; also the factors with ``scalars``, which are uniform as well."""
     uniform, of_numbers = _Uniform((*numbers, *scalars)), _Uniform(numbers)

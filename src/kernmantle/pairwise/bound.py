@@ -18,22 +18,26 @@ from ..torch_ops.checks import check_apart, meet, reach
 from ..torch_ops.info import RunInfo
 from ..torch_ops.row_reduce import BoundApply, bind_apply
 from ..torch_ops.row_reduce_autograd import recorded
-from .kernel_form import Form, gram
+from .kernel_form import Form, divided, gram
 
 _DTYPES = (torch.float32, torch.float64)
+# Up to so many differences of float32 a kernel on a GPU takes the lengthscales as they are and makes one reciprocal for
+# each column in every thread, half a microsecond of an H200, where a launch for reciprocals takes the host seven.
+_FEW = {"cuda": 1 << 20}
 
 
 @dataclass(frozen=True, eq=False)
 class BoundReduction:
     """The bound call of a product with the matrix or of a reduction of its rows.
 
-    ``lengths`` are the names of the lengthscales in the form's order; ``is_vector`` says that v has one axis,
-    ``is_recorded`` that derivatives are recorded. ``spans`` are the bytes that ``out``, x, y, v and the lengthscales
-    reach over, empty without ``out``.
+    ``lengths`` are the names of the lengthscales in the form's order, which a kernel that ``divides`` reads as they are
+    and another one as reciprocals; ``is_vector`` says that v has one axis, ``is_recorded`` that derivatives are
+    recorded. ``spans`` are the bytes that ``out``, x, y, v and the lengthscales reach over, empty without ``out``.
     """
 
     apply: BoundApply
     lengths: tuple[str, ...]
+    divides: bool
     is_vector: bool
     is_recorded: bool
     route: str
@@ -48,7 +52,7 @@ class BoundReduction:
         """
         x, y, v, weights = tensors
         # Bound are lengthscales of the rows' dtype alone: their reciprocals need no wider type.
-        arrays = _arrays(x, y, v, [weights[name].reciprocal() for name in self.lengths], self.is_vector)
+        arrays = _arrays(x, y, v, _scales(weights, self.lengths, self.divides), self.is_vector)
         if outs:
             (out,) = outs
             inputs = (x, x if y is None else y, v, *weights.values())
@@ -61,6 +65,10 @@ class BoundReduction:
         else:
             result = self.apply(arrays, numbers)[0]
         return result.squeeze(-1) if self.is_vector else result
+
+
+def _scales(weights: Mapping[str, torch.Tensor], names: Sequence[str], divides: bool) -> list[torch.Tensor]:
+    return [weights[name] if divides else weights[name].reciprocal() for name in names]
 
 
 def _arrays(x: Any, y: Any, v: Any, scales: Sequence[Any], is_vector: bool) -> list[torch.Tensor]:
@@ -109,9 +117,11 @@ def bind(
     if out is not None and not (out.is_contiguous() and out.data_ptr() % 16 == 0):
         return
     is_vector = v is not None and v.dim() == 1
-    found = _arrays(x, y, v, [weights[name].reciprocal() for name in lengths], is_vector)
+    few = arrays[0].numel() * arrays[1].shape[0] <= _FEW.get(x.device.type, 0)
+    divides = bool(lengths) and few and x.dtype == torch.float32 and precision is None
+    found = _arrays(x, y, v, _scales(weights, lengths, divides), is_vector)
     operands, last = (found, None) if v is None else (found[:-1], found[-1])
-    bound = bind_apply(gram(form), how, operands, values, last, precision)
+    bound = bind_apply((divided if divides else gram)(form), how, operands, values, last, precision)
     inputs = [*arrays[:2], *([] if v is None else [v]), *weights.values()]
     spans = () if out is None else tuple(map(reach, [out, *inputs]))
-    PLANS[key] = BoundReduction(bound, lengths, is_vector, is_recorded(key), bound.program.route, spans)
+    PLANS[key] = BoundReduction(bound, lengths, divides, is_vector, is_recorded(key), bound.program.route, spans)

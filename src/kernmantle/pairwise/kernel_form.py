@@ -141,6 +141,14 @@ def gram(form: Form) -> Contraction:
 
 
 @of_form
+def divided(form: Form) -> Contraction:
+    """Return the same of lengths in place of weights: what columns are divided by, in one pass with the rest."""
+    own = {f"x{index}": operand for index, operand in enumerate(form.operands, len(ROWS)) if isinstance(operand, str)}
+    *maps, output = substitute([*form.maps, form.output], {name: Node("rcp", (var(name),)) for name in own})
+    return contraction_of(form.axes(), "mn", maps, form.reductions, [output])
+
+
+@of_form
 def diagonal(form: Form) -> Contraction:
     """Return every row with the row of the same index."""
     return contraction_of(form.axes("mk", "mk"), "m", form.maps, form.reductions, [form.output])

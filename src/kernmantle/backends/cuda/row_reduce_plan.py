@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.hoist import fold
+from ...compiler.hoist import by_reciprocals, fold
 from ...compiler.nest import BYTES, ROLES, Nest, integer_slots
 from ...compiler.patterns import is_proportional, scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
@@ -333,6 +333,7 @@ def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, 
 
 def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
     """Return the plan that takes entries as they are written."""
+    rows = _with_reciprocals(rows)
     nest = rows.matrix
     own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
@@ -367,6 +368,15 @@ def _busies(tile: Tile, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
 def _ends_bytes(rows: RowNest, tile: Tile) -> int:
     """Return the bytes of what entries read of the columns of a tile and of the next."""
     return 2 * len(ends(rows, "n")) * tile.n * BYTES[rows.matrix.compute]
+
+
+def _with_reciprocals(rows: RowNest) -> RowNest:
+    """Return the same with one reciprocal for each k of what varies along it alone, not a division for each entry."""
+    nest = rows.matrix
+    along = [port.name for port in staged(nest)["vectors"]]
+    if not along or nest.compute != "f32" or nest.precision != "default":
+        return rows
+    return replace(rows, matrix=replace(nest, map=by_reciprocals(nest.map, along)))
 
 
 def _grouped(

@@ -56,7 +56,7 @@ def test_matmul_of_a_batch(small_blocks):
 @pytest.mark.parametrize("entries", [0, 1 << 20], ids=["reciprocals", "divided"])
 def test_products_with_lengthscales_are_bound_with_or_without_reciprocals(entries, columns, device, monkeypatch):
     """A kernel divides by lengthscales where entries are few; more are multiplied by reciprocals made before."""
-    monkeypatch.setitem(bound._FEW, device, entries)
+    monkeypatch.setitem(bound._MOST_DIVIDED, device, entries)
     monkeypatch.setattr(bound, "PLANS", LRUCache(64))
     shapes = (9, columns), (11, columns), (11, 2), (9, 2)
     x, y, v, cotangent = (rows(*shape, seed=seed, device=device).float() for seed, shape in enumerate(shapes))

@@ -23,7 +23,7 @@ from .kernel_form import Form, divided, gram
 _DTYPES = (torch.float32, torch.float64)
 # Up to so many differences of float32 a kernel on a GPU takes the lengthscales as they are and makes one reciprocal for
 # each column in every thread, half a microsecond of an H200, where a launch for reciprocals takes the host seven.
-_FEW = {"cuda": 1 << 20}
+_MOST_DIVIDED = {"cuda": 1 << 20}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +117,8 @@ def bind(
     if out is not None and not (out.is_contiguous() and out.data_ptr() % 16 == 0):
         return
     is_vector = v is not None and v.dim() == 1
-    few = arrays[0].numel() * arrays[1].shape[0] <= _FEW.get(x.device.type, 0)
-    divides = bool(lengths) and few and x.dtype == torch.float32 and precision is None
+    fits = arrays[0].numel() * arrays[1].shape[0] <= _MOST_DIVIDED.get(x.device.type, 0)
+    divides = bool(lengths) and fits and x.dtype == torch.float32 and precision is None
     found = _arrays(x, y, v, _scales(weights, lengths, divides), is_vector)
     operands, last = (found, None) if v is None else (found[:-1], found[-1])
     bound = bind_apply((divided if divides else gram)(form), how, operands, values, last, precision)

@@ -45,8 +45,7 @@ struct Thin {
     static constexpr int R = Tile::R, K = Tile::DEPTH, BM = Tile::BM, GROUP = Body::SELECTS ? 1 : Body::GROUP;
 
     static constexpr bool LOGARITHMS = sums_exponentials<Body>(0);
-    // Columns whose exponentials are added at a time.
-    static constexpr int TOGETHER = Tile::UNROLL < 4 ? Tile::UNROLL : 4;
+    static constexpr int TOGETHER = Tile::UNROLL < 4 ? Tile::UNROLL : 4;  // columns whose exponentials are added at a time
     static constexpr bool FLUSHES = Body::SUMS && sizeof(C) == 4;
     // Tiles between two times that sums are moved.
     static constexpr int RUN = THIN_RUN / Tile::STAGE > 1 && !Body::EXPANDS ? THIN_RUN / Tile::STAGE : 1;
@@ -74,7 +73,6 @@ struct Thin {
     Running running[GROUP][R];
     C worst[R];
     float shift[LOGARITHMS ? R : 1];  // of log-sum-exps, whose sums are relative to an entry that is 2 below the largest or nearer
-
     __device__ __forceinline__ Thin(const Args& g_, C* origin_) : g(g_), origin(origin_), scale(0), rows_expand(false), expanded(false) {}
     __device__ __forceinline__ i64 row(int r) const { return p.m + r * Tile::THREADS + threadIdx.x; }
 
@@ -147,9 +145,7 @@ struct Thin {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
                 Running& there = to[(c + q) * BM + r * Tile::THREADS];
-                if constexpr (Body::EXPANDS) {
-                    if (expanded) running[q][r].r0 *= factor[r];
-                }
+                if constexpr (Body::EXPANDS) { if (expanded) running[q][r].r0 *= factor[r]; }
                 if (!BEGINS) Body::join(running[q][r], there);
                 there = running[q][r];
                 Body::begin(running[q][r]);
@@ -165,9 +161,7 @@ struct Thin {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const i64 m = row(r) < g.size[ROLE_M] ? row(r) : g.size[ROLE_M] - 1;
-            each<0, Body::ROW_ENDS>([&](auto index) {
-                ends[decltype(index)::value][r] = end_value<typename Body::template RowEnd<decltype(index)::value>, C>(g, p, m, g.size[ROLE_M], ROLE_M);
-            });
+            each<0, Body::ROW_ENDS>([&](auto index) { ends[decltype(index)::value][r] = end_value<typename Body::template RowEnd<decltype(index)::value>, C>(g, p, m, g.size[ROLE_M], ROLE_M); });
             if constexpr (Body::SELECTS) {
                 empty_list<C, BM>(lists + r * Tile::THREADS + threadIdx.x, (int)g.size[ROLE_L]);
                 worst[r] = not_a_number<C>();
@@ -258,10 +252,8 @@ struct Thin {
         } else {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
-                if constexpr (Body::STARTS)
-                    Body::start(state[r], &x[0][r], &q[0], vectors[0], g.number);
-                else
-                    Body::initial(state[r]);
+                if constexpr (Body::STARTS) Body::start(state[r], &x[0][r], &q[0], vectors[0], g.number);
+                else Body::initial(state[r]);
             }
 #pragma unroll
             for (int k = Body::STARTS; k < K; ++k)
@@ -279,10 +271,8 @@ struct Thin {
             s.r0 = -s.r0;
             if (r < POLYNOMIALS) return Body::polynomial_entry(fixed, g.number, mine, columns, 0, s);
         }
-        if constexpr (HOW == WRITTEN)
-            return Body::entry(fixed, g.number, mine, columns, 0, s);
-        else
-            return Body::scaled_entry(fixed, g.number, mine, columns, 0, s);
+        if constexpr (HOW == WRITTEN) return Body::entry(fixed, g.number, mine, columns, 0, s);
+        else return Body::scaled_entry(fixed, g.number, mine, columns, 0, s);
     }
 
     // The entries of a column, and what is staged of it.
@@ -385,12 +375,8 @@ struct Thin {
     __device__ __forceinline__ void run(const C* shared, i64 n, Running* lists, bool far) {
         const bool scales = Body::SCALES && scale > C(0);
         expanded = Body::EXPANDS && scales && rows_expand && !far;
-        if constexpr (Body::EXPANDS) {
-            if (expanded) return steps<EXPANDED>(shared, n, lists);
-        }
-        if constexpr (Body::SCALES) {
-            if (scales) return steps<SCALED>(shared, n, lists);
-        }
+        if constexpr (Body::EXPANDS) { if (expanded) return steps<EXPANDED>(shared, n, lists); }
+        if constexpr (Body::SCALES) { if (scales) return steps<SCALED>(shared, n, lists); }
         steps<WRITTEN>(shared, n, lists);
     }
 
@@ -402,17 +388,14 @@ struct Thin {
             const int local = r * Tile::THREADS + threadIdx.x;
             const bool inside = row(r) < g.size[ROLE_M];
             if constexpr (Body::SELECTS) {
-                if (whole && inside)
-                    for (i64 q = 0; q < g.size[ROLE_L]; ++q) write_result<Body>(g, p, row(r), q, slot[q * BM + local]);
+                if (whole && inside) for (i64 q = 0; q < g.size[ROLE_L]; ++q) write_result<Body>(g, p, row(r), q, slot[q * BM + local]);
             } else {
 #pragma unroll
                 for (int q = 0; q < GROUP; ++q) {
                     if (!inside || c + q >= g.size[ROLE_L]) continue;
                     const Running mine = FLUSHES ? slot_of<Body, BM>(g.work, blockIdx.x, 2, g.size[ROLE_L])[(c + q) * BM + local] : running[q][r];
-                    if (whole)
-                        write_result<Body>(g, p, row(r), c + q, mine);
-                    else
-                        slot[(c + q) * BM + local] = mine;
+                    if (whole) write_result<Body>(g, p, row(r), c + q, mine);
+                    else slot[(c + q) * BM + local] = mine;
                 }
             }
         }
@@ -452,10 +435,8 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
                 small = true;
             }
             bool far = false;
-            if (Body::EXPANDS)
-                far = __syncthreads_or(!expands);
-            else
-                __syncthreads();
+            if (Body::EXPANDS) far = __syncthreads_or(!expands);
+            else __syncthreads();
             task.run(shared, n, slot, far);
             const auto ends = [&] { return t + 1 == share.last || (t + 1) == (row + 1) * columns; };
             if constexpr (T::FLUSHES) {

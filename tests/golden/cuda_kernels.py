@@ -373,6 +373,7 @@ def _table() -> dict[str, Kernel]:
     for name in kron.CASES:
         table.add(f"kron {name}", _kron(name), tuple(CARDS) if name in kron.PORTABLE else HOPPER)
     table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))
+    table.add("kron gram 8x8 f32", _kron_gram(8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)
     table.add("kron gram 128x128 f16", _kron_gram(128, 128, 1, "f16"), HOPPER)
     for size, count in ((8, 5), (16, 4), (32, 3)):

@@ -32,7 +32,7 @@ METRIC = [
     ({"p": math.nan}, ParameterError, "p must be at least 0, got nan"),
     ({"p": torch.tensor([1.0, -1.0])}, ParameterError, "p must be at least 0 everywhere"),
     ({"p": torch.tensor([1.0, math.nan])}, ParameterError, "p must be at least 0 everywhere"),
-    ({"p": "2"}, DtypeError, "p must be a torch tensor.*not str"),
+    ({"p": "2"}, ParameterError, "p must be a number or an array of numbers, got .2."),
     ({"p": torch.tensor([True])}, ParameterError, "p has dtype torch.bool"),
     ({"p": 2, "metric": "cosine"}, ParameterError, "metric 'cosine' takes no p; p is for minkowski"),
     ({"p": torch.ones(2), "metric": "cosine"}, ParameterError, "metric 'cosine' takes no p; p is for minkowski"),

@@ -114,7 +114,8 @@ def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[to
         if like.is_cuda and takes_memory_directly(like.get_device()):
             take, dtype = empty_on_gpu, like.dtype
             return [take(shape, strides, dtype) for shape, strides in layouts]
-        return [like.new_empty(*shape) for shape, _ in layouts]
+        first = like.new_empty(*layouts[0][0])
+        return [first] if len(layouts) == 1 else [first, *(like.new_empty(*shape) for shape, _ in layouts[1:])]
     except RuntimeError:
         return [allocate(shape, like.dtype, like.device) for shape, _ in layouts]
 

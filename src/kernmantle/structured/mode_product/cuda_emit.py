@@ -23,6 +23,8 @@ from .weight_gradient_plan import SumPlan
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
 _SIZES = ("a", "b", "c", "d")
+_SUM_SIZES = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
+_SUM_CAST = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
 _FUSED_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
 _GROUPED_NUMBERS = (
     *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
@@ -266,8 +268,6 @@ extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY
 def emit_sum(plan: SumPlan) -> str:
     """Return the source of the gradient of weights."""
     traits = {"L": plan.l, "PRODUCTS": plan.products, "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first}
-    sizes = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
-    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
     return _text(
         '#include "kronsparse_weight_grad.cuh"\n',
         struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
@@ -275,9 +275,9 @@ def emit_sum(plan: SumPlan) -> str:
         shared_check("Tile::SHARED_BYTES", plan.shared),
         f"""
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) {ENTRY}(
-    const void* x, const void* grad, float* out, km::i64 count, {sizes},
+    const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
     km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
-    const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
+    const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xn, xf, yg, yn, yf}};
     km::kron_sparse_weight_grad<Tile>(arguments);
 }}
 """,
@@ -291,8 +291,6 @@ def emit_row_sum(plan: RowSumPlan) -> str:
         "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "X_BYTES": plan.x_bytes,
         "Y_BYTES": plan.y_bytes, "PRODUCTS": plan.products,
     }  # fmt: skip
-    sizes = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
-    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
     return _text(
         '#include "kronsparse_row_sums.cuh"\n',
         struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
@@ -300,9 +298,9 @@ def emit_row_sum(plan: RowSumPlan) -> str:
         shared_check("Tile::SHARED_BYTES", plan.shared),
         f"""
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
-    const void* x, const void* grad, float* out, km::i64 count, {sizes},
+    const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
     km::i64 xg, km::i64 xn, km::i64 yg, km::i64 yn) {{
-    const km::KronSparseRowSums arguments = {{x, grad, out, count, {cast}, xg, xn, yg, yn}};
+    const km::KronSparseRowSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xn, yg, yn}};
     km::kron_sparse_row_sums<Tile>(arguments);
 }}
 """,

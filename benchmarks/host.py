@@ -1,8 +1,8 @@
 """The suites of host time: warm calls so small that Python and launches are what takes long.
 
-A case is a function and its gradient beside the plain way with torch and a layer of torch's, eager and, for the layer,
-compiled. On a GPU each eager one is timed twice: until the GPU is done, and (``host``) until the last of the calls has
-returned.
+A case is a function and its gradient beside the plain way with torch and a layer of torch's. What takes lengthscales
+or ``out=`` is beside the same call without, and the compiled step of a layer beside the eager one. On a GPU each eager
+case is timed twice: until the GPU is done, and (``host``) until the last of the calls has returned.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .problems import normal
 from .work import Work
 
 YARDSTICK = "torch.nn.Linear"
+WITHOUT = "without"
 MONARCH = ((6, 64, 64, 1), (1, 768, 192, 2))
 CODES = {"compiled": "default", "compiled with reduce-overhead": "reduce-overhead"}
 ROUNDINGS = 4
@@ -39,7 +40,8 @@ class Operation:
 
     ``shapes`` are those of the tensors, ``linear`` the rows, inputs and outputs of the layer beside it, ``trained`` the
     tensors that have gradients. ``ours`` takes the tensors to make a function of x alone, or a module. ``words`` are
-    what is timed: "forward", "forward and backward", or the latter followed by a key of ``CODES``.
+    what is timed: "forward", "forward and backward", or the latter followed by a key of ``CODES``. ``without`` is ours
+    without what the operation is about.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Operation:
     make: Callable[[str], Arrays] | None = None
     trained: tuple[int, ...] = (0,)
     peers: Mapping[str, Function] = field(default_factory=dict[str, Function])
+    without: Callable[[Sequence[torch.Tensor]], Function] | None = None
     words: tuple[str, ...] = ("forward", "forward and backward")
 
     def inputs(self, device: str) -> Arrays:
@@ -91,6 +94,16 @@ def _forward(operation: Operation, function: Callable[[Sequence[torch.Tensor]], 
 def _compiled(own: Function, code: str) -> Function:
     """The function or module compiled by torch as ``CODES`` says, or as it is."""
     return torch.compile(own, mode=CODES[code]) if code else own
+
+
+def _alone(prepare: Prepare) -> Prepare:
+    """Compile with nothing compiled before, as the second shape of one function is compiled for shapes of any size."""
+
+    def forgetful(arrays: Arrays) -> Callable[[], torch.Tensor]:
+        torch._dynamo.reset()
+        return prepare(arrays)
+
+    return forgetful
 
 
 def _step(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Function], code: str = "") -> Prepare:
@@ -156,6 +169,23 @@ def _yardstick(operation: Operation, backward: bool, code: str = "") -> Prepare:
     return prepare
 
 
+def _without(operation: Operation, timed: Callable[..., Prepare]) -> Prepare:
+    """Run ours without what the operation is about, and return what the plain way gave once before."""
+
+    def prepare(arrays: Arrays) -> Callable[[], torch.Tensor]:
+        assert operation.without is not None
+        result = timed(operation, _plain(operation.plain))(arrays)()
+        own = timed(operation, operation.without)(arrays)
+
+        def call() -> torch.Tensor:
+            own()
+            return result
+
+        return call
+
+    return prepare
+
+
 def _plain(function: Function) -> Callable[[Sequence[torch.Tensor]], Function]:
     return lambda tensors: lambda x: function(x, *tensors[1:])
 
@@ -173,12 +203,16 @@ def _cases(operation: Operation, device: str) -> list[Case]:
             operation.dtype,
         )  # fmt: skip
         timed: Callable[..., Prepare] = partial(_step, code=code) if backward else _forward
-        plain = {"torch": operation.plain, **operation.peers}
+        plain = {} if code else {"torch": operation.plain, **operation.peers}
         peers = [Peer(name, timed(operation, _plain(function))) for name, function in plain.items()]
         peers.append(Peer(YARDSTICK, _yardstick(operation, backward, code)))
+        if operation.without is not None:
+            peers.append(Peer(WITHOUT, _without(operation, timed)))
         if code:
             peers.append(Peer("eager", _step(operation, operation.ours)))
+            peers.append(Peer(f"{YARDSTICK}, eager", _yardstick(operation, backward)))
         ours, title = timed(operation, operation.ours), f"{operation.name}, {word}"
+        ours = _alone(ours) if code else ours
         for clock in ("wall", "host") if device == "cuda" and not code else ("wall",):
             suffix = ", host" if clock == "host" else ""
             found.append(
@@ -270,13 +304,13 @@ def _kron(rows: int, sizes: Sequence[int]) -> Operation:
 
 
 def _layers(device: str) -> list[Operation]:
-    """The layer at four sizes, compiled at two of them, and a single factor."""
-    sizes, types = ((16, 256, 4096, 25088), ("f32", "bf16")) if device == "cuda" else ((16, 256), ("f32",))
+    """The layer at five sizes, compiled at two of them, and a single factor."""
+    sizes, types = ((16, 256, 1024, 4096, 25088), ("f32", "bf16")) if device == "cuda" else ((16, 256), ("f32",))
     found: list[Operation] = []
     for rows in sizes:
         for dtype in types:
             words = ["forward", "forward and backward"]
-            if device == "cuda" and rows in (256, 4096):
+            if device == "cuda" and rows in (256, 1024):
                 words += [f"forward and backward {code}" for code in CODES]
             found.append(
                 Operation(
@@ -300,6 +334,10 @@ def _operations(device: str) -> list[Operation]:
     l1 = Contraction("mk,nk->mn", lambda a, b: abs(a - b))
     gaussian, laplace = CONSTRUCTORS["Gaussian"](1.0), CONSTRUCTORS["Laplace"](1.0, p=1)
     alone, points, vectors = ("forward",), ((64, 8), (64, 8), (64, 1)), (64, 8, 64)
+
+    def product(tensors: Sequence[torch.Tensor]) -> Function:
+        return lambda x: gaussian.matmul(x, tensors[1], tensors[2])
+
     larger = [(1, (64, 64)), (200, (100, 100)), (64, (256, 256)), (16, (20,) * 4), (256, (24, 32, 40))]
     return [
         Operation(
@@ -315,20 +353,27 @@ def _operations(device: str) -> list[Operation]:
         ),
         Operation(
             "cdist 512 x 512 x 64 to out", ((512, 64), (512, 64)), _into(partial(cdist, p=1), (512, 512)), _l1,
-            (512, 64, 512), 64, words=alone,
+            (512, 64, 512), 64, words=alone, without=lambda t: lambda x: cdist(x, t[1], p=1),
         ),
         Operation(
-            "k.matmul 64 x 64 x 8", points, lambda t: lambda x: gaussian.matmul(x, t[1], t[2]),
+            "k.matmul 64 x 64 x 8", points, product,
             lambda x, y, v: _gaussian(x, y) @ v, vectors, 64,
         ),
-        Operation("k.matmul 64 x 64 x 8 of scales", (*points, (8,)), _scaled, _ard, vectors, 64, make=_scales),
+        Operation(
+            "k.matmul 64 x 64 x 8 to out", points, _into(gaussian.matmul, (64, 1)),
+            lambda x, y, v: _gaussian(x, y) @ v, vectors, 64, words=alone, without=product,
+        ),
+        Operation(
+            "k.matmul 64 x 64 x 8 of scales", (*points, (8,)), _scaled, _ard, vectors, 64, make=_scales,
+            without=product,
+        ),
         Operation(
             "k(x, y) 64 x 64 x 8", points[:2], lambda t: lambda x: laplace(x, t[1]),
             lambda x, y: torch.exp(-_l1(x, y)), vectors, 8,
         ),
         Operation(
             "k(x, y) 64 x 64 x 8 to out", points[:2], _into(laplace, (64, 64)), lambda x, y: torch.exp(-_l1(x, y)),
-            vectors, 8, words=alone,
+            vectors, 8, words=alone, without=lambda t: lambda x: laplace(x, t[1]),
         ),
         _kron(16, (8,) * 3),
         _kron(16, (64, 64)),

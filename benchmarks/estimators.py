@@ -29,6 +29,8 @@ BLOCK = 2048
 UNEXPLAINED = 0.2
 FEW = 64
 """Rows of a first call, in which a peer loads what it needs."""
+STEPS, RATE = 5, 0.1
+"""Steps of a search for hyperparameters in GPyTorch, and how far they go."""
 SKLEARN = "scikit-learn"
 
 
@@ -126,6 +128,42 @@ def _machine(given: Arrays) -> Callable[[], torch.Tensor]:
     return call
 
 
+def _gpytorch(module: str) -> Prepare:
+    """Steps of Adam in GPyTorch by conjugate gradients, with the ``RBFKernel`` of a module, and predictions."""
+
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        gpytorch, kernels = import_module("gpytorch"), import_module(module)
+
+        class Process(gpytorch.models.ExactGP):
+            def __init__(self, likelihood: Any) -> None:
+                super().__init__(given["x"], given["y"], likelihood)
+                own = kernels.RBFKernel()
+                own.lengthscale = BANDWIDTH
+                self.mean_module = gpytorch.means.ConstantMean()
+                self.covar_module = gpytorch.kernels.ScaleKernel(own)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+        def call() -> torch.Tensor:
+            torch.manual_seed(0)
+            likelihood = gpytorch.likelihoods.GaussianLikelihood()
+            model = Process(likelihood).to(given["x"].device).train()
+            objective = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+            adam = torch.optim.Adam(model.parameters(), lr=RATE)
+            with gpytorch.settings.max_cholesky_size(FEW), gpytorch.settings.skip_posterior_variances():
+                for _ in range(STEPS):
+                    adam.zero_grad()
+                    (-objective(model(given["x"]), given["y"])).backward()
+                    adam.step()
+                with torch.no_grad():
+                    return explained(model.eval()(given["held"]).mean, given)
+
+        return call
+
+    return prepare
+
+
 def near(rows: int, known: int, columns: int, p: float) -> Problem:
     """Distances to the nearest of a set of points, nearest first."""
 
@@ -207,6 +245,16 @@ def _process(known: int, held: int, searched: int = 10) -> Case:
     return _learning_case("process", title, known, held, ours)
 
 
+def _in_gpytorch(known: int, held: int) -> Case:
+    title = f"Gaussian process in GPyTorch, {STEPS} steps of Adam"
+    own = _gpytorch("kernmantle.integrations.gpytorch")
+    peers = (
+        Peer("GPyTorch", _gpytorch("gpytorch.kernels"), "gpytorch"),
+        Peer("GPyTorch on KeOps", _gpytorch("gpytorch.kernels.keops"), "pykeops", compiles=True),
+    )
+    return _learning_case("GPyTorch", title, known, held, own, *peers)
+
+
 def _cdist(p: float) -> Peer:
     return Peer("torch.cdist, topk", _chunks(lambda x, y: torch.cdist(x, y, p=p)))
 
@@ -219,6 +267,8 @@ SUITE = Suite(
         _recursive(8_000, 2_000),
         _near_case(20_000, 100_000, 64, 1, _cdist(1.0)),
         _ridge(20_000, 5_000, Peer("torch", _torch_ridge)),
+        _process(20_000, 2_000),
+        _in_gpytorch(20_000, 2_000),
     ),
 )
 CPU_SUITE = Suite(

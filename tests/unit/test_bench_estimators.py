@@ -48,3 +48,11 @@ def test_a_search_that_is_cut_short_explains_much():
 def test_a_model_that_explains_nothing_is_wrong():
     mean = Peer("mean", lambda given: lambda: estimators.explained(torch.zeros_like(given["truth"]), given))
     assert results(estimators._ridge(600, 100, mean))["mean"]["status"] == "wrong"
+
+
+def test_gpytorch_predicts_alike_on_its_kernel_and_ours():
+    pytest.importorskip("gpytorch")
+    case = estimators._in_gpytorch(300, 100)
+    found = results(replace(case, peers=tuple(peer for peer in case.peers if peer.package == "gpytorch")))
+    assert {row["status"] for row in found.values()} == {"ok"}
+    assert abs(found["kernmantle"]["error"] - found["GPyTorch"]["error"]) < 1e-3

@@ -26,9 +26,9 @@ from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
 from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
+from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
+from kernmantle.structured.mode_product.factor_matrix_plan import matrix_gradient_plan, matrix_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
-from kernmantle.structured.mode_product.meeting_plan import THREADS as MEETING_THREADS
-from kernmantle.structured.mode_product.meeting_plan import join_plan, part_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
@@ -287,19 +287,19 @@ def _cluster(rows: int, dtype: str) -> Callable[[str], Planned]:
     return make
 
 
-def _meeting(kind: str) -> Callable[[str], Planned]:
+def _factor_matrix(kind: str) -> Callable[[str], Planned]:
     chain = (6, 64, 64, 1), (1, 768, 192, 2)
 
     def make(card: str) -> Planned:
         own = CARDS[card]
-        if kind == "join":
-            plan, emitted = join_plan(*chain, "bf16", own), cuda_emit.emit_join
+        if kind == "matrix":
+            plan, emitted = matrix_plan(*chain, "bf16", own), cuda_emit.emit_matrix
             resident = 1
         else:
-            plan, emitted = part_plan(*chain, "f16", (True, True), True, own), cuda_emit.emit_part
+            plan, emitted = matrix_gradient_plan(*chain, "f16", (True, True), True, own), cuda_emit.emit_matrix_gradient
             resident = 1 if plan is None else plan.each
         assert plan is not None
-        return Planned(emitted(plan), str(plan), MEETING_THREADS, plan.shared, resident)
+        return Planned(emitted(plan), str(plan), MATRIX_THREADS, plan.shared, resident)
 
     return make
 
@@ -406,8 +406,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
     table.add("kronsparse chain in clusters, 1 row bf16", _cluster(1, "bf16"), HOPPER)
     table.add("kronsparse chain in clusters, 16 rows f32", _cluster(16, "f32"), HOPPER)
-    table.add("kronsparse matrix bf16", _meeting("join"))
-    table.add("kronsparse matrix gradient apart f16", _meeting("part"), ("sm_90", "sm_100"))
+    table.add("kronsparse matrix bf16", _factor_matrix("matrix"))
+    table.add("kronsparse matrix gradient apart f16", _factor_matrix("gradient"), ("sm_90", "sm_100"))
     return table.rows
 
 

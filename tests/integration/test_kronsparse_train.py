@@ -69,10 +69,10 @@ def steps(monkeypatch):
     monkeypatch.setattr(grouped, "bind_products", computed)
     monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
 
-    def meets(weights, _):
-        return chain_matrix.meeting(tuple(tuple(weight.shape) for weight in weights))
+    def any_device(weights, _):
+        return chain_matrix.has_matrix(tuple(tuple(weight.shape) for weight in weights))
 
-    monkeypatch.setattr(chain_matrix, "makes_matrix", meets)
+    monkeypatch.setattr(chain_matrix, "makes_matrix", any_device)
 
     def use(kind):
         PLANS.clear()
@@ -115,8 +115,8 @@ def test_every_subset_of_gradients(kind, chain, batch_last, steps):
             steps(kind)
             for one, other in zip(gradients(function, given), expected, strict=True):
                 torch.testing.assert_close(one, other)
-            meets = len(chain) > 1 and chain_matrix.meeting(chain)
-            assert launched if kind == "grouped" else bool(launched) == meets
+            made = len(chain) > 1 and chain_matrix.has_matrix(chain)
+            assert launched if kind == "grouped" else bool(launched) == made
 
 
 @pytest.mark.parametrize("kind", ["grouped", "matrix"])

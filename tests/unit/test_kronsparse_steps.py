@@ -11,7 +11,7 @@ import torch
 from kernmantle.kronsparse import KSPattern, butterfly
 from kernmantle.structured.kronsparse.chain_training import _forward_kind
 from kernmantle.structured.mode_product import cuda
-from kernmantle.structured.mode_product.chain_plan import Step, fused, meets, steps
+from kernmantle.structured.mode_product.chain_plan import Step, composes, fused, steps
 from kernmantle.structured.mode_product.cost import dense_seconds
 from kernmantle.structured.mode_product.grouped_plan import factor as passes_of
 from kernmantle.structured.mode_product.grouped_plan import (
@@ -34,7 +34,7 @@ def test_blocks_that_meet_are_those_of_patterns() -> None:
     for first, second in itertools.product(map(KSPattern.of, sizes), repeat=2):
         found = second.rank(first) is not None
         kinds[found] += 1
-        assert meets(first, second) == found
+        assert composes(first, second) == found
         if found:
             assert fused(first, second) == second.fuse(first)
     assert min(kinds.values()) > 50

@@ -127,7 +127,7 @@ class MatrixChain:
 def _matrix_of(weights: Weights, dtype: torch.dtype) -> torch.Tensor:
     """Return the matrix of a chain, or of one factor."""
     if len(weights) > 1:
-        return chain_execute.joined(weights, dtype)
+        return chain_execute.matrix_of(weights, dtype)
     return execute.MADE["dense"](weights[0].to(dtype))
 
 

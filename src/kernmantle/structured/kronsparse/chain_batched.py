@@ -21,7 +21,7 @@ from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.execute import block_matrices, uncast
-from ..mode_product.meeting_plan import DTYPES as HALVES
+from ..mode_product.factor_matrix_plan import DTYPES as HALVES
 from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
 from ..mode_product.transpose_plan import in_squares, pass_seconds, start_seconds

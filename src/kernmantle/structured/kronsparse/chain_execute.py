@@ -41,28 +41,28 @@ def _fused() -> Any:
 
 
 def plan(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], algorithm: str, joins: bool
+    x: torch.Tensor, weights: Sequence[torch.Tensor], algorithm: str, fuses: bool
 ) -> tuple[tuple[Step, ...], int] | None:
     """Return the steps of a chain of weights (a, b, c, d), and how many rows of the batch go through them at a time.
 
-    None for one factor after the other with all rows at once. ``joins``: neighbours may run as one.
+    None for one factor after the other with all rows at once. ``fuses``: neighbours may run as one.
     """
     batch, _, kind, _ = about = described(x)
-    if len(weights) < 2 or batch == 0 or kind not in _DEVICES or not (joins or kind == "cpu"):
+    if len(weights) < 2 or batch == 0 or kind not in _DEVICES or not (fuses or kind == "cpu"):
         return None
     on_gpu = kind == "cuda" and current().backend in ("auto", "cuda")
     patterns = tuple([weight.shape for weight in weights])
-    whole = joins and algorithm == "auto"
+    whole = fuses and algorithm == "auto"
     return _plan(patterns, x.shape[0], *about, x.device, algorithm, whole, on_gpu, torch.get_num_threads())  # pyright: ignore
 
 
 @lru_cache(maxsize=1024)
 def _plan(
     patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, kind: str, last: bool, device: torch.device,
-    algorithm: str, joins: bool, on_gpu: bool, threads: int,
+    algorithm: str, fuses: bool, on_gpu: bool, threads: int,
 ) -> tuple[tuple[Step, ...], int] | None:  # fmt: skip
     found = alone = tuple(Step("factor", index, index, index + 1) for index in range(len(patterns)))
-    if joins:
+    if fuses:
         found = _steps(patterns, groups, batch, dtype, last, device, on_gpu)
     rows = batch
     if kind == "cpu" and algorithm in ("auto", "kernel") and len(found) > 1:
@@ -99,7 +99,7 @@ def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
     return max(_LEAST_ROWS, _CACHED // (between * BYTES[dtype]))
 
 
-def joined(weights: Sequence[torch.Tensor], own: torch.dtype, inner: torch.dtype | None = None) -> torch.Tensor:
+def matrix_of(weights: Sequence[torch.Tensor], own: torch.dtype, inner: torch.dtype | None = None) -> torch.Tensor:
     """Return the matrix of a chain of weights, multiplied in ``inner`` or a wider type, with its derivative."""
     inner = inner or _wide(own)
     if len(weights) == 1:

@@ -1,6 +1,6 @@
 """Training steps of a chain of Kronecker-sparse products through its matrix, bound.
 
-The matrix is made of the weights, and its gradient taken apart, by kernels where the factors meet, else by torch.
+The matrix is made of the weights, and its gradient taken apart, by kernels where the factors compose, else by torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
 from ..mode_product import execute
-from ..mode_product.chain_plan import Pattern, fused, meets
+from ..mode_product.chain_plan import Pattern, composes, fused
 from ..mode_product.execute import DENSE, uncast
 from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
@@ -49,22 +49,22 @@ def makes_matrix(weights: Weights, dtype: torch.dtype) -> bool:
     """Return whether kernels make the matrix of these weights and take its gradient apart."""
     if not weights[0].is_cuda or NAMES.get(dtype) not in DTYPES or current().backend not in ("auto", "cuda"):
         return False
-    return meeting(tuple([tuple(weight.shape) for weight in weights]))  # pyright: ignore[reportArgumentType]
+    return has_matrix(tuple([tuple(weight.shape) for weight in weights]))  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=1024)
-def meeting(patterns: tuple[Pattern, ...]) -> bool:
-    """Return whether all factors meet in a product without zeros."""
+def has_matrix(patterns: tuple[Pattern, ...]) -> bool:
+    """Return whether the product of all factors has no zeros."""
     own = patterns[0]
     for pattern in patterns[1:]:
-        if not meets(own, pattern):
+        if not composes(own, pattern):
             return False
         own = fused(own, pattern)
     return len(patterns) > 1 and own[0] == own[3] == 1
 
 
 @dataclass(frozen=True, eq=False)
-class _Join:
+class _Products:
     """Weights of the products of the first two, the first three, ... factors, and the matrix of all of them."""
 
     launches: tuple[Any, ...]
@@ -81,22 +81,22 @@ class _Join:
         return made
 
 
-def _bind_join(weights: Weights, dtype: torch.dtype) -> _Join:
+def _bind_products(weights: Weights, dtype: torch.dtype) -> _Products:
     own, launches, shapes = in_one_piece(weights, dtype), list[Any](), list[tuple[int, ...]]()
     before = own[0]
     for weight in own[1:]:
         out = weight.new_empty(fused(tuple(before.shape), tuple(weight.shape)))  # pyright: ignore
-        launches.append(meetings().bind_join(before, weight, out) or grouped().bind_join(before, weight, out))
+        launches.append(factor_matrix().bind_matrix(before, weight, out) or grouped().bind_matrix(before, weight, out))
         shapes.append(tuple(out.shape))
         before = out
-    return _Join(tuple(launches), (*shapes[:-1], shapes[-1][1:3]), is_in_one_piece(weights, dtype))
+    return _Products(tuple(launches), (*shapes[:-1], shapes[-1][1:3]), is_in_one_piece(weights, dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixStep:
-    """Through the matrix of the chain; ``join`` makes it by kernels, None where torch's operations do."""
+    """Through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do."""
 
-    join: _Join | None
+    products: _Products | None
     options: Options
     of_x: bool
     route: str = DENSE
@@ -105,11 +105,11 @@ class MatrixStep:
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and the matrix if the gradient of x reads it."""
         info.route = self.route
-        if self.join is None:
-            matrix = uncast(x.device.type, chain_execute.joined, weights, x.dtype, x.dtype)
+        if self.products is None:
+            matrix = uncast(x.device.type, chain_execute.matrix_of, weights, x.dtype, x.dtype)
         else:
-            own = weights if self.join.reads_weights else in_one_piece(weights, x.dtype)
-            matrix = self.join(own, len(own))[-1]
+            own = weights if self.products.reads_weights else in_one_piece(weights, x.dtype)
+            matrix = self.products(own, len(own))[-1]
         value = uncast(x.device.type, execute.through, x, matrix, bias, "", self.options.batch_last)
         return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
 
@@ -120,10 +120,11 @@ class MatrixStep:
         of_x, of_bias, *of_weights = needed
         rows = grad.numel() // grad.shape[0 if self.options.batch_last else -1]
         summed = any(of_weights) and x is not None
-        within = of_bias and summed and self.join is not None and rows <= _MOST_SIDE_ROWS
+        within = of_bias and summed and self.products is not None and rows <= _MOST_SIDE_ROWS
         moved = canonical(grad, self.options.batch_last)
+        by_kernels = summed and self.products is not None
         return MatrixBackward(
-            self.join, _bind_parts(weights, of_weights, moved if within else None) if summed and self.join else (),
+            self.products, _bind_gradients(weights, of_weights, moved if within else None) if by_kernels else (),
             bind_bias(moved) if of_bias and not within else None, within, of_x and saved[0] is not None, summed,
             tuple(of_weights), self.options.batch_last,
             any(step > BLAS_FARTHEST for step in (*grad.stride(), *(() if x is None else x.stride()))),
@@ -131,17 +132,17 @@ class MatrixStep:
         )  # fmt: skip
 
 
-class _PartLevel(NamedTuple):
+class _GradientLevel(NamedTuple):
     """The launch that takes the gradient of a product of two factors apart, and what it writes."""
 
     position: int
-    part: Any
+    launch: Any
     below: tuple[int, ...] | None
     of_this: bool
 
 
-def _bind_parts(weights: Weights, needed: Sequence[bool], summed: Maybe) -> tuple[_PartLevel, ...]:
-    dtype, levels = weights[0].dtype if summed is None else summed.dtype, list[_PartLevel]()
+def _bind_gradients(weights: Weights, needed: Sequence[bool], summed: Maybe) -> tuple[_GradientLevel, ...]:
+    dtype, levels = weights[0].dtype if summed is None else summed.dtype, list[_GradientLevel]()
     own = in_one_piece(weights, dtype)
     shapes = [tuple(own[0].shape)]
     for weight in own[1:]:
@@ -154,8 +155,8 @@ def _bind_parts(weights: Weights, needed: Sequence[bool], summed: Maybe) -> tupl
         below = torch.empty_like(before[index - 1]) if deeper else None
         if of_this is not None or below is not None:
             operands = before[index - 1], own[index], grad, below, of_this, summed
-            part = meetings().bind_part(*operands) or grouped().bind_part(*operands)
-            levels.append(_PartLevel(index, part, shapes[index - 1] if deeper else None, needed[index]))
+            launch = factor_matrix().bind_matrix_gradient(*operands) or grouped().bind_matrix_gradient(*operands)
+            levels.append(_GradientLevel(index, launch, shapes[index - 1] if deeper else None, needed[index]))
             summed = None
         if below is None:
             break
@@ -172,8 +173,8 @@ class MatrixBackward:
     summed, that the gradient of x waits for that of the matrix, and what is taken apart and summed runs beside it.
     """
 
-    join: _Join | None
-    parts: tuple[_PartLevel, ...]
+    products: _Products | None
+    levels: tuple[_GradientLevel, ...]
     bias: Callable[[torch.Tensor], torch.Tensor] | None
     within: bool
     of_x: bool
@@ -199,11 +200,11 @@ class MatrixBackward:
         side = partial(side_stream, grad.device) if apart else nullcontext
         with side():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
-            taken = None if self.is_long else self._parted(weights, self._of_matrix(x, flat), grad, flat)
+            taken = None if self.is_long else self._gradients(weights, self._of_matrix(x, flat), grad, flat)
         if taken is None:
             of_matrix = self._of_matrix(x, flat)  # it outlives what reads it on the other stream
             with side():
-                taken = self._parted(weights, of_matrix, grad, flat)
+                taken = self._gradients(weights, of_matrix, grad, flat)
         within, found = taken
         if self.of_x and (matrix := saved[0]) is not None:
             below = torch.mm(matrix.mT, flat) if last else torch.mm(flat, matrix)
@@ -221,7 +222,7 @@ class MatrixBackward:
         rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
         return torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
 
-    def _parted(
+    def _gradients(
         self, weights: Weights, of_matrix: Maybe, grad: torch.Tensor, flat: torch.Tensor
     ) -> tuple[Maybe, list[Maybe]]:
         """Return gradients of the bias, if it is summed within, and of weights from that of their chain's matrix."""
@@ -233,15 +234,15 @@ class MatrixBackward:
     def _of_weights(self, weights: Weights, of_matrix: torch.Tensor, summed: Any) -> list[Maybe]:
         """Return gradients of weights from that of their chain's matrix."""
         dtype = of_matrix.dtype
-        if self.join is None:
-            return _parted_by_torch(weights, of_matrix, self.of_weights)
-        own = weights if self.join.reads_weights else in_one_piece(weights, dtype)
-        before, grad = self.join(own, len(own) - 1), of_matrix
+        if self.products is None:
+            return _gradients_by_torch(weights, of_matrix, self.of_weights)
+        own = weights if self.products.reads_weights else in_one_piece(weights, dtype)
+        before, grad = self.products(own, len(own) - 1), of_matrix
         found: list[Maybe] = [None] * len(weights)
-        for index, part, shape, sums_this in self.parts:
+        for index, launch, shape, sums_this in self.levels:
             of_this = found[index] = allocate_as(grad, own[index].shape) if sums_this else None
             below = None if shape is None else allocate_as(grad, shape)
-            part(before[index - 1], own[index], grad, below, of_this, summed)
+            launch(before[index - 1], own[index], grad, below, of_this, summed)
             summed = None
             if below is not None:
                 grad = below
@@ -250,13 +251,13 @@ class MatrixBackward:
         return found
 
 
-def _parted_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence[bool]) -> list[Maybe]:
+def _gradients_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence[bool]) -> list[Maybe]:
     kind, dtype = of_matrix.device.type, of_matrix.dtype
     if len(weights) == 1:
         return [entries(of_matrix.contiguous(), *weights[0].shape).contiguous()]
     with torch.enable_grad():
         own = [weight.detach().to(dtype).requires_grad_() for weight in weights]
-        matrix = uncast(kind, chain_execute.joined, own, dtype, dtype)
+        matrix = uncast(kind, chain_execute.matrix_of, own, dtype, dtype)
         asked = [weight for weight, each in zip(own, needed, strict=True) if each]
         made = torch.autograd.grad(matrix, asked, of_matrix)
     taken = iter([each.contiguous().view(-1).view(each.shape) for each in made])  # strides as of the weights
@@ -265,11 +266,11 @@ def _parted_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence
 
 def bind_matrix(weights: Weights, dtype: torch.dtype, options: Options, of_x: bool) -> MatrixStep:
     """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded."""
-    join = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
-    return MatrixStep(_bind_join(weights, dtype) if join else None, options, of_x)
+    by_kernels = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
+    return MatrixStep(_bind_products(weights, dtype) if by_kernels else None, options, of_x)
 
 
 @lru_cache(maxsize=1)
-def meetings() -> Any:
-    """Return what is loaded with the first matrix of factors that meet on a GPU."""
-    return import_module("..mode_product.meeting", __package__)
+def factor_matrix() -> Any:
+    """Return the module of matrices of two factors, loaded with the first one on a GPU."""
+    return import_module("..mode_product.factor_matrix", __package__)

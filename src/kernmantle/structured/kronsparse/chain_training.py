@@ -24,12 +24,12 @@ from ..mode_product.chain_plan import Pattern
 from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
 from ..mode_product.cost import dense_seconds, joining_seconds, matrix_step_seconds, quickest
 from ..mode_product.execute import ACTIVATIONS, described
+from ..mode_product.factor_matrix_plan import made_seconds
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
-from ..mode_product.meeting_plan import made_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
 from .chain_batched import batched_seconds, is_batched
-from .chain_matrix import meeting
+from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
@@ -129,7 +129,7 @@ def expected(
 
 def _made(patterns: tuple[Pattern, ...], dtype: str, own: DeviceLimits) -> float:
     """Return what it should take to make the matrix of a chain, and to take its gradient apart."""
-    if not meeting(patterns):
+    if not has_matrix(patterns):
         return joining_seconds(patterns, dtype)
     found = made_seconds(*patterns, dtype, own) if len(patterns) == 2 else None
     return joined_seconds(patterns, dtype, own) if found is None else found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Pattern = tuple[int, int, int, int]
-_MOST_WEIGHTS = 2**26  # weights of joined factors
+_MOST_WEIGHTS = 2**26  # weights of a product of factors
 _SHORT = 4  # factors of which all joinings are tried
 
 
@@ -35,15 +35,15 @@ def _range(begin: int, end: int) -> str:
     return str(begin) if end - begin == 1 else f"{begin}..{end - 1}"
 
 
-def meets(first: Pattern, second: Pattern) -> bool:
-    """Return whether blocks meet in blocks: the product of two patterns is one again."""
+def composes(first: Pattern, second: Pattern) -> bool:
+    """Return whether the blocks of one are in blocks of the other: the product of two patterns is one again."""
     a, b, _, d = first
     fits = a * b * d == second[0] * second[2] * second[3]
     return fits and a % second[0] == 0 and second[3] % d == 0 and b % (second[3] // d) == 0
 
 
 def fused(first: Pattern, second: Pattern) -> Pattern:
-    """Return the pattern of the product of two whose blocks meet."""
+    """Return the pattern of the product of two that compose."""
     return second[0], second[1] * (second[3] // first[3]), first[0] // second[0] * first[2], first[3]
 
 
@@ -52,28 +52,28 @@ def steps(
     dense: float,
 ) -> tuple[Step, ...]:  # fmt: skip
     """The steps that should be quickest together, from what a factor, two in one kernel and the matrix should take."""
-    joined = _joined(patterns)
-    factors = {index: factor(pattern) for index, pattern in joined.items()}
+    products = _products(patterns)
+    factors = {index: factor(pattern) for index, pattern in products.items()}
     found = [(taken, Step("factor", begin, begin, end)) for (begin, end), taken in factors.items()]
     total, chosen = _shortest(len(patterns), found)
     cuts = [step.begin for step in chosen] + [len(patterns)]
-    parts = joined if len(patterns) <= _SHORT else set(itertools.pairwise(cuts))
+    parts = products if len(patterns) <= _SHORT else set(itertools.pairwise(cuts))
     for begin, middle in parts:
         for end in [end for start, end in parts if start == middle]:
-            taken = back_to_back(joined[begin, middle], joined[middle, end])
+            taken = back_to_back(products[begin, middle], products[middle, end])
             if taken < math.inf:
                 found.append((taken, Step("back-to-back", begin, middle, end)))
     total, chosen = _shortest(len(patterns), found)
     return (Step("dense", 0, 0, len(patterns)),) if dense <= total else chosen
 
 
-def _joined(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:
+def _products(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:
     """Return the patterns of the products of neighbours, by where they begin and end."""
     found: dict[tuple[int, int], Pattern] = {}
     for begin, pattern in enumerate(patterns):
         found[begin, begin + 1] = own = pattern
         for end in range(begin + 2, len(patterns) + 1):
-            if not meets(patterns[end - 2], patterns[end - 1]) or not meets(own, patterns[end - 1]):
+            if not composes(patterns[end - 2], patterns[end - 1]) or not composes(own, patterns[end - 1]):
                 break
             own = fused(own, patterns[end - 1])
             if math.prod(own) > _MOST_WEIGHTS:

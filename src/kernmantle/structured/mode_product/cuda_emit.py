@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
+from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
+from .factor_matrix_plan import THREADS as MATRIX_THREADS
+from .factor_matrix_plan import FactorMatrix, MatrixGradientPlan, MatrixPlan
 from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
-from .meeting_plan import CLUSTER as PART_CLUSTER
-from .meeting_plan import THREADS as MEETING_THREADS
-from .meeting_plan import JoinPlan, Meeting, PartPlan
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
 from .row_sum_plan import RowSumPlan
@@ -137,18 +137,18 @@ extern "C" __global__ void __launch_bounds__({CLUSTER_THREADS}) __cluster_dims__
     )
 
 
-def _meeting(own: Meeting) -> dict[str, int | bool]:
+def _factor_matrix(own: FactorMatrix) -> dict[str, int | bool]:
     return {"B": own.b, "BLOCKS": own.blocks, "RANK": own.rank, "L": own.l, "DEPTH": own.depth}
 
 
-def emit_join(plan: JoinPlan) -> str:
-    """Return the source of the matrix of two factors that meet."""
+def emit_matrix(plan: MatrixPlan) -> str:
+    """Return the source of the matrix of two factors."""
     return _text(
         '#include "kronsparse_meeting.cuh"\n',
-        struct("Plan", {"T": SCALARS[plan.dtype]}, _meeting(plan.meeting)),
+        struct("Plan", {"T": SCALARS[plan.dtype]}, _factor_matrix(plan.matrix)),
         [shared_check("km::KronSparseMeeting<Plan>::SHARED_BYTES", plan.shared)],
         f"""
-extern "C" __global__ void __launch_bounds__({MEETING_THREADS}) {ENTRY}(
+extern "C" __global__ void __launch_bounds__({MATRIX_THREADS}) {ENTRY}(
     const void* first, const void* second, void* matrix) {{
     km::kron_sparse_join<Plan>(first, second, matrix);
 }}
@@ -156,17 +156,17 @@ extern "C" __global__ void __launch_bounds__({MEETING_THREADS}) {ENTRY}(
     )
 
 
-def emit_part(plan: PartPlan) -> str:
-    """Return the source of the gradients of two factors that meet from that of their matrix."""
+def emit_matrix_gradient(plan: MatrixGradientPlan) -> str:
+    """Return the source of the gradients of two factors from that of their matrix."""
     asked: dict[str, int | bool] = {
         "STAGES": plan.stages, "FIRST": plan.first, "SECOND": plan.second, "SUMS": plan.sums,
     }  # fmt: skip
     return _text(
         '#include "kronsparse_meeting_gradient.cuh"\n',
-        struct("Plan", {"T": SCALARS[plan.dtype]}, _meeting(plan.meeting) | asked),
+        struct("Plan", {"T": SCALARS[plan.dtype]}, _factor_matrix(plan.matrix) | asked),
         [shared_check("km::KronSparsePartBlock<Plan>::SHARED_BYTES", plan.shared)],
         f"""
-extern "C" __global__ void __launch_bounds__({MEETING_THREADS}, {plan.each}) __cluster_dims__({PART_CLUSTER}) {ENTRY}(
+extern "C" __global__ void __launch_bounds__({MATRIX_THREADS}, {plan.each}) __cluster_dims__({MATRIX_CLUSTER}) {ENTRY}(
     const void* first, const void* second, const void* matrix, void* of_first, void* of_second, const void* summed,
     void* sums, km::i64 count, km::i64 apart) {{
     const km::KronSparsePart arguments = {{first, second, matrix, of_first, of_second, summed, sums, count, apart}};

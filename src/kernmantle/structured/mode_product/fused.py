@@ -14,7 +14,7 @@ from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
-from .chain_plan import meets
+from .chain_plan import composes
 from .cuda import OVERLAPPED, load
 from .fused_plan import DTYPES, FusedPlan, FusedProblem, contiguous, fused_seconds, plan_fused, run_of
 from .pack import PackedWeights
@@ -28,7 +28,7 @@ def problem_of(
     """Two products with weights (a, b, c, d) as the kernel sees them; None if it does not take them."""
     first, second = ((a, b, c, d) for a, b, c, d in (weight.shape for weight in weights))
     name = NAMES[x.dtype]
-    if x.shape[0] != 1 or name not in DTYPES or precision == "ieee" or not meets(first, second):
+    if x.shape[0] != 1 or name not in DTYPES or precision == "ieee" or not composes(first, second):
         return None
     size = x.element_size()
     access = [math.gcd(16, own.data_ptr(), size * own.stride(1) if own.shape[1] > 1 else 0) for own in (x, out)]
@@ -44,7 +44,7 @@ def expected(
     device: torch.device,
 ) -> float:  # fmt: skip
     """Return what two products as one should take, weights prepared before; infinite where that is no quicker."""
-    if dtype not in DTYPES or not meets(*patterns):
+    if dtype not in DTYPES or not composes(*patterns):
         return math.inf
     return fused_seconds(contiguous(*patterns, batch, dtype, first), limits(index_of(device)))
 

@@ -34,7 +34,7 @@ class FusedProblem:
     """Two products as the kernel sees them.
 
     ``inner`` blocks of the second factor's columns come from each block of the first's rows, ``rank`` columns for
-    each; ``p`` blocks of the first meet in one of the second. ``vector``: 4 numbers of x may be read at once, ``y_run``
+    each; ``p`` blocks of the first are in one of the second. ``vector``: 4 numbers of x may be read at once, ``y_run``
     numbers of a row of y may be written at once.
     """
 
@@ -52,12 +52,12 @@ class FusedProblem:
 
     @property
     def p(self) -> int:
-        """Blocks of the first factor that meet."""
+        """Blocks of the first factor in one of the second."""
         return self.first[0] // self.second[0]
 
     @property
     def inner(self) -> int:
-        """Blocks of the second factor that they meet in."""
+        """Blocks of the second factor that one of the first is in."""
         return self.second[3] // self.first[3]
 
     @property

@@ -91,13 +91,13 @@ def _sums(grad: torch.Tensor) -> GroupedProduct:
     return sums(grad.shape[2], grad.shape[1], (grad.stride(1), grad.stride(2), _access(grad)))
 
 
-def bind_join(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundProducts:
-    """Return the weights of the product of two factors that meet: its operands are second, first, out and None."""
+def bind_matrix(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundProducts:
+    """Return the weights of the product of two factors: its operands are second, first, out and None."""
     return bind_products([_neighbours(first, second, out).forward()], out, "")
 
 
 @dataclass(frozen=True, eq=False)
-class BoundPart:
+class BoundMatrixGradient:
     """Gradients of two factors, from that of the weights of their product, in one launch.
 
     ``transposed`` says in which order the gradient of the first is computed.
@@ -119,9 +119,9 @@ class BoundPart:
         self.launch.run(operands)
 
 
-def bind_part(
+def bind_matrix_gradient(
     first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, summed: Maybe
-) -> BoundPart:
+) -> BoundMatrixGradient:
     """Return the launch for tensors in one piece; ``summed`` is a gradient (1, N, features) or None."""
     own = _neighbours(first if of_first is None else of_first, second if of_second is None else of_second, grad)
     found = [] if summed is None else [_sums(summed)]
@@ -129,7 +129,7 @@ def bind_part(
         found.append(_neighbours(first, of_second, grad).of_x())
     if of_first is not None:
         found.append(_neighbours(of_first, second, grad).of_weight())
-    return BoundPart(bind_products(found, grad, ""), own.weight.first < own.weight.second)
+    return BoundMatrixGradient(bind_products(found, grad, ""), own.weight.first < own.weight.second)
 
 
 def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> Passes:

@@ -338,7 +338,7 @@ def bias_view(pattern: Pattern, access: int = 16) -> View:
 
 
 def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (16, 16, 16)) -> Passes:
-    """Two factors that meet as passes: rows are those of the second's blocks, and y is the weights of their product.
+    """Two factors that compose as passes: rows are those of the second's blocks, and y is the weights of their product.
 
     ``access`` is of the second, the first and their product.
     """

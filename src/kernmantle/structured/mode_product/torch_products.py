@@ -258,7 +258,7 @@ def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
 
 
 def fused(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-    """Weights (a, b, c, d) of the product of two factors whose blocks meet, ``first`` applied first."""
+    """Weights (a, b, c, d) of the product of two factors that compose, ``first`` applied first."""
     (a, b, c, d), (blocks, _, columns, steps) = second.shape, first.shape
     outer, inner = blocks // a, d // steps
     one = second.reshape(a, b, outer, c // outer, inner, steps)

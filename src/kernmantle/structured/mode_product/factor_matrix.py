@@ -1,4 +1,4 @@
-"""The matrix of two factors that meet on NVIDIA GPUs, and gradients of both from that of the matrix, for halves.
+"""The matrix of two factors on NVIDIA GPUs, and gradients of both from that of the matrix, for halves.
 
 Weights are (a, b, c, d), the matrix (1, features out, features in, 1).
 """
@@ -16,14 +16,14 @@ from ...torch_ops.cuda import bind_launch, index_of, limits
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cuda import OVERLAPPED, load
-from .meeting_plan import DTYPES, THREADS, JoinPlan, PartPlan, join_plan, part_plan
+from .factor_matrix_plan import DTYPES, THREADS, MatrixGradientPlan, MatrixPlan, matrix_gradient_plan, matrix_plan
 
 Maybe = torch.Tensor | None
 _ALIGNED = 16  # bytes
 
 
 @dataclass(frozen=True, eq=False)
-class BoundJoin:
+class BoundMatrix:
     """The matrix of two factors in one launch."""
 
     route: str
@@ -35,19 +35,19 @@ class BoundJoin:
         self.launch((first, second, out))
 
 
-def bind_join(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundJoin | None:
+def bind_matrix(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundMatrix | None:
     """Return the launch for weights in one piece; None for what it does not take."""
     if not _has_kernels(out):
         return None
     index = index_of(out.device)
-    plan = join_plan(_pattern(first), _pattern(second), NAMES[out.dtype], limits(index))
+    plan = matrix_plan(_pattern(first), _pattern(second), NAMES[out.dtype], limits(index))
     if plan is None or not all(_lies_ready(weight, out.dtype) for weight in (first, second, out)):
         return None
-    return BoundJoin(str(plan), _launch(plan, cuda_emit.emit_join, plan.blocks, (), 3, index))
+    return BoundMatrix(str(plan), _launch(plan, cuda_emit.emit_matrix, plan.blocks, (), 3, index))
 
 
 @dataclass(frozen=True, eq=False)
-class BoundPart:
+class BoundMatrixGradient:
     """Gradients of two factors from that of their matrix, and sums over the rows of another gradient, in one launch."""
 
     route: str
@@ -62,15 +62,15 @@ class BoundPart:
         self.launch(tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors]))
 
 
-def bind_part(
+def bind_matrix_gradient(
     first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, summed: Maybe
-) -> BoundPart | None:
+) -> BoundMatrixGradient | None:
     """Return the launch for tensors in one piece; ``summed`` is a gradient (1, N, features) or None."""
     if not _has_kernels(grad):
         return None
     needed, index = (of_first is not None, of_second is not None), index_of(grad.device)
     sums = summed is not None
-    plan = part_plan(_pattern(first), _pattern(second), NAMES[grad.dtype], needed, sums, limits(index))
+    plan = matrix_gradient_plan(_pattern(first), _pattern(second), NAMES[grad.dtype], needed, sums, limits(index))
     if plan is None or not all(_lies_ready(weight, grad.dtype) for weight in (first, second, grad)):
         return None
     rest = 0, 0
@@ -79,7 +79,7 @@ def bind_part(
         access = math.gcd(_ALIGNED, summed.data_ptr(), summed.stride(1) * summed.element_size())
         if summed.stride(2) != 1 or access < _ALIGNED:
             return None
-    return BoundPart(str(plan), _launch(plan, cuda_emit.emit_part, plan.blocks, rest, 7, index))
+    return BoundMatrixGradient(str(plan), _launch(plan, cuda_emit.emit_matrix_gradient, plan.blocks, rest, 7, index))
 
 
 def _has_kernels(tensor: torch.Tensor) -> bool:
@@ -96,7 +96,7 @@ def _lies_ready(weight: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _launch(
-    plan: JoinPlan | PartPlan, source: Callable[[Any], str], blocks: int, rest: tuple[int, ...],
+    plan: MatrixPlan | MatrixGradientPlan, source: Callable[[Any], str], blocks: int, rest: tuple[int, ...],
     operands: int, index: int,
 ) -> Callable[[tuple[int, ...]], None]:  # fmt: skip
     early = limits(index).has(OVERLAPPED)

@@ -1,4 +1,4 @@
-"""The matrix of two factors that meet, and its gradient taken apart in clusters, against float64."""
+"""The matrix of two factors, and gradients of both from its gradient in clusters, against float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.structured.kronsparse import chain_training
-from kernmantle.structured.mode_product import meeting
+from kernmantle.structured.mode_product import factor_matrix
 from kernmantle.testing import assert_close
 
 pytestmark = pytest.mark.cuda
@@ -47,7 +47,7 @@ def matrix_of(first, second):
 def test_matrices_are_made(chain, dtype) -> None:
     _, first, second, _, grad = operands(chain, 1, dtype)
     made = torch.full_like(grad, math.nan)
-    bound = meeting.bind_join(first, second, made)
+    bound = factor_matrix.bind_matrix(first, second, made)
     assert bound is not None
     bound.run((second, first, made, None))
     terms = matrix_of(first.double().abs(), second.double().abs())
@@ -67,7 +67,7 @@ def test_gradients_of_factors_are_taken_from_that_of_their_matrix(chain, dtype, 
             for own, wanted in zip((first, second), asked, strict=True)
         ]
         shaped = grad.view(1, *grad.shape, 1)
-        bound = meeting.bind_part(first, second, shaped, *found, None if rows is None else rows[None])
+        bound = factor_matrix.bind_matrix_gradient(first, second, shaped, *found, None if rows is None else rows[None])
         assert bound is not None
         bound(first, second, shaped, *found, None if rows is None else (rows, sums))
         if rows is not None:
@@ -89,33 +89,36 @@ def exact(first, second, grad):
 def test_what_does_not_fit_takes_other_kernels() -> None:
     _, first, second, bias, grad = operands(CHAINS["vision"], 40, torch.bfloat16)
     shaped, rows = grad.view(1, *grad.shape, 1), torch.randn(5, bias.numel() + 1, device="cuda").bfloat16()
-    assert meeting.bind_join(first, second, shaped) is not None
-    assert meeting.bind_join(first, second.mT.contiguous().mT, shaped) is None
-    assert meeting.bind_join(first.float(), second.float(), shaped.float()) is None
-    assert meeting.bind_part(first, second, shaped, first, second, rows[None, :, :-1]) is None
+    assert factor_matrix.bind_matrix(first, second, shaped) is not None
+    assert factor_matrix.bind_matrix(first, second.mT.contiguous().mT, shaped) is None
+    assert factor_matrix.bind_matrix(first.float(), second.float(), shaped.float()) is None
+    assert factor_matrix.bind_matrix_gradient(first, second, shaped, first, second, rows[None, :, :-1]) is None
     deep = [torch.empty(own, device="cuda", dtype=torch.bfloat16) for own in DEEP["deep"]]
-    assert meeting.bind_part(*deep, torch.empty(1, 200, 384, 1, device="cuda").bfloat16(), *deep, None) is None
+    assert (
+        factor_matrix.bind_matrix_gradient(*deep, torch.empty(1, 200, 384, 1, device="cuda").bfloat16(), *deep, None)
+        is None
+    )
 
 
 @pytest.mark.parametrize("batch", [40, 6000])
 def test_layers_take_both(batch, monkeypatch) -> None:
     monkeypatch.setattr(chain_training, "kind_of", lambda *_: "matrix")
     called = []
-    for name in ("bind_join", "bind_part"):
-        own = getattr(meeting, name)
+    for name in ("bind_matrix", "bind_matrix_gradient"):
+        own = getattr(factor_matrix, name)
 
         def noted(*given, own=own, name=name):
             found = own(*given)
             called.extend([name] * (found is not None))
             return found
 
-        monkeypatch.setattr(meeting, name, noted)
+        monkeypatch.setattr(factor_matrix, name, noted)
     layer = km.KSLinear(384, 1536, CHAINS["vision"], device="cuda", dtype=torch.bfloat16)
     x = torch.randn(2, batch // 2, 384, device="cuda").bfloat16().requires_grad_()
     grad = torch.randn(2, batch // 2, 1536, device="cuda").bfloat16()
     value = layer(x)
     found = torch.autograd.grad(value, [x, *layer.weights, layer.bias], grad)
-    assert called == ["bind_join", "bind_part"]
+    assert called == ["bind_matrix", "bind_matrix_gradient"]
     wide = [leaf.detach().double().requires_grad_() for leaf in (x, *layer.weights, layer.bias)]
     sizes = [leaf.detach().abs().requires_grad_() for leaf in wide]
     pairs = []

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -203,16 +204,16 @@ def _targets(pattern: KSPattern, dtype: str, last: bool, device: str) -> tuple[T
     return (Target("seconds", 1e-6 * most, machine=H200),)
 
 
-def _sparse_layer(given: Arrays) -> nn.Module:
+def _sparse_layer(given: Arrays, bias: bool = False) -> nn.Module:
     weights = [given["w0"], given["w1"]]
     patterns = [KSPattern(*weight.shape) for weight in weights]
     columns, rows = patterns[0].in_features, patterns[-1].out_features
-    return KSLinear(columns, rows, patterns, bias=False, weights=weights)
+    return KSLinear(columns, rows, patterns, bias=bias, weights=weights)
 
 
-def _dense_layer(given: Arrays) -> nn.Module:
+def _dense_layer(given: Arrays, bias: bool = False) -> nn.Module:
     matrix = dense(given["w1"]) @ dense(given["w0"])
-    layer = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, device=matrix.device, dtype=matrix.dtype)
+    layer = nn.Linear(matrix.shape[1], matrix.shape[0], bias=bias, device=matrix.device, dtype=matrix.dtype)
     layer.weight.data = matrix
     return layer
 
@@ -262,11 +263,12 @@ def _step_exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
 
 def layer_case(
     batch: int, dtype: str, step: bool, device: str, how: str = "", chain: Sequence[Sequence[int]] = CHAIN,
-    name: str = "a layer",
+    name: str = "a layer", bias: bool = False,
 ) -> Case:  # fmt: skip
     """A layer of two factors against the dense layer of the same matrix: forward, or with its backward pass.
 
     On a GPU by its own clock in replays of a graph, or what a call takes in all if ``how`` is "eager" or "compiled".
+    The gradients of a step are those of x, of the weights and, with a ``bias``, of the bias.
     """
     patterns = [KSPattern(*pattern) for pattern in chain]
     columns = patterns[0].in_features if step else patterns[-1].out_features
@@ -277,15 +279,16 @@ def layer_case(
         _inputs(patterns, batch, dtype, False), _step_exact if step else _forward_exact, (batch, columns), depth, dtype,
         _cut(False, whole=True),
     )  # fmt: skip
-    named = step and chain == CHAIN and batch == BATCH["cuda"] and not how
+    named = step and chain == CHAIN and batch == BATCH["cuda"] and not how and not bias
     targets = (Target("faster", 1.4, "dense", machine=H200),) if named else ()
     kind, prepare = ("training step", _step) if step else ("forward pass", _forward)
     after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
+    after += " with a bias" * bias
     own = "" if chain == CHAIN else f"{name} "
-    dense = Peer("dense", prepare(_dense_layer, how), compiles=how == "compiled")
+    dense = Peer("dense", prepare(partial(_dense_layer, bias=bias), how), compiles=how == "compiled")
     return Case(
         f"{own}{kind} {batch} {dtype}{after}", f"{kind} of {name}, batch {batch}, {dtype}{after}", problem,
-        prepare(_sparse_layer, how), (dense,), Work(), targets, clock,
+        prepare(partial(_sparse_layer, bias=bias), how), (dense,), Work(), targets, clock,
     )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ EAGER, COMPILED = (16, 1024, 4096), (16, 4096)
 TYPES = ("bf16", "f32")
 
 
-def _case(name: str, rows: int, dtype: str, step: bool, how: str = "") -> Case:
-    return layer_case(rows, dtype, step, "cuda", how, CHAINS[name], name)
+def _case(name: str, rows: int, dtype: str, step: bool, how: str = "", bias: bool = False) -> Case:
+    return layer_case(rows, dtype, step, "cuda", how, CHAINS[name], name, bias)
 
 
 def suite() -> Suite:
@@ -34,6 +34,7 @@ def suite() -> Suite:
     steps = [_case(name, rows, dtype, True) for name in models for rows in LONG_ROWS for dtype in TYPES]
     tokens = [_case(name, rows, dtype, False) for name in models for rows in TOKENS for dtype in TYPES]
     own = [_case(VIT, rows, dtype, True) for rows in ROWS for dtype in TYPES]
+    own += [_case(VIT, rows, dtype, True, bias=True) for rows in ROWS for dtype in TYPES]
     eager = [_case(name, rows, dtype, True, "eager") for name in list(CHAINS)[:2] for rows in EAGER for dtype in TYPES]
     late = [_case(name, rows, "bf16", True, "compiled") for name in list(CHAINS)[:2] for rows in COMPILED]
     blocks, compiled = (

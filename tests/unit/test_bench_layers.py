@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 from benchmarks import blocks, kronsparse, layers, run
@@ -34,6 +35,18 @@ def test_layers_of_language_models_are_checked(step, how) -> None:
     row = run.measure(own, SUITE, STAMP, SETTINGS)
     assert row["status"] == "ok"
     assert row["results"]["dense"]["status"] == "ok"
+
+
+def test_a_step_with_a_bias_has_its_gradient() -> None:
+    chain, name = ((4, 8, 8, 1), (1, 8, 8, 4)), "small"
+    own = kronsparse.layer_case(16, "f32", True, "cpu", "", chain, name, True)
+    assert own.name == "small training step 16 f32 with a bias"
+    row = run.measure(own, SUITE, STAMP, SETTINGS)
+    assert row["status"] == row["results"]["dense"]["status"] == "ok"
+    given = {name: torch.randn(*shape) for name, shape in (("w0", chain[0]), ("w1", chain[1]))}
+    for make in (kronsparse._dense_layer, kronsparse._sparse_layer):
+        assert [name for name, _ in make(given, True).named_parameters() if name == "bias"] == ["bias"]
+        assert make(given).bias is None
 
 
 SMALL = blocks.Shape(3, 5, 128, 2, True)

@@ -23,13 +23,19 @@ class Function(NamedTuple):
     calls: int
 
 
-def passed(call: Callable[[], Any]) -> list[Function]:
-    """Return the library's functions that a call runs in this thread, in the order of their first call."""
+def passed(call: Callable[[], Any], through: object = None) -> list[Function]:
+    """Return the library's functions that a call runs in this thread, in the order of their first call.
+
+    With an object, only those that it is passed to: itself, or in lists and tuples of arguments.
+    """
     counted: Counter[CodeType] = Counter()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(ROOT):
-            counted[frame.f_code] += 1
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(ROOT):
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
+            if through is None or any(_has(frame.f_locals.get(name), through) for name in names):
+                counted[code] += 1
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -43,3 +49,8 @@ def passed(call: Callable[[], Any]) -> list[Function]:
         )
         for code, calls in counted.items()
     ]
+
+
+def _has(value: object, wanted: object) -> bool:
+    """Return whether a value is an object, or a list or tuple that has it."""
+    return value is wanted or (isinstance(value, (list, tuple)) and any(_has(each, wanted) for each in value))  # pyright: ignore[reportUnknownVariableType]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .source import PACKAGE, ROOT
+
+
+def named_for(what: str) -> set[str]:
+    """Return the files that CONTRIBUTING.md names in its row of what is added, from the root of the checkout."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| {re.escape(what)}[^|]*\|(.*)\|$", page, re.MULTILINE)
+    return {name if name.startswith("tests/") else f"src/kernmantle/{name}" for name in re.findall(r"`([^`]+)`", row)}
 
 
 class Copy:

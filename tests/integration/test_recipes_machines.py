@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..copied import Copy
-from ..source import ROOT
+from ..copied import Copy, named_for
 
 TILES, ARCH, BACKEND = (f"src/kernmantle/backends/{file}" for file in ("cuda/tiles.py", "cuda/arch.py", "madeup"))
 COMPILED, LAYERS = "tests/backend/test_cuda_compile.py", "tests/unit/test_layers.py"
@@ -179,7 +178,9 @@ def test_a_backend_is_a_folder(right, wrong):
     assert "FAILED" in wrong.of("[madeup-", CONTRACT)
 
 
-def test_the_page_of_recipes_names_these_files():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for named in ("backends/cuda/tiles.py", "backends/cuda/arch.py", "backends/base.py"):
-        assert f"`{named}`" in page
+def test_the_page_of_recipes_names_every_file_that_is_touched():
+    assert TILES in named_for("a tile")
+    assert ARCH in named_for("a GPU generation")
+    assert {"src/kernmantle/backends/", "src/kernmantle/__init__.py"} <= named_for("a backend")
+    assert {Path(file).parent.as_posix() for file in folder(right=True)} == {BACKEND}
+    assert {file for file, *_ in edits(right=True)} == {TILES, ARCH}

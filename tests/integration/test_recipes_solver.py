@@ -7,11 +7,11 @@ says nothing of its errors, which must fail.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from ..copied import Copy
-from ..source import ROOT
+from ..copied import Copy, named_for
 
 EXPORTS = "src/kernmantle/linalg/__init__.py"
 TRANSFORMS = "tests/integration/test_every_transform.py"
@@ -107,7 +107,6 @@ def test_a_wrong_solver_and_one_without_a_row_of_transforms_are_found(tmp_path):
     assert re.search(r"^E .*'unlisted'", said, re.MULTILINE)
 
 
-def test_the_page_of_recipes_names_these_files():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for named in ("linalg/__init__.py", TRANSFORMS):
-        assert f"`{named}`" in page
+def test_the_page_of_recipes_names_every_file_that_is_touched():
+    assert {file for file, *_ in edits("madeup")} <= named_for("a solver")
+    assert {Path(file).parent.as_posix() + "/" for file in solver(right=True)} <= named_for("a solver")

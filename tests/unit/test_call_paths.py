@@ -28,6 +28,11 @@ MOST = {
     "solve_cholesky 32, forward": (43, 12),
 }
 """Functions and files of a warm call on a CPU."""
+THROUGH = {
+    "kron_matmul": {"first": (20, 11), "warm": (7, 5)},
+    "KSLinear.forward": {"first": (15, 8), "warm": (5, 4)},
+}
+"""Functions to which the argument x is passed, and their files: of the first call with a layout, and of a warm one."""
 
 
 @pytest.mark.parametrize("name", MOST)
@@ -39,6 +44,28 @@ def test_a_warm_call_is_short(name: str) -> None:
     found = passed(call)
     assert len(found) <= MOST[name][0], found
     assert len({function.file for function in found}) <= MOST[name][1], found
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_x_is_passed_through_few_functions(name: str) -> None:
+    layer, factors = km.KSLinear(384, 1536, host.MONARCH), [torch.randn(7, 7) for _ in range(2)]
+    x = torch.randn(5, 384 if name == "KSLinear.forward" else 49)
+    call = partial(layer, x) if name == "KSLinear.forward" else partial(km.kron_matmul, x, factors)
+    with torch.no_grad():
+        for when in ("first", "warm"):
+            found = passed(call, through=x)
+            assert len(found) <= THROUGH[name][when][0], found
+            assert len({function.file for function in found}) <= THROUGH[name][when][1], found
+            call()
+
+
+def test_only_what_has_x_is_counted() -> None:
+    x, y = torch.randn(4, 3), torch.randn(5, 3)
+    km.cdist(x, y)
+    every, own = passed(lambda: km.cdist(x, y)), passed(lambda: km.cdist(x, y), through=x)
+    assert own[0].name == every[0].name == "cdist"
+    assert 1 < len(own) < len(every)
+    assert passed(lambda: km.cdist(x, y), through=torch.randn(4, 3)) == []
 
 
 @pytest.mark.parametrize("call", ["matrix", "matrix to out", "product", "product to out"])

@@ -22,13 +22,12 @@ from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors,
 from .execute import BoundProgram, execute, prepare
 from .flops import counted, flops_of, on_meta
 from .info import RunInfo
-from .operator import LIBRARY, contract, packed, read, unpacked
+from .operator import LIBRARY, contract, implement, packed, read, unpacked
 from .saved import addresses, bound_pass, keep_pass
 from .torch_private import (
     apply_here,
     assumed_constant,
     goes_forward,
-    in_callers_context,
     is_batched,
     is_traced,
     is_tracked,
@@ -213,10 +212,7 @@ def _fake_backward(saved: Tensors, *others: Any) -> Tensors:
     return [each.new_empty(each.shape) for each, wanted in zip(saved, others[-2], strict=False) if wanted]
 
 
-for _key, _function in (("CPU", _run_backward), ("CUDA", in_callers_context(_run_backward)), ("Meta", _fake_backward)):
-    LIBRARY.impl("contract_backward", _function, _key)
-# Without an Autograd kernel, which would take as long as a launch: only backward passes in a graph call it.
-_backward_operator = torch.ops.kernmantle.contract_backward.default
+_backward_operator = implement("contract_backward", _run_backward, _fake_backward)
 
 
 @counted("contract_backward")

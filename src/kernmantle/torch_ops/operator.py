@@ -6,7 +6,7 @@ that runs it is loaded, so that a counter of operations made earlier has its for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,20 @@ for _name, _schema in SCHEMAS.items():
     count_by_formula(_name)
 
 
+def implement(name: str, run: Callable[..., Any], fake: Callable[..., Any], vmap: Any = None) -> Any:
+    """Give an operator of ``SCHEMAS`` what it runs, what it is for shapes alone and under vmap; return what calls it.
+
+    Every operator is registered here. ``fake`` is not given to ``register_fake``, which spends 6 ms on finding the line
+    that it is called from. ``register_derivative`` adds an ``Autograd`` kernel, which takes as long as a launch: an
+    operator that only backward passes in a graph call has none.
+    """
+    for key, function in (("CPU", run), ("CUDA", in_callers_context(run)), ("Meta", fake)):
+        LIBRARY.impl(name, function, key)
+    if vmap is not None:
+        torch.library.register_vmap(f"kernmantle::{name}", vmap, lib=LIBRARY)
+    return getattr(torch.ops.kernmantle, name).default
+
+
 def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor] | None]:
     """Return the numbers as an operator takes them: as floats, or one tensor without axes for each.
 
@@ -86,11 +100,6 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
 
 
-# Not register_fake, which spends 6 ms on finding the line that it is called from.
-for _key, _function in (("CPU", _run), ("CUDA", in_callers_context(_run)), ("Meta", _fake)):
-    LIBRARY.impl("contract", _function, _key)
-
-
 @counted("contract")
 def _flops(shapes: Any, *numbers_and_texts: Any, **_: Any) -> int:
     program = Program.parse(numbers_and_texts[-2])
@@ -118,9 +127,7 @@ def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tup
     return results, [0] * len(results)
 
 
-torch.library.register_vmap("kernmantle::contract", _vmap, lib=LIBRARY)
-
-_operator = torch.ops.kernmantle.contract.default
+_operator = implement("contract", _run, _fake, _vmap)
 
 
 def contract(

@@ -22,11 +22,9 @@ from .dtypes import DTYPES, compute_type, name_of
 from .execute import BoundProgram, Types, result_types
 from .flops import counted, rows_flops
 from .info import RunInfo
-from .operator import front, packed, read
+from .operator import front, implement, packed, read
 from .row_reduce_execute import prepare, run, shapes, whole_geometry
-from .torch_private import in_callers_context, plain
-
-LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
+from .torch_private import plain
 
 
 def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
@@ -39,11 +37,6 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
     parsed = Apply.parse(text)
     shape = shapes(parsed, whole_geometry(parsed, [tuple(t.shape) for t in tensors]))
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
-
-
-for _key, _function in (("CPU", _run), ("CUDA", in_callers_context(_run)), ("Meta", _fake)):
-    LIBRARY.impl("apply", _function, _key)
-_operator = torch.ops.kernmantle.apply.default
 
 
 @counted("apply")
@@ -64,7 +57,7 @@ def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tup
     return results, [0] * len(results)
 
 
-torch.library.register_vmap("kernmantle::apply", _vmap, lib=LIBRARY)
+_operator = implement("apply", _run, _fake, _vmap)
 
 
 class Defined(Protocol):

@@ -32,15 +32,14 @@ from .execute import Types
 from .flops import counted, rows_backward_flops
 from .info import RunInfo
 from .namespaces import torch_namespace
-from .operator import packed, read, unpacked
+from .operator import LIBRARY, implement, packed, read, unpacked
 from .recompute import recompute
-from .row_reduce import LIBRARY, Defined, Task, task_of
+from .row_reduce import Defined, Task, task_of
 from .row_reduce_blocks import cut, join_rows, product, ranges, reduce_rows
 from .row_reduce_one_block import block_geometry, entry_types, in_one_block
 from .torch_private import (
     apply_here,
     goes_forward,
-    in_callers_context,
     is_tracked,
     is_transformed,
     is_written_down,
@@ -215,13 +214,11 @@ def _fake_backward(tensors: Tensors, *others: Any) -> list[torch.Tensor]:
     return [tensor.new_empty(tensor.shape) for tensor, wanted in zip(tensors, others[-1], strict=True) if wanted]
 
 
-for _key, _function in (("CPU", _run_backward), ("CUDA", in_callers_context(_run_backward)), ("Meta", _fake_backward)):
-    LIBRARY.impl("apply_backward", _function, _key)
+_backward_operator = implement("apply_backward", _run_backward, _fake_backward)
 refuse_derivative(
     LIBRARY, "apply_backward", lambda tensors, _, cotangent, *__: [*tensors, cotangent],
     "take derivatives of higher order outside of what is compiled",
 )  # fmt: skip
-_backward_operator = torch.ops.kernmantle.apply_backward.default
 
 
 @counted("apply_backward")

@@ -19,11 +19,11 @@ from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
+from ...torch_ops.operator import LIBRARY, implement
 from ...torch_ops.saved import addresses, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
     check_untransformed,
     decomposed,
-    in_callers_context,
     is_batched,
     is_tracked,
     is_transformed,
@@ -53,8 +53,6 @@ Maybe = torch.Tensor | None
 TOGETHER = 4096
 _HEAD = 5  # arguments of the Function before its tensors
 
-LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-
 
 def _run(
     x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
@@ -62,11 +60,6 @@ def _run(
     return execute(modes, configured(options), (alpha, beta), x, factors, y)
 
 
-LIBRARY.impl("kron", _run, "CPU")
-LIBRARY.impl("kron", in_callers_context(_run), "CUDA")
-
-
-@torch.library.register_fake("kernmantle::kron", lib=LIBRARY)
 def _fake(
     x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
 ) -> torch.Tensor:
@@ -105,8 +98,7 @@ def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
 
 
-torch.library.register_vmap("kernmantle::kron", _vmap, lib=LIBRARY)
-kron = torch.ops.kernmantle.kron.default
+kron = implement("kron", _run, _fake, _vmap)
 
 
 @counted("kron")

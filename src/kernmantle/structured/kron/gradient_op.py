@@ -1,8 +1,7 @@
 """The operator ``kernmantle::kron_backward``: the gradients of a Kronecker product in a compiled graph.
 
 It runs the gradients that are bound as those of an eager call are, so that a compiled backward pass is one operator
-however many factors there are. It has no ``Autograd`` kernel, which would take as long as a launch: only backward
-passes that are written into a graph call it.
+however many factors there are.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import torch
 
 from ...torch_ops.autograd import in_own_memory
 from ...torch_ops.flops import counted, flops_of, on_meta
-from ...torch_ops.torch_private import in_callers_context
+from ...torch_ops.operator import implement
 from .execute import Number, configured, execute
 from .gradient import UNBOUND, Found, Maybe, Tensors, bind_gradients, conjugate, gradients
-
-_LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 
 
 def _run(
@@ -65,11 +62,6 @@ def _one_by_one(
     return gradients(modes, alpha, x, factors, grad, needed, multiply)
 
 
-_LIBRARY.impl("kron_backward", _run, "CPU")
-_LIBRARY.impl("kron_backward", in_callers_context(_run), "CUDA")
-
-
-@torch.library.register_fake("kernmantle::kron_backward", lib=_LIBRARY)
 def _fake(x: torch.Tensor, factors: list[torch.Tensor], *others: Any) -> list[torch.Tensor]:
     of_x, *of_factors = others[-1]
     found = [x.new_empty(x.shape)] if of_x else []
@@ -87,7 +79,7 @@ def _flops(x: Any, factors: Any, grad: Any, alpha: Number, modes: str, options: 
     return flops_of(lambda: gradients(modes, alpha, own_x, own, own_grad, needed, multiply))
 
 
-_backward = torch.ops.kernmantle.kron_backward.default
+_backward = implement("kron_backward", _run, _fake)
 
 
 def gradients_by_operator(

@@ -20,7 +20,8 @@ from ...torch_ops.call_key import program_key
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_static
+from ...torch_ops.operator import implement
+from ...torch_ops.torch_private import assumed_constant, is_static
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
@@ -28,7 +29,6 @@ from .chain_products import Weights, canonical, memory_shape, shaped, splits_str
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
 _HEAD = 5  # arguments of the Function before its tensors
-_LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 
 
 def _options(batch_last: bool, algorithm: str, precision: str) -> Options:
@@ -101,12 +101,6 @@ def _bind_backward(
     return step.bind_backward(x, weights, saved or (None,), grad, needed)
 
 
-for _name, _function in (("kron_sparse_chain", _run), ("kron_sparse_chain_backward", _run_backward)):
-    _LIBRARY.impl(_name, _function, "CPU")
-    _LIBRARY.impl(_name, in_callers_context(_function), "CUDA")
-
-
-@torch.library.register_fake("kernmantle::kron_sparse_chain", lib=_LIBRARY)
 def _fake(
     x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, *options: str
 ) -> list[torch.Tensor]:
@@ -128,7 +122,6 @@ def _empty(x: torch.Tensor, features: int, rows: int, batch_last: bool) -> torch
     return x.new_empty((1, features, rows)).mT if batch_last else x.new_empty((1, rows, features))
 
 
-@torch.library.register_fake("kernmantle::kron_sparse_chain_backward", lib=_LIBRARY)
 def _fake_backward(
     x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], kind: str,
     batch_last: bool, *options: str,
@@ -162,8 +155,8 @@ def _rows(shape: Sequence[int], batch_last: bool) -> int:
     return math.prod(shape[1:] if batch_last else shape[:-1])
 
 
-_forward = torch.ops.kernmantle.kron_sparse_chain.default
-_backward = torch.ops.kernmantle.kron_sparse_chain_backward.default
+_forward = implement("kron_sparse_chain", _run, _fake)
+_backward = implement("kron_sparse_chain_backward", _run_backward, _fake_backward)
 
 
 class CompiledChain(torch.autograd.Function):

@@ -16,12 +16,11 @@ import torch
 from ...config import current
 from ...errors import BackendError
 from ...torch_ops.flops import counted
-from ...torch_ops.torch_private import check_untransformed, decomposed, in_callers_context, plain, register_derivative
+from ...torch_ops.operator import LIBRARY, implement
+from ...torch_ops.torch_private import check_untransformed, decomposed, plain, register_derivative
 from . import execute
 
 Maybe = torch.Tensor | None
-
-_LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 
 
 class Options(NamedTuple):
@@ -47,12 +46,6 @@ def _run(
     return execute.product(x, weight, bias, activation, batch_last, algorithm, precision)
 
 
-for _name, _function in (("kron_sparse", _run), ("kron_sparse_weight", _run_weight)):
-    _LIBRARY.impl(_name, _function, "CPU")
-    _LIBRARY.impl(_name, in_callers_context(_function), "CUDA")
-
-
-@torch.library.register_fake("kernmantle::kron_sparse", lib=_LIBRARY)
 def _fake(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -68,7 +61,6 @@ def _fake(
     return x.new_empty((groups, count, a * b * d))
 
 
-@torch.library.register_fake("kernmantle::kron_sparse_weight", lib=_LIBRARY)
 def _fake_weight(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, *options: str) -> torch.Tensor:
     return x.new_empty((x.shape[0], a, b, c, d))
 
@@ -132,10 +124,8 @@ def _vmap_weight(info: Any, in_dims: Sequence[Any], x: torch.Tensor, grad: torch
     return result.unflatten(0, (size, groups)), 0
 
 
-torch.library.register_vmap("kernmantle::kron_sparse", _vmap, lib=_LIBRARY)
-torch.library.register_vmap("kernmantle::kron_sparse_weight", _vmap_weight, lib=_LIBRARY)
-_product = torch.ops.kernmantle.kron_sparse.default
-_weight = torch.ops.kernmantle.kron_sparse_weight.default
+_product = implement("kron_sparse", _run, _fake, _vmap)
+_weight = implement("kron_sparse_weight", _run_weight, _fake_weight, _vmap_weight)
 
 
 def _transposed(weight: torch.Tensor) -> torch.Tensor:
@@ -306,6 +296,6 @@ def _record_weight(
 
 
 register_derivative(
-    _LIBRARY, "kron_sparse", lambda x, weight, bias, *_: [x, weight] if bias is None else [x, weight, bias], _record
+    LIBRARY, "kron_sparse", lambda x, weight, bias, *_: [x, weight] if bias is None else [x, weight, bias], _record
 )
-register_derivative(_LIBRARY, "kron_sparse_weight", lambda x, grad, *_: [x, grad], _record_weight)
+register_derivative(LIBRARY, "kron_sparse_weight", lambda x, grad, *_: [x, grad], _record_weight)

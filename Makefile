@@ -56,7 +56,7 @@ clean:
 	$(PYTHON) -m venv --clear .venv
 	$(TORCH) || $(TORCH) --index-url $(TORCH_INDEX)
 	$(PIP) install --quiet --no-compile --constraint $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
-	-$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1
+	$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
 	touch $@
 
 .venv/lint: .venv/ready

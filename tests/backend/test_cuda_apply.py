@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from kernmantle.backends.cuda import row_reduce_plan, tiles
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import WORK_BYTES, by_products
@@ -39,6 +40,15 @@ def test_every_kind_of_row_nest_compiles(case: RowCase, card: str) -> None:
     cubin = compile_source(emit_rows(plan), card, headers(), case.name)
     assert cubin.binary[:4] == b"\x7fELF"
     assert plan.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize("tile", tiles.ROW_TILES, ids=lambda tile: tile.name)
+def test_every_tile_of_rows_compiles_and_keeps_its_accumulators(tile: tiles.Tile, monkeypatch) -> None:
+    monkeypatch.setattr(row_reduce_plan, "ROW_TILES", (tile,))
+    plan = HEADLINE["rows_tile"].plan(CARDS["sm_80"])
+    assert (plan.form, plan.tile.name) == ("tile", tile.name)
+    cubin = compile_source(emit_rows(plan), "sm_80", headers(), tile.name)
+    assert cubin.resources.spill_stores <= 4 * tile.rows * tile.columns, "more is spilled than there are accumulators"
 
 
 @pytest.mark.parametrize("name", HEADLINE)

@@ -88,6 +88,40 @@ RECIPES = {
         ),
         "import kernmantle.ir.pages as d; print(d.operations())", "operation rint",
     ),
+    "an operation of no library": Recipe(
+        (
+            (
+                "src/kernmantle/ir/ops.py", '        _function("expm1"',
+                '        _function("decay", ieee.total(lambda a: math.exp(-a)), "neg(n)", torch=()),\n',
+                '        _function("decay", ieee.total(lambda a: math.exp(-a)), "n", torch=()),\n',
+            ),
+            (
+                "src/kernmantle/backends/cpu/libm.py", '    "exp2": _exp2',
+                '    "decay": lambda m, x: m.call("exp", m.neg(x)),\n',
+                '    "decay": lambda m, x: m.call("exp", x),\n',
+            ),
+            _expected("src/kernmantle/backends/cuda/spelling.py", '"exp": "exp"', '"decay": "km::exp(-{0})", '),
+            _expected(
+                "src/kernmantle/backends/reference/evaluate.py", '    "rsqrt": _rsqrt',
+                '    "decay": lambda x: math.e ** -x,\n',
+            ),
+            _expected("tests/unit/test_expr.py", '    "rsqrt": lambda', '    "decay": lambda x: np.exp(-x),\n'),
+            _expected(
+                "tests/backend/test_llvm_functions.py", '    "exp": mpmath.exp',
+                '    "decay": lambda x: mpmath.exp(-x),\n',
+            ),
+            _expected(
+                "tests/backend/test_llvm_functions.py", '    "exp": {0: 1',
+                '    "decay": {0: 1, INF: 0, -INF: INF},\n',
+            ),
+        ),
+        "decay",
+        (
+            "tests/unit/test_expr.py", "tests/unit/test_trace.py", "tests/backend/test_llvm_functions.py",
+            "tests/unit/test_differentiate.py",
+        ),
+        "import kernmantle.ir.pages as d; print(d.operations())", "operation decay",
+    ),
     "a kernel": Recipe(
         (
             (

@@ -14,9 +14,10 @@ import pytest
 from ..copied import Copy, named_for
 
 TILES, ARCH, BACKEND = (f"src/kernmantle/backends/{file}" for file in ("cuda/tiles.py", "cuda/arch.py", "madeup"))
-COMPILED, LAYERS = "tests/backend/test_cuda_compile.py", "tests/unit/test_layers.py"
-CONTRACT = "tests/integration/test_contract.py"
+COMPILED, OF_ROWS = (f"tests/backend/test_cuda_{name}.py" for name in ("compile", "apply"))
+LAYERS, CONTRACT = "tests/unit/test_layers.py", "tests/integration/test_contract.py"
 TILE = '    Tile("madeup", 16, 16, {cells}, 16, 1, 4, 2, 0.0),\n'
+ROW_TILE = '    Tile("made-up rows", 16, 8, {cells}, 16, 1, 4, 3, 1.0),\n'
 GENERATION = '    Arch("sm_999", "sm_90a", _HOPPER, 132, {block} << 10, 228 << 10, threads_per_sm=2048),\n'
 ROW = '''"""A made-up machine: the nest as loops over the CPU's memory."""
 
@@ -115,6 +116,7 @@ def edits(right: bool) -> list[tuple[str, str, str]]:
     """Rows of the tables."""
     return [
         (TILES, '    Tile("least"', TILE.format(cells="4, 8" if right else "16, 16")),
+        (TILES, '    Tile("apply small"', ROW_TILE.format(cells="2, 4" if right else "16, 16")),
         (ARCH, '    Arch("sm_120"', GENERATION.format(block=227 if right else 300)),
     ]
 
@@ -130,12 +132,12 @@ class Machines(Copy):
 
     def __init__(self, root: Path, right: bool) -> None:
         super().__init__(root, edits(right), folder(right))
-        self.names = "madeup or cards" + " or sm_999" * right
+        self.names = "madeup or made-up or cards" + " or sm_999" * right
 
     @cache  # noqa: B019
     def outcomes(self) -> str:
         """What the tests of the new rows and of the new folder came to, a line each."""
-        files = [COMPILED, "tests/unit/test_arch.py", LAYERS, f"{CONTRACT}::test_an_equation"]
+        files = [COMPILED, OF_ROWS, "tests/unit/test_arch.py", LAYERS, f"{CONTRACT}::test_an_equation"]
         return self.tests("-k", self.names, *files)
 
     def of(self, part: str, *files: str) -> set[str]:
@@ -158,6 +160,8 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Machines:
 def test_a_tile_is_a_row(right, wrong):
     assert right.of("[madeup]", COMPILED) == {"PASSED"}, right.outcomes()[-4000:]
     assert wrong.of("[madeup]", COMPILED) == {"FAILED"}
+    assert right.of("[made-up rows]", OF_ROWS) == {"PASSED"}, right.outcomes()[-4000:]
+    assert wrong.of("[made-up rows]", OF_ROWS) == {"FAILED"}
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_every_spelling_of_a_row_traces_to_it(row):
     node = Node(row.name, tuple(arg.node for arg in args))
     spelt = [getattr(torch, name, None) or getattr(torch.special, name, None) for name in row.torch]
     absent = [name for name, function in zip(row.torch, spelt, strict=True) if function is None]
-    assert not absent, f"torch has no {absent}: leave them out of the row, and without any write _COMPOSED"
+    assert not absent, f"torch has no {absent}: leave them out of the row (`torch=()`), and without any write _COMPOSED"
     spelt += [getattr(np, row.numpy)] if row.numpy else []
     spelt += [getattr(km, name) for name in (row.name, *row.torch, row.numpy) if name]
     for function in spelt:

@@ -149,17 +149,20 @@ def _function(
     slope: str,
     numpy: str = "",
     domain: tuple[float, float] = REAL,
-    also: tuple[str, ...] = (),
+    torch: tuple[str, ...] | None = None,
     pole: str = "",
     cost: str = "function",
     parity: str = "",
     never_negative: bool = False,
 ) -> Op:
-    """Return the row of a function of one real number; ``pole`` is where its slope is infinite."""
+    """Return the row of a function of one real number.
+
+    ``torch`` are its names there, by default that of the row; ``pole`` is where its slope is infinite.
+    """
     singular = f"{pole}: slope 0" if pole else "none"
     return Op(
-        name, 1, value, (slope,), None, numpy, (name, *also), (domain,), singular=singular, cost=cost, parity=parity,
-        never_negative=never_negative,
+        name, 1, value, (slope,), None, numpy, (name,) if torch is None else torch, (domain,), singular=singular,
+        cost=cost, parity=parity, never_negative=never_negative,
     )  # fmt: skip
 
 
@@ -197,12 +200,12 @@ def _functions() -> tuple[Op, ...]:
         _function("cos", ieee.total(math.cos), "neg(sin(a))", "cos", cost="long", parity="even"),
         _function("tan", ieee.total(math.tan), "add(1,mul(n,n))", "tan", (-1.2, 1.2), cost="long", parity="odd"),
         _function(
-            "acos", ieee.total(math.acos), acos, "arccos", (-0.95, 0.95), ("arccos",), pole="-1, 1", cost="long",
+            "acos", ieee.total(math.acos), acos, "arccos", (-0.95, 0.95), ("acos", "arccos"), pole="-1, 1", cost="long",
             never_negative=True,
         ),
         _function("tanh", math.tanh, "sub(1,mul(n,n))", "tanh", parity="odd"),
         _function("erf", math.erf, erf, cost="long", parity="odd"),
-        _function("sigmoid", ieee.sigmoid, "mul(n,sub(1,n))", also=("expit",), never_negative=True),
+        _function("sigmoid", ieee.sigmoid, "mul(n,sub(1,n))", torch=("sigmoid", "expit"), never_negative=True),
     )  # fmt: skip
 
 

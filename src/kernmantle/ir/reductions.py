@@ -30,9 +30,9 @@ class Reduction:
     ``weight`` is the slope of the result by one mapped value, a pattern over that value ``t``, the result ``a`` and
     ``statistics`` of all values, which it calls b, z, y, q; a reduction without one has no gradient. A statistic is
     the name of a reduction and what it reduces, a pattern over t and a. ``reproducible`` asks that mapped values round
-    alike in every kernel: the weight looks for those that are equal to the result. ``torch`` names torch's functions
-    that reduce the last axis of a tensor and that join two results; without them rows of a matrix that is not stored
-    are not reduced so.
+    alike in every kernel: the weight looks for those that are equal to the result. ``torch`` names the functions of
+    torch that reduce the last axis of a tensor, ``torch.amax(scores, -1)``, and that join two results,
+    ``torch.maximum(a, b)``; without them rows of a matrix that is not stored are not reduced so.
     """
 
     name: str

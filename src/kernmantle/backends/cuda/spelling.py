@@ -154,7 +154,7 @@ class ExpressionEmitter:
             (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
             return _chosen(f"km::root_fast({texts[0]})", f"km::root_factor({texts[0]})", difference, self.table), kind
         spelling = SPELLINGS[node.op]
-        if "{}" in spelling:
+        if "{" in spelling:
             return spelling.format(*texts), kind
         if self.within and node.op in WITHIN:
             return f"km::{WITHIN[node.op]}({texts[0]}, large)", kind

@@ -63,7 +63,8 @@ class Tile:
         Blocks that a multiprocessor shall hold at least; bounds the registers of a thread.
     efficiency : float
         Share of the issue slots that the inner loop reaches; fitted, with the constants of ``gram_plan.cost``, to times
-        of all tiles over a grid of shapes (decision 0005). "positions" finds positions of extremes, for which the
+        of all tiles over a grid of shapes (decision 0005); only ``TILES`` and ``PRODUCT_TILES`` are chosen by it, other
+        tables have 1. "positions" finds positions of extremes, for which the
         others take more than twice the instructions that they are fitted to. 0 where it has not been measured: the
         tile is then taken by name and by ``km.tune`` alone.
     schema : str
@@ -158,17 +159,18 @@ PRODUCT_TILES = (
 )
 # Differences in tiles of the products' extents: the columns of a thread follow from these.
 DIFFERENCES_PIPELINED = Tile(
-    "ring", 16, 16, 8, 0, 32, 1, 1, 1, 0.95, "pipelined", 3, requires=("warp_specialized", "wgmma")
+    "ring", 16, 16, 8, 0, 32, 1, 1, 1, 1.0, "pipelined", 3, requires=("warp_specialized", "wgmma")
 )
-DIFFERENCES = Tile("large", 16, 16, 8, 0, 16, 1, 4, 1, 0.8)
-LOGARITHMS = Tile("logarithms", 16, 32, 8, 0, 16, 1, 1, 1, 0.8)
+DIFFERENCES = Tile("large", 16, 16, 8, 0, 16, 1, 4, 1, 1.0)
+LOGARITHMS = Tile("logarithms", 16, 32, 8, 0, 16, 1, 1, 1, 1.0)
 SPLITTER = Tile("split", 8, 32, 1, 1, 64, 1, 1, 2, 1.0, "split")
 
-# Row reductions: the tiles that make the entries of a matrix, the warp-specialised one apart.
-ROW_PIPELINED = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "pipelined", 3, requires=("warp_specialized",))
+# Row reductions: the tiles that make the entries of a matrix, the warp-specialised one apart. Of ROW_TILES the first
+# whose accumulators stay in registers is taken, the last for maps that call functions.
+ROW_PIPELINED = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 1.0, "pipelined", 3, requires=("warp_specialized",))
 ROW_SCAN = Tile("apply scan", 1, 256, 1, 1, 64, 1, 1, 2, 1.0, "scan")
 ROW_TILES = (
-    Tile("apply large", 16, 8, 8, 8, 16, 1, 4, 3, 0.85),
-    Tile("apply middle", 16, 8, 4, 8, 16, 1, 4, 3, 0.8),
-    Tile("apply small", 16, 8, 4, 4, 16, 1, 2, 5, 0.7),
+    Tile("apply large", 16, 8, 8, 8, 16, 1, 4, 3, 1.0),
+    Tile("apply middle", 16, 8, 4, 8, 16, 1, 4, 3, 1.0),
+    Tile("apply small", 16, 8, 4, 4, 16, 1, 2, 5, 1.0),
 )

@@ -11,6 +11,7 @@ import torch
 
 from .errors import BackendError, ParameterError
 from .pairwise import Kernel
+from .pairwise.kernel import check_kernel
 from .structured.kronsparse import KSPattern
 
 __all__ = ["kernel", "spectrum", "supports"]
@@ -37,7 +38,7 @@ def kernel(kernels: Kernel | Mapping[str, Kernel], *, radius: float = 4.0, axes:
     Raises
     ------
     ParameterError
-        If ``radius`` is not above 0, or a kernel has batched hyperparameters.
+        If ``radius`` is not above 0, or for what is no kernel or has batched hyperparameters.
     BackendError
         Without matplotlib.
 
@@ -54,6 +55,8 @@ def kernel(kernels: Kernel | Mapping[str, Kernel], *, radius: float = 4.0, axes:
     named = kernels if isinstance(kernels, Mapping) else {repr(kernels): kernels}
     distances = torch.linspace(0, radius, _POINTS, dtype=torch.float64)[:, None]
     for label, each in named.items():
+        if not callable(each):
+            check_kernel(each, "kernels" if named is not kernels else f"the kernel {label!r}")
         values = each(distances, torch.zeros(1, 1, dtype=torch.float64))
         if values.dim() != 2:
             raise ParameterError(f"the kernel {label!r} has batched hyperparameters; plot its kernels one by one")

@@ -258,3 +258,39 @@ def test_feature_learning_stores_one_matrix_a_round(monkeypatch):
     with Watch():
         example["ours"](x, y, held)
     assert makers == ["kernmantle.contract.default"] * (example["ROUNDS"] + 1)
+
+
+TAKING_KERNELS = {
+    "solve_kernel": lambda kernel, x, y: km.linalg.solve_kernel(kernel, x, y, ridge=0.1),
+    "falkon": lambda kernel, x, y: km.linalg.falkon(kernel, x, y, 0.1, 3),
+    "sketch_and_project": lambda kernel, x, y: km.linalg.sketch_and_project(kernel, x, y, 0.1),
+    "pathwise_posterior": lambda kernel, x, y: km.linalg.pathwise_posterior(kernel, x, y, 0.1),
+    "with_gradients": lambda kernel, x, _: km.with_gradients(kernel, x),
+    "mmd": lambda kernel, x, _: km.stats.mmd(x, x, kernel),
+}
+
+
+@pytest.mark.parametrize("name", TAKING_KERNELS)
+@pytest.mark.parametrize("kernel", ["rbf", km.Gaussian, lambda a, b: a * b, 3], ids=["name", "class", "lambda", "int"])
+def test_what_takes_a_kernel_says_so(name, kernel):
+    x = torch.randn(8, 2, dtype=torch.float64)
+    with pytest.raises(errors.ParameterError, match=r"must be a km\.Kernel"):
+        TAKING_KERNELS[name](kernel, x, x[:, 0].contiguous())
+
+
+def test_what_cannot_be_plotted():
+    pytest.importorskip("matplotlib")
+    with pytest.raises(errors.ParameterError, match=r"'mine' must be a km\.Kernel, not 'rbf'"):
+        km.plot.kernel({"mine": "rbf"})
+
+
+@pytest.mark.parametrize("options", [{}, {"diagonal": 1.0}, {"table": torch.zeros(3, 3)}], ids=lambda o: str(list(o)))
+def test_a_product_without_its_vector(options):
+    with pytest.raises(errors.ShapeError, match="v must have a row for each row of y, it is None"):
+        km.Gaussian(1.0).matmul(torch.randn(3, 2), None, None, **options)
+
+
+@pytest.mark.parametrize("calls", [3, ["km.cdist(x, y)"], lambda: None], ids=["int", "text", "function"])
+def test_what_cannot_be_precompiled(calls):
+    with pytest.raises(errors.ParameterError, match="a list of functions without arguments"):
+        km.precompile(calls)

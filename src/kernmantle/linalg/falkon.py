@@ -19,6 +19,7 @@ import torch
 from ..arrays import is_numpy_like
 from ..errors import KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..pairwise import Kernel
+from ..pairwise.kernel import check_kernel
 from .arguments import enough_memory
 from .block_cg import bar
 from .cg import LIMIT, STAGNATED, Iterations
@@ -271,7 +272,7 @@ def falkon(
     ridge : number
         Positive; with all rows as centres the predictions are those of :func:`solve_kernel` with this ridge.
     centres : int or array, shape (m, k)
-        How many random rows, or which. The more, the closer to all rows as centres; several times the effective
+        How many random rows, all where there are fewer, or which. The more, the closer to all rows as centres; several times the effective
         dimension ``tr(K (K + ridge I)⁻¹)`` are enough.
     sample : int, optional
         Random rows, other than the centres, whose normal equations precondition. More of them need fewer iterations;
@@ -331,6 +332,7 @@ def falkon(
     >>> bool(found.converged), bool((k.matmul(x, found.centres, found.x) - y).abs().max() < 1e-2)
     (True, True)
     """
+    check_kernel(kernel)
     check_no_gradient("falkon", x, y, ridge, centres, *kernel.hyperparameters.values())
     begun = time.monotonic()
     problem, chosen, vector = _prepared(kernel, x, y, ridge, centres, sample, memory, device, seed)

@@ -11,6 +11,7 @@ import torch
 from ..arrays import Wrap
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..pairwise import Kernel
+from ..pairwise.kernel import check_kernel
 from ..pairwise.kernel_inputs import Call
 from .arguments import check_dtype, check_reverse, enough_memory, raises
 from .cg import Iterations, cg
@@ -183,6 +184,7 @@ def solve_kernel(
     """
     if method not in get_args(Method):
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
+    check_kernel(kernel)
     call, (targets,) = kernel.prepared(x, None, None, **{"the targets y": y})
     ridge = _checked(call, targets, ridge)
     for name, value in (("x", call.x), ("y", targets), ("ridge", ridge), *(("the kernel", t) for t in call.shared)):

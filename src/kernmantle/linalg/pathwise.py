@@ -16,6 +16,7 @@ import torch
 from ..arrays import is_numpy_like
 from ..errors import ParameterError
 from ..pairwise import CONSTRUCTORS, Kernel
+from ..pairwise.kernel import check_kernel
 from .cg import Iterations
 from .row_source import PIECE, host_rows, tensor_of
 from .sketch_and_project import sketch_and_project
@@ -278,6 +279,7 @@ def pathwise_posterior(
     for name, value in (("samples", samples), ("features", features)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ParameterError(f"{name} must be a positive integer, not {value!r}")
+    check_kernel(kernel)
     check_no_gradient("pathwise_posterior", x, y, noise, *kernel.hyperparameters.values())
     where = device_of(host_rows(x), device)
     first = tensor_of(x, 0, 1).to(where)

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import Kernel
+from ..pairwise.kernel import check_kernel
 from .arguments import watched
 from .row_source import RowSource, available, host_rows, tensor_of
 
@@ -129,6 +130,7 @@ def prepared(
     seconds: float | None, memory: int | None, device: Any, seed: int,
 ) -> tuple[Problem, Limits, bool]:  # fmt: skip
     """Checked arguments: the system, when to stop, and whether y is a vector."""
+    check_kernel(kernel)
     check_no_gradient("sketch_and_project", x, y, ridge, *kernel.hyperparameters.values())
     host_rows(x)
     where, n = device_of(x, device), x.shape[0]

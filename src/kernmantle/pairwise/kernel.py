@@ -408,3 +408,14 @@ class Kernel(Products, PredictorGradients, Algebra):
         if self.is_symmetric:
             return self
         return self._like(swapped(self._form), f"{bracketed(self, ATOM)}.transposed()", ATOM)
+
+
+def check_kernel(kernel: Any, name: str = "kernel") -> None:
+    """Raise ParameterError for an argument that is no kernel."""
+    if not isinstance(kernel, Kernel):
+        own = kernel if isinstance(kernel, str) or callable(kernel) else type(kernel)
+        shown = getattr(own, "__name__", repr(own))
+        raise ParameterError(
+            f"{name} must be a km.Kernel, not {shown}: call a constructor, as km.Gaussian(2.0), or make one of your own "
+            "function, as km.Kernel(lambda a, b: a * b)"
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..compiler.row_reduce import PRODUCT
+from ..errors import ShapeError
 from ..torch_ops.info import RunInfos
 from ..torch_ops.scores import Scores
 from . import bound, neighbours
@@ -16,6 +17,11 @@ from .hyperparameters import value_of
 from .kernel_form import Form, gram
 from .kernel_inputs import Call, Value
 from .operator import Operator
+
+
+def _check_given(v: Any) -> None:
+    if v is None:
+        raise ShapeError("v must have a row for each row of y, it is None; k(x, y) is the matrix alone")
 
 
 class Products:
@@ -81,6 +87,7 @@ class Products:
         """
         if table is None and diagonal is None:
             return self._reduced(PRODUCT, x, y, v, precision, out)
+        _check_given(v)
         call, (vector,) = self._tabled(x, y, table, precision, v=v)
         return apply.matmul(call, vector, None if diagonal is None else value_of(diagonal, "diagonal"), out)
 
@@ -91,6 +98,8 @@ class Products:
         if (plan := bound.plan_of(key)) is not None:
             self._infos.of(how).route = plan.route
             return plan((x, y, v, self._weights), self._values, () if out is None else (out,))
+        if how == PRODUCT:
+            _check_given(v)
         call, others = self.prepared(x, y, precision, **({} if how != PRODUCT else {"v": v}))
         result = apply.matmul(call, *others, out=out) if how == PRODUCT else call.finished(apply.reduced(call, how))
         bound.bind(key, *own, *arguments)

@@ -16,7 +16,7 @@ from ..ir.node import Node, postorder, variables
 from ..ir.ops import OPS
 from ..torch_ops.namespaces import numpy_namespace
 from .inputs import check_rows
-from .kernel import Kernel
+from .kernel import Kernel, check_kernel
 from .kernel_row import COLUMNS
 from .radial_gradients import corner, radial, radial_blocks
 
@@ -69,6 +69,7 @@ def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     >>> float(km.with_gradients(km.Gaussian(2.0), np.zeros((1, 1)))[1, 1])
     0.25
     """
+    check_kernel(kernel)
     check_twice_differentiable(kernel)
     tensors, wrap = unwrap(*([x] if y is None else [x, y]), names=["x", "y"])
     left, right = tensors[0], tensors[-1]

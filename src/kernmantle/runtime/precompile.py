@@ -45,6 +45,8 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
     ------
     CompileError
         If a kernel does not compile; the others are kept.
+    ParameterError
+        For ``workers`` below 1, and for what cannot be called.
 
     Notes
     -----
@@ -58,8 +60,15 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
     """
     if workers is not None and workers < 1:
         raise ParameterError(f"workers must be at least 1, got {workers}")
+    given = list(calls) if isinstance(calls, Iterable) else [calls]
+    if not isinstance(calls, Iterable) or not all(callable(call) for call in given):
+        wrong = next((call for call in given if not callable(call)), calls)
+        raise ParameterError(
+            "calls must be a list of functions without arguments, as [lambda: km.cdist(x, y)], it has "
+            f"{type(wrong).__name__}"
+        )
     with collected() as jobs:
-        for call in calls:
+        for call in given:
             call()
     missing = [job for job in jobs.values() if current_cache().find(job.key) is None]
     count = min(workers or os.cpu_count() or 1, len(missing))

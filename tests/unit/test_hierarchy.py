@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from kernmantle.estimators.cluster_selection import NOISE, Selection, cut
+from kernmantle.estimators.hdbscan import NOISE, Selection, cut
 from kernmantle.estimators.hierarchy import condensed, joins
 
 PARENTS = {

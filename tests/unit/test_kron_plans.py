@@ -3,9 +3,8 @@
 import pytest
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron.cuda import tensor_for
+from kernmantle.structured.kron.cuda import eager_plan, tensor_for
 from kernmantle.structured.kron.cuda_plan import plan
-from kernmantle.structured.kron.eager import eager_plan
 from kernmantle.structured.kron.mma_plan import Tensor, takes
 from kernmantle.structured.kron.modes import Mode
 

@@ -41,8 +41,9 @@ class Score:
 class RowPass:
     """One row reduction: ``how`` of ``compiler.row_reduce``, over the inner operands and then the outer ``operands``.
 
-    ``v`` is the outer operand that entries are multiplied by, None for none. With ``statistic`` the last operand of the
-    score is the result of the pass before, over rows. ``result`` is "value", "truth" (above 0) or "index".
+    ``v`` is the outer operand that entries are multiplied by, None for none. In the last pass of a softmax the last
+    operand of the score is the result of the pass before, over rows. ``result`` is "value", "truth" (above 0) or
+    "index".
     """
 
     score: Score
@@ -50,7 +51,6 @@ class RowPass:
     operands: tuple[int, ...]
     v: int | None = None
     count: int = 0
-    statistic: bool = False
     result: str = "value"
 
 
@@ -250,7 +250,7 @@ class _Composer:
         factor, v = self._factored(value)
         score, operands = self.score(simplify([Node("mul", (weight, factor))])[0], statistic=True)
         first, first_operands = self.score(logit)
-        last = RowPass(score, "sum" if v is None else PRODUCT, operands, v, statistic=True)
+        last = RowPass(score, "sum" if v is None else PRODUCT, operands, v)
         return RowPass(first, "logsumexp", first_operands), last
 
     def finish(self) -> tuple[Score | None, tuple[int, ...]]:

@@ -71,25 +71,25 @@ def is_array(a: Any) -> bool:
     return isinstance(a, (torch.Tensor, np.ndarray)) or hasattr(a, "__dlpack__")
 
 
-def product_of(a: Any, name: str = "a") -> Product:
+def product_of(a: Any) -> Product:
     """A dense matrix, or an object with ``shape``, ``dtype`` and ``@`` on tensors or on numpy arrays, as a product."""
     if is_array(a):
-        (tensor,), wrap = unwrap(a, names=[name])
-        check_square(tensor, name)
-        check_reverse(tensor, name)
+        (tensor,), wrap = unwrap(a, names=["a"])
+        check_square(tensor)
+        check_reverse(tensor, "a")
         if tensor.dim() != 2:
-            raise ShapeError(f"{name} must be one matrix here, it has shape {tuple(tensor.shape)}; loop over the batch")
+            raise ShapeError(f"a must be one matrix here, it has shape {tuple(tensor.shape)}; loop over the batch")
         other = _other(tensor.detach(), tensor.dtype, operator.matmul)
         if tensor.dtype == torch.float32:
             other = {"wide": _wide_matrix(tensor)}
         return Product(lambda v: tensor @ v, tensor.shape[-1], tensor.dtype, tensor.device, wrap, tensor, **other)
     shape = tuple(getattr(a, "shape", ()))
     if not hasattr(a, "__matmul__") or len(shape) != 2 or shape[0] != shape[1]:
-        raise ShapeError(f"{name} must be a square matrix or operator with .shape and @, not {_shown(a, shape)}")
+        raise ShapeError(f"a must be a square matrix or operator with .shape and @, not {_shown(a, shape)}")
     kind = getattr(a, "dtype", None)
     if isinstance(kind, torch.dtype):
         device = getattr(a, "device", torch.device("cpu"))
-        check_dtype(torch.empty(0, dtype=kind), name)
+        check_dtype(torch.empty(0, dtype=kind), "a")
         return Product(
             lambda v: a @ v,
             shape[0],
@@ -102,9 +102,9 @@ def product_of(a: Any, name: str = "a") -> Product:
     try:
         dtype = torch.from_numpy(np.empty(0, kind)).dtype
     except TypeError as error:
-        raise DtypeError(f"{name} has dtype {kind!r}; solvers take float32 and float64") from error
-    check_dtype(torch.empty(0, dtype=dtype), name)
-    _, wrap = unwrap(np.empty(0, kind), names=[name])
+        raise DtypeError(f"a has dtype {kind!r}; solvers take float32 and float64") from error
+    check_dtype(torch.empty(0, dtype=dtype), "a")
+    _, wrap = unwrap(np.empty(0, kind), names=["a"])
     other = _other(a, dtype, _by_numpy)
     return Product(lambda v: _by_numpy(a, v), shape[0], dtype, torch.device("cpu"), wrap, a, **other)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,192 @@ import torch
 from torch.func import jvp
 
 from ..arrays import unwrap
-from ..backends.reference.evaluate import evaluate
+from ..backends.reference.evaluate import Namespace, evaluate
 from ..errors import ParameterError
-from ..ir.node import Node, postorder, variables
+from ..ir.differentiate import differentiate
+from ..ir.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..ir.ops import OPS
-from ..torch_ops.namespaces import numpy_namespace
+from ..torch_ops.namespaces import numpy_namespace, torch_namespace
 from .inputs import check_rows
 from .kernel import Kernel, check_kernel
+from .kernel_form import Form, of_form
 from .kernel_row import COLUMNS
-from .radial_gradients import corner, radial, radial_blocks
+from .transform import pulled_back
+
+_SMALL, _ORDERS = 3e-3, 6
+"""Of a distance in units of the kernel's length: below, the slope over the distance is its series of derivatives up to
+this order, whose error is that of rounding, 1e-13, as is that of the quotient above."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Radial:
+    """The output of a form as a function of the distances ``t0``, ... that it has roots of, and of the other sums.
+
+    ``inner`` are the sums, of which those in ``roots`` are squares of distances. ``slopes`` and ``curvatures`` are the
+    derivatives of ``output``; ``series`` those of order 2 and more by a distance where it is 0, ``corner`` the first.
+    ``by_entries`` has each map and its derivatives by x, by y, and by both.
+    """
+
+    output: Node
+    inner: tuple[str, ...]
+    roots: frozenset[str]
+    slopes: tuple[Node, ...]
+    curvatures: tuple[tuple[Node, ...], ...]
+    series: Mapping[str, tuple[Node, ...]]
+    corner: Mapping[str, Node]
+    by_entries: tuple[tuple[Node, ...], ...]
+
+
+def _is_squared_distance(form: Form, index: int) -> bool:
+    node = form.maps[index]
+    return form.reductions[index].name == "sum" and node.op == "mul" and node.args[0] is node.args[1]
+
+
+@of_form
+def radial(form: Form) -> Radial:
+    """Return the output as a function of distances; one that has no roots of sums of squares has ``roots`` empty."""
+    count = len(form.maps)
+    rooted = {node.args[0].name for node in postorder([form.output]) if node.op == "sqrt" and node.args[0].op == "var"}
+    roots = {index for index in range(count) if f"s{index}" in rooted and _is_squared_distance(form, index)}
+    names = {f"s{index}": f"t{index}" for index in roots}
+
+    def build(node: Node, args: tuple[Node, ...]) -> Node:
+        is_root = node.op == "sqrt" and node.args[0].op == "var" and node.args[0].name in names
+        return var(names[node.args[0].name]) if is_root else Node(node.op, args)
+
+    output = rewrite([form.output], lambda leaf: leaf, build)[0]
+    squared = {name: Node("mul", (var(root), var(root))) for name, root in names.items()}
+    output = substitute([output], squared)[0]
+    inner = tuple(names.get(f"s{index}", f"s{index}") for index in range(count))
+    slopes = differentiate(output, inner)
+    curvatures = tuple(differentiate(slope, inner) for slope in slopes)
+    series, corner = {}, {}
+    for root in names.values():
+        orders = [output]
+        for _ in range(_ORDERS):
+            orders.append(differentiate(orders[-1], [root])[0])
+        _, corner[root], *series[root] = substitute(orders, {root: const(0)})
+    by_entries = tuple(_by_entries(node) for node in form.maps)
+    return Radial(
+        output, inner, frozenset(names.values()), tuple(slopes), curvatures,
+        {root: tuple(nodes) for root, nodes in series.items()}, corner, by_entries,
+    )  # fmt: skip
+
+
+def _by_entries(node: Node) -> tuple[Node, ...]:
+    by_x, by_y = differentiate(node, ["x0", "x1"])
+    return node, by_x, by_y, differentiate(by_x, ["x1"])[0]
+
+
+@of_form
+def corner(form: Form) -> bool:
+    """Return whether the kernel has a slope by a distance that is 0, so that it is no covariance of derivatives."""
+    own = radial(form)
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        names = variables([own.output, *own.corner.values()])
+        env = {name: np.float64(generator.uniform(0.5, 2.0)) for name in names}
+        for root, node in own.corner.items():
+            slope, curvature = evaluate([node, own.series[root][0]], env, numpy_namespace())
+            if not abs(slope) <= _ROUNDING * max(1.0, abs(curvature)):
+                return True
+    return False
+
+
+def radial_blocks(kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return values and derivatives of all pairs, (..., m, n, 1 + d, 1 + d), computed in float64."""
+    call, _ = kernel.prepared(x, y)
+    inputs = call.kernel_inputs(call.x, call.y, call.shared)
+    left, right, *others = (operand.double() for operand in inputs.operands)
+    parameters = {
+        name: torch.as_tensor(value, dtype=torch.float64, device=left.device)
+        for name, value in inputs.parameters.items()
+    }  # fmt: skip
+    parameters = {name: value[..., None, None] if value.dim() else value for name, value in parameters.items()}
+    entries = {"x0": left[..., :, None, :], "x1": right[..., None, :, :]}
+    entries |= {f"x{2 + index}": other[..., None, None, :] for index, other in enumerate(others)}
+    entries |= {name: value[..., None] if value.dim() else value for name, value in parameters.items()}
+    found = _assembled(radial(kernel.form), entries, parameters, torch_namespace(torch.float64, left.device))
+    if kernel.transform is not None:
+        found = _by_rows(found, kernel.transform)
+    return found.to(x.dtype)
+
+
+def _assembled(
+    own: Radial, entries: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], ns: Namespace
+) -> torch.Tensor:
+    shape = torch.broadcast_shapes(*(value.shape for value in entries.values()))
+    parts = [[value.expand(shape) for value in evaluate(nodes, entries, ns)] for nodes in own.by_entries]
+    env = dict(parameters)
+    for name, (mapped, *_) in zip(own.inner, parts, strict=True):
+        total = mapped.sum(-1)
+        env[name] = _root(total) if name in own.roots else total
+
+    def of(*nodes: Node) -> list[torch.Tensor]:
+        return [value.expand(shape[:-1]) for value in evaluate(nodes, env, ns)]
+
+    value, *slopes = of(own.output, *own.slopes)
+    diagonal, outer = value.new_zeros(shape), value.new_zeros((*shape, shape[-1]))
+    along_x, along_y = [], []
+    for index, (name, (_, by_x, by_y, by_both)) in enumerate(zip(own.inner, parts, strict=True)):
+        if name in own.roots:
+            distance = env[name]
+            over = _over_distance(distance, slopes[index], of(*own.series[name]))
+            slopes[index] = over * distance
+            by_x, by_y = _over(by_x, 2 * distance), _over(by_y, 2 * distance)
+            diagonal = diagonal + (over / 2)[..., None] * by_both
+            outer = outer - over[..., None, None] * by_x[..., :, None] * by_y[..., None, :]
+        else:
+            diagonal = diagonal + slopes[index][..., None] * by_both
+        along_x.append(by_x)
+        along_y.append(by_y)
+    for one, row in enumerate(own.curvatures):
+        for other, curvature in enumerate(of(*row)):
+            outer = outer + curvature[..., None, None] * along_x[one][..., :, None] * along_y[other][..., None, :]
+    whole = outer + torch.diag_embed(diagonal)
+    by_x, by_y = (_combined(slopes, along) for along in (along_x, along_y))
+    top = torch.cat([value[..., None], by_y], -1)
+    return torch.cat([top[..., None, :], torch.cat([by_x[..., :, None], whole], -1)], -2)
+
+
+def _root(total: torch.Tensor) -> torch.Tensor:
+    """Return the root, with the gradient 0 at 0."""
+    return torch.where(total == 0, 0.0, torch.where(total == 0, 1.0, total).sqrt())
+
+
+def _over(vector: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """Return a vector over a length, 0 where that is 0."""
+    zero = (length == 0)[..., None]
+    return torch.where(zero, 0.0, vector / torch.where(zero, 1.0, length[..., None]))
+
+
+def _over_distance(distance: torch.Tensor, slope: torch.Tensor, series: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the slope by the distance over the distance, which is the second derivative where that is 0."""
+    second, third, fourth = series[:3]
+    small = (distance * third.abs() <= _SMALL * second.abs()) & (
+        distance**2 * fourth.abs() <= _SMALL**2 * second.abs()
+    )  # fmt: skip
+    small = small | (distance == 0)
+    total = torch.zeros_like(distance)
+    for order, value in reversed(list(enumerate(series, 1))):
+        total = total * distance / (order + 1) + value
+    return torch.where(small, total, slope / torch.where(small, 1.0, distance))
+
+
+def _combined(slopes: Sequence[torch.Tensor], along: Sequence[torch.Tensor]) -> torch.Tensor:
+    total: Any = 0
+    for slope, direction in zip(slopes, along, strict=True):
+        total = total + slope[..., None] * direction
+    return total
+
+
+def _by_rows(found: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return derivatives by the rows from those by the rows times the matrix of a kernel."""
+    for _ in range(2):
+        found = torch.cat([found[..., :1], pulled_back(found[..., 1:], matrix)], -1).mT
+    return found
+
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -75,7 +75,6 @@ class CpuPlan:
     column_ports: tuple[Port, ...]
     k_ports: tuple[Port, ...]
     cell_ports: tuple[Port, ...]
-    hoisted: tuple[str, ...]
     depth: int
     row_block: int
     column_block: int
@@ -224,14 +223,14 @@ def _tile(nest: Nest, registers: int, heavy: bool, cells: int) -> tuple[int, int
     return next((shape for shape in shapes if shape[0] * shape[1] * cells <= budget), (1, 1))
 
 
-def _per_cell(nest: Nest, roles: Mapping[str, str], hoisted: list[Node]) -> int:
+def _per_cell(nest: Nest, roles: Mapping[str, str]) -> int:
     """Vectors that every cell of the tile keeps: registers of accumulators over both roles, hoisted cells."""
     count = 0
     for value, reduction in zip(nest.map, nest.reductions, strict=True):
         nodes = reduction.step if reduction.is_fold else (value,)
         if {"m", "n"} <= set().union(*(dependence(node, roles) for node in nodes)):
             count += len(reduction.kinds)
-    return max(1, count + sum({"m", "n"} <= dependence(node, roles) for node in hoisted))
+    return max(1, count + sum({"m", "n"} <= dependence(node, roles) for node in _hoisted(nest, roles)))
 
 
 def _hoisted(nest: Nest, roles: Mapping[str, str]) -> list[Node]:
@@ -277,8 +276,7 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
     by_role = _ports_by_role(oriented)
     cost = max(1, _cost(expressions(oriented)))
     heavy = cost >= _HEAVY_COST
-    hoisted = _hoisted(oriented, roles)
-    rows, vectors = _tile(oriented, vector_registers, heavy, _per_cell(oriented, roles, hoisted))
+    rows, vectors = _tile(oriented, vector_registers, heavy, _per_cell(oriented, roles))
     looped = any(set(port.roles) & set("kl") for port in oriented.operands)
     across = looped and _runs_across(oriented, lanes, sizes)
     if across:
@@ -299,7 +297,6 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         column_ports=by_role["n"],
         k_ports=by_role[""],
         cell_ports=by_role["mn"],
-        hoisted=tuple(map(str, hoisted)),
         depth=depth,
         row_block=row_block,
         column_block=column_block,
@@ -325,7 +322,6 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
     roles = {port.name: port.roles for port in oriented.operands}
     by_role = _ports_by_role(oriented)
     cost = max(1, _cost(expressions(oriented)))
-    hoisted = _hoisted(oriented, roles)
     rows, vectors = _pulled_tile(registers, cost >= _HEAVY_COST, outputs)
     columns = lanes * vectors
     width = _WIDTH[nest.compute]
@@ -343,7 +339,6 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
         column_ports=by_role["n"],
         k_ports=by_role[""],
         cell_ports=by_role["mn"],
-        hoisted=tuple(map(str, hoisted)),
         depth=depth,
         row_block=most,
         column_block=block,

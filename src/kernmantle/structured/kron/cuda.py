@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
@@ -18,14 +19,30 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import cuda_emit, mma_emit
+from . import cost, cuda_emit, mma_emit
 from .cuda_entry import ENTRY, is_early, parameters
-from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
-from .eager import eager_plan
+from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
 from .run import Arrays, Launch, Numbers, Port, Prepare, Start
+
+
+def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -> CudaKronPlan:
+    """Return a plan with the passes of eager calls: others where these take the host longer than the device.
+
+    ``another`` returns the plan in which a launch counts so many times as much.
+    """
+
+    def seconds(own: CudaKronPlan) -> float:
+        host = cost.HOST_CALL + cost.HOST_WHOLE * sum(map(host_seconds, own.passes))
+        return max(own.seconds, host)
+
+    if seconds(chosen) <= chosen.seconds:
+        return chosen
+    other = another(cost.HOST_WHOLE)
+    return replace(chosen, eager=other.passes) if seconds(other) < seconds(chosen) else chosen
+
 
 NAME = "cuda"
 # Plans that are measured when a product is tuned.

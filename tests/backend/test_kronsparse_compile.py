@@ -398,7 +398,7 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
             read.append(torch.frombuffer(memory, dtype=torch.float32).clone())
 
     as_on(monkeypatch)
-    monkeypatch.setattr(cuda, "load", lambda *named: (None, None))
+    monkeypatch.setattr(cuda, "load_kernels", lambda *named: (None, None))
     monkeypatch.setattr(cuda, "bind_launch", lambda *bound: launch)
     PLANS.clear()
     x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)

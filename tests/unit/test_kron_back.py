@@ -61,7 +61,7 @@ def _add_up(title, parts, out, shares, size):
 
 @pytest.fixture
 def started(monkeypatch):
-    """A pass by torch; the plans that were started."""
+    """A pass by torch, kernels being their plans; the plans that were started."""
     starts = []
 
     def start(plan, index, blocks, arguments):
@@ -75,7 +75,7 @@ def started(monkeypatch):
 
     monkeypatch.setattr(gradient_cuda, "index_of", lambda device: 0)
     monkeypatch.setattr(gradient_cuda, "limits", lambda index: HOPPER)
-    monkeypatch.setattr(gradient_cuda, "loaded", lambda plan, jobs, load: load(b""))
+    monkeypatch.setattr(gradient_cuda, "load_kernels", lambda plan, *_, title="": [title or plan])
     monkeypatch.setattr(gradient_cuda, "resident", lambda kernel, index: 2)
     monkeypatch.setattr(gradient_cuda, "start", start)
     return starts
@@ -85,12 +85,6 @@ def _square(*extents):
     return tuple((extent, extent) for extent in extents)
 
 
-def _plan_of(monkeypatch, sizes, right):
-    """Kernels that are their plans."""
-    titles = {str(plan): plan for plan, _ in back(sizes, right, "f32", "sm_90", HOPPER.shared_per_block)}
-    monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, title, **__: titles.get(title, title))
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "right"),
@@ -98,8 +92,7 @@ def _plan_of(monkeypatch, sizes, right):
      (_square(4, 4, 2, 8), 1), (_square(16, 16), 12), (_square(8), 4), (_square(*[10] * 4), 1), (_square(13, 12), 3),
      (((5, 7), (20, 31), (24, 10)), 1), (((9, 3), (2, 5), (64, 33)), 6)],
 )  # fmt: skip
-def test_passes_give_every_gradient(started, monkeypatch, sizes, right, transposed):
-    _plan_of(monkeypatch, sizes, right)
+def test_passes_give_every_gradient(started, sizes, right, transposed):
     torch.manual_seed(1)
     count, (rows, columns) = 3, whole(sizes)
     x, grad = torch.randn(count, columns, right), torch.randn(count, rows, right)
@@ -128,11 +121,8 @@ def test_passes_give_every_gradient(started, monkeypatch, sizes, right, transpos
     ("text", "extents", "right"),
     [("i3 0 1 i4", (16, 16), 4), ("i3 0 1", (16, 64), 1), ("0 i8", (8,), 8), ("0 i4", (16,), 12)],
 )
-def test_identities_stand_before_and_behind(started, monkeypatch, text, extents, right):
-    before, columns = 3 if text.startswith("i3") else 1, 3 if right == 12 else 1
-    titles = [*back(_square(*extents), right, "f32", "sm_90", HOPPER.shared_per_block, before, columns)]
-    kernels = {str(plan): plan for plan, _ in titles}
-    monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, title, **__: kernels.get(title, title))
+def test_identities_stand_before_and_behind(started, text, extents, right):
+    columns = 3 if right == 12 else 1
     modes = parse(text, tuple((size, size) for size in extents))
     entries = math.prod(mode.columns for mode in modes)
     x, grad = torch.randn(2, entries, columns), torch.randn(2, entries, columns)
@@ -157,8 +147,7 @@ def test_identities_stand_before_and_behind(started, monkeypatch, text, extents,
     assert len(found) == len(factors)
 
 
-def test_a_factor_that_stands_twice_has_one_gradient(started, monkeypatch):
-    _plan_of(monkeypatch, _square(16, 16), 1)
+def test_a_factor_that_stands_twice_has_one_gradient(started):
     x, grad, factor = torch.randn(5, 256, 1), torch.randn(5, 256, 1), torch.randn(16, 16)
     modes = parse("0 0", ((16, 16),))
     chosen = gradient_cuda.bind(modes, [factor], x)

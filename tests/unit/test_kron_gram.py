@@ -38,7 +38,6 @@ def started(monkeypatch):
 
     monkeypatch.setattr(gradient_cuda, "index_of", lambda device: 0)
     monkeypatch.setattr(gradient_cuda, "limits", lambda index: HOPPER)
-    monkeypatch.setattr(gradient_cuda, "loaded", lambda plan, jobs, load: load(b""))
     monkeypatch.setattr(gradient_cuda, "resident", lambda kernel, index: 1)
     monkeypatch.setattr(gradient_cuda, "start", start)
     return starts
@@ -50,7 +49,7 @@ def started(monkeypatch):
 )
 @pytest.mark.parametrize(("count", "right"), [(1, 1), (500, 1), (40, 12)])
 def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, right):
-    monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, **__: (rows, columns, tiles))
+    monkeypatch.setattr(gradient_cuda, "load_kernels", lambda *_, **__: [(rows, columns, tiles)])
     u, v = torch.randn(count, columns, right), torch.randn(count, rows, right)
     found = gradient_cuda.bind_sum(u, v)(u, v)
     assert_close(found, torch.einsum("lqr,lpr->qp", v.double(), u.double()), depth=count * right)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..backends.cuda import emit, nvrtc, vjp_plan
+from ..backends.cuda.arch import arch as generation
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
 from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue
@@ -117,20 +118,45 @@ PRODUCTS_NEED = "products on tensor cores need"
 BY_ENTRIES = 'precision="ieee" takes entries as they are written and needs less'
 
 
-def row_kernels(
-    chosen: CudaRowPlan, source: Callable[[CudaRowPlan], str], kernels: Sequence[tuple[str, int, int, str]],
-    fuse: bool = True,
+class Entry(NamedTuple):
+    """A kernel of a source: its name, threads and bytes of dynamic shared memory of a block.
+
+    ``waits`` says that it waits by itself for the kernel before it, so that a GPU which can starts it earlier;
+    ``prefix`` stands before the plan in its title.
+    """
+
+    name: str
+    threads: int
+    shared: int = 0
+    waits: bool = False
+    prefix: str = ""
+
+
+def load_kernels(
+    plan: Hashable, arch: str, source: Callable[[], str], *entries: Entry, title: str = "", fuse: bool = True,
+    expression: str = "",
 ) -> tuple[Kernel, ...] | None:  # fmt: skip
     """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected.
 
-    ``kernels`` have a name, threads and shared memory, and what stands before the plan in their titles.
+    Equal plans with equal entries have equal kernels; ``source`` is called where the cache has none.
     """
-    nest = chosen.matrix.nest
-    return loaded(
-        chosen,
-        lambda: [job_for(source(chosen), chosen.matrix.arch, str(chosen), fuse, nest.expression)],
-        lambda binary: tuple([Kernel(binary, *own[:3], title=f"{own[3]}{chosen}") for own in kernels]),
-    )
+
+    def load(binary: bytes) -> tuple[Kernel, ...]:
+        named, overlaps = title or str(plan), "overlapped_launch" in generation(arch).features
+        return tuple([
+            Kernel(binary, own.name, own.threads, own.shared, own.prefix + named, own.waits and overlaps)
+            for own in entries
+        ])  # fmt: skip
+
+    return loaded((plan, entries), lambda: [job_for(source(), arch, title or str(plan), fuse, expression)], load)
+
+
+def row_kernels(
+    chosen: CudaRowPlan, source: Callable[[CudaRowPlan], str], *entries: Entry, fuse: bool = True
+) -> tuple[Kernel, ...] | None:
+    """Return the kernels of a plan of row reductions, see :func:`load_kernels`."""
+    own = chosen.matrix
+    return load_kernels(chosen, own.arch, lambda: source(chosen), *entries, fuse=fuse, expression=own.nest.expression)
 
 
 def scratch(size: int, device: torch.device, need: str, instead: str) -> torch.Tensor:

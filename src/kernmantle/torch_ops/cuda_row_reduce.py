@@ -18,7 +18,7 @@ from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_groups, cuda_row_reduce_parts, cuda_row_reduce_score, cuda_row_reduce_select
-from .cuda import index_of, limits, row_kernels, start
+from .cuda import Entry, index_of, limits, row_kernels, start
 from .execute import allocate
 
 
@@ -119,8 +119,8 @@ def _cut(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: i
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    kernels = (ENTRY, chosen.threads, chosen.shared, ""), (JOIN, JOINERS, 0, "joining of ")
-    return row_kernels(chosen, emit_rows, kernels, not chosen.matrix.nest.reproducible)
+    kernels = Entry(ENTRY, chosen.threads, chosen.shared), Entry(JOIN, JOINERS, prefix="joining of ")
+    return row_kernels(chosen, emit_rows, *kernels, fuse=not chosen.matrix.nest.reproducible)
 
 
 TARGET = GpuRows

@@ -15,7 +15,7 @@ from ..backends.cuda.row_reduce_plan import CudaRowPlan, minima_bytes, scan_byte
 from ..backends.cuda.select_plan import BAND_BYTES, ROWS_A_BLOCK, SELECTORS
 from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
 from ..runtime.launcher import Launcher, nothing
-from .cuda import row_kernels, start
+from .cuda import Entry, row_kernels, start
 from .execute import allocate
 
 
@@ -80,5 +80,5 @@ def _band(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: 
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    kernels = (ENTRY, chosen.threads, chosen.shared, ""), (SELECT, SELECTORS, 0, "selection of ")
-    return row_kernels(chosen, emit_rows, kernels, not chosen.matrix.nest.reproducible)
+    kernels = Entry(ENTRY, chosen.threads, chosen.shared), Entry(SELECT, SELECTORS, prefix="selection of ")
+    return row_kernels(chosen, emit_rows, *kernels, fuse=not chosen.matrix.nest.reproducible)

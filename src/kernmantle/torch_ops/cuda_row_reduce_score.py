@@ -21,7 +21,7 @@ from ..backends.cuda.score_plan import SAMPLERS, blocks_of
 from ..backends.cuda.wide_plan import LIST_BYTES
 from ..compiler.nest import SIZES
 from ..runtime.launcher import Launcher, nothing
-from .cuda import BY_ENTRIES, PRODUCTS_NEED, row_kernels, scratch, start
+from .cuda import BY_ENTRIES, PRODUCTS_NEED, Entry, row_kernels, scratch, start
 
 Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
 
@@ -72,8 +72,7 @@ def _splitting(chosen: CudaRowPlan, sizes: dict[str, int], own: DeviceLimits) ->
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    splits = [
-        (name, SPLITTERS, 0, "splitting for ") for name in ((SPLIT,) if chosen.form == "score" else (SCALE, SPLIT))
-    ]
-    main, join = (ENTRY, chosen.threads, chosen.shared, ""), (JOIN, JOINERS, 0, "joining of ")
-    return row_kernels(chosen, emit_rows, [*splits, main, join])
+    names = (SPLIT,) if chosen.form == "score" else (SCALE, SPLIT)
+    splits = [Entry(name, SPLITTERS, prefix="splitting for ") for name in names]
+    main, join = Entry(ENTRY, chosen.threads, chosen.shared), Entry(JOIN, JOINERS, prefix="joining of ")
+    return row_kernels(chosen, emit_rows, *splits, main, join)

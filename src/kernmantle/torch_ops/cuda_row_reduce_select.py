@@ -21,7 +21,7 @@ from ..backends.cuda.select_plan import LIST_BYTES, ROWS_A_BLOCK, SELECTORS, ban
 from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
-from .cuda import BY_ENTRIES, row_kernels, scratch, start
+from .cuda import BY_ENTRIES, Entry, row_kernels, scratch, start
 
 Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
 
@@ -94,6 +94,6 @@ def of_entries(one: Launcher, rows: RowNest, values: Sequence[int]) -> Launcher:
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    main = ENTRY, chosen.threads, chosen.shared, ""
-    ends = (SPLIT, SPLITTERS, 0, "splitting for "), (SELECT, SELECTORS, 0, "selection of ")
-    return row_kernels(chosen, emit_rows, [ends[0], main, ends[1]])
+    split = Entry(SPLIT, SPLITTERS, prefix="splitting for ")
+    main, select = Entry(ENTRY, chosen.threads, chosen.shared), Entry(SELECT, SELECTORS, prefix="selection of ")
+    return row_kernels(chosen, emit_rows, split, main, select)

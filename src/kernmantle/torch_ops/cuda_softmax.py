@@ -16,7 +16,7 @@ from ..backends.cuda.softmax_plan import blocks_of
 from ..compiler.nest import ROLES, SIZES
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
-from .cuda import index_of, limits, row_kernels, scratch, start
+from .cuda import Entry, index_of, limits, row_kernels, scratch, start
 
 
 class GpuSoftmax:
@@ -58,8 +58,8 @@ class GpuSoftmax:
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
-    mains = [(name, chosen.threads, chosen.shared, "") for name in main_kernels(chosen)]
-    return row_kernels(chosen, emit_softmax, [(SPLIT, SPLITTERS, 0, "packing for "), *mains])
+    mains = [Entry(name, chosen.threads, chosen.shared) for name in main_kernels(chosen)]
+    return row_kernels(chosen, emit_softmax, Entry(SPLIT, SPLITTERS, prefix="packing for "), *mains)
 
 
 TARGET = GpuSoftmax

@@ -14,13 +14,13 @@ from ...backends.cuda.device import core, gpu
 from ...backends.cuda.launch import Kernel
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime.cache import Built, Key, current_cache, fingerprint
-from ...runtime.kernel_store import Job, collecting, loaded
+from ...runtime.kernel_store import collecting
 from ...runtime.launcher import Launcher, nothing
-from ...torch_ops.cuda import index_of, job_for, limits, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cost, cuda_emit, mma_emit
-from .cuda_entry import ENTRY, is_early, parameters
+from .cuda_entry import ENTRY, parameters
 from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
@@ -93,12 +93,11 @@ def tensor_for(stored: str, precision: str, arch: str) -> Tensor | None:
 def _kernel(chosen: Plan) -> Kernel | None:
     """Return the kernel of a pass, None if it was only collected."""
 
-    def jobs() -> list[Job]:
-        source = mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
-        return [job_for(source, chosen.arch, str(chosen))]
+    def source() -> str:
+        return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
-    sizes, early = (chosen.threads, chosen.shared), is_early(chosen.arch)
-    return loaded(chosen, jobs, lambda binary: Kernel(binary, ENTRY, *sizes, title=str(chosen), early=early))
+    kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))
+    return None if kernels is None else kernels[0]
 
 
 def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from ...backends.cuda.arch import arch as generation
-
 ENTRY = "km_kron"
 AXES = ("a", "b", "c", "run", "right")
 _BATCH = ("a", "b", "c")
 # How a kernel begins: the next one may be launched, and the one before it is over.
 OVERLAP = "    km::ptx::griddepcontrol_launch_dependents();\n    km::ptx::griddepcontrol_wait();"
-
-
-def is_early(arch: str) -> bool:
-    """Return whether kernels that begin so may be launched before the one before them is over."""
-    return "overlapped_launch" in generation(arch).features
 
 
 def parameters(factors: int, added: bool, varies: bool) -> list[str]:

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ...backends.cuda.launch import Kernel
-from ...runtime.kernel_store import loaded
-from ...torch_ops.cuda import index_of, job_for, limits, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
-from .cuda_entry import is_early
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, sum_seconds
 from .gradient_plan import THREADS, BackPlan, Groups, back, seconds
@@ -149,22 +147,18 @@ def bind(
 
 
 def _kernel(plan: BackPlan) -> Kernel | None:
-    return loaded(
-        plan,
-        lambda: [job_for(gradient_emit.emit(plan), plan.arch, str(plan))],
-        lambda binary: Kernel(
-            binary, gradient_emit.ENTRY, THREADS, plan.shared, title=str(plan), early=is_early(plan.arch)
-        ),
-    )
+    entry = Entry(gradient_emit.ENTRY, THREADS, plan.shared, waits=True)
+    kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)
+    return None if kernels is None else kernels[0]
 
 
 def _total(stored: str, arch: str, transposed: tuple[tuple[int, int], ...] = ()) -> Kernel | None:
     title = f"sum of shares {stored}{' transposed ' * bool(transposed)}{transposed or ''}"
-    return loaded(
-        ("kron total", stored, arch, transposed),
-        lambda: [job_for(factor_gradient_emit.emit_total(stored, transposed), arch, title)],
-        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, title=title, early=is_early(arch)),
-    )
+    kernels = load_kernels(
+        ("kron total", stored, arch, transposed), arch, lambda: factor_gradient_emit.emit_total(stored, transposed),
+        Entry(factor_gradient_emit.ENTRY, TOTAL_THREADS, waits=True), title=title,
+    )  # fmt: skip
+    return None if kernels is None else kernels[0]
 
 
 def gradients(
@@ -227,15 +221,12 @@ def bind_sum(
 def _summing(
     chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    sizes, early = (chosen.threads, chosen.shared), is_early(chosen.arch)
-    kernel = loaded(
-        chosen,
-        lambda: [job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, *sizes, title=str(chosen), early=early),
-    )
+    entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
+    kernels = load_kernels(chosen, chosen.arch, lambda: factor_gradient_emit.emit(chosen), entry)
     total, (rows, columns) = _total("f32" if is_wide else chosen.stored, chosen.arch), size
-    if kernel is None or total is None:
+    if kernels is None or total is None:
         return lambda u, _: u.new_zeros(size, dtype=torch.float32 if is_wide else u.dtype)
+    kernel = kernels[0]
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
     shares = max(2, shares) if is_wide else shares
 
@@ -263,23 +254,18 @@ def bind_separation(factors: Tensors) -> Callable[[torch.Tensor, Tensors], Seque
         return None
     index, stored = index_of(factors[0].device), NAMES[factors[0].dtype]
     plan = SeparationPlan(sizes, stored, "f64" if stored == "f64" else "f32", limits(index).arch)
-    kernel = loaded(
-        plan,
-        lambda: [job_for(separation.emit(plan), plan.arch, str(plan))],
-        lambda binary: Kernel(
-            binary, separation.ENTRY, separation.THREADS, 0, title=str(plan), early=is_early(plan.arch)
-        ),
-    )
+    entry = Entry(separation.ENTRY, separation.THREADS, waits=True)
+    kernels = load_kernels(plan, plan.arch, lambda: separation.emit(plan), entry)
     strides, offsets = [factor.stride()[-2:] for factor in factors], [0]
     for rows, columns in sizes:
         offsets.append(offsets[-1] + rows * columns)
 
     def run(joint: torch.Tensor, factors: Tensors) -> Sequence[torch.Tensor]:
         out = torch.empty(offsets[-1], dtype=factors[0].dtype, device=joint.device)
-        if kernel is not None:
+        if kernels is not None:
             own = joint.contiguous()
             matrices = [v for factor, steps in zip(factors, strides, strict=True) for v in (factor.data_ptr(), *steps)]
-            start(kernel, index, plan.blocks, (own.data_ptr(), out.data_ptr(), *matrices))
+            start(kernels[0], index, plan.blocks, (own.data_ptr(), out.data_ptr(), *matrices))
         return [out.as_strided(size, (size[1], 1), at) for size, at in zip(sizes, offsets, strict=False)]
 
     return run

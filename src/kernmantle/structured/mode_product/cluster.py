@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from ...torch_ops.cuda import bind_launch, index_of, limits
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cluster_plan import ClusterPlan, cluster_plan
-from .cuda import OVERLAPPED, load
 
 Maybe = torch.Tensor | None
 _OPERANDS = 5
@@ -43,11 +42,8 @@ def plan_of(
 def bind_cluster(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> BoundCluster:
     """Return the launch of a plan for tensors of one layout."""
     index = index_of(x.device)
-    early = limits(index).has(OVERLAPPED)
-    loaded = load(
-        (plan, early), lambda: cuda_emit.emit_cluster(plan), plan.arch,
-        (cuda_emit.ENTRY, cuda_emit.CLUSTER_THREADS, plan.shared, early),
-    )  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, cuda_emit.CLUSTER_THREADS, plan.shared, waits=True)
+    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_cluster(plan), entry)
     if loaded is None:
         return BoundCluster(str(plan), _nothing)
     rest = x.shape[1], x.stride(1), out.stride(1)

@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ...backends.cuda.arch import Feature
 from ...backends.cuda.device import gpu
 from ...backends.cuda.launch import BoundLaunch, Kernel
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime import dispatch
 from ...runtime.cache import current_cache
-from ...runtime.kernel_store import collecting, loaded
+from ...runtime.kernel_store import collecting
 from ...torch_ops.call_key import program_key
-from ...torch_ops.cuda import bind_launch, index_of, job_for, limits
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.tuned_tiles import session
@@ -47,9 +46,8 @@ from .tiles import expected_seconds, plan
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 
 Maybe = torch.Tensor | None
+PREPARES = Entry(cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS)
 _ALIGNED = 256  # bytes, as of what is allocated
-OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
-"""What a kernel needs to start while the one before it ends."""
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -272,12 +270,8 @@ def _wide(
 ) -> Callable[..., None] | None:
     own = limits(index)
     shared, slots = chosen.shared(problem), chosen.slots(problem, own)
-    early = alone and own.has(OVERLAPPED)
-    loaded = load(
-        (chosen, shared, early), lambda: cuda_emit.emit(chosen), chosen.arch,
-        (cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS, 0, False),
-        (cuda_emit.ENTRY, chosen.threads, shared, early),
-    )  # fmt: skip
+    main = Entry(cuda_emit.ENTRY, chosen.threads, shared, waits=alone)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit(chosen), PREPARES, main)
     if loaded is None:
         return None
     prepare, kernel = loaded
@@ -320,9 +314,8 @@ def _streamed(
     if copied:
         strides = (problem.batch * features, features, 1, *strides[3:])
     chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else features)
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_stream(chosen), chosen.arch, (cuda_emit.ENTRY, STREAM_THREADS, 0, False)
-    )
+    entry = Entry(cuda_emit.ENTRY, STREAM_THREADS)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_stream(chosen), entry)
     if loaded is None:
         return None
     rest = problem.batch, *problem.pattern, 0, 0, *strides
@@ -336,10 +329,8 @@ def _streamed(
 
 
 def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int, ...]) -> Callable[..., None] | None:
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_narrow(chosen), chosen.arch,
-        (cuda_emit.ENTRY, chosen.threads, 0, False),
-    )  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, chosen.threads)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_narrow(chosen), entry)
     if loaded is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))
@@ -359,17 +350,3 @@ def bind_ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int
 def _pointers(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor) -> tuple[int, ...]:
     """Return the addresses for a kernel that reads weights where they lie."""
     return x.data_ptr(), weight.data_ptr(), 0, 0 if bias is None else bias.data_ptr(), 0, out.data_ptr()
-
-
-def load(
-    key: tuple[Any, ...], source: Any, arch: str, *entries: tuple[str, int, int, bool]
-) -> tuple[Kernel, ...] | None:
-    """Return the kernels of a source by entry, threads, shared memory and early start; None if only collected."""
-    title = str(key[0])
-    return loaded(
-        key,
-        lambda: [job_for(source(), arch, title)],
-        lambda binary: tuple(
-            Kernel(binary, name, threads, shared, title, early) for name, threads, shared, early in entries
-        ),
-    )

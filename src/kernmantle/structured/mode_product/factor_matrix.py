@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from ...torch_ops.cuda import bind_launch, index_of, limits
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
-from .cuda import OVERLAPPED, load
 from .factor_matrix_plan import DTYPES, THREADS, MatrixGradientPlan, MatrixPlan, matrix_gradient_plan, matrix_plan
 
 Maybe = torch.Tensor | None
@@ -99,10 +98,9 @@ def _launch(
     plan: MatrixPlan | MatrixGradientPlan, source: Callable[[Any], str], blocks: int, rest: tuple[int, ...],
     operands: int, index: int,
 ) -> Callable[[tuple[int, ...]], None]:  # fmt: skip
-    early = limits(index).has(OVERLAPPED)
-    loaded = load(
-        (plan, early), lambda: source(plan), plan.arch, (cuda_emit.ENTRY, THREADS, plan.shared, early),
-    )  # fmt: skip
+    loaded = load_kernels(
+        plan, plan.arch, lambda: source(plan), Entry(cuda_emit.ENTRY, THREADS, plan.shared, waits=True)
+    )
     if loaded is None:
         return _nothing
     return bind_launch(loaded[0], (*operands * (0,), *rest), (0,), operands, index, blocks)

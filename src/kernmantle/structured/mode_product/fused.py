@@ -10,12 +10,12 @@ import torch
 
 from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
-from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
 from .chain_plan import composes
-from .cuda import OVERLAPPED, load
+from .cuda import PREPARES
 from .fused_plan import DTYPES, FusedPlan, FusedProblem, contiguous, fused_seconds, plan_fused, run_of
 from .pack import PackedWeights
 
@@ -86,16 +86,8 @@ def _bound(problem: FusedProblem, x: torch.Tensor, out: torch.Tensor, chosen: Fu
     chosen = chosen or plan_fused(problem, limits(index))
     if chosen is None:
         return None
-    source, shared, early = (
-        cuda_emit.emit_fused(chosen),
-        chosen.shared(problem),
-        limits(index).has(OVERLAPPED),
-    )
-    kernels = load(
-        (chosen, shared, early), lambda: source, chosen.arch,
-        (cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS, 0, False),
-        (cuda_emit.ENTRY, chosen.threads, shared, early),
-    )  # fmt: skip
+    main = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared(problem), waits=True)
+    kernels = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_fused(chosen), PREPARES, main)
     if kernels is None:
         return _Bound(None, str(chosen))
     prepare, kernel = kernels

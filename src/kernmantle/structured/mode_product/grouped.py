@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ...torch_ops.cuda import bind_launch, index_of, limits
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
-from .cuda import OVERLAPPED, load
 from .grouped_plan import GroupedProduct, Passes, bias_view, factor, neighbours, numbers_of, plan_grouped, sums
 
 Maybe = torch.Tensor | None
@@ -144,11 +143,8 @@ def bind_products(
     index = index_of(like.device)
     own = limits(index)
     chosen = plan_grouped(own, NAMES[like.dtype], products, activation, 1 if precision == "tf32" else 3)
-    early = own.has(OVERLAPPED)
-    loaded = load(
-        (chosen, early), lambda: cuda_emit.emit_grouped(chosen), chosen.arch,
-        (cuda_emit.ENTRY, chosen.threads, chosen.shared, early),
-    )  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_grouped(chosen), entry)
     if loaded is None:
         return BoundProducts(str(chosen), tuple(products), _nothing)
     launches = [

@@ -10,13 +10,13 @@ import torch
 from torch.nn import functional
 
 from ...backends.cuda.launch import Kernel
-from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
 from . import cuda_emit
 from .cost import TRANSPOSED, sums_of_blocks
-from .cuda import choose_algorithm, load
+from .cuda import choose_algorithm
 from .pack import PackedWeights
 from .torch_products import add_strided, adds_strided
 from .transpose_plan import ACCESS, TransposePlan, arranges, padded, transpose_plan
@@ -226,7 +226,6 @@ def _transpose(source: torch.Tensor, target: torch.Tensor, a: int, high: int, l:
 
 
 def _kernel(plan: TransposePlan) -> Kernel | None:
-    loaded = load(
-        (plan,), lambda: cuda_emit.emit_transpose(plan), plan.arch, (cuda_emit.ENTRY, plan.threads, plan.shared, False)
-    )
+    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared)
+    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_transpose(plan), entry)
     return None if loaded is None else loaded[0]

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from ...backends.cuda.tiles import DeviceLimits
-from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
-from .cuda import bind_ready, load, spans
+from .cuda import bind_ready, spans
 from .row_sum_plan import row_sum_plan, row_sum_seconds
 from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import stream_sum_plan, stream_sum_seconds
@@ -43,10 +43,8 @@ def bind_gradient(
     if rows is not None:
         return rows
     chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_sum(chosen), chosen.arch,
-        (cuda_emit.ENTRY, chosen.threads, chosen.shared, False),
-    )  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_sum(chosen), entry)
     blocks = chosen.tiles(pattern, groups)
     slots = chosen.slots(pattern, groups, batch, limits(index))
     rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
@@ -67,10 +65,8 @@ def _bind_rows(
     other = sum_plan(own.arch, d, dtype, True, True)
     if row_sum_seconds(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
         return None
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_row_sum(chosen), chosen.arch,
-        (cuda_emit.ENTRY, chosen.threads, chosen.shared, False),
-    )  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_row_sum(chosen), entry)
     slots = chosen.slots(pattern, groups, batch, own)
     rest = (batch, groups, *pattern, slots, *x.stride()[:2], *grad.stride()[:2])
     return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups), rest, index_of(x.device))
@@ -117,10 +113,8 @@ def _streamed_sum(
         for side, copied in zip((x, grad), copies, strict=True)
     )
     chosen = replace(chosen, x_row=x_row, y_row=y_row)
-    loaded = load(
-        (chosen,), lambda: cuda_emit.emit_stream_sum(chosen), chosen.arch,
-        (cuda_emit.ENTRY, STREAM_THREADS, 0, False),
-    )  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, STREAM_THREADS)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_stream_sum(chosen), entry)
     blocks = chosen.blocks(groups)
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:

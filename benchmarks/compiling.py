@@ -21,7 +21,7 @@ from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.backends.cuda.vjp_plan import pull_plan, pulls
 from kernmantle.compiler.gradient_patterns import pullback
 from kernmantle.compiler.lower import lower
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import sizes_of, strides_of
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.ir.program import Program
 from kernmantle.torch_ops.contract import Contraction
@@ -76,9 +76,7 @@ def sources(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[str]:
     ports = [strided(op.axes, shape, _dense(shape), 0) for op, shape in zip(named, shapes, strict=True)]
     ports.append(strided(program.out, outer, _dense(outer), 0))
     values = arguments(lowering, geo, ports, [0]).integers.tolist()
-    rows = [values[len(SIZES) + place * len(ROLES) :][: len(ROLES)] for place in range(len(ports))]
-    facts = Layout(tuple(map(tuple, rows)), (16,) * len(ports))
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes, facts = sizes_of(values), Layout(strides_of(values), (16,) * len(ports))
     nest = replace(lowering.nest, precision="default")
     pulled = pull_plan(nest, sizes, LIMITS, facts)
     if pulled is not None:

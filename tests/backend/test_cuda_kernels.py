@@ -19,7 +19,7 @@ from kernmantle.backends.cuda.emit import emit
 from kernmantle.backends.cuda.gram_plan import CudaPlan, Layout, plan
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
 from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import sizes_of, strides_of
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.pairwise import CONSTRUCTORS
 from kernmantle.runtime.launcher import Launcher, nothing
@@ -40,10 +40,8 @@ def planned() -> Iterator[list[Plan]]:
     plans: list[Plan] = []
 
     def prepare(_, nest, integers, alignment, device):
-        values, count = integers.tolist(), len(nest.ports)
-        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
-        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        facts = Layout(strides, tuple(alignment))
+        values = integers.tolist()
+        sizes, facts = sizes_of(values), Layout(strides_of(values), tuple(alignment))
         found = pull_plan(nest, sizes, HOPPER, facts) or squares_plan(nest, sizes, HOPPER, facts)
         plans.append(found or plan(nest, sizes, HOPPER, facts))
         return Launcher(nothing, "noted")

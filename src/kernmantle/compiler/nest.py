@@ -96,6 +96,22 @@ def stride_slot(port: int, role: str) -> int:
     return len(SIZES) + port * len(ROLES) + ROLES.index(role)
 
 
+def sizes_of(integers: Sequence[int]) -> dict[str, int]:
+    """Return the extents by role from the integers of a kernel."""
+    return dict(zip(SIZES, integers, strict=False))
+
+
+def strides_of(integers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the strides of every port, one for each of ``ROLES``, from the integers of a kernel."""
+    starts = range(len(SIZES), len(integers), len(ROLES))
+    return tuple(tuple(integers[start : start + len(ROLES)]) for start in starts)
+
+
+def byte_steps(ports: Sequence[Port], integers: Sequence[int], role: str) -> list[int]:
+    """Return the bytes from one index of a role to the next of every port, from the integers of a kernel."""
+    return [BYTES[port.dtype] * integers[stride_slot(index, role)] for index, port in enumerate(ports)]
+
+
 def integer_slots(
     ports: Sequence[Port | None], sizes: Mapping[str, int], roles: str = "mnkl", splits: bool = False
 ) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from ..backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, minima_byt
 from ..backends.cuda.select_plan import BAND_BYTES, part_count
 from ..backends.cuda.squares_plan import squares_plan
 from ..compiler.gradient_patterns import Pullback
-from ..compiler.nest import BYTES, ROLES, SIZES, Nest, size_slot
+from ..compiler.nest import BYTES, Nest, size_slot, sizes_of, strides_of
 from ..compiler.row_reduce import Apply, RowNest
 from ..config import current
 from ..ir.program import Program
@@ -68,7 +68,7 @@ class CardTarget:
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Return the plan the kernels."""
-        sizes, layout = _sizes_and_layout(integers, len(nest.ports), alignment)
+        sizes, layout = _sizes_and_layout(integers, alignment)
         self.launches.append(self._launch(nest, sizes, layout))
         return Launcher(nothing, self.launches[-1].name)
 
@@ -99,7 +99,7 @@ class CardRows:
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Return the plan the kernels."""
-        sizes, layout = _sizes_and_layout(integers, len(rows.ports), alignment)
+        sizes, layout = _sizes_and_layout(integers, alignment)
         parts = part_count(rows, sizes, self._card.limits)
         if parts:
             return self._prepare_parts(rows, integers, alignment, parts)
@@ -110,7 +110,7 @@ class CardRows:
 
     def _prepare_parts(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], parts: int) -> Launcher:
         """Return the plan of the best of what is selected from parts of the columns, in bands of rows."""
-        sizes, _ = _sizes_and_layout(integers, len(rows.ports), alignment)
+        sizes, _ = _sizes_and_layout(integers, alignment)
         short, own, aligned = part_of(rows, integers.tolist(), alignment, parts)
         height = min(sizes["m"], band_rows(parts))
         bands = -(-sizes["m"] // height)
@@ -121,10 +121,9 @@ class CardRows:
         return found
 
 
-def _sizes_and_layout(integers: np.ndarray, ports: int, alignment: Sequence[int]) -> tuple[dict[str, int], Layout]:
+def _sizes_and_layout(integers: np.ndarray, alignment: Sequence[int]) -> tuple[dict[str, int], Layout]:
     values: list[int] = integers.tolist()
-    strides = tuple(tuple(values[len(SIZES) + port * len(ROLES) :][: len(ROLES)]) for port in range(ports))
-    return dict(zip(SIZES, values, strict=False)), Layout(strides, tuple(alignment))
+    return sizes_of(values), Layout(strides_of(values), tuple(alignment))
 
 
 def _between(chosen: CudaRowPlan, sizes: Mapping[str, int], card: Card) -> int:

@@ -16,7 +16,7 @@ from ..backends.cpu.gram_plan import CpuPlan, Work, plan, work
 from ..backends.cpu.threads import SCRATCH
 from ..compiler.canonical import canonical
 from ..compiler.gradient_patterns import Pullback
-from ..compiler.nest import BYTES, SIZES, Nest, size_slot, stride_slot
+from ..compiler.nest import BYTES, Nest, size_slot, sizes_of, stride_slot
 from ..config import current
 from ..ir.program import Program
 from ..runtime.cache import Built, Key, fingerprint
@@ -47,7 +47,7 @@ class CpuTarget:
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
         own = jit.host()
-        sizes: dict[str, int] = dict(zip(SIZES, integers.tolist(), strict=False))
+        sizes = sizes_of(integers.tolist())
         chosen = plan(nest, own.vector_bytes, own.vector_registers, sizes)
         kernel = load(chosen)
         if kernel is None:

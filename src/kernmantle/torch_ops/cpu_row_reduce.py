@@ -9,7 +9,7 @@ import torch
 
 from ..backends.cpu import jit
 from ..backends.cpu.row_reduce_plan import CpuRowPlan, plan_rows, row_work
-from ..compiler.nest import SIZES, stride_slot
+from ..compiler.nest import sizes_of, stride_slot
 from ..compiler.row_reduce import PRODUCT, RowNest
 from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
@@ -32,7 +32,7 @@ class CpuRows:
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
         own = jit.host()
-        sizes: dict[str, int] = dict(zip(SIZES, integers.tolist(), strict=False))
+        sizes = sizes_of(integers.tolist())
         chosen = plan_rows(rows, own.vector_bytes, own.vector_registers, sizes)
         kernel = _load(chosen)
         if kernel is None:

@@ -17,7 +17,7 @@ from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
-from ..compiler.nest import ROLES, SIZES, Nest
+from ..compiler.nest import Nest, sizes_of, strides_of
 from ..config import current
 from ..errors import OutOfMemoryError
 from ..ir.program import Program
@@ -49,10 +49,7 @@ class CudaTarget:
         index = index_of(device)
         own = limits(index)
         values = integers.tolist()
-        count = len(nest.ports)
-        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
-        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        layout = Layout(strides, tuple(alignment))
+        sizes, layout = sizes_of(values), Layout(strides_of(values), tuple(alignment))
         pulled = cuda_vjp.launcher(nest, sizes, values, own, layout, index, start, job_for)
         if pulled is not None:
             return pulled

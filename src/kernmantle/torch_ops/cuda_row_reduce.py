@@ -14,7 +14,7 @@ from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, plan_rows
 from ..backends.cuda.select_plan import part_count
-from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
+from ..compiler.nest import byte_steps, size_slot, sizes_of, strides_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_groups, cuda_row_reduce_parts, cuda_row_reduce_score, cuda_row_reduce_select
@@ -36,8 +36,8 @@ class GpuRows:
         index = index_of(device)
         own = limits(index)
         values: list[int] = integers.tolist()
-        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
+        sizes = sizes_of(values)
+        strides = strides_of(values)
         if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
             alone = cuda_row_reduce_select.entry_values(values)
             each = Layout(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
@@ -77,12 +77,9 @@ def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
     if kernels is None:
         return None
     rows = chosen.rows
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes = sizes_of(values)
     width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
-    steps = [
-        BYTES[port.dtype] * values[stride_slot(position, "m")] * ("m" in port.roles)
-        for position, port in enumerate(rows.ports)
-    ]
+    steps = byte_steps(rows.ports, values, "m")
     band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
     bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
     work = max(chosen.work_bytes(each.blocks, width) for each in bands)
@@ -113,7 +110,7 @@ class _Band:
 def _cut(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: int, band: int) -> _Band:
     mine = list(values)
     mine[size_slot("m")] = min(band, values[size_slot("m")] - first)
-    sizes: dict[str, int] = dict(zip(SIZES, mine, strict=False))
+    sizes = sizes_of(mine)
     blocks = chosen.blocks(sizes, own, sizes["l"])
     return _Band(first, tuple(mine[slot] for slot in chosen.integers), blocks, *chosen.tiles(sizes))
 

@@ -13,7 +13,7 @@ from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, SELECT, emit_rows
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, minima_bytes, scan_bytes
 from ..backends.cuda.select_plan import BAND_BYTES, ROWS_A_BLOCK, SELECTORS
-from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
+from ..compiler.nest import byte_steps, size_slot, sizes_of
 from ..runtime.launcher import Launcher, nothing
 from .cuda import Entry, row_kernels, start
 from .execute import allocate
@@ -26,12 +26,9 @@ def launcher(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
         return Launcher(nothing, str(chosen))
     find, select = kernels
     rows = chosen.rows
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes = sizes_of(values)
     nowhere, device = rows.ports.index(rows.matrix.outs[0]), torch.device("cuda", index)
-    steps = [
-        BYTES[port.dtype] * values[stride_slot(position, "m")] * ("m" in port.roles)
-        for position, port in enumerate(rows.ports)
-    ]
+    steps = byte_steps(rows.ports, values, "m")
     bands = [_band(chosen, values, own, first) for first in range(0, sizes["m"], _rows(chosen, sizes))]
     size = max(band.bytes for band in bands)
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
@@ -68,7 +65,7 @@ def _rows(chosen: CudaRowPlan, sizes: Mapping[str, int]) -> int:
 
 
 def _band(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: int) -> _Band:
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes = sizes_of(values)
     mine, tile = list(values), chosen.tile
     mine[size_slot("m")] = count = min(_rows(chosen, sizes), sizes["m"] - first)
     fixed, most = tuple(mine[slot] for slot in chosen.integers), own.sm_count * chosen.resident

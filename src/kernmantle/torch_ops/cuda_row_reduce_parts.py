@@ -17,7 +17,7 @@ import torch
 
 from ..backends.cuda.select_plan import MOST, part_count
 from ..backends.cuda.tiles import DeviceLimits
-from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
+from ..compiler.nest import BYTES, byte_steps, size_slot, sizes_of, stride_slot
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher
 from .dtypes import DTYPES
@@ -42,12 +42,6 @@ class _View:
         return {"data": (self.address, False), "shape": self.shape, "typestr": self.kind, "version": 3, "strides": None}
 
 
-def _steps(rows: RowNest, values: Sequence[int], role: str) -> list[int]:
-    """Return the bytes from one row or column to the next, of each port."""
-    ports = enumerate(rows.ports)
-    return [BYTES[port.dtype] * values[stride_slot(i, role)] if role in port.roles else 0 for i, port in ports]
-
-
 def part_of(
     rows: RowNest, values: Sequence[int], alignment: Sequence[int], parts: int
 ) -> tuple[RowNest, list[int], list[int]]:
@@ -59,7 +53,7 @@ def part_of(
             own[stride_slot(i, "m")], own[stride_slot(i, "l")] = parts * MOST, 1
         elif "n" in rows.ports[i].roles:
             own[stride_slot(i, "n")] *= parts
-    steps = _steps(rows, values, "m"), _steps(rows, values, "n")
+    steps = byte_steps(rows.ports, values, "m"), byte_steps(rows.ports, values, "n")
     aligned = [gcd(*each) for each in zip(alignment, *steps, strict=True)]
     return replace(rows, count=MOST, outs=(replace(rows.outs[0], dtype="f32"), rows.outs[1])), own, aligned
 
@@ -74,10 +68,10 @@ def launcher(
     device: torch.device, fallback: Fallback,
 ) -> Launcher:  # fmt: skip
     """Return the selections of all parts and of the best of these; ``fallback(pointers, numbers, counts)``."""
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes = sizes_of(values)
     parts, m, width, stored = part_count(rows, sizes, own), sizes["m"], sizes["l"], rows.outs[0].dtype
     first = len(rows.ports) - len(rows.outs)
-    by_row, by_column = (_steps(rows, values, role) for role in "mn")
+    by_row, by_column = (byte_steps(rows.ports, values, role) for role in "mn")
     short, mine, aligned = part_of(rows, values, alignment, parts)
     band = band_rows(parts)
     bands = [(start, min(band, m - start)) for start in range(0, m, band)]

@@ -19,7 +19,7 @@ from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, SCALE, SPLIT, SPLITTERS
 from ..backends.cuda.row_reduce_plan import JOINERS, MANY_COLUMNS, CudaRowPlan
 from ..backends.cuda.score_plan import SAMPLERS, blocks_of
 from ..backends.cuda.wide_plan import LIST_BYTES
-from ..compiler.nest import SIZES
+from ..compiler.nest import sizes_of
 from ..runtime.launcher import Launcher, nothing
 from .cuda import BY_ENTRIES, PRODUCTS_NEED, Entry, row_kernels, scratch, start
 
@@ -34,7 +34,7 @@ def launcher(
     if kernels is None or fallback is None:
         return Launcher(nothing, str(chosen))
     *splits, main, join = kernels
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes = sizes_of(values)
     width, entry = sizes["l"], chosen.rows.ports.index(chosen.rows.matrix.outs[0])
     blocks, (tiles, columns) = chosen.blocks(sizes, own, width), chosen.tiles(sizes)
     layout, device = chosen.memory(sizes), torch.device("cuda", index)

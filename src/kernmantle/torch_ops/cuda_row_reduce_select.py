@@ -18,7 +18,7 @@ from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, SELECT, SPLIT, SPLITTERS, emit_rows
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.select_plan import LIST_BYTES, ROWS_A_BLOCK, SELECTORS, band_rows, tiles_of
-from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
+from ..compiler.nest import BATCH, byte_steps, size_slot, sizes_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from .cuda import BY_ENTRIES, Entry, row_kernels, scratch, start
@@ -34,7 +34,7 @@ def launcher(
     if kernels is None or fallback is None:
         return Launcher(nothing, str(chosen))
     split, minima, select = kernels
-    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    sizes = sizes_of(values)
     tile, entry = chosen.tile, chosen.rows.ports.index(chosen.rows.matrix.outs[0])
     layout, device = chosen.memory(sizes), torch.device("cuda", index)
     fixed = tuple(values[slot] for slot in chosen.integers)
@@ -63,27 +63,21 @@ def launcher(
 def entry_values(values: Sequence[int]) -> list[int]:
     """Return the integers of one entry of a batch."""
     mine = list(values)
-    for role in "abc":
+    for role in BATCH:
         mine[size_slot(role)] = 1
     return mine
 
 
 def entry_alignment(rows: RowNest, values: Sequence[int], alignment: Sequence[int]) -> tuple[int, ...]:
     """Return what the pointers of every entry of a batch are multiples of, in bytes."""
-    steps = [
-        [BYTES[port.dtype] * values[stride_slot(index, role)] for role in "abc"]
-        for index, port in enumerate(rows.ports)
-    ]
+    steps = zip(*(byte_steps(rows.ports, values, role) for role in BATCH), strict=True)
     return tuple(math.gcd(own, *each) for own, each in zip(alignment, steps, strict=True))
 
 
 def of_entries(one: Launcher, rows: RowNest, values: Sequence[int]) -> Launcher:
     """Launch the kernels of one entry for each entry of a batch, in order."""
-    extents = [range(values[size_slot(role)]) for role in "abc"]
-    steps = [
-        [BYTES[port.dtype] * values[stride_slot(index, role)] for role in "abc"]
-        for index, port in enumerate(rows.ports)
-    ]
+    extents = [range(values[size_slot(role)]) for role in BATCH]
+    steps = list(zip(*(byte_steps(rows.ports, values, role) for role in BATCH), strict=True))
     offsets = [[sum(i * s for i, s in zip(at, step, strict=True)) for step in steps] for at in product(*extents)]
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:

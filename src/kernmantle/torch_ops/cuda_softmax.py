@@ -13,7 +13,7 @@ from ..backends.cuda.row_reduce_emit import SPLIT, SPLITTERS
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
 from ..backends.cuda.softmax_emit import emit_softmax, main_kernels
 from ..backends.cuda.softmax_plan import blocks_of
-from ..compiler.nest import ROLES, SIZES
+from ..compiler.nest import sizes_of, strides_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from .cuda import Entry, index_of, limits, row_kernels, scratch, start
@@ -29,9 +29,8 @@ class GpuSoftmax:
         index = index_of(device)
         own = limits(index)
         values: list[int] = integers.tolist()
-        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
-        chosen = plan_softmax(rows, sizes, own, Layout(strides, tuple(alignment)))
+        sizes = sizes_of(values)
+        chosen = plan_softmax(rows, sizes, own, Layout(strides_of(values), tuple(alignment)))
         if chosen is None:
             return None
         kernels = _load(chosen)

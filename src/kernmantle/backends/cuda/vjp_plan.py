@@ -35,8 +35,9 @@ _LARGEST_EXPONENT = 1.0
 class PullPlan:
     """Everything the emitter needs, and nothing of the sizes.
 
-    ``run`` is the axis along which weights are read, "k" or "tile" (points), ``wide`` those of them that are read four
-    at a time.
+    The slope's operands by what they vary with beside the rows: ``mn_operands`` (points and columns), ``m_operands``
+    (points), ``n_operands`` (columns), ``scalars``. ``run`` is the axis along which weights are read, "k" or "tile"
+    (points), ``wide`` those of them that are read four at a time.
     """
 
     nest: Nest
@@ -45,6 +46,10 @@ class PullPlan:
     found: Pullback
     slope: Slope
     rows: str
+    mn_operands: tuple[str, ...]
+    m_operands: tuple[str, ...]
+    n_operands: tuple[str, ...]
+    scalars: tuple[str, ...]
     weights: tuple[str, ...]
     factors: tuple[str, ...]
     outers: tuple[str, ...]
@@ -190,8 +195,9 @@ def pull_plan(
     )
     outer = product([found.outer, slope.factor])
     return PullPlan(
-        nest, limits.arch, best, replace(found, outer=outer), slope, parts["rows"][0], parts["weights"],
-        parts["factors"], parts["outers"], run, wide, integer_slots(nest.ports, sizes),
+        nest, limits.arch, best, replace(found, outer=outer), slope, parts["rows"][0], parts["mn_operands"],
+        parts["m_operands"], parts["n_operands"], parts["scalars"], parts["weights"], parts["factors"],
+        parts["outers"], run, wide, integer_slots(nest.ports, sizes),
     )  # fmt: skip
 
 

@@ -272,8 +272,8 @@ def falkon(
     ridge : number
         Positive; with all rows as centres the predictions are those of :func:`solve_kernel` with this ridge.
     centres : int or array, shape (m, k)
-        How many random rows, all where there are fewer, or which. The more, the closer to all rows as centres; several times the effective
-        dimension ``tr(K (K + ridge I)⁻¹)`` are enough.
+        How many random rows, all where there are fewer, or which. The more, the closer to all rows as centres; several
+        times the effective dimension ``tr(K (K + ridge I)⁻¹)`` are enough.
     sample : int, optional
         Random rows, other than the centres, whose normal equations precondition. More of them need fewer iterations;
         by default as many as take the time of one, but from 4 m to 16 m.

@@ -416,6 +416,6 @@ def check_kernel(kernel: Any, name: str = "kernel") -> None:
         own = kernel if isinstance(kernel, str) or callable(kernel) else type(kernel)
         shown = getattr(own, "__name__", repr(own))
         raise ParameterError(
-            f"{name} must be a km.Kernel, not {shown}: call a constructor, as km.Gaussian(2.0), or make one of your own "
-            "function, as km.Kernel(lambda a, b: a * b)"
+            f"{name} must be a km.Kernel, not {shown}: call a constructor, as km.Gaussian(2.0), or make one of a "
+            "function of your own, as km.Kernel(lambda a, b: a * b)"
         )

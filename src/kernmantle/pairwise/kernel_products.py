@@ -19,7 +19,7 @@ from .kernel_inputs import Call, Value
 from .operator import Operator
 
 
-def _check_given(v: Any) -> None:
+def _check_vector(v: Any) -> None:
     if v is None:
         raise ShapeError("v must have a row for each row of y, it is None; k(x, y) is the matrix alone")
 
@@ -87,7 +87,7 @@ class Products:
         """
         if table is None and diagonal is None:
             return self._reduced(PRODUCT, x, y, v, precision, out)
-        _check_given(v)
+        _check_vector(v)
         call, (vector,) = self._tabled(x, y, table, precision, v=v)
         return apply.matmul(call, vector, None if diagonal is None else value_of(diagonal, "diagonal"), out)
 
@@ -99,7 +99,7 @@ class Products:
             self._infos.of(how).route = plan.route
             return plan((x, y, v, self._weights), self._values, () if out is None else (out,))
         if how == PRODUCT:
-            _check_given(v)
+            _check_vector(v)
         call, others = self.prepared(x, y, precision, **({} if how != PRODUCT else {"v": v}))
         result = apply.matmul(call, *others, out=out) if how == PRODUCT else call.finished(apply.reduced(call, how))
         bound.bind(key, *own, *arguments)

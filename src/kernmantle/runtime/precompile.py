@@ -60,15 +60,11 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
     """
     if workers is not None and workers < 1:
         raise ParameterError(f"workers must be at least 1, got {workers}")
-    given = list(calls) if isinstance(calls, Iterable) else [calls]
-    if not isinstance(calls, Iterable) or not all(callable(call) for call in given):
-        wrong = next((call for call in given if not callable(call)), calls)
-        raise ParameterError(
-            "calls must be a list of functions without arguments, as [lambda: km.cdist(x, y)], it has "
-            f"{type(wrong).__name__}"
-        )
+    listed: list[Any] = list(calls) if hasattr(calls, "__iter__") else [None]
+    if not all(map(callable, listed)):
+        raise ParameterError("calls must be a list of functions without arguments, as [lambda: km.cdist(x, y)]")
     with collected() as jobs:
-        for call in given:
+        for call in listed:
             call()
     missing = [job for job in jobs.values() if current_cache().find(job.key) is None]
     count = min(workers or os.cpu_count() or 1, len(missing))

@@ -519,3 +519,44 @@ def test_indices_alone_have_no_gradient(name):
         r"indices have no gradient, and one by \w+ is recorded: pass return_values=True for values that have one, \w+",
         lambda: INDICES[name](X.clone().requires_grad_()),
     )
+
+
+SCORES = PLAIN.lazy(X, Y)
+REDUCED = ("prod", "min", "max", "logsumexp", "any", "all", "argmin", "argmax", km.Smallest(2), km.Largest(2))
+
+
+@pytest.mark.parametrize("reduce", REDUCED, ids=str)
+def test_reductions_of_scores_that_take_no_values(reduce):
+    rejects(
+        EquationError,
+        r"a reduction by \w+ takes no operand with axes that the scores lack.* evaluate the scores first",
+        lambda: km.contract("mn,nc->mc", lambda s, v: s * v, SCORES, torch.ones(6, 2), reduce=reduce),
+    )
+
+
+COUNTS = (0, -1, 7, 1.5, True, None, "2")
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=repr)
+def test_counts_of_neighbours(count):
+    got = re.escape(repr(count))
+    rejects(ParameterError, rf"count must be an integer from 1 to 6, .* got {got}", lambda: km.argkmin(X, Y, count))
+    if count != 7:
+        rejects(ParameterError, rf"Smallest takes a positive integer, got {got}", lambda: km.Smallest(count))
+
+
+OF_SCORES = {
+    "a mask of other rows": (ShapeError, r"mask has shape", lambda: km.attention(X, Y, Y, mask=torch.ones(5, 6))),
+    "a mask of other columns": (ShapeError, r"mask has shape", lambda: km.attention(X, Y, Y, mask=torch.ones(4, 5))),
+    "no eps": (ParameterError, "eps must be a positive number, not 0", lambda: km.ot.sinkhorn(X, Y, eps=0)),
+    "a negative eps": (ParameterError, "eps must be a positive number", lambda: km.ot.sinkhorn(X, Y, eps=-0.5)),
+    "a position's gradient": (
+        GradientError, "a reduction by argmin has no gradient",
+        lambda: km.contract("mn->m", lambda s: s, PLAIN.lazy(X.clone().requires_grad_(), Y), reduce="argmin"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_SCORES)
+def test_what_is_made_of_scores(name):
+    rejects(*OF_SCORES[name])

@@ -248,11 +248,9 @@ def _process(known: int, held: int, searched: int = 10) -> Case:
 def _in_gpytorch(known: int, held: int) -> Case:
     title = f"Gaussian process in GPyTorch, {STEPS} steps of Adam"
     own = _gpytorch("kernmantle.integrations.gpytorch")
-    peers = (
-        Peer("GPyTorch", _gpytorch("gpytorch.kernels"), "gpytorch"),
-        Peer("GPyTorch on KeOps", _gpytorch("gpytorch.kernels.keops"), "pykeops", compiles=True),
+    return _learning_case(
+        "GPyTorch", title, known, held, own, Peer("GPyTorch", _gpytorch("gpytorch.kernels"), "gpytorch")
     )
-    return _learning_case("GPyTorch", title, known, held, own, *peers)
 
 
 def _cdist(p: float) -> Peer:
@@ -267,7 +265,7 @@ SUITE = Suite(
         _recursive(8_000, 2_000),
         _near_case(20_000, 100_000, 64, 1, _cdist(1.0)),
         _ridge(20_000, 5_000, Peer("torch", _torch_ridge)),
-        _process(20_000, 2_000),
+        _process(10_000, 2_000, 5),
         _in_gpytorch(20_000, 2_000),
     ),
 )

@@ -26,13 +26,16 @@ ROWS = (16, 256, 1024, 4096)
 Call = Callable[[], object]
 
 
-def _step(layer: torch.nn.Module, x: torch.Tensor, cotangent: torch.Tensor) -> Call:
-    leaves = [x, *layer.parameters()]
+def step(
+    layer: torch.nn.Module, x: torch.Tensor, cotangent: torch.Tensor, function: Callable[..., Any] | None = None
+) -> Call:
+    """Return a training step of a layer, which runs as ``function`` if it is compiled."""
+    function, leaves = layer if function is None else function, [x, *layer.parameters()]
 
     def call() -> None:
         for each in leaves:
             each.grad = None
-        layer(x).backward(cotangent)
+        function(x).backward(cotangent)
 
     return call
 
@@ -54,7 +57,7 @@ def _check(layer: KSLinear, x: torch.Tensor, cotangent: torch.Tensor) -> None:
         assert error <= bound, f"a gradient is off by {error:.1e}, {bound:.1e} is allowed"
 
 
-def _timed(call: Call, count: int = 100) -> float:
+def timed(call: Call, count: int = 100) -> float:
     """Microseconds of a call by the clock on the wall."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -74,10 +77,11 @@ def _replayed(call: Call) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return min(_timed(graph.replay) for _ in range(3))
+    return min(timed(graph.replay) for _ in range(3))
 
 
-def _case(rows: int, dtype: torch.dtype) -> tuple[KSLinear, torch.nn.Linear, torch.Tensor, torch.Tensor]:
+def case(rows: int, dtype: torch.dtype) -> tuple[KSLinear, torch.nn.Linear, torch.Tensor, torch.Tensor]:
+    """Return a layer, a dense one, rows and a cotangent."""
     torch.manual_seed(0)
     options: Any = {"device": "cuda", "dtype": dtype}
     x = torch.randn(rows, 384, requires_grad=True, **options)
@@ -88,16 +92,16 @@ def _case(rows: int, dtype: torch.dtype) -> tuple[KSLinear, torch.nn.Linear, tor
 
 def kinds(rows: int, dtype: torch.dtype) -> None:
     """Print a step of each kind: median and least of seven samples, and in a graph."""
-    layer, dense, x, cotangent = _case(rows, dtype)
+    layer, dense, x, cotangent = case(rows, dtype)
     found, choose = [], chain_training.kind_of
     for name in ("nn.Linear", GROUPED, MATRIX, FACTORS):
-        call = _step(dense if name == "nn.Linear" else layer, x, cotangent)
+        call = step(dense if name == "nn.Linear" else layer, x, cotangent)
         setattr(chain_training, "kind_of", lambda *_, name=name: name)  # noqa: B010
         PLANS.clear()
-        _timed(call, 40)
+        timed(call, 40)
         if name != "nn.Linear":
             _check(layer, x, cotangent)
-        taken = [_timed(call) for _ in range(7)]
+        taken = [timed(call) for _ in range(7)]
         found.append(f"{name} {statistics.median(taken):.0f} (least {min(taken):.0f}, graph {_replayed(call):.0f})")
     setattr(chain_training, "kind_of", choose)  # noqa: B010
     PLANS.clear()
@@ -106,15 +110,15 @@ def kinds(rows: int, dtype: torch.dtype) -> None:
 
 def prepared(rows: int, dtype: torch.dtype) -> None:
     """Print a step whose backward pass is prepared, one whose is not, and nn.Linear's."""
-    layer, dense, x, cotangent = _case(rows, dtype)
-    prepare, own, other = GroupedBackward.prepare, _step(layer, x, cotangent), _step(dense, x, cotangent)
+    layer, dense, x, cotangent = case(rows, dtype)
+    prepare, own, other = GroupedBackward.prepare, step(layer, x, cotangent), step(dense, x, cotangent)
     taken: dict[str, list[float]] = {"prepared": [], "not prepared": [], "nn.Linear": []}
     for _ in range(9):
         for name, sample in taken.items():
             setattr(GroupedBackward, "prepare", prepare if name == "prepared" else lambda *_: None)  # noqa: B010
             call = other if name == "nn.Linear" else own
-            _timed(call, 10)
-            sample.append(_timed(call, 150))
+            timed(call, 10)
+            sample.append(timed(call, 150))
     setattr(GroupedBackward, "prepare", prepare)  # noqa: B010
     print(rows, str(dtype).removeprefix("torch."), *(f"{n} {statistics.median(t):.0f}" for n, t in taken.items()))
 

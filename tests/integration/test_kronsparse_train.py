@@ -13,7 +13,14 @@ from torch._dynamo.backends.common import aot_autograd
 
 from kernmantle import KSLinear, config, kron_sparse_matmul
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.kronsparse import chain_cpu, chain_matrix, chain_op, chain_step, chain_training
+from kernmantle.structured.kronsparse import (
+    chain_batched,
+    chain_cpu,
+    chain_matrix,
+    chain_op,
+    chain_step,
+    chain_training,
+)
 from kernmantle.structured.mode_product import grouped
 
 CHAINS = {
@@ -22,6 +29,15 @@ CHAINS = {
     "apart": ((2, 3, 2, 1), (2, 4, 3, 1)),
     "three": ((4, 2, 2, 1), (2, 2, 2, 2), (1, 2, 2, 4)),
 }
+BATCHED = {
+    "square": ((4, 16, 24, 1), (1, 40, 8, 8)), "narrow": ((8, 8, 8, 1), (1, 16, 32, 2)),
+    "wide": ((2, 24, 16, 1), (1, 8, 24, 2)),
+}  # fmt: skip
+"""Chains that also go by batched products with the batch last between the factors."""
+STEPS = [
+    pytest.param(kind, chain, last, id=f"{kind}-{name}-{'last' if last else 'first'}")
+    for kind in ("grouped", "matrix", "long matrix") for name, chain in CHAINS.items() for last in (False, True)
+] + [pytest.param("batched", chain, False, id=f"batched-{name}") for name, chain in BATCHED.items()]  # fmt: skip
 
 
 launched = []
@@ -55,6 +71,23 @@ def computed(products, *_):
     return grouped.BoundProducts("grouped", products, launch)
 
 
+class Passes:
+    """Passes over transposed rows by torch."""
+
+    @staticmethod
+    def rows_of_blocks(rows, a, extent, d):
+        return rows.view(-1, a, extent, d).mT.flatten(1)
+
+    @staticmethod
+    def bring_back(rows, out, a, extent, d):
+        out.copy_(rows.view(-1, a, d, extent).mT.reshape(out.shape))
+
+    @staticmethod
+    def weights_of_blocks(blocks, pattern):
+        a, b, c, d = pattern
+        return blocks.view(a, d, b, c).permute(0, 2, 3, 1).contiguous()
+
+
 def gradients(function, given):
     given = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in given]
     result = function(*given)
@@ -67,6 +100,7 @@ def gradients(function, given):
 def steps(monkeypatch):
     """Use steps of a kind; calls that were bound before are forgotten, and none goes to kernels of the CPU."""
     monkeypatch.setattr(grouped, "bind_products", computed)
+    monkeypatch.setattr(chain_batched, "_transposing", lambda: Passes)
     monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
 
     def any_device(weights, _):
@@ -95,11 +129,9 @@ def operands(chain, batch, batch_last):
     return [torch.randn(shape, **options), *(torch.randn(each, **options) for each in (*chain, (p * q * r,)))]
 
 
-@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-@pytest.mark.parametrize("kind", ["grouped", "matrix", "long matrix"])
+@pytest.mark.parametrize(("kind", "chain", "batch_last"), STEPS)
 def test_every_subset_of_gradients(kind, chain, batch_last, steps):
-    for batch in ((3,), (2, 2)):
+    for batch in ((8,), (2, 12)) if kind == "batched" else ((3,), (2, 2)):
         given = operands(chain, batch, batch_last)
 
         def function(x, *rest):
@@ -115,17 +147,18 @@ def test_every_subset_of_gradients(kind, chain, batch_last, steps):
             steps(kind)
             for one, other in zip(gradients(function, given), expected, strict=True):
                 torch.testing.assert_close(one, other)
-            made = len(chain) > 1 and chain_matrix.has_matrix(chain)
+            made = kind != "batched" and len(chain) > 1 and chain_matrix.has_matrix(chain)
             assert launched if kind == "grouped" else bool(launched) == made
 
 
-@pytest.mark.parametrize("kind", ["grouped", "matrix"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix", "batched"])
 def test_second_derivatives_and_many_cotangents(kind, steps):
     steps(kind)
-    given = [tensor.requires_grad_() for tensor in operands(CHAINS["two"], (3,), False)]
+    chain, batch = (BATCHED["square"], (8,)) if kind == "batched" else (CHAINS["two"], (3,))
+    given = [tensor.requires_grad_() for tensor in operands(chain, batch, False)]
 
     def function(x, first, second, bias):
-        return kron_sparse_matmul(x, [first, second], bias=bias)
+        return kron_sparse_matmul(x, [first, second], bias=bias, activation="silu")
 
     torch.autograd.gradcheck(function, given, fast_mode=True)
     torch.autograd.gradgradcheck(function, given, fast_mode=True)
@@ -345,6 +378,33 @@ def test_a_graph_that_is_captured_has_a_plan_of_its_own(wanted, steps, monkeypat
             found = values()
         assert bool(launched) != captures
         torch.testing.assert_close(found, expected)
+
+
+def test_compiled_steps_by_batched_products(steps):
+    torch._dynamo.reset()
+    given = [tensor.requires_grad_() for tensor in operands(BATCHED["square"], (8,), False)]
+
+    def function(x, *rest):
+        return kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1], activation="silu")
+
+    steps("factors")
+    expected = gradients(function, given)
+    steps("batched")
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for one, other in zip(gradients(compiled, given), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_batched_steps_take_whole_vectors_of_halves_with_the_batch_in_front():
+    assert chain_batched.is_batched(BATCHED["square"], 8, "bf16", False)
+    others = (
+        ((24, 16, 24, 1), (8, 40, 48, 1)), ((4, 16, 24, 1), (1, 40, 64, 1)), ((4, 12, 24, 1), (1, 40, 24, 2)),
+        ((4, 16, 24, 1), (1, 44, 8, 8)),
+    )  # fmt: skip
+    assert not any(chain_batched.is_batched(chain, 8, "bf16", False) for chain in others)
+    for rest in ((9, "bf16", False), (8, "f32", False), (8, "bf16", True), (1 << 27, "f16", False)):
+        assert not chain_batched.is_batched(BATCHED["square"], *rest)
+    assert not chain_batched.is_batched(BATCHED["square"][:1], 8, "bf16", False)
 
 
 def test_compiled_steps_of_any_batch_go_factor_by_factor(steps):

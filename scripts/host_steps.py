@@ -96,6 +96,7 @@ def _operators() -> type[torch.autograd.Function]:
         library.impl(name, function, "CPU")
         torch.library.register_fake(f"floor::{name}", function, lib=library)
     ops: Any = torch.ops.floor
+    first, second = ops.forward.default, ops.backward.default
 
     class Operators(torch.autograd.Function):
         """The same by operators."""
@@ -104,7 +105,7 @@ def _operators() -> type[torch.autograd.Function]:
 
         @staticmethod
         def forward(x: torch.Tensor, bias: torch.Tensor, *weights: torch.Tensor) -> Any:  # pyright: ignore
-            return tuple(ops.forward.default(x, list(weights), bias))
+            return tuple(first(x, list(weights), bias))
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -115,7 +116,7 @@ def _operators() -> type[torch.autograd.Function]:
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> Any:
             x, *weights, saved = ctx.saved_tensors
-            return tuple(ops.backward.default(x, weights, [saved], grads[0]))
+            return tuple(second(x, weights, [saved], grads[0]))
 
     return Operators
 
@@ -123,14 +124,14 @@ def _operators() -> type[torch.autograd.Function]:
 class _Module(torch.nn.Module):
     """A Function on the parameters of a layer."""
 
-    def __init__(self, layer: KSLinear, function: Callable[..., Any]) -> None:
+    def __init__(self, layer: KSLinear, function: type[torch.autograd.Function]) -> None:
         super().__init__()
         self.function, self.bias = function, layer.bias
         self.first, self.second = layer.weights
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply it."""
-        found = self.function(x, self.bias, self.first, self.second)
+        found: Any = self.function.apply(x, self.bias, self.first, self.second)
         return found if isinstance(found, torch.Tensor) else found[0]
 
 
@@ -168,12 +169,12 @@ def main(arguments: Sequence[str]) -> None:
     small, one = torch.nn.Linear(8, 8), torch.randn(1, 8, requires_grad=True)
     cotangent, other = torch.randn(ROWS, OUT), torch.randn(1, 8)
     modules = {"the layer": (layer, x, cotangent), "nn.Linear of 8": (small, one, other)}
-    modules["a Function that allocates"] = _Module(layer, Allocating.apply), x, cotangent
+    modules["a Function that allocates"] = _Module(layer, Allocating), x, cotangent
     if "--compiled" in arguments:
-        modules["a Function of two operators"] = _Module(layer, _operators().apply), x, cotangent
+        modules["a Function of two operators"] = _Module(layer, _operators()), x, cotangent
     calls = {name: _step(*each) for name, each in modules.items()}
     if "--compiled" in arguments:
-        calls |= {f"{name}, compiled": _step(torch.compile(m), v, g) for name, (m, v, g) in modules.items()}
+        calls |= {f"{name}, compiled": _step(torch.compile(m, fullgraph=True), v, g) for name, (m, v, g) in modules.items()}
     for name, taken in _least(calls).items():
         print(f"{name}: {taken:.1f} us")
 

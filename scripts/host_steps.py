@@ -174,7 +174,9 @@ def main(arguments: Sequence[str]) -> None:
         modules["a Function of two operators"] = _Module(layer, _operators()), x, cotangent
     calls = {name: _step(*each) for name, each in modules.items()}
     if "--compiled" in arguments:
-        calls |= {f"{name}, compiled": _step(torch.compile(m, fullgraph=True), v, g) for name, (m, v, g) in modules.items()}
+        calls |= {
+            f"{name}, compiled": _step(torch.compile(m, fullgraph=True), v, g) for name, (m, v, g) in modules.items()
+        }
     for name, taken in _least(calls).items():
         print(f"{name}: {taken:.1f} us")
 

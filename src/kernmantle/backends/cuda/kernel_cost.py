@@ -1,7 +1,7 @@
 """What kernels of contractions should take on a card: their start, memory, and arithmetic by the models of their plans.
 
 A plan's model counts clocks of a device that issues without a pause; how many of them a second holds was fitted, once
-for each kind of kernel: ``fitted.TIMES``.
+for each kind of kernel, on an H200: ``fitted.TIMES``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ PROMISE = 1e-5
 """Largest relative error of a sum of squares, up to the deepest that is taken so."""
 _LEAST_DEPTH, _DEEPEST = 32, 8192  # columns of the points
 _ALIGNED = 1024  # bytes
+_SURE = 0.95  # products are taken where they should take at most so much of the time of differences
 _WIDEST_LOG = 128
 """Widest tile of logarithms: wider ones computed as written, with two registers an entry, do not fit."""
 
@@ -164,7 +165,7 @@ def squares_plan(
     symmetric = nest.mirrors
     valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
     direct_cycles = _direct_cycles(nest, sizes, symmetric, limits)
-    quick = valid and cycles(valid[0], nest, sizes, symmetric, limits) < 0.95 * direct_cycles
+    quick = valid and cycles(valid[0], nest, sizes, symmetric, limits) < _SURE * direct_cycles
     if not valid or not (quick or tile is not None):
         return None
     best = valid[0]

@@ -28,6 +28,7 @@ _LEAST_TENSOR, _LEAST_SCALAR = 1 << 30, 1 << 31
 _LEAST_COLUMNS = 16
 _SHORTEST_RANGE = 4  # stages
 _MOST_RANGES = 16  # ranges that k is split into
+_SPLIT = 0.002  # of a tile, what one more range is counted as
 _LARGEST_EXPONENT = 1.0
 
 
@@ -248,7 +249,7 @@ def schedule(plan: PullPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> 
     one = 4 * tile.points * tile.columns * tile.outputs
     longest = min(_MOST_RANGES, sizes["k"] // (_SHORTEST_RANGE * tile.depth), PARTS_BYTES // max(1, one * rest))
     counts = range(1, max(1, longest) + 1)
-    splits = min(counts, key=lambda count: -(-rest * count // slots) / count + 0.002 * count) if rest else 1
+    splits = min(counts, key=lambda count: -(-rest * count // slots) / count + _SPLIT * count) if rest else 1
     share = -(-sizes["k"] // splits)
     return Schedule(tiles, whole, splits, -(-share // tile.depth) * tile.depth)
 

@@ -32,6 +32,9 @@ ACCESS = 16
 _SPARSE, _LEAST_RUN = 2.5, 8
 # Cycles more to store 16 x 16 results of several factors of halves.
 _STORED = 50
+# Of memory and work, the share of the shorter one that a pass on tensor cores, and a product of the vendor's, does not
+# hide.
+_PASS_OVERLAP, _VENDOR_OVERLAP = 0.2, 0.4
 # Seconds to multiply factors out in a pass over halves.
 _JOINED = 2.1e-6
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
@@ -116,7 +119,9 @@ def mma_seconds(
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
     joined = _JOINED * (size == 2 and is_joined)
-    together = _together(memory, work, 0.2) * (_SPARSE if size == 2 and plan.right > 1 and run < _LEAST_RUN else 1.0)
+    together = _together(memory, work, _PASS_OVERLAP) * (
+        _SPARSE if size == 2 and plan.right > 1 and run < _LEAST_RUN else 1.0
+    )
     seconds = entries * rates.entry + joined + together
     if size == 2 and is_small(plan, tiles, limits.sm_count):
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
@@ -189,7 +194,7 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
         slower = rates.unaligned * (1.0 if right == 1 else 1 + _LEAST_COLUMNS / right)
         slower *= _ODD if any(run % 2 for run in (runs if right == 1 else runs[:1])) else 1.0
         work, memory = work * slower, memory * math.sqrt(slower)
-    return rates.launch + _together(memory, work, 0.4)
+    return rates.launch + _together(memory, work, _VENDOR_OVERLAP)
 
 
 @dataclass(frozen=True)

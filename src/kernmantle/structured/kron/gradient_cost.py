@@ -1,4 +1,7 @@
-"""What the steps of gradients of a Kronecker product should take on a GPU: partial products, and sums."""
+"""What the steps of gradients of a Kronecker product should take on a GPU: partial products, and sums.
+
+Fitted on one H200 (decisions 0043 and 0048).
+"""
 
 from __future__ import annotations
 
@@ -79,11 +82,11 @@ def sum_seconds(
         found["mm"] = _mm_seconds(size, count * right, stored)
         return found
     parts = 2.0 * (SIZES["f32"] if is_wide else SIZES[stored]) * count * q * p / _MEMORY
-    deep, slower = max(right, _DEEP), _ODD if half and right % 8 else _ODD_ROWS if half and (q % 2 or p % 2) else 1.2
+    deep, slower = max(right, _DEEP), _ODD if half and right % 8 else _ODD_ROWS if half and (q % 2 or p % 2) else _EVEN
     area = _padded(q) * float(_padded(p))
     if half and is_wide:
-        area, rate, slower = _tiled(q) * float(_tiled(p)), _WIDE_RATE, 2.0 if right % 2 else 1.2
-    found["batched"] = 8e-6 + slower * (moved + parts + count * area * deep / rate)
+        area, rate, slower = _tiled(q) * float(_tiled(p)), _WIDE_RATE, _ODD_WIDE if right % 2 else _EVEN
+    found["batched"] = _BATCHED_START + slower * (moved + parts + count * area * deep / rate)
     copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _SHORT] * (_THIN if min(size) < _THINNEST else 1.0))
     found["rows"] = copies + _mm_seconds(size, count * right, stored)
     return found
@@ -93,8 +96,9 @@ def sum_seconds(
 _MEMORY = 4.8e12
 VENDOR_RATES = {"f16": 3e14, "bf16": 3e14, "f32": 2.3e13, "f64": 2e13}
 _DEEP = 32
-# Times as long as batched products of halves take whose runs are no whole vectors, or whose results have odd rows.
-_ODD, _ODD_ROWS = 8.0, 4.4
+# Seconds to begin with batched products, and times as long as estimated that they take; those of halves whose runs are
+# no whole vectors, whose results have odd rows, and whose results are in float32 with odd runs.
+_BATCHED_START, _EVEN, _ODD, _ODD_ROWS, _ODD_WIDE = 8e-6, 1.2, 8.0, 4.4, 2.0
 # Copies' share of the memory's speed where up to _SHORT entries lie after an axis, and where more do; _THIN of it with
 # fewer than _THINNEST rows.
 _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
@@ -103,6 +107,10 @@ _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
 _UNALIGNED, _SLOWER, _WIDE_RATE = 4e-6, 3.3, 7.5e13
 # Seconds more, and times as long as their bytes take, of rows of an odd number of halves.
 _ODD_START, _ODD_BYTES = 2e-5, 2.2
+
+
+# Of one product: share of the memory's speed, seconds to begin, of a position of its sum, and of a long one at most.
+_READ, _START, _POSITION, _LONGEST_SUM = 0.85, 5e-6, 2.5e-10, 7e-6
 
 
 def _padded(extent: int) -> int:
@@ -118,7 +126,7 @@ def _tiled(extent: int) -> int:
 def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     """Return one product of the vendor's with a sum over so many positions, which is shared where it is long."""
     q, p = size
-    memory = float(SIZES[stored]) * positions * (q + p) / (0.85 * _MEMORY)
+    memory = float(SIZES[stored]) * positions * (q + p) / (_READ * _MEMORY)
     is_half = SIZES[stored] == 2
     high, wide = (_tiled(side) if is_half and side > 64 else max(64, _padded(side)) for side in size)
     work = float(positions) * high * wide / VENDOR_RATES[stored]
@@ -126,8 +134,8 @@ def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     is_odd = is_half and (q % 2 != 0 or p % 2 != 0)
     memory *= _ODD_BYTES if is_odd else 1.0
     work *= _SLOWER if is_unaligned else 1.0
-    start = 5e-6 + (_ODD_START if is_odd else _UNALIGNED * is_unaligned)
-    return start + min(7e-6, positions * 2.5e-10) + max(memory, work)
+    start = _START + (_ODD_START if is_odd else _UNALIGNED * is_unaligned)
+    return start + min(_LONGEST_SUM, positions * _POSITION) + max(memory, work)
 
 
 @dataclass(frozen=True)
@@ -150,8 +158,8 @@ class _KernelRates:
 # Times as long as products of float32 take where the only block of a multiprocessor has fewer threads, whose warps have
 # tiles of so many columns in 8s, and more.
 _ALONE, _THREADS, _SHORT_TILES = (2.2, 1.3), 512, 4
-# Additions a second of sums that threads keep.
-_ADDITIONS = 1.7e13
+# Additions a second of sums that threads keep, and times as long as memory's speed says that what they read takes.
+_ADDITIONS, _REGISTER_READS = 1.7e13, 1.25
 # Fitted to 54 random sums on one H200, within 14 % (root mean square; decision 0043);
 # those of float32 to 29 sums.
 _KERNEL = {
@@ -166,7 +174,7 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     if isinstance(chosen, RegisterGramPlan):
         moved = float(SIZES[chosen.stored]) * count * right * (chosen.rows + chosen.columns) / _MEMORY
         added = float(count) * right * chosen.rows * chosen.columns / _ADDITIONS
-        return rates.start + rates.added + max(1.25 * moved, added)
+        return rates.start + rates.added + max(_REGISTER_READS * moved, added)
     down, across = chosen.capacities
     shares = chosen.shares(count, right, chosen.blocks * limits.sm_count)
     stages = -(-chosen.chunks(count, right) // shares) * -(-shares * chosen.tiles // limits.sm_count)

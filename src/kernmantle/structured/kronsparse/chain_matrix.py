@@ -42,7 +42,9 @@ from .chain_products import (
 )
 
 _MOST_SIDE_ROWS = 4096  # up to which the rows of a bias are summed beside the gradients of weights
-_LONG = 8e9  # multiplications of a product from which those that are summed run beside one of two, not one beside both
+# Multiplications of a product from which those that are summed run beside one of two, not one beside both (H200,
+# decision 0049).
+_LONG = 8e9
 
 
 def makes_matrix(weights: Weights, dtype: torch.dtype) -> bool:

@@ -33,7 +33,7 @@ from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
-_BETWEEN = 5e-7  # what a product takes longer among others in a step
+_BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H200)
 # What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
 # took 0.75 to 0.95 of that of grouped launches, and 0.9 to 1.3 of that of one product after the other (H200).
 _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}

@@ -1,4 +1,7 @@
-"""What each way to a Kronecker-sparse product, and to the gradient of its weights, should take."""
+"""What each way to a Kronecker-sparse product, and to the gradient of its weights, should take.
+
+Fitted on an H100 and an H200 (decisions 0008, 0028, 0037 and 0042).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ Pattern = tuple[int, int, int, int]
 _JOINING = 2.4e-5  # zeros, their indices and copies, all of a few numbers
 # Seconds to begin to rearrange weights, and of a byte of them by the bytes of a number; times that of transposed ones.
 _REARRANGING, _REARRANGED, _TRANSPOSED_WEIGHTS = 4e-7, {2: 5.8e-12, 4: 5.6e-12, 8: 5.6e-12}, {2: 1.1, 4: 1.25, 8: 1.25}
+_REARRANGED_POWERS = 0.22, -0.33, 0.44  # of the values of l, of the run of k, and of the share that is no padding
 _SAVED = 0.33  # of what torch's copies of weights should take, what gradients take less without them
+# Sums by the loops of any contraction: seconds to begin, operations a second, and times as long where l interleave.
+_CONTRACTION_START, _CONTRACTION, _SCATTERED = 8e-5, 3e13, 5.0
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
 _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
 _TRANSPOSED_SUM = 1.1  # times its model, where that is the least sure of all
@@ -138,7 +144,8 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
             )
             found["kernel"] = min(found["kernel"], row_sum_seconds(rows, pattern, batch, _MEASURED))
     else:
-        found["kernel"] = 8e-5 + (5.0 if not last and d >= 4 else 1.0) * 2.0 * batch * a * b * c * d / 3e13
+        scattered = _SCATTERED if not last and d >= 4 else 1.0
+        found["kernel"] = _CONTRACTION_START + scattered * 2.0 * batch * a * b * c * d / _CONTRACTION
     if dtype in SUMMED and not last and d > 1:
         found[TRANSPOSED] = _transposed_sum_seconds(pattern, batch, dtype)
     return found
@@ -225,7 +232,8 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
     """
     a, b, c, d = pattern
     size, wide = BYTES[dtype], a * d * -(-b // 16) * -(-c // 16) * 256
-    each = _REARRANGED[size] * min(d, 32) ** 0.22 * min(c, 256) ** -0.33 * (math.prod(pattern) / wide) ** 0.44
+    by_l, by_k, by_padding = _REARRANGED_POWERS
+    each = _REARRANGED[size] * min(d, 32) ** by_l * min(c, 256) ** by_k * (math.prod(pattern) / wide) ** by_padding
     return _REARRANGING + size * wide * each * (_TRANSPOSED_WEIGHTS[size] if transposed else 1.0)
 
 

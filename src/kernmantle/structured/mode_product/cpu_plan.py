@@ -21,6 +21,9 @@ FIELDS = (
 PACK_FIELDS = ("inner", "panels", "q", "r", "b_outer", "b_inner", "b_r", "b_q", "b_panel")
 DOT_FIELDS = ("p", "q", "r", "q_block", "a_outer", "a_p", "b_outer", "b_q", "c_outer", "c_p", "bias_outer")
 SMALL_FIELDS = ("blocks", "p", "a_p", "c_p")
+# What tiles of so many vectors take, over those of three; of four by whether each line of x is a page (AMD EPYC with
+# AVX-512, decision 0014).
+_LOADS, _WIDE_LOADS = {3: 1.0, 2: 1.06}, {True: 0.98, False: 1.001}
 # Rows and columns of blocks of which several share a vector, and rows of x for which weights are shuffled once.
 _SMALL, SMALL_ROWS = 4, 16
 
@@ -105,7 +108,7 @@ def tile(
     """Tile for results of so many lanes in groups that lie ``spread`` apart; ``wide`` where each line is a page."""
     own = min(vector_bytes // SIZES[dtype], max(2, 1 << (lanes - 1).bit_length()))
     needed = -(-lanes // own)
-    loads = {4: 0.98 if wide else 1.001, 3: 1.0, 2: 1.06} if registers >= 32 else {3: 1.0, 2: 1.06}
+    loads = _LOADS | ({4: _WIDE_LOADS[wide]} if registers >= 32 else {})
     # The fewest vectors that are computed in vain and the fewest loads.
     vectors = 1 if needed == 1 else min(loads, key=lambda count: -(-needed // count) * count * loads[count])
     rows = (6 if vectors == 4 else 8) if registers >= 32 else 4

@@ -20,6 +20,7 @@ _MOST_NEIGHBOURS = 12  # values of l, no power of two, all of which a thread tak
 _LEAST_SHARED = 9  # values of l, no power of two, of which a warp alone takes too few columns in float32
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
+# Of products of narrow blocks, by whether the features of x are together (H200, decision 0008).
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 

@@ -15,7 +15,8 @@ from ...compiler.nest import BYTES
 from .plan import Problem
 
 ACCESS = 16
-# Bytes a second of the pass before and of that after, for numbers of so many bytes, and seconds to begin with both.
+# Bytes a second of the pass before and of that after, for numbers of so many bytes, and seconds to begin with both
+# (H200, decision 0042).
 _BYTES_A_SECOND = {4: (3.4e12, 3.3e12), 2: (3.3e12, 3.2e12)}
 _START_SECONDS = 5.2e-6
 _LEAST_WEIGHTS = 1 << 20  # bytes of weights below which torch's copies take no longer

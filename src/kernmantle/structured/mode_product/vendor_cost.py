@@ -80,6 +80,7 @@ _LAST_BLOCKS = ProductRates(3.8e-6, 4.0e12, 4.74e14, 64, 64, 61, 1.5e-9, 1.0, 0.
 # read again no longer fits.
 _COPIES_START, _UNCOPIED, _COPIED = 4e-6, -2e-6, 1.5e12
 _ANOTHER_CALL = 2.5e-6  # seconds to begin with one batched product behind another
+_APART = 3e-6  # seconds to begin with taking weights out of the gradient of the matrix
 _ROWS, _CACHED_SECTORS, _SECTORS, _CACHE, _BEYOND_CACHE = 1.9e12, 8.1e12, 2.7e12, 2.8e7, 1.1e8
 _SECTOR = 32  # bytes that are read at once
 
@@ -172,7 +173,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
             copied += _gathered_seconds(rows * b, size, _SECTOR, size * batch * b * d)
     found: dict[str, float] = {}
     for name, own, rows, columns, count, times, extra in (
-        ("bmm", product, b, c, a * d, calls, copied), ("dense", "dense", a * b * d, a * c * d, 1, 1, 3e-6),
+        ("bmm", product, b, c, a * d, calls, copied), ("dense", "dense", a * b * d, a * c * d, 1, 1, _APART),
     ):  # fmt: skip
         aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
         whole = own == "bmm" and size == 2 and d == 1 and not last and aligned and min(b, c) >= _WIDE_BLOCK

@@ -97,7 +97,7 @@ def sum_seconds(plan: SumPlan, pattern: tuple[int, int, int, int], batch: int, l
     steps = -(-batch // (slots * DEPTH))
     read = size * batch * a * d * (b * -(-c // EDGE) + c * -(-b // EDGE))
     issued = waves * (steps * (own.step + plan.l * own.l_step) + own.wave)
-    moved = 4e-12 * math.prod(pattern) * (slots + 1) * own.written + 1e-12 * read * own.read
+    moved = 4 * 1e-12 * math.prod(pattern) * (slots + 1) * own.written + 1e-12 * read * own.read
     return 1e-6 * (own.start + own.parts * (slots > 1) + issued) + moved
 
 

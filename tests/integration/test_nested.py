@@ -208,6 +208,17 @@ def test_what_is_refused_says_what_to_do(name):
         make(SQUARES.lazy(rows(4, 2), rows(5, 2)))
 
 
+@pytest.mark.parametrize("name", ["sum", "argmin", "softmax"])
+def test_reductions_that_a_matrix_has_name_the_contraction(name):
+    scores = SQUARES.lazy(rows(4, 2), rows(5, 2))
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}': km\.contract\(.*reduce='{name}'\)"):
+        getattr(scores, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'cumsum'$"):
+        scores.cumsum()
+    with pytest.raises(TypeError, match=r'km\.contract\("mn,nc->mc", lambda s, v: s \* v, scores, v\)'):
+        scores @ rows(5, 2)
+
+
 def test_scores_are_not_made_an_object_by_numpy():
     with pytest.raises(TypeError, match=r"scores\.evaluate\(\) makes their matrix"):
         np.asarray(SQUARES.lazy(rows(4, 2), rows(5, 2)))

@@ -4,6 +4,7 @@ import math
 import re
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,3 +121,9 @@ def test_errors_are_few_lines_and_say_what_was_given(name):
 
 if __name__ == "__main__":
     PICTURE.write_text(table(DRAWN), encoding="utf-8")
+
+
+@pytest.mark.parametrize("number", [1.5, np.float64(1.5), np.float32(1.5), np.array(1.5)], ids=repr)
+def test_a_kernel_shows_its_numbers_as_they_are_written(number):
+    assert repr(km.Gaussian(number)) == "Gaussian(bandwidth=1.5)"
+    assert repr(number * km.Gaussian(2.0)) == "1.5 * Gaussian(bandwidth=2.0)"

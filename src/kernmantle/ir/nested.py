@@ -21,7 +21,8 @@ from .simplify import simplify
 
 _TRUTHS = {"any": "max", "all": "min"}
 _POSITIONS = {"argmin": ("smallest", float("-inf")), "argmax": ("largest", float("inf"))}
-_NAMES = (*(name for name, row in REDUCTIONS.items() if row.torch), *_TRUTHS, *_POSITIONS, SOFTMAX)
+ROW_REDUCTIONS = (*(name for name, row in REDUCTIONS.items() if row.torch), *_TRUTHS, *_POSITIONS, SOFTMAX)
+"""What rows of scores can be reduced by, beside the smallest and largest of them."""
 _JOINED = ("sum", "min", "max", "logsumexp", "any", "all")
 """Reductions that may go over rows and columns: the results of the rows are reduced again."""
 
@@ -236,8 +237,8 @@ class _Composer:
             return (RowPass(score, name, operands, count=int(reduction.init[0])),)
         if name not in REDUCTIONS or not REDUCTIONS[name].torch:
             raise ParameterError(
-                f"rows of scores are not reduced by {name}: reduce them by one of {', '.join(_NAMES)}, or evaluate "
-                "the scores first: scores.evaluate()"
+                f"rows of scores are not reduced by {name}: reduce them by one of {', '.join(ROW_REDUCTIONS)}, or "
+                "evaluate the scores first: scores.evaluate()"
             )
         return (RowPass(score, name, operands),)
 

@@ -21,11 +21,13 @@ def equal(one: Value, other: Value) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a repr: tensors by their shape unless they are a single number on the CPU."""
+    """Return a value for a repr: arrays by their shape unless they are a single number on the CPU."""
     if isinstance(value, torch.Tensor):
         if value.dim() == 0 and readable(value):
             return f"tensor({value.item():.6g})"
         return f"tensor{tuple(value.shape)}"
+    if isinstance(value, (np.generic, np.ndarray)) and not value.shape:
+        return repr(value.item())
     return f"array{value.shape}" if getattr(value, "shape", ()) else repr(value)
 
 

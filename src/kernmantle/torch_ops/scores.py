@@ -10,6 +10,7 @@ import torch
 
 from ..arrays import dtype_name, is_numpy_like, unwrap
 from ..ir.definition import Definition
+from ..ir.nested import ROW_REDUCTIONS
 
 
 class Evaluated(Protocol):
@@ -89,6 +90,19 @@ class Scores:
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what a matrix has and scores have not, and say how their rows are reduced."""
+        hint = ""
+        if name in ROW_REDUCTIONS:
+            hint = f': km.contract("mn->m", lambda s: s, scores, reduce={name!r}) reduces their rows'
+        raise AttributeError(f"scores have no attribute {name!r}{hint}", name=name, obj=self)
+
+    def __matmul__(self, v: Any) -> Any:
+        """Refuse a product, which is a contraction."""
+        raise TypeError(
+            'scores are multiplied by km.contract("mn,nc->mc", lambda s, v: s * v, scores, v), without being stored'
+        )
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

@@ -205,6 +205,13 @@ def test_inspect_takes_names_of_metrics_and_kernels(name, capsys):
     assert "leave out --reduce" in capsys.readouterr().err
 
 
+def test_inspect_says_which_name_is_close(capsys):
+    assert main(["inspect", "canbera"]) == 1
+    assert "'canbera' is the name of no metric and no kernel; 'canberra' is the closest" in capsys.readouterr().err
+    assert main(["inspect", "l1", "--source", "none"]) == 0
+    assert "abs(x0 - x1)" in capsys.readouterr().out
+
+
 def test_inspect_takes_operands_by_their_usual_names_and_functions_of_modules(capsys):
     texts = []
     for text in ("exp(a - b) * p", "exp(x - y) * p", "lambda u, v, p: km.exp(u - v) * p", "np.exp(x - y) * p"):

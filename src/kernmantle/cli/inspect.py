@@ -6,6 +6,7 @@ import argparse
 import ast
 import math
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -30,7 +31,7 @@ from ..ir.functions import FUNCTIONS
 from ..ir.program import Program
 from ..pairwise import CONSTRUCTORS
 from ..pairwise.distance import distances
-from ..pairwise.metrics import METRICS
+from ..pairwise.metrics import ALIASES, METRICS
 
 _MODULES = {"km", "kernmantle", "np", "numpy", "torch"}
 _NAMES: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
@@ -82,9 +83,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _of_name(text: str) -> Definition | None:
-    """Return the definition of a metric or a kernel of the tables by its name, None of another text."""
+    """Return the definition of a metric or a kernel of the tables by its name, None of another text.
+
+    A name that is close to one of theirs is an error that says which.
+    """
     name = text.strip().lower()
+    name = ALIASES.get(name, name) if len(name) > 1 else name
     kernels = {own.lower(): constructor for own, constructor in CONSTRUCTORS.items()}
+    close = get_close_matches(name, [*METRICS, *kernels, *ALIASES], 1) if len(name) > 1 else []
+    if name.isidentifier() and close and close[0] != name:
+        raise ParameterError(f"{text!r} is the name of no metric and no kernel; {close[0]!r} is the closest that is")
     rows = torch.cat([torch.eye(2), torch.zeros(1, 2)])
     if name in METRICS:
         return distances(name, {}, rows, rows).contraction.definition

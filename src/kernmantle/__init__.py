@@ -85,7 +85,7 @@ _ALIASES = {
     "linear_kernel": "Linear", "sigmoid_kernel": "Sigmoid", "cosine_similarity": "Cosine",
     "chi2_kernel": "pairwise_kernels", "set_num_threads": "set_config",
 }  # fmt: skip
-"""What other libraries call it, in lower case, and what is here."""
+"""Names that other libraries use, in lower case, and ours."""
 _LATER = {
     "cdist": ".pairwise", "pdist": ".pairwise", "clear_cache": ".runtime.precompile",
     "precompile": ".runtime.precompile", "tune": ".torch_ops.tune",

@@ -42,7 +42,7 @@ _ARITHMETIC = 1.0e13  # operations a second of torch's elementwise operations, a
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a call should take on a card, as :func:`kernmantle.estimate` predicts it.
+    """Time and memory of a call on a card, as :func:`kernmantle.estimate` predicts them.
 
     Attributes
     ----------

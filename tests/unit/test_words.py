@@ -25,6 +25,8 @@ RETIRED = {
 }  # fmt: skip
 IN_ENGINE = {"pair": ("pair", "pairs"), "lines": ("line", "lines"), "rings": ("ring", "rings")}
 ENGINE = ("compiler", "backends", "torch_ops", "structured")
+FRAGMENTS = ("As", "Of", "That", "Those", "What")
+"""First words of texts that leave their subject to the line above them."""
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -49,6 +51,23 @@ def identifiers(tree):
 def device_identifiers(text):
     """Names in a CUDA header, without its comments and strings."""
     return set(re.findall(r"[A-Za-z_]\w*", re.sub(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', "", text, flags=re.DOTALL)))
+
+
+def texts(tree):
+    """Docstrings of a module, its classes, functions, attributes and constants."""
+    for node in ast.walk(tree):
+        for child in getattr(node, "body", ()) if not isinstance(node, (ast.Lambda, ast.IfExp)) else ():
+            if (
+                isinstance(child, ast.Expr)
+                and isinstance(child.value, ast.Constant)
+                and isinstance(child.value.value, str)
+            ):
+                yield child.value.value
+
+
+def fragments(tree):
+    """First lines of texts without a subject."""
+    return [text.partition("\n")[0] for text in texts(tree) if text.split(maxsplit=1)[0] in FRAGMENTS]
 
 
 def counts():
@@ -76,6 +95,21 @@ def test_a_retired_word_is_in_no_new_identifier(now, word):
         f"{now[word]} identifiers of src/ have the retired word {word!r}, {before} had: take the word of the field, "
         f"docs/glossary.md has it"
     )
+
+
+@pytest.mark.parametrize("room", sorted({name.split(".")[1] for name in FILES if "." in name} - {"structured"}))
+def test_a_docstring_has_a_subject_or_a_verb(room):
+    found = {name: fragments(parsed(name)) for name in FILES if name.split(".")[1:2] == [room]}
+    assert {name: lines for name, lines in found.items() if lines} == {}, (
+        'begin with a noun, or with a verb as "Return"'
+    )
+
+
+def test_docstrings_of_every_kind_are_read():
+    module = '"""As a module."""\nX = 1\n"""Of X."""\n'
+    inside = 'class A:\n    """That one."""\n    def f(self):\n        """What f is.\n\n        More."""\n'
+    assert fragments(ast.parse(module + inside)) == ["As a module.", "Of X.", "That one.", "What f is."]
+    assert fragments(ast.parse('"""Return it."""\nfor x in "As":\n    print("Of")\n')) == []
 
 
 def test_the_record_has_every_word():

@@ -1,4 +1,4 @@
-"""What gradients of distances look like: their factors by the axes they depend on, and the cheap forms of their slopes.
+"""Patterns of the gradients of distances: factors by the axes they depend on, and the cheap forms of their slopes.
 
 A VJP with an axis of outputs is ``out[o,m,d] = outer Σ_n coefficient[n,o] weight[m,n] slope(z[m,d], x[n,d])``. It is
 recognised by the axes that the factors of a sum depend on: what the slope costs is then shared by all outputs, and the

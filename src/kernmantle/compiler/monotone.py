@@ -42,7 +42,7 @@ def order(output: Node, uniform: Collection[str], total: Node | None = None) -> 
 
 
 def _root(output: Node, uniform: Collection[str], total: Node) -> Order | None:
-    """Of a root or a positive power of what is never negative."""
+    """Return the order of a root or a positive power of a value that is never negative."""
     exponent = output.args[1].number if output.op == "pow" else 0.5
     positive = exponent is not None and not isinstance(exponent, bool) and 0 < exponent < float("inf")
     found = order(output.args[0], uniform, total) if positive else None
@@ -50,7 +50,7 @@ def _root(output: Node, uniform: Collection[str], total: Node) -> Order | None:
 
 
 def _scaled(output: Node, uniform: Collection[str], total: Node) -> Order | None:
-    """Of a product with a literal, or with a uniform variable as its factor."""
+    """Return the order of a product with a literal, or with a uniform variable as its factor."""
     for inner, other in (output.args, output.args[::-1]):
         found = order(inner, uniform, total)
         if found is None:

@@ -35,7 +35,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Nest:
-    """What one kernel computes.
+    """The loops and expressions that one kernel computes.
 
     ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
     kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
@@ -63,7 +63,7 @@ class Nest:
 
     @property
     def expression(self) -> str:
-        """What is computed, for people: ``sum abs(x0 - x1)``, then what is made of the sums."""
+        """The map and the reductions as text, ``sum abs(x0 - x1)``, then the epilogue."""
         mapped = ", ".join(
             f"{reduction.name} {pretty(node)}" for reduction, node in zip(self.reductions, self.map, strict=False)
         )

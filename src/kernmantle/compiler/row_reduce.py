@@ -1,4 +1,4 @@
-"""What is made of the rows of a matrix that is never stored: products, reductions, the smallest or largest entries.
+"""Row reductions of a matrix that is never stored: products, reductions, the smallest or largest entries.
 
 ``out[m, c] = Σ_n w[m, n] v[n, c]`` or ``out[m] = ⊕_n w[m, n]``, where ``w = outputs(⊕_k map(operands))`` is a program
 of its own. Its lowering has the roles of ``nest`` with one change: nothing but k is reduced inside, so that "l" stands

@@ -1,4 +1,4 @@
-"""What processes send each other; a process that is gone is an error in all others."""
+"""Messages between processes; a process that is gone is an error in all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import WorkerError
 from .watch import give_up, timeout_of
 
 SHARE = 0.9
-"""Of the timeout of a group, how long the host waits for a message; torch's watchdog ends the process at its end."""
+"""Share of the timeout of a group that the host waits for a message; torch's watchdog ends the process at its end."""
 PAUSE = 1e-3
 """Seconds between looks at a message that takes longer than that."""
 

@@ -221,7 +221,10 @@ def _chosen(mine: Rows, count: int, add: Callable[[torch.Tensor], torch.Tensor])
 
 
 def _low_rank(factor: torch.Tensor, ridge: float, add: Callable[[torch.Tensor], torch.Tensor], group: Any) -> LowRank:
-    """Of a factor whose rows are spread; the Gram matrix is formed in float64, since it squares the condition."""
+    """Return the preconditioner of a factor whose rows are spread.
+
+    Its Gram matrix is formed in float64, since it squares the condition.
+    """
     scaled = factor.double() / ridge**0.5
     values, rotation = (of_first(part.contiguous(), group) for part in torch.linalg.eigh(add(scaled.mT @ scaled)))
     significant = values > values[-1] * factor.shape[1] * torch.finfo(torch.float64).eps
@@ -310,7 +313,7 @@ def cg(
 
 
 def _fingerprint(a: Any, side: Rows) -> dict[str, Any]:
-    """What a checkpoint is of: the sizes here and of all, and sums of the data that other data would not have."""
+    """Return what identifies a problem: the sizes here and of all, and sums of the data that others would not have."""
     x, b = a.rows.local.double(), side.local.double()
     return {
         "operator": repr(a), "counts": list(a.rows.counts), "rank": a.rows.rank, "dtype": str(a.dtype),

@@ -202,7 +202,7 @@ def agop(
 
 
 def _chunks(points: Rows, outputs: int) -> Iterator[torch.Tensor]:
-    """As many on every process, the last ones empty where there are fewer points."""
+    """Yield as many chunks on every process, the last ones empty where there are fewer points."""
     size = max(1, outputs * points.local.shape[1] * points.local.element_size())
     height = max(1, CHUNK_BYTES // size)
     count = -(-points.local.shape[0] // height)

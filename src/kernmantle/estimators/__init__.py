@@ -69,7 +69,7 @@ _INSTEAD = {
     "RBFSampler": "Nystroem has features of any kernel",
     "KernelDensity": "km.Gaussian(h).matmul(x, X, weights) sums a kernel over the rows of X",
 }
-"""What to do where scikit-learn has an estimator and this library has none of that name."""
+"""Replacements for estimators of scikit-learn that this library does not have."""
 
 __all__ = [*_HOMES]  # noqa: PLE0604
 

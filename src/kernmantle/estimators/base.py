@@ -1,4 +1,4 @@
-"""What the estimators with a kernel have in common: its choice by name, and the bandwidth that suits the data."""
+"""Shared by the estimators with a kernel: its choice by name, and the bandwidth that suits the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRECOMPUTED = "precomputed"
 _BANDWIDTHS = {"Gaussian": lambda gamma: (0.5 / gamma) ** 0.5, "Laplace": lambda gamma: 1 / gamma}
 """Kernels whose bandwidth scikit-learn writes as gamma."""
 _GAMMAS = {"scale": lambda rows: 1 / (rows.shape[1] * float(rows.var(correction=0))), "auto": lambda r: 1 / r.shape[1]}
-"""What scikit-learn's support vector machines call by these names."""
+"""Values of ``gamma`` by the names that scikit-learn's support vector machines have for them."""
 
 
 _CHI2 = "km.Kernel(lambda a, b: km.where(a + b > 0, (a - b) ** 2 / (a + b), 0)"

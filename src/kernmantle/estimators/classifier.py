@@ -49,7 +49,7 @@ def sharpness_of(decisions: torch.Tensor, codes: np.ndarray, weights: torch.Tens
 
 
 class Decides(ClassifierMixin):
-    """What classifiers by one column for each class predict; ``_decisions`` gives the columns, and what turns back."""
+    """Predictions of classifiers with one column for each class, which ``_decisions`` returns."""
 
     classes_: np.ndarray
     sharpness_: float

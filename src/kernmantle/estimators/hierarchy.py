@@ -134,7 +134,7 @@ class Condensed:
     """Clusters of a smallest size, the first that of all rows, and when rows leave them; densities are 1 / distance."""
 
     parent: torch.Tensor
-    """Of every cluster, (k,), those before it; -1 of the first. Children of one are side by side."""
+    """Parent of every cluster, (k,), -1 of the first; the children of one are consecutive."""
     birth: torch.Tensor
     """Density at which the cluster begins, 0 of the first, (k,)."""
     size: torch.Tensor

@@ -137,7 +137,7 @@ def detached(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search knows: what makes kernel and noise of logarithms, the data, and what holds the values."""
+    """State of a search: the function from logarithms to kernel and noise, the data, and the bounds."""
 
     made: Made
     rows: torch.Tensor

@@ -31,7 +31,7 @@ _BY_DISTANCE = {
         lambda d, radius, weight: _where(d <= radius, weight, 0), rows=("radius",), columns=("weight",)
     ),
 }  # fmt: skip
-"""What is reduced over the rows within the radius, by its name."""
+"""Reductions over the rows within the radius, by their names."""
 _BY_PRODUCT = {
     COUNT: Entry(lambda s, row, column: _where(s >= row + column, 1, 0), rows=("row",), columns=("column",)),
     SMALLEST: Entry(

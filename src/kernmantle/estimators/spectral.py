@@ -61,12 +61,12 @@ class _Affinity:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the rows."""
+        """Type of the rows."""
         return self.scale.dtype
 
     @property
     def device(self) -> torch.device:
-        """That of the rows."""
+        """Device of the rows."""
         return self.scale.device
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:

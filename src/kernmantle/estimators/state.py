@@ -1,4 +1,4 @@
-"""What a fitted estimator is stored as: NumPy arrays, numbers and texts, which pickle, joblib and skops all take."""
+"""The stored form of a fitted estimator: NumPy arrays, numbers and texts, which pickle, joblib and skops all take."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def _present() -> Contraction:
 
 
 def _nan_euclidean(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of the columns that both rows have, scaled to all; NaN where there is none."""
+    """Return distances over the columns that both rows have, scaled to all; NaN where there is none."""
     return _present()(x, y, columns=float(x.shape[-1]))
 
 

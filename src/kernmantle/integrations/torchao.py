@@ -29,7 +29,7 @@ except ImportError:
 
 @dataclass(frozen=True)
 class KroneckerSparseConfig(_Config):
-    """What linear layers become.
+    """The layers that linear layers are replaced by.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class KroneckerSparseConfig(_Config):
 
     @property
     def rule(self) -> Any:
-        """What :func:`kernmantle.replace_linears` takes."""
+        """The rule that :func:`kernmantle.replace_linears` takes."""
         return self.share if self.patterns is None else list(self.patterns)
 
 

@@ -1,1 +1,1 @@
-"""What is computed: scalar expressions, equations, reductions, programs, derivatives. Standard library only."""
+"""Programs: scalar expressions, equations, reductions, programs, derivatives. Standard library only."""

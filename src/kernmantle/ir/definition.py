@@ -1,4 +1,4 @@
-"""What a user wrote, traced once; programs are made from it when the kinds of its parameters are known."""
+"""Definitions, the lambdas of users traced once; programs are made once the kinds of their parameters are known."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .simplify import simplify
 _TRUTHS = {"any": "max", "all": "min"}
 _POSITIONS = {"argmin": ("smallest", float("-inf")), "argmax": ("largest", float("inf"))}
 ROW_REDUCTIONS = (*(name for name, row in REDUCTIONS.items() if row.torch), *_TRUTHS, *_POSITIONS, SOFTMAX)
-"""What rows of scores can be reduced by, beside the smallest and largest of them."""
+"""Names of the reductions of rows of scores; ``Smallest`` and ``Largest`` select entries."""
 _JOINED = ("sum", "min", "max", "logsumexp", "any", "all")
 """Reductions that may go over rows and columns: the results of the rows are reduced again."""
 

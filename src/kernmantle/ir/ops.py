@@ -19,7 +19,7 @@ from .pattern import fill, read
 Partials = tuple[Node | None, ...]
 REAL = (-3.0, 3.0)
 COSTS = ("instruction", "short", "function", "long")
-"""What one evaluation is to a backend.
+"""Classes of cost of one evaluation in a backend.
 
 One or a few machine instructions, a polynomial that is always put in place, a function of some 30 instructions, or a
 function of so many that it is called rather than put in place outside the inner loops. All but the first count as

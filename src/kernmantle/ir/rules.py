@@ -41,7 +41,7 @@ class Rule:
 
     @cached_property
     def after(self) -> Node:
-        """What replaces it."""
+        """The pattern that replaces it."""
         return read(self.right)
 
 

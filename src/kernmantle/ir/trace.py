@@ -15,7 +15,7 @@ from .traced import Traced, is_number, to_node
 
 @dataclass(frozen=True)
 class Trace:
-    """What a function computes.
+    """The expressions that a function computes.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ _INSTEAD = {
     "qr": "torch.linalg.qr is what there is",
     "norm": "torch.linalg.norm is what there is",
 }
-"""What to call in place of functions of ``numpy.linalg`` that are not here."""
+"""Replacements for functions of ``numpy.linalg`` that are not here."""
 
 
 def __getattr__(name: str) -> object:

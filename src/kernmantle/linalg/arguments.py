@@ -28,7 +28,7 @@ class System:
     vector: bool
     wrap: Wrap
     shape: tuple[int, ...]
-    """Of the solution, with the columns."""
+    """Shape of the solution, with the columns."""
 
     def finished(self, x: torch.Tensor) -> Any:
         """Return the solution as the caller gave the right-hand side."""

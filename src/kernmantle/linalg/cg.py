@@ -38,7 +38,7 @@ _WHY = {
 
 @dataclass(frozen=True, repr=False)
 class Iterations(Described):
-    """What :func:`cg` found.
+    """Solutions that :func:`cg` found.
 
     Attributes
     ----------

@@ -341,7 +341,7 @@ class Library:
     def syev_batched(
         self, a: torch.Tensor, upper: bool, vectors: bool, limit: int = _BATCHED_ELEMENTS
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`syevd` for a contiguous batch (count, n, n) of small matrices, in one call or a few."""
+        """Do as :meth:`syevd` for a contiguous batch (count, n, n) of small matrices, in one call or a few."""
         n, kind = a.shape[-1], _TYPES[a.dtype]
         values = torch.empty(a.shape[:-1], dtype=a.dtype, device=a.device)
         info = torch.zeros(a.shape[0], dtype=torch.int32, device=a.device)

@@ -99,7 +99,7 @@ class Grid:
             raise BackendError(f"cuSOLVERMp does not start on {size} GPUs: {_reason(error)}") from error
 
     def _descriptor(self, routine: str, n: int, width: int, dtype: torch.dtype) -> int:
-        """Of a matrix, or of right-hand sides, of a routine for order n."""
+        """Return the descriptor of a matrix, or of right-hand sides, of a routine for order n."""
         block = block_of(routine, n, self.size)
         return self._calls.create_matrix_desc(self._grid, _TYPES[dtype], n, width, block, block, 0, 0, max(1, n))
 
@@ -181,7 +181,7 @@ class Grid:
         return found
 
     def _infos(self) -> list[torch.Tensor]:
-        """Of the factor, and of what is solved with it."""
+        """Return the infos of the factor and of the solution."""
         return [torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2)]
 
     def eigh(self, a: torch.Tensor, n: int, vectors: bool) -> Pairs:

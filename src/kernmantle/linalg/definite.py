@@ -109,7 +109,7 @@ def logdet_spd(
 def _logarithm(
     a: torch.Tensor, lower: bool, amounts: Sequence[float] = (), check_errors: bool = False
 ) -> tuple[torch.Tensor, Triangle]:
-    """That of the determinant, and the factor."""
+    """Return the logarithm of the determinant, and the factor."""
     with torch.no_grad(), enough_memory("cholesky", a):
         found = factorise(a.detach(), lower, False, amounts, clean=False)
         if check_errors:

@@ -49,7 +49,7 @@ PATIENCE = 3
 
 @dataclass(frozen=True, repr=False)
 class CentreSolution(Iterations):
-    """What :func:`falkon` found; ``k.matmul(z, found.centres, found.x)`` predicts.
+    """Coefficients that :func:`falkon` found; ``k.matmul(z, found.centres, found.x)`` predicts.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class _State:
     history: list[list[float]] = field(default_factory=list[list[float]])
 
     def saved(self) -> dict[str, Any]:
-        """As a checkpoint has it."""
+        """Return the state as a checkpoint stores it."""
         return {"u": self.u.cpu(), "history": self.history}
 
 

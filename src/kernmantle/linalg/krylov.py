@@ -72,7 +72,7 @@ class _Basis:
 
     @property
     def columns(self) -> torch.Tensor:
-        """Those in use."""
+        """Columns of the basis that are in use."""
         return self._columns[:, : self.size]
 
     def append(self, block: torch.Tensor) -> torch.Tensor:

@@ -86,7 +86,7 @@ class Factors:
         return x
 
     def adjoint(self) -> Factors:
-        """Of the transposed matrix."""
+        """Return the factors of the transposed matrix."""
         return Factors(self.memory, self.pivots, not self.transpose)
 
 

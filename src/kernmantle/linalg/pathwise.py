@@ -48,7 +48,7 @@ def _student(degrees: int) -> Frequencies:
 
 
 def _cauchy(columns: int, count: int, _: Any, source: torch.Generator) -> torch.Tensor:
-    """Of the exponential of absolute differences: each column by itself."""
+    """Draw frequencies of the exponential of absolute differences, each column by itself."""
     return _normal(columns, count, source) / _normal(columns, count, source)
 
 

@@ -105,6 +105,6 @@ class Relative:
         return x
 
     def adjoint(self) -> Solver:
-        """Of the transposed matrix."""
+        """Return the solver of the transposed matrix."""
         a = self.a if self.symmetric else self.a.mT
         return Relative(a, self.narrow.adjoint(), self.steps, self.symmetric, self.exponents)

@@ -30,8 +30,9 @@ from .sketch_problem import Limits, Problem, fingerprint, prepared
 
 JITTER = (1e-6, 1e-5, 1e-4, 1e-3)  # of the mean of the diagonal, tried in turn
 EIGENVALUE = 0.1
-"""Of 1, 0.3, 0.1 and 0.03, constant or divided by the passes or their square, this one, divided by the passes, was best
-or within a half of it after 3 to 100 passes of two systems (decision 0029)."""
+"""Smallest eigenvalue that the momentum of the first pass assumes, in units of 1 / blocks: of 1, 0.3, 0.1 and 0.03,
+constant or divided by the passes or their square, this one, divided by the passes, was best or within a half of it
+after 3 to 100 passes of two systems (decision 0029)."""
 POWER_STEPS = 8  # products with a block
 CHECKED = 2048
 """Random rows whose equations are checked in float64 at the end."""
@@ -51,7 +52,7 @@ class Momentum:
 
     @staticmethod
     def of(step: int, blocks: int) -> Momentum:
-        """Of a step: nu is the number of blocks; mu, at most its inverse, falls with the passes that have been made."""
+        """Return the momentum of a step: nu is the number of blocks; mu, at most its inverse, falls with the passes."""
         nu = float(blocks)
         mu = EIGENVALUE / (1 + step / blocks) / nu
         gamma = (mu * nu) ** -0.5
@@ -69,7 +70,7 @@ class _State:
     history: list[list[float]] = field(default_factory=list[list[float]])
 
     def saved(self) -> dict[str, Any]:
-        """As a checkpoint has it."""
+        """Return the state as a checkpoint stores it."""
         return {
             "w": self.w.cpu(), "v": self.v.cpu(), "step": self.step, "momentum": self.momentum, "history": self.history
         }  # fmt: skip

@@ -21,7 +21,7 @@ EXACT = {"cpu": 4096, "cuda": 16384}
 BLOCKS = {"cpu": 2048, "cuda": 16384}
 """Rows of a block by default, at most: a step's product must take longer than its factor."""
 MEMORY_SHARE = 0.4
-"""Of the free memory, for rows, where no other amount is asked for."""
+"""Share of the free memory that rows take by default."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Problem:
     seed: int
 
     def ridge_of(self, start: int, stop: int) -> Any:
-        """That of some rows, as a number or a column."""
+        """Return the ridge of some rows, as a number or a column."""
         return self.ridge[start:stop, None] if isinstance(self.ridge, torch.Tensor) else self.ridge
 
     def order(self, epoch: int) -> torch.Tensor:

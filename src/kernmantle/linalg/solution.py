@@ -1,4 +1,4 @@
-"""What solvers return, and what is read from their infos."""
+"""Records that solvers return, and errors that their infos mean."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _direct(operator: _Matrix, k: int, check_errors: bool) -> SVD:
 
 
 def _residuals(operator: _Matrix, u: torch.Tensor, s: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Of each triple, by fresh products, relative to the largest singular value."""
+    """Return the residual of each triple, by fresh products, relative to the largest singular value."""
     gaps = (operator.apply(v) - u * s).norm(dim=0), (operator.adjoint(u) - v * s).norm(dim=0)
     return torch.maximum(*gaps) / s[0].clamp_min(torch.finfo(s.dtype).tiny)
 
@@ -236,7 +236,7 @@ def _wrapped(
     operator: _Matrix, triples: tuple[torch.Tensor, torch.Tensor, torch.Tensor], residual: torch.Tensor,
     error: torch.Tensor, info: int, ran: str,
 ) -> SVD:  # fmt: skip
-    """As the kind of array that was operator."""
+    """Return arrays of the kind of the operator."""
     u, s, vh = triples
     wrap = operator.wrap
     return SVD(wrap(u), wrap(s), wrap(vh), wrap(residual), wrap(error), info, ran)

@@ -69,7 +69,7 @@ class Problem:
 
     @property
     def damping(self) -> Any:
-        """What soft minima are multiplied by."""
+        """Factor of the soft minima."""
         return 1.0 if self.rho is None else self.rho / (self.rho + self.eps)
 
     def extreme_costs(self) -> torch.Tensor:

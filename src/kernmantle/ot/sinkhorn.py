@@ -29,7 +29,7 @@ from .problem import Problem, balanced
 
 @dataclass(frozen=True)
 class Settings:
-    """What ends the iteration: ``tolerance`` of the marginals, or ``limit``; and how fast eps gets to its value."""
+    """When the iteration ends: by the ``tolerance`` of the marginals, or at the ``limit``; eps falls by ``scaling``."""
 
     tolerance: float
     limit: int
@@ -100,7 +100,7 @@ _OF_ALL_ROWS = {"seuclidean": "V", "mahalanobis": "VI"}
 
 @dataclass(frozen=True, repr=False)
 class Transport(Described):
-    """What :func:`sinkhorn` found.
+    """The transport that :func:`sinkhorn` found.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ WEIGHTS = _outers(_weight, "weights", ("m",))
 
 @dataclass(frozen=True)
 class _Mask:
-    """What is left out: truths, or terms that are added, (..., l, s) or (..., 1, s); and columns beyond the row."""
+    """Masks: truths, or terms that are added, (..., l, s) or (..., 1, s); and columns beyond the row."""
 
     table: torch.Tensor | None
     causal: bool
@@ -222,7 +222,7 @@ def _product(a: Any, b: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Call:
-    """What a call is beside q, k and v."""
+    """Options of a call, beside q, k and v."""
 
     mask: _Mask
     scale: Any

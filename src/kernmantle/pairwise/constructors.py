@@ -25,7 +25,7 @@ _GAMMA = {
     "Gaussian": "exp(-gamma d^2) has bandwidth=(2 * gamma) ** -0.5",
     "Laplace": "exp(-gamma d) has bandwidth=1 / gamma",
 }
-"""What scikit-learn's ``gamma`` is here."""
+"""The bandwidth of a kernel, from scikit-learn's ``gamma``."""
 
 
 def _check(kernel: str, name: str, value: Any, range_name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a call of cdist or pdist was given, checked and made ready for its contraction."""
+"""Arguments of cdist and pdist, checked and converted for their contraction."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _INSTEAD = {
     "haversine": "points on a sphere as unit vectors have angles 2 * arcsin(km.cdist(u, v) / 2)",
     "wminkowski": "'minkowski' takes weights, w= of the powers: w ** p of what wminkowski had",
 }
-"""What to do for metrics of SciPy and scikit-learn that are not here."""
+"""Replacements for metrics of SciPy and scikit-learn that are not here."""
 
 
 def find(metric: Any) -> Metric:

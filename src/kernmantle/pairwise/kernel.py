@@ -232,12 +232,12 @@ class Kernel(Products, PredictorGradients, Algebra):
 
     @property
     def transform(self) -> torch.Tensor | None:
-        """What the rows are multiplied by first, (k, r) or (k,); None for nothing."""
+        """The matrix that rows are multiplied by first, (k, r) or (k,); None for none."""
         return self._transform
 
     @property
     def info(self) -> str:
-        """What is summed and made of the sums, and what ran its matrix and the products with it last."""
+        """The map, the epilogue, and the backends of its last matrix and products."""
         return "\n".join([gram(self._form).described(self._infos.matrix), *self._infos.described()])
 
     def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:

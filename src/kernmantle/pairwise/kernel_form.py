@@ -87,7 +87,7 @@ class Form:
         object.__setattr__(self, "has_table", TABLE in self.operands)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As what it is made of: another process has keys of its own."""
+        """Return its parts: another process has keys of its own."""
         return Form, self._parts
 
     @property

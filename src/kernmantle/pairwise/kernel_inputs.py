@@ -1,4 +1,4 @@
-"""What a kernel was called with, checked and placed on tensors of one dtype and device."""
+"""Arguments of a kernel, checked, as tensors of one dtype and device."""
 
 from __future__ import annotations
 

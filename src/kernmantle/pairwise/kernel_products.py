@@ -1,4 +1,4 @@
-"""What is made of the matrix k(x, y) of a kernel without storing it: products, and reductions of its rows."""
+"""Methods of a kernel that never store its matrix k(x, y): products, and reductions of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of the table of kernels says, and the expressions that are made from it."""
+"""A row of the table of kernels, and the expressions that are made from it."""
 
 from __future__ import annotations
 

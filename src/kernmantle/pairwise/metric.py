@@ -1,4 +1,4 @@
-"""What a row of the table of metrics says, and the contraction that is made from it."""
+"""A row of the table of metrics, and the contraction that is made from it."""
 
 from __future__ import annotations
 

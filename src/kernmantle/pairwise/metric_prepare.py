@@ -1,4 +1,4 @@
-"""What some metrics do to their inputs before the contraction, in O((m + n) k) and differentiable by torch."""
+"""Functions that some metrics apply to their inputs before the contraction, in O((m + n) k), with gradients."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .matrix import common_batch, spread
 
 
 class Entries(Protocol):
-    """What an operator asks of its kernel."""
+    """The methods of a kernel that an operator calls."""
 
     def __call__(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Any:
         """Return all pairs of rows."""

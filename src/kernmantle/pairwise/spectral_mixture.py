@@ -40,7 +40,7 @@ def _square(length: str) -> Traced:
 
 
 def _component() -> Form:
-    """Of one Gaussian: the sum of squares under its length scales, the product of cosines under its periods."""
+    """Return the form of one Gaussian: squares over its length scales are summed, cosines of its periods multiplied."""
     sums, waves = Traced(var("s0")), Traced(var("s1"))
     maps = simplify([_square(WEIGHT).node, _wave(_FREQUENCY).node])
     (output,) = simplify([(Traced(var("scale")) * (FUNCTIONS["exp"](sums / -2) * waves)).node])
@@ -49,7 +49,7 @@ def _component() -> Form:
 
 @lru_cache(maxsize=16)
 def _product(count: int) -> Form:
-    """Of the product over the columns of mixtures in each."""
+    """Return the form of the product over the columns of mixtures in each."""
     names = [("scale" if q == 0 else f"scale_{q + 1}", f"x{2 + 2 * q}", f"x{3 + 2 * q}") for q in range(count)]
     terms = [
         Traced(var(scale)) * (FUNCTIONS["exp"](_square(length) / -2) * _wave(frequency))

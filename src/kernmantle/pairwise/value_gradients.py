@@ -24,8 +24,8 @@ from .kernel_row import COLUMNS
 from .transform import pulled_back
 
 _SMALL, _ORDERS = 3e-3, 6
-"""Of a distance in units of the kernel's length: below, the slope over the distance is its series of derivatives up to
-this order, whose error is that of rounding, 1e-13, as is that of the quotient above."""
+"""Distance in units of the kernel's length, and order: below it, the slope over the distance is its series of
+derivatives up to this order, whose error is that of rounding, 1e-13, as is that of the quotient above."""
 _ROUNDING = 1e-9
 
 

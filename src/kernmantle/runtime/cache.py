@@ -59,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Built:
-    """What a compiler made, facts about it worth keeping (registers, spills, seconds), and the source of it.
+    """A binary, its resources (registers, spills, seconds), and its source.
 
     ``source`` is for people, and needless where it is that of the key.
     """
@@ -110,7 +110,7 @@ class Cache:
         return self.fetch_built(key, build).binary
 
     def fetch_built(self, key: Key, build: Callable[[], Built]) -> Built:
-        """As ``fetch``, with the facts that were kept beside the binary."""
+        """Return what ``fetch`` does, with the resources that are stored with the binary."""
         found = self._from_memory(key.digest)
         if found is not None:
             return found

@@ -19,7 +19,7 @@ recorded."""
 
 
 class CallKey(NamedTuple):
-    """What a call depends on.
+    """The key of a call: everything that its plan depends on.
 
     Parameters
     ----------

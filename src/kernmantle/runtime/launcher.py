@@ -19,4 +19,4 @@ class Launcher:
 
 
 def nothing(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-    """What a noted kernel runs as."""
+    """Launch nothing: a kernel that is only collected for precompilation."""

@@ -43,7 +43,7 @@ class Corrupt(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one kept kernel; ``used`` is when it was last read, in seconds since the epoch."""
+    """One stored kernel; ``used`` is when it was last read, in seconds since the epoch."""
 
     digest: str
     name: str

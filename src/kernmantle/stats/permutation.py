@@ -1,4 +1,4 @@
-"""What permutation tests share: their result, the samples and kernels they take, and how often chance does better."""
+"""Shared by permutation tests: their result, the samples and kernels they take, and how often chance does better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators should take on a card that is not there: plans are made for its limits, and none is compiled.
+"""Predicted times of operators on a card that is not there: plans are made for its limits, and none is compiled.
 
 ``PREDICTIONS`` is the table of what each operator launches, entered beside the models that it reads.
 """

@@ -1,4 +1,4 @@
-"""What a call was given, checked before anything runs."""
+"""Checks of the arguments of a call, before anything runs."""
 
 from __future__ import annotations
 

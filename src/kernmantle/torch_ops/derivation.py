@@ -35,7 +35,7 @@ def no_gradient(name: str) -> GradientError:
 
 @dataclass(frozen=True, eq=False)
 class Differentiable:
-    """What derivatives need to know of a program.
+    """The properties of a program that its derivatives depend on.
 
     Parameters
     ----------

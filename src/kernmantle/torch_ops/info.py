@@ -1,4 +1,4 @@
-"""What a call ran as: a record that the caller makes and the products write."""
+"""How a call ran: a record that the caller makes and the products write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RunInfo:
 
     @property
     def suffix(self) -> str:
-        """What a repr says of it, "" before the first call."""
+        """Its text in a repr, "" before the first call."""
         return f", ran as {self.route}" if self.route else ""
 
 

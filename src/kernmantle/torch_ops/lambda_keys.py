@@ -78,7 +78,7 @@ class Read(NamedTuple):
 
 
 class Unproven(NamedTuple):
-    """What keeps a function from having a key."""
+    """The reason why a function has no key."""
 
     reason: str
 

@@ -61,7 +61,7 @@ _operator = implement("apply", _run, _fake, _vmap)
 
 
 class Defined(Protocol):
-    """What has a definition and its canonical text, as a contraction."""
+    """An object with a definition and its canonical text, as a contraction has."""
 
     @property
     def definition(self) -> Definition:
@@ -87,7 +87,7 @@ def _bound(
 def _bound_entries(
     text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...]
 ) -> tuple[str, tuple[str, ...], tuple[str | Number, ...]]:
-    """As ``_bound``, of the program of the entries themselves."""
+    """Return what ``_bound`` does, of the program of the entries themselves."""
     binding = bind(Definition.parse(text), frozenset(tensors), literals)
     return binding.program.text, binding.tensor_parameters, binding.numbers
 

@@ -1,4 +1,4 @@
-"""What is made of the rows of a kernel's matrix without storing it, with derivatives of every order.
+"""Reductions of the rows of a kernel's matrix that is not stored, with derivatives of every order.
 
 Forward is one kernel. The gradient of a product by v is the product with the transposed matrix; the others go back
 through blocks of the matrix, which are computed again: with a cotangent g of the result, that of an entry w[m, n] is

@@ -57,7 +57,7 @@ def _name(text: str) -> str:
 
 
 def _of_rows(text: str) -> Score:
-    """Of a contraction over rows and columns the one of every row with the column of the same index."""
+    """Return, of a contraction over rows and columns, that of every row with the column of the same index."""
     definition = Definition.parse(text)
     row, column = definition.equation.out
     axes = ["".join(dict.fromkeys(_leading(own, row, column))) for own in definition.equation.operands]

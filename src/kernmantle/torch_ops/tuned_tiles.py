@@ -34,7 +34,7 @@ Make = Callable[[str | None], Launcher]
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was measured for one kernel: its extents by role, the tile it has by default, seconds of every tile."""
+    """Measurements of one kernel: its extents by role, the tile it has by default, seconds of every tile."""
 
     sizes: Mapping[str, int]
     default: str
@@ -70,7 +70,7 @@ def session() -> list[Tuned] | None:
 def launcher(
     nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout, card: str, make: Make
 ) -> Launcher:
-    """What runs a nest in the tile kept for its likes or in the default one; while tuning, what tries them all."""
+    """Return the launcher of a nest in its tuned or default tile; while tuning, one that tries all tiles."""
     measured_now = session()
     if measured_now is None:
         return make(recorded(nest, sizes, own, layout, card))

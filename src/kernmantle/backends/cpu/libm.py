@@ -165,7 +165,7 @@ class Maths:
         return exponent, self.real(self.i("sub", bits, self.i("shl", exponent, mantissa)))
 
     def split_any(self, x: str) -> tuple[str, str]:
-        """As ``split``, subnormals too."""
+        """Return what ``split`` does, of subnormals too."""
         small = self.test("olt", x, self.c(2.0 ** (1 - BIAS[self.element])))
         shift = MANTISSA[self.element] + 2
         exponent, mantissa = self.split(self.where(small, self.mul(x, self.c(2.0**shift)), x))

@@ -1,4 +1,4 @@
-"""What is done with a panel of the matrix, as LLVM functions: reduced into registers, or searched for small entries.
+"""LLVM functions that take a panel of the matrix: reduced into registers, or searched for small entries.
 
 ``km_consume(panel, weights, kept, rows, start, width)`` takes the ``rows`` lines of a panel, the columns of the matrix
 from ``start`` on, into what is kept of ``width`` columns of the result; ``km_finish`` writes the result from there.
@@ -26,7 +26,7 @@ def consumers(plan: CpuRowPlan, needed: set[tuple[str, str, int]]) -> list[str]:
 
 
 class _Consumer(ABC):
-    """What both ways share."""
+    """The accumulators and the loop that both kinds of consumer share."""
 
     def __init__(self, plan: CpuRowPlan, needed: set[tuple[str, str, int]]):
         self.plan, self.matrix, self.needed = plan, plan.matrix, needed

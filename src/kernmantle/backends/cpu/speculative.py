@@ -17,7 +17,7 @@ _LARGEST_EXPONENT = 16.0
 
 
 class SpeculativeFastPath:
-    """What the short form does instead, and the flags it carries through the loop."""
+    """The short form of an operation, and the flags that it carries through the loop."""
 
     def __init__(self, spell: ExpressionEmitter, extrema: bool):
         self.spell, self.extrema = spell, extrema

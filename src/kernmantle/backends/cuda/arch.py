@@ -12,7 +12,7 @@ from typing import Literal
 Feature = Literal[
     "warp_specialized", "wgmma", "fp64_mma", "overlapped_launch", "clusters", "bounded_registers", "measured"
 ]  # fmt: skip
-"""What a tile may require.
+"""Features that a tile may require.
 
 ``warp_specialized``: barriers in shared memory, bulk copies and registers that move between warps.
 ``wgmma``: asynchronous products of groups of four warps, from shared memory.

@@ -45,7 +45,7 @@ _COSTS = {
 """Clocks of a multiprocessor at 1.755 GHz for an entry, and for each clock that its products take at the most of the
 tensor cores' rate (decision 0031; NVIDIA H200)."""
 _TWO_STAGES = 1.4
-"""What it takes more where no tile waits behind those that are used."""
+"""Factor of the time where there are two stages: no tile is on its way while both are used."""
 _WIDTHS = (16, 24, 32, 64, 96, 128)  # columns of v
 _REGISTERS = {2: 200, 3: 120}
 """Registers that accumulators and fragments may take, by how many warpgroups multiply."""

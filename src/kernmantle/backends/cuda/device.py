@@ -1,4 +1,4 @@
-"""What the machine's GPUs are: architecture and the limits that plans go by."""
+"""The GPUs of the machine: their architecture, and the limits that plans go by."""
 
 from __future__ import annotations
 

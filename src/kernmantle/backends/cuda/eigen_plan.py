@@ -23,7 +23,7 @@ _RESIDENT = {
 
 @dataclass(frozen=True)
 class EigenPlan:
-    """What a kernel does with matrices of up to ``width`` columns: eigenvalues, and ``vectors`` if wanted."""
+    """One kernel for matrices of up to ``width`` columns: eigenvalues, and ``vectors`` if wanted."""
 
     compute: str
     width: int

@@ -355,7 +355,7 @@ def _power(plan: CudaPlan) -> list[str]:
 
 
 def _weight(plan: CudaPlan) -> list[str]:
-    """What squared differences are weighted by before they are taken apart, or what operands add to exponents."""
+    """Return the weight of squared differences before they are split, or what operands add to exponents."""
     if plan.schema not in (*_PREPARED, "score", "select", "columns", "deep"):
         return []
     logs = log_product(plan.nest)

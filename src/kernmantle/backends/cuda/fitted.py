@@ -22,7 +22,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class GramCosts(Fitted):
-    """Of ``gram_plan.cost``: issue slots of a cell, and cycles.
+    """Constants of ``gram_plan.cost``: issue slots of a cell, and cycles.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class GramCosts(Fitted):
 
 @dataclass(frozen=True)
 class SquaresCosts(Fitted):
-    """Of ``squares_plan.cycles`` and of the same differences computed as written.
+    """Constants of ``squares_plan.cycles`` and of the same differences computed as written.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class SquaresCosts(Fitted):
 
 @dataclass(frozen=True)
 class KernelTimes(Fitted):
-    """Of ``kernel_cost``: seconds of a kernel from the cycles of its plan's model.
+    """Constants of ``kernel_cost``: seconds of a kernel from the cycles of its plan's model.
 
     Parameters
     ----------

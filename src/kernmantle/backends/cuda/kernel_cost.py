@@ -1,4 +1,4 @@
-"""What kernels of contractions should take on a card: their start, memory, and arithmetic by the models of their plans.
+"""Predicted times of contraction kernels on a card: their start, memory, and arithmetic by the models of their plans.
 
 A plan's model counts clocks of a device that issues without a pause; how many of them a second holds was fitted, once
 for each kind of kernel, on an H200: ``fitted.TIMES``.

@@ -25,7 +25,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler gave one kernel: registers a thread and bytes of the rest."""
+    """Resources of one compiled kernel: registers a thread, and bytes of everything else."""
 
     registers: int
     spill_stores: int

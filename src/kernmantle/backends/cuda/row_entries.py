@@ -1,4 +1,4 @@
-"""What is known of the entries of rows that kernels make in a cheaper way: linear ones and powers of 2."""
+"""Entries of rows that kernels make at less cost: linear ones and powers of 2."""
 
 from __future__ import annotations
 

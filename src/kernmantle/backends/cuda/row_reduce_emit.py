@@ -72,7 +72,7 @@ _RESULTS = {
     TANGENTS: ("Result", "Statistic", "RowTangent", "ColumnTangent", "WeightTangent", "Tangent"),
     DUALS: ("RowTangent", "ColumnTangent", "WeightTangent", "Result", "Statistic", "Tangent"),
 }
-"""What the kernels of a softmax call the arrays that they write, and read again for derivatives."""
+"""Names in the kernels of a softmax of the arrays that they write, and read again for derivatives."""
 _APPROXIMATE = {"exp2": "exp2_fast", "sqrt": "root_fast", "rcp": "rcp_fast"}
 
 

@@ -12,7 +12,7 @@ _NARROWEST = 4
 
 @dataclass(frozen=True)
 class SystemPlan:
-    """What a kernel does with matrices of up to ``width`` rows, by LU where ``pivoted``, else by Cholesky.
+    """One kernel for matrices of up to ``width`` rows, by LU where ``pivoted``, else by Cholesky.
 
     It ``factors`` them, or reads factors, of the transposed matrix where ``transposed``; it ``solves``, or not.
     """

@@ -12,7 +12,7 @@ RESERVED_SHARED = 1 << 10
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """What a plan needs to know of a device; ``arch`` is its compute capability as "sm_90"."""
+    """Limits of a device that plans are made by; ``arch`` is its compute capability as "sm_90"."""
 
     arch: str
     sm_count: int

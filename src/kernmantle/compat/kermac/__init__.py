@@ -29,14 +29,14 @@ _MANY, _WIDE = 2048, 128
 
 
 class InnerOperator(Enum):
-    """What is made of two entries."""
+    """The map of two entries."""
 
     DIFF = auto()
     DOT = auto()
 
 
 class PowerType(Enum):
-    """What is made of each term, and of their sum."""
+    """The function of each term, and that of their sum."""
 
     NOOP = auto()
     ABS = auto()
@@ -46,7 +46,7 @@ class PowerType(Enum):
 
 
 class KernelType(Enum):
-    """What is made of the distance."""
+    """The function of the distance."""
 
     NONE = auto()
     LAPLACE = auto()

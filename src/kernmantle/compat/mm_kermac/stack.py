@@ -19,7 +19,7 @@ _F = FUNCTIONS
 
 
 class Instruction(NamedTuple):
-    """What an instruction does: types of its arguments, the first from the top, and of its result."""
+    """Signature of an instruction: types of its arguments, the first from the top, and of its result."""
 
     takes: str
     gives: str

@@ -60,7 +60,7 @@ _BACKENDS = ("auto", "CPU", "GPU", "GPU_1D", "GPU_2D", "GPU_1D_device", "GPU_1D_
 
 @dataclass(frozen=True)
 class Options:
-    """What a call of KeOps may say beside the formula; ``wide`` computes float32 in float64."""
+    """Options of a call of KeOps, beside the formula; ``wide`` computes float32 in float64."""
 
     ranges: Any = None
     out: Any = None

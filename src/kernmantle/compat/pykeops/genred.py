@@ -226,7 +226,7 @@ class Genred:
         self._tapes: LRUCache[Any, tuple[Tape, list[int]]] = LRUCache(64)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What calls have found out stays here."""
+        """Leave out what earlier calls have cached."""
         return self.__dict__ | {"_tapes": None, "_steps": ()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -235,7 +235,7 @@ class Genred:
 
     @property
     def info(self) -> str:
-        """What the last call ran as."""
+        """The row reductions and backends of the last call."""
         return str(Route(list(self._steps)))
 
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -221,11 +221,11 @@ GenericLazyTensor.sumsoftmaxweight_reduction = GenericLazyTensor.sumsoftmaxweigh
 
 
 class LazyTensor(GenericLazyTensor):
-    """Of tensors of torch."""
+    """A symbolic tensor of tensors of torch."""
 
 
 class NumpyLazyTensor(GenericLazyTensor):
-    """Of arrays of numpy."""
+    """A symbolic tensor of arrays of NumPy."""
 
     @staticmethod
     def _wrap(result: Any) -> Any:

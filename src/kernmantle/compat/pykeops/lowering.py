@@ -43,7 +43,7 @@ def _rank(axes: str) -> int:
 
 @dataclass
 class _Lowering:
-    """What a contraction is made of, while it is collected; ``letters`` name the axes i and j.
+    """Operands and expressions of a contraction while they are collected; ``letters`` name the axes i and j.
 
     ``length`` is the extent of k, 0 without one; with ``single`` operations on both axes are sums over a k of one
     position. With ``rank`` the axis c of components is a batch axis in front of as many, not an axis of the equation.

@@ -192,7 +192,7 @@ LEFT_OUT: dict[str, str] = {
         ("Real2Complex", "Imag2Complex", "ComplexExp1j", "ComplexMult", "ComplexAbs", "Conj", "ComplexReal",
          "ComplexImag"), _REAL),
 }  # fmt: skip
-"""What of KeOps is not here, with what to do instead."""
+"""Operations of KeOps that are left out, with what to do instead."""
 
 
 def operation(name: str) -> Callable[..., Expression]:

@@ -48,7 +48,7 @@ class Step:
 
 @dataclass
 class Route:
-    """What a reduction ran as."""
+    """The row reductions that one reduction of a formula ran as."""
 
     steps: list[Any] = field(default_factory=list[Any])
     again: Again | None = None

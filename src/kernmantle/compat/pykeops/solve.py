@@ -28,7 +28,7 @@ _FACTORED = 16_384
 """Most unknowns whose matrix is factored, which is 1 GiB of float32. A factor takes n / 3 times the operations of a
 product, which conjugate gradients take hundreds of where a ridge is small."""
 _RAISED = (0.0, 1.0, 100.0)
-"""What is added to the diagonal until the matrix has a factor, in units of rounding of its trace."""
+"""Numbers added to the diagonal, in this order, until the matrix has a factor; in units of rounding of its trace."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ IDENTITIES = {
     "sum": 0.0, "softmax": math.nan, "logsumexp": -math.inf, "min": math.inf, "max": -math.inf, "smallest": math.inf,
     "largest": -math.inf,
 }  # fmt: skip
-"""What a row has that is in no range, or in one without columns."""
+"""Results of rows that are in no range, or in one without columns."""
 Block = tuple[slice, torch.Tensor]
 
 

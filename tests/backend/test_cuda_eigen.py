@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from kernmantle.backends.cuda.eigen_emit import emit
-from kernmantle.backends.cuda.eigen_plan import BY_LANES, BY_THREAD, MOST, THREADS, EigenPlan, width_for
+from kernmantle.backends.cuda.eigen_plan import BY_LANES, BY_THREAD, MOST, THREADS, EigenPlan, emit, width_for
 from kernmantle.backends.cuda.emit import headers
 
 from ..golden.compiled import compile_source

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.system_emit import emit
-from kernmantle.backends.cuda.system_plan import MOST, THREADS, SystemPlan, width_for
+from kernmantle.backends.cuda.system_plan import MOST, THREADS, SystemPlan, emit, width_for
 
 from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS

@@ -96,7 +96,7 @@ def test_a_changed_file_of_the_gpu_leaves_every_key(copied):
     left = {
         "structured/mode_product/grouped_plan.py",
         "structured/kron/mma_emit.py",
-        "backends/cuda/system_emit.py",
+        "backends/cuda/system_plan.py",
         "backends/cuda/kernels/mma.cuh",
     }
     assert not left & used

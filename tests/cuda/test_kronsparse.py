@@ -13,7 +13,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.kronsparse import kron_sparse_matmul
-from kernmantle.runtime.launcher import collecting
+from kernmantle.runtime.kernel_store import collecting
 from kernmantle.structured.mode_product import execute
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops.info import RunInfo

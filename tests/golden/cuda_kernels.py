@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernmantle.backends.cuda import row_pull_emit
-from kernmantle.backends.cuda.eigen_emit import emit as emit_eigen
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
+from kernmantle.backends.cuda.eigen_plan import emit as emit_eigen
 from kernmantle.backends.cuda.emit import emit
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.softmax_emit import emit_softmax
-from kernmantle.backends.cuda.system_emit import emit as emit_system
 from kernmantle.backends.cuda.system_plan import SystemPlan
+from kernmantle.backends.cuda.system_plan import emit as emit_system
 from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
 from kernmantle.compiler.row_pull import row_pull
 from kernmantle.compiler.row_reduce import PRODUCT, Apply

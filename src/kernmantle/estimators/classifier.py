@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 
 from ..errors import instead_of
 from ..pairwise import Kernel
 from .base import TakesMatrices
-from .data import labels_as_array, rows_and_targets, rows_of, weights_of
+from .data import rows_and_classes, rows_of, weights_of
 from .ridge import check_positive
 from .solve import Solution, solve
 
@@ -142,11 +141,8 @@ class KernelClassifier(Decides, TakesMatrices):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelClassifier:
         """Solve for the coefficients of the rows, one column for each class."""
-        rows, labels, _ = rows_and_targets(self, X, y, numeric=False, multi_output=False)
+        rows, self.classes_, codes, _ = rows_and_classes(self, X, y)
         alpha = check_positive(self.alpha, "alpha")
-        values = labels_as_array(labels)
-        check_classification_targets(values)
-        self.classes_, codes = np.unique(values, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs at least two classes, y has one class")
         weights = weights_of(sample_weight, rows)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 Back = Callable[[torch.Tensor], Any]
@@ -77,6 +78,15 @@ def rows_and_targets(
     array, target = checked
     own = placed(estimator, target.astype(array.dtype)) if numeric else np.array(target)
     return placed(estimator, array, copy=True), own, _numpy
+
+
+def rows_and_classes(estimator: Any, X: Any, y: Any) -> tuple[torch.Tensor, np.ndarray, np.ndarray, Back]:
+    """Copies of the rows, as a tensor, the sorted classes and the index of each row's; how results go back."""
+    rows, labels, back = rows_and_targets(estimator, X, y, numeric=False, multi_output=False)
+    values = labels_as_array(labels)
+    check_classification_targets(values)
+    classes, codes = np.unique(values, return_inverse=True)
+    return rows, classes, codes, back
 
 
 def weights_of(sample_weight: Any, rows: torch.Tensor, *, negative: bool = False) -> torch.Tensor | None:

@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
 
 from ..pairwise import Kernel
 from ..pairwise.own_metric import Metric
 from .classifier import named
-from .data import Back, labels_as_array, rows_and_targets
+from .data import Back, rows_and_classes, rows_and_targets
 from .measure import Measure
 from .neighbor_queries import NearestQueries
 
 WEIGHTS = ("uniform", "distance")
 Weights = str | Callable[[Any], Any] | None
+
+
+def check_weights(weights: Weights) -> None:
+    """Raise ValueError for weights of neighbours that are neither known by name nor a function."""
+    if weights is not None and not callable(weights) and weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r} is none of {', '.join(WEIGHTS)}, a function or None")
 
 
 class _Neighbors(NearestQueries):
@@ -41,8 +46,7 @@ class _Neighbors(NearestQueries):
         self.n_jobs = n_jobs
 
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
-        if self.weights is not None and not callable(self.weights) and self.weights not in WEIGHTS:
-            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}, a function or None")
+        check_weights(self.weights)
         if isinstance(self.n_neighbors, bool) or not isinstance(self.n_neighbors, (int, np.integer)):
             raise ValueError(f"n_neighbors must be an integer, got {self.n_neighbors!r}")
         if self.similarity is not None:
@@ -127,10 +131,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
 
     def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
         """Keep the rows and their labels."""
-        rows, labels, back = rows_and_targets(self, X, y, numeric=False, multi_output=False)
-        values = labels_as_array(labels)
-        check_classification_targets(values)
-        self.classes_, self._codes = np.unique(values, return_inverse=True)
+        rows, self.classes_, self._codes, back = rows_and_classes(self, X, y)
         self._fit_rows(rows, back)
         return self
 

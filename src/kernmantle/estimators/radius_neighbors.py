@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..ir.functions import FUNCTIONS
 from ..pairwise.distance import Entry
 from ..pairwise.own_metric import Metric
 from .classifier import named
-from .data import Back, labels_as_array, rows_and_targets
+from .data import Back, rows_and_classes, rows_and_targets
 from .measure import Measure, check_real
 from .neighbor_queries import WITHIN, RadiusQueries, terms_within
-from .neighbors import WEIGHTS, Weights
+from .neighbors import Weights, check_weights
 
 _where = FUNCTIONS["where"]
 _EQUAL = Entry(
@@ -48,8 +47,7 @@ class _WithinRadius(RadiusQueries):
     metric_params: Mapping[str, Any] | None
 
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
-        if self.weights is not None and not callable(self.weights) and self.weights not in WEIGHTS:
-            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}, a function or None")
+        check_weights(self.weights)
         check_real(self.radius, "radius", 0, finite=False)
         self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params))
 
@@ -130,10 +128,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
 
     def fit(self, X: Any, y: Any) -> RadiusNeighborsClassifier:
         """Keep the rows and their labels."""
-        rows, labels, back = rows_and_targets(self, X, y, numeric=False, multi_output=False)
-        values = labels_as_array(labels)
-        check_classification_targets(values)
-        self.classes_, codes = np.unique(values, return_inverse=True)
+        rows, self.classes_, codes, back = rows_and_classes(self, X, y)
         self.outlier_label_ = self._label_of_outliers(codes)
         self._fit_rows(rows, back)
         self._votes = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).to(rows)

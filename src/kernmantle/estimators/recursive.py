@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
 from tqdm import tqdm
 
 from ..pairwise import Kernel
 from .base import KernelEstimator
 from .classifier import Decides, sharpness_of, signs_of
-from .data import labels_as_array, rows_and_targets, rows_of
+from .data import labels_as_array, rows_and_classes, rows_and_targets, rows_of
 from .ridge import check_positive
 from .solve import solve
 from .state import Stored
@@ -215,7 +214,7 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
         columns = targets if targets.dim() == 2 else targets[:, None]
         validation_set = None
         if validation is not None:
-            own, _ = rows_of_pair(self, validation[0], rows)
+            own = _validation_rows(validation[0], rows)
             validation_set = own, torch.as_tensor(labels_as_array(validation[1])).to(rows).reshape(-1, columns.shape[1])
         self.best_iteration_ = 0
         self._keep(self._fitted(rows, columns, _squared, validation_set))
@@ -279,16 +278,13 @@ class RecursiveFeatureMachineClassifier(Decides, _Recursive):
         RecursiveFeatureMachineClassifier
             Itself.
         """
-        rows, labels, _ = rows_and_targets(self, X, y, numeric=False, multi_output=False)
-        values = labels_as_array(labels)
-        check_classification_targets(values)
-        self.classes_, codes = np.unique(values, return_inverse=True)
+        rows, self.classes_, codes, _ = rows_and_classes(self, X, y)
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs at least two classes, y has one class")
         targets = signs_of(codes, len(self.classes_), rows)
         validation_set = None
         if validation is not None:
-            own, _ = rows_of_pair(self, validation[0], rows)
+            own = _validation_rows(validation[0], rows)
             classes = labels_as_array(validation[1])
             unknown = np.setdiff1d(classes, self.classes_)
             if len(unknown):
@@ -305,12 +301,9 @@ class RecursiveFeatureMachineClassifier(Decides, _Recursive):
         return self._predicted(X)
 
 
-def rows_of_pair(estimator: Any, X: Any, like: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Validation rows beside the rows of a fit that is under way."""
-    if isinstance(X, torch.Tensor):
-        rows = X.to(like)
-    else:
-        rows = torch.as_tensor(np.asarray(X)).to(like)
+def _validation_rows(X: Any, like: torch.Tensor) -> torch.Tensor:
+    """Return validation rows as a tensor like the rows of a fit."""
+    rows = X.to(like) if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X)).to(like)
     if rows.dim() != 2 or rows.shape[1] != like.shape[1]:
         raise ValueError(f"validation rows have shape {tuple(rows.shape)}, the others have {like.shape[1]} features")
-    return rows, estimator
+    return rows

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .kernel_store import Job, collected, collecting, fetch, fetch_all
-
-__all__ = ["Job", "Launcher", "collected", "collecting", "fetch", "fetch_all", "nothing"]
-
 
 @dataclass(frozen=True)
 class Launcher:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..backends.cuda.eigen_emit import ENTRY, emit
-from ..backends.cuda.eigen_plan import MOST, EigenPlan, width_for
+from ..backends.cuda.eigen_plan import ENTRY, MOST, EigenPlan, emit, width_for
 from ..backends.cuda.launch import Kernel
 from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start

@@ -9,8 +9,7 @@ import torch
 
 from ..backends.cuda.device import core
 from ..backends.cuda.launch import Kernel
-from ..backends.cuda.system_emit import ENTRY, emit
-from ..backends.cuda.system_plan import MOST, THREADS, SystemPlan, width_for
+from ..backends.cuda.system_plan import ENTRY, MOST, THREADS, SystemPlan, emit, width_for
 from ..errors import BackendError
 from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start

@@ -1,4 +1,4 @@
-"""How the GPU finds the eigenvalues of batches of small matrices: a thread, some lanes or a block a matrix."""
+"""How the GPU finds eigenvalues of batches of small matrices, and the text: by threads, by lanes or by blocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .arch import arch
 
+ENTRY = "km_eigen"
+_TYPES = {"f32": "float", "f64": "double"}
+_STRIDES = [f"{name}_{axis}" for name in ("a", "v") for axis in ("item", "row", "column")]
 BY_LANES = 32
 """Order up to which a lane has a column, so that a warp has one matrix."""
 MOST = 64
@@ -67,3 +70,25 @@ def width_for(order: int) -> int:
     while width < order:
         width = 2 * width if width < BY_LANES else width + 8
     return width
+
+
+def emit(plan: EigenPlan) -> str:
+    """CUDA C++ of a plan; parameters are pointers, sizes, and the strides of items, rows and columns of a and v."""
+    numbers = ", ".join(f"long long {name}" for name in ("count", "order", *_STRIDES))
+    strides = ", ".join(f"{{{', '.join(_STRIDES[i : i + 3])}}}" for i in (0, 3))
+    by_block = plan.width > BY_LANES
+    header = "eigen_block.cuh" if by_block else "eigen.cuh"
+    choices = f"{_TYPES[plan.compute]}, {plan.width}" + f", {THREADS}" * (not by_block)
+    name = "eigenpairs" + "_by_block" * by_block
+    return "\n".join(
+        [
+            f"// {plan}",
+            f'#include "{header}"',
+            f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.resident})',
+            f"{ENTRY}(const void* a, void* w, void* v, int* info, {numbers}) {{",
+            f"    const km::EigenArguments g = {{a, w, v, info, count, order, {strides}}};",
+            f"    km::{name}<{choices}>(g, {str(plan.vectors).lower()});",
+            "}",
+            "",
+        ]
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...backends.cuda.launch import relaxed_capture
-from ...runtime.launcher import collecting
+from ...runtime.kernel_store import collecting
 
 
 class PackedWeights:

@@ -1,7 +1,7 @@
 """Print what the library consists of: lines of each room and what they are, imports, sizes, functions that calls enter.
 
 ``python scripts/count_rooms.py`` counts the checkout that it lies in; ``--calls`` also counts the functions that calls
-enter, which takes a minute. These are the tables of decisions 0024 and 0050.
+enter, which takes a minute. These are the tables of decisions 0024, 0050 and 0066.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "kernmantle"
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 FLOORS = ("backends", "structured")  # folders of rooms
 ROW = "| {} | {} | {} | {} | {} |"
 
@@ -59,21 +60,34 @@ def kinds() -> Iterator[str]:
         own = Counter(kind for _, kind in kinds_of(path.read_text(encoding="utf-8")))
         for name in (room(path), "all"):
             found[name] += own
-    names = ("code", "docstring", "blank", "import", "comment")
+    names = ("code", "signature", "table", "error", "docstring", "blank", "import", "comment")
     yield f"| room | {' | '.join(names)} |\n|---|{'---|' * len(names)}"
     for name in [*sorted(set(found) - {"all"}), "all"]:
         yield f"| `{name}` | {' | '.join(str(found[name][kind]) for kind in names)} |"
 
 
+def spanned(node: ast.stmt) -> range:
+    """Return the numbers of the lines of a statement."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
 def kinds_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield every line's number and kind."""
+    """Yield every line's number and kind; tables are constants of modules and fields of classes."""
     marked: dict[int, str] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            marked |= dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), "import")
-        elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            first = node.body[0]
-            marked |= dict.fromkeys(range(first.lineno, (first.end_lineno or first.lineno) + 1), "docstring")
+            marked |= dict.fromkeys(spanned(node), "import")
+        elif isinstance(node, ast.Raise):
+            marked |= dict.fromkeys(spanned(node), "error")
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            marked |= dict.fromkeys(range(first, node.body[0].lineno), "signature")
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            for each in node.body:
+                if isinstance(each, (ast.Assign, ast.AnnAssign)):
+                    marked |= dict.fromkeys(spanned(each), "table")
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            marked |= dict.fromkeys(spanned(node.body[0]), "docstring")
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         yield number, marked.get(number) or ("blank" if not bare else "comment" if bare.startswith("#") else "code")

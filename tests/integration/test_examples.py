@@ -15,9 +15,9 @@ import scipy.special
 import torch
 from scipy.spatial import distance
 
-from kernmantle.ir.pages import operations, reductions
 from kernmantle.testing import assert_close
 
+from ..pages import operations, reductions
 from ..source import PACKAGE, ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -187,7 +187,7 @@ def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
 def test_pages_name_what_is_in_the_tables():
     pages = {path.stem: path.read_text(encoding="utf-8") for path in PAGES}
     for page, table in (("reductions", reductions()), ("maps", operations())):
-        assert table in pages[page], f"the table of docs/{page}.md is what `python -m kernmantle.ir.pages` prints"
+        assert table in pages[page], f"the table of docs/{page}.md is what `python -m tests.pages` prints"
     linked = set(re.findall(r"\]\((\w+)\.md\)", pages["index"]))
     assert linked == set(pages) - {"index"}
     contents = set(re.findall(r"^(\w+)$", pages["index"].partition("{toctree}")[2], re.MULTILINE))

@@ -42,7 +42,7 @@ RECIPES = {
                 '    Metric("madeup", "Σ w |x − y|", forms.SQUARES, scipy="cityblock"),\n',
             ),
         ),
-        "madeup", ("tests/unit/test_distances.py",), "import kernmantle.pairwise.metric_page as d; print(d.page())",
+        "madeup", ("tests/unit/test_distances.py",), "import tests.pages as d; print(d.distances())",
         "madeup",
     ),
     "a reduction": Recipe(
@@ -62,7 +62,7 @@ RECIPES = {
         ),
         "longest",
         ("tests/unit/test_semirings.py", "tests/unit/test_reduction_rows.py", "tests/unit/test_reference.py"),
-        "import kernmantle.ir.pages as d; print(d.reductions())", "reduce longest",
+        "import tests.pages as d; print(d.reductions())", "reduce longest",
     ),
     "an operation": Recipe(
         (
@@ -86,7 +86,7 @@ RECIPES = {
             "tests/unit/test_expr.py", "tests/unit/test_trace.py", "tests/unit/test_differentiate.py",
             "tests/backend/test_llvm_functions.py",
         ),
-        "import kernmantle.ir.pages as d; print(d.operations())", "operation rint",
+        "import tests.pages as d; print(d.operations())", "operation rint",
     ),
     "an operation of no library": Recipe(
         (
@@ -120,7 +120,7 @@ RECIPES = {
             "tests/unit/test_expr.py", "tests/unit/test_trace.py", "tests/backend/test_llvm_functions.py",
             "tests/unit/test_differentiate.py",
         ),
-        "import kernmantle.ir.pages as d; print(d.operations())", "operation decay",
+        "import tests.pages as d; print(d.operations())", "operation decay",
     ),
     "a kernel": Recipe(
         (
@@ -137,7 +137,7 @@ RECIPES = {
             _expected("tests/kernel_oracles.py", '    "Laplace": ({},', '    "Madeup": ({},),\n'),
         ),
         "Madeup", ("tests/unit/test_kernels.py", "tests/integration/test_kernels.py"),
-        "import kernmantle.pairwise.kernel_page as d; print(d.markdown())", "kernel Madeup",
+        "import tests.pages as d; print(d.kernels())", "kernel Madeup",
     ),
 }  # fmt: skip
 

@@ -10,10 +10,11 @@ from scipy.spatial import distance
 
 import kernmantle as km
 from benchmarks import metrics
-from kernmantle.pairwise import METRICS, Form, Metric, metric_page
+from kernmantle.pairwise import METRICS, Form, Metric
 from kernmantle.pairwise.metrics import ALIASES
 from kernmantle.testing import assert_close
 
+from .. import pages
 from . import distances
 
 PAGE = Path(__file__).parents[2] / "docs" / "distances.md"
@@ -41,8 +42,8 @@ def test_symmetric_metrics_are_proven_so(name):
 
 
 def test_page_is_that_of_the_table():
-    command = "python -m kernmantle.pairwise.metric_page > docs/distances.md"
-    assert PAGE.read_text(encoding="utf-8") == metric_page.page(), f"the page is written by {command}"
+    command = "python -m tests.pages distances > docs/distances.md"
+    assert PAGE.read_text(encoding="utf-8") == pages.distances(), f"the page is written by {command}"
 
 
 def test_a_new_row_is_all_there_is_to_a_metric(monkeypatch):
@@ -51,8 +52,8 @@ def test_a_new_row_is_all_there_is_to_a_metric(monkeypatch):
     )
     monkeypatch.setitem(METRICS, lorentzian.name, lorentzian)
     monkeypatch.setitem(distances.ORACLES, "lorentzian", lambda x, y, w: (w * np.log1p(abs(x - y))).sum(-1))
-    assert "`lorentzian`" in metric_page.table()
-    assert any("lorentzian" in line and "yes | yes | yes" in line for line in metric_page.page().splitlines())
+    assert "`lorentzian`" in pages.metrics()
+    assert any("lorentzian" in line and "yes | yes | yes" in line for line in pages.distances().splitlines())
     assert "lorentzian" in [case.name for case in metrics.cases()]
     x, y = distances.pair(lorentzian)
     for options in distances.varied(lorentzian):

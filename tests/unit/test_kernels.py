@@ -16,11 +16,11 @@ from kernmantle.ir.simplify import POWER_CLASSES
 from kernmantle.pairwise import CONSTRUCTORS, KERNELS
 from kernmantle.pairwise.gradient import plan, ranges
 from kernmantle.pairwise.kernel_form import diagonal, gram, is_symmetric, swapped
-from kernmantle.pairwise.kernel_page import markdown
 from kernmantle.pairwise.kernel_row import RANGES
 from kernmantle.torch_ops import blocks
 
 from ..kernel_oracles import ORACLES, SETTINGS
+from ..pages import kernels as table
 
 NAMES = sorted(KERNELS)
 
@@ -64,7 +64,7 @@ def test_a_constructor_says_what_it_takes(name):
 
 def test_the_documentation_has_the_table():
     text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
-    assert markdown() in text, "the table of docs/kernels.md is what `python -m kernmantle.pairwise.kernel_page` prints"
+    assert table() in text, "the table of docs/kernels.md is what `python -m tests.pages kernels` prints"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,11 +1,19 @@
-"""``docs/distances.md``, written from the table: ``python -m kernmantle.pairwise.metric_page > docs/distances.md``."""
+"""The tables of the documentation that are written from those of the library, which tests compare.
+
+``python -m tests.pages NAME`` prints ``operations`` (``docs/maps.md``), ``reductions`` (``docs/reductions.md``),
+``kernels`` (``docs/kernels.md``) or ``distances``, all of ``docs/distances.md``.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from .metric import Metric
-from .metrics import METRICS
+from kernmantle.ir.ops import OPS, Op
+from kernmantle.ir.reductions import REDUCTIONS, Reduction
+from kernmantle.pairwise.kernel_row import Row
+from kernmantle.pairwise.kernels import KERNELS
+from kernmantle.pairwise.metric import Metric
+from kernmantle.pairwise.metrics import METRICS
 
 _HEAD = """# Distances
 
@@ -66,27 +74,66 @@ there; in all other cases it raises an error.
 """
 
 
+def _operation(row: Op) -> str:
+    names = dict.fromkeys((row.name, *row.torch, *([row.numpy] if row.numpy else [])))
+    spelt = ", ".join(f"`{name}`" for name in names)
+    sign = f"`{row.infix}`".replace("|", "\\|") if row.infix else ""
+    return f"| {spelt} | {sign} | {'yes' if row.integer else ''} | {'yes' if row.slopes else ''} | {row.singular} |"
+
+
+def operations() -> str:
+    """Return one line an operation."""
+    head = ["| names | sign | integers | gradient | where the slope is not finite |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *map(_operation, OPS.values())])
+
+
+def _reduction(row: Reduction) -> str:
+    return f"| `{row.name}` | {row.meaning} | `{row.identity}` | {'yes' if row.differentiable else ''} |"
+
+
+def reductions() -> str:
+    """Return one line a reduction."""
+    head = ["| name | result | over nothing | gradient |", "|---|---|---|---|"]
+    return "\n".join([*head, *map(_reduction, REDUCTIONS.values())])
+
+
+def _arguments(row: Row) -> str:
+    defaults = [(h.name, "columns" if isinstance(h.default, str) else f"{h.default:g}", h.meaning) for h in row.hyper]
+    defaults += [(option.name, f"{option.default:g}", option.allowed) for option in row.options]
+    return ", ".join(f"`{name}={default}` {meaning}" for name, default, meaning in defaults)
+
+
+def kernels() -> str:
+    """Return one line a kernel."""
+    lines = ["| kernel | k(x, y) | arguments | k(x, x) | type | notes |", "|---|---|---|---|---|---|"]
+    for row in KERNELS.values():
+        formula, kind = row.formula.replace("|", "\\|"), "stationary" if row.stationary else ""
+        lines.append(f"| `{row.name}` | {formula} | {_arguments(row)} | `{row.diagonal}` | {kind} | {row.summary} |")
+    return "\n".join(lines)
+
+
 def _yes(flag: bool) -> str:
     return "yes" if flag else ""
 
 
-def _line(row: Metric) -> str:
+def _metric(row: Metric) -> str:
     options = ", ".join(f"`{name}`" for name in row.options)
     flags = [_yes(flag) for flag in (row.symmetric, row.zero_diagonal, row.differentiable)]
     cells = [f"`{row.name}`", row.formula.replace("|", "\\|"), options, *flags, row.note, ", ".join(row.aliases)]
     return "| " + " | ".join(cells) + " |"
 
 
-def table() -> str:
-    """Return one line per metric."""
+def metrics() -> str:
+    """Return one line a metric."""
     head = "| metric | definition | options | symmetric | zero | gradients | notes | also called |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *map(_line, METRICS.values())]) + "\n"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *map(_metric, METRICS.values())]) + "\n"
 
 
-def page() -> str:
-    """Return the whole page."""
-    return _HEAD + table() + _TAIL
+def distances() -> str:
+    """Return the whole page of distances."""
+    return _HEAD + metrics() + _TAIL
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    pages = {page.__name__: page for page in (operations, reductions, kernels, distances)}
+    sys.stdout.write(pages[sys.argv[1]]().rstrip() + "\n")

@@ -116,7 +116,8 @@ def estimate(call: Callable[..., Any], *args: Any, card: str | None = None, **kw
     DeviceError
         For a card without measured rates, or without one where no GPU is.
     ParameterError
-        For a call that reads values, records gradients, or runs an operation that has no model.
+        For an object that is no function, and a call that reads values, records gradients, or runs an operation that
+        has no model.
 
     Notes
     -----
@@ -137,6 +138,11 @@ def estimate(call: Callable[..., Any], *args: Any, card: str | None = None, **kw
     >>> km.estimate(lambda: km.Gaussian(32.0).matmul(x, y, y[:, :1]), card="h100").bound
     'arithmetic'
     """
+    if not callable(call):
+        raise ParameterError(
+            f"call must be a function, as km.estimate(km.cdist, x, y) or km.estimate(lambda: km.cdist(x, y)), not "
+            f"{type(call).__name__}, its result"
+        )
     chosen = _card(card)
     if isinstance(call, torch.nn.Module):
         module, call = call, _functional(call)

@@ -165,6 +165,11 @@ def test_what_cannot_be_predicted_is_refused(call, message):
         km.estimate(call, empty(5, 5), card="h100")
 
 
+def test_a_result_is_no_call():
+    with pytest.raises(ParameterError, match=r"call must be a function, as .*, not Tensor, its result"):
+        km.estimate(torch.ones(3), card="h100")
+
+
 def test_captured_arrays_with_memory_are_refused():
     real = torch.ones(5, 5)
     with pytest.raises(ParameterError, match="pass it as an argument"):

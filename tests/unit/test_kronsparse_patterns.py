@@ -122,6 +122,11 @@ def test_what_cannot_be_fused():
         fuse_weights(torch.ones(2, 2, 2), torch.ones(2, 2, 2))
 
 
+def test_a_name_is_no_chain():
+    with pytest.raises(errors.ParameterError, match=r"not 'monarch': km\.kronsparse\.monarch\("):
+        km.KSLinear(8, 8, "monarch")
+
+
 @pytest.mark.parametrize("alone", [(6, 8, 8, 1), KSPattern(6, 8, 8, 1)])
 @pytest.mark.parametrize(
     "use",

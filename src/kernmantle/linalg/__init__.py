@@ -24,6 +24,7 @@ _INSTEAD = {
     "det": "logdet_spd and logdet are logarithms of determinants",
     "slogdet": "logdet_spd and logdet are logarithms of determinants",
     "eigvalsh": "eigh has eigenvalues, also only some of them",
+    "svdvals": "svd has the largest singular values, and torch.linalg.svdvals all",
     "qr": "torch.linalg.qr is what there is",
     "norm": "torch.linalg.norm is what there is",
 }

@@ -217,7 +217,7 @@ def positive(name: str, value: Any) -> int:
 
 def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
     """Return the patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
-    if not isinstance(patterns, Iterable):
+    if isinstance(patterns, str) or not isinstance(patterns, Iterable):
         raise ParameterError(
             f"patterns must be a sequence of patterns (a, b, c, d), not {patterns!r}: "
             "km.kronsparse.monarch((out_features, in_features), p, q) makes a usual one"

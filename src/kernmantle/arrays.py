@@ -88,7 +88,7 @@ def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
 
 
 def check_same_device(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> torch.device:
-    """Their one device; DeviceError naming the first two that differ."""
+    """Return their one device; DeviceError naming the first two that differ."""
     device = tensors[0].device
     for tensor, name in zip(tensors, names, strict=True):
         if tensor.device != device:
@@ -97,7 +97,7 @@ def check_same_device(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> 
 
 
 def check_same_dtype(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> torch.dtype:
-    """Their one dtype; DtypeError naming the first two that differ."""
+    """Return their one dtype; DtypeError naming the first two that differ."""
     dtype = tensors[0].dtype
     for tensor, name in zip(tensors, names, strict=True):
         if tensor.dtype != dtype:

@@ -264,7 +264,7 @@ class _Recorder(TorchDispatchMode):
         return sum(size for _, size in self._live.values())
 
     def estimate(self, result: Any) -> Estimate:
-        """Everything that was recorded; ``result`` is what the call returned."""
+        """Return everything that was recorded; ``result`` is what the call returned."""
         of_result = {StorageWeakRef(tensor.untyped_storage()).cdata for tensor in _tensors(result)}
         own = sum(size for key, (_, size) in self._live.items() if key in of_result)
         parts = {

@@ -79,7 +79,7 @@ CHECKS = (
 
 
 def inputs(device: str) -> Inputs:
-    """Small random arrays."""
+    """Return small random arrays."""
     source = torch.Generator().manual_seed(0)
     sizes = {"x": (M, K), "y": (N, K), "v": (N, 2), "f": (6, 6), "w": (2, 12, 12, 1), "a": (K, K)}
     return {name: torch.randn(size, generator=source).to(device) for name, size in sizes.items()}

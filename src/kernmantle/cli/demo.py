@@ -94,7 +94,7 @@ def _hardware(device: str) -> str:
 
 
 def score(distance: learning.Distance, digits: learning.Digits, diabetes: learning.Diabetes) -> dict[str, float]:
-    """Everything that is learned under one distance."""
+    """Return everything that is learned under one distance."""
     whole, broken = learning.read_digits(distance, digits)
     return {
         "kernel regression, clean": whole,

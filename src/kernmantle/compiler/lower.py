@@ -39,14 +39,14 @@ class Lowering:
 
 
 def result_kind(node: Node, program: Program) -> str:
-    """Kind of an output: "value", "bool" or "index"."""
+    """Return the kind of an output: "value", "bool" or "index"."""
     if node.op == "var" and node.name.startswith("s"):
         return program.reductions[int(node.name[1:])].result
     return "bool" if (node.op != "var" and node.op != "const" and OPS[node.op].boolean) else "value"
 
 
 def _assign(program: Program, sizes: Mapping[str, int]) -> tuple[dict[str, str], str, str]:
-    """Roles of the tiled and looped axes, the batch axes, and the reduced axes kept in partial outputs."""
+    """Return roles of the tiled and looped axes, the batch axes, and the reduced axes kept in partial outputs."""
     out, reduced = program.out, list(program.reduced)
     partial = ""
     while len(reduced) > 2 or (not out and not partial and len(reduced) == 2):
@@ -81,7 +81,7 @@ def lower(
     parallel: int = 1,
     pulled: Pullback | None = None,
 ) -> Lowering:
-    """Nest of a program; ``dtypes`` are the storage types of its array operands (the twin x1 included).
+    """Return the nest of a program; ``dtypes`` are the storage types of its array operands (the twin x1 included).
 
     ``pulled`` is the program as a pullback, to be run as one.
     """

@@ -89,7 +89,7 @@ def unmasked_factors(node: Node, masks: list[Node], numbers: Sequence[str]) -> l
 
 
 def root_or_power(node: Node) -> tuple[Node, Node] | None:
-    """Base and exponent of a power or square root of |a - b|."""
+    """Return the base and exponent of a power or square root of |a - b|."""
     if node.op not in ("pow", "sqrt") or not is_abs_difference(node.args[0]):
         return None
     return node.args[0], node.args[1] if node.op == "pow" else const(0.5)

@@ -166,7 +166,7 @@ def to_base_two(node: Node, args: tuple[Node, ...]) -> Node:
 def lower_rows(
     apply: Apply, dtypes: Sequence[str], v: str, out_dtypes: Sequence[str], compute: str, binary: bool = False
 ) -> RowLowering:
-    """Nest of an apply; ``dtypes`` are the storage types of the array operands, ``v`` that of v.
+    """Return the nest of an apply; ``dtypes`` are the storage types of the array operands, ``v`` that of v.
 
     With ``binary`` exponentials of entries are taken to the base 2, their factors folded into one, and by any means as
     accurate as float32.

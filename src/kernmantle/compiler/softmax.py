@@ -39,7 +39,7 @@ class Weighting:
 
     @staticmethod
     def parse(text: str) -> Weighting:
-        """Weighting of a canonical text."""
+        """Return the weighting of a canonical text."""
         return _parse(text)
 
 

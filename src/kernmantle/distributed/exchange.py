@@ -36,7 +36,7 @@ def answering(what: str) -> Iterator[None]:
 
 
 def _waits(device: torch.device) -> bool:
-    """Whether the host waits for messages to this device, as ``wait_on_host`` asks; a stream does otherwise."""
+    """Return whether the host waits for messages to this device, as ``wait_on_host`` asks; a stream does otherwise."""
     return device.type == "cuda" and current().wait_on_host
 
 
@@ -69,7 +69,7 @@ def _exchange(send: Callable[..., Any], device: torch.device, group: Any) -> Non
 
 
 def gathered(numbers: Sequence[int], device: torch.device, group: Any) -> list[tuple[int, ...]]:
-    """Some numbers of every process, as many on each."""
+    """Return some numbers of every process, as many on each."""
     with answering("comparing shapes"):
         own = torch.tensor(numbers, dtype=torch.int64, device=device)
         found = own.new_empty(dist.get_world_size(group), len(numbers))

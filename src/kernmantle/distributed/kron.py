@@ -419,6 +419,6 @@ def kron_gather(local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh) -
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, factors: Sequence[Any]) -> torch.Tensor:
-    """Nothing, where the factors are."""
+    """Return an empty tensor where the factors are."""
     device = next((factor.device for factor in factors if isinstance(factor, torch.Tensor)), None)
     return torch.empty(shape, dtype=dtype, device=device)

@@ -43,7 +43,7 @@ def give_up(why: str, end: bool) -> None:
 
 
 def timeout_of(group: Any, device: torch.device) -> float:
-    """Seconds that processes of a group on this device wait for each other."""
+    """Return seconds that processes of a group on this device wait for each other."""
     own: Any = group or dist.group.WORLD
     options = getattr(own._get_backend(device), "options", None)
     return getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout).total_seconds()
@@ -79,7 +79,7 @@ class Watch:
             raise WorkerError(_message(self._what, self._lost, self._seconds)) from error
 
     def _count(self, rank: int, more: int) -> int:
-        """Signs of a process; -1 where the store is gone with the process that keeps it."""
+        """Return signs of a process; -1 where the store is gone with the process that keeps it."""
         try:
             return self._store.add(f"kernmantle/alive/{rank}", more)
         except (RuntimeError, dist.DistError):

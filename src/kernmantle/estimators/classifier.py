@@ -27,7 +27,7 @@ def signs_of(codes: np.ndarray, count: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def probabilities(decisions: torch.Tensor, sharpness: float) -> torch.Tensor:
-    """Softmax of decisions times a sharpness; of one column c that of (-c, c)."""
+    """Return the softmax of decisions times a sharpness; of one column c that of (-c, c)."""
     both = torch.cat([-decisions, decisions], 1) if decisions.shape[1] == 1 else decisions
     return torch.softmax(sharpness * both, 1)
 
@@ -62,7 +62,7 @@ class Decides(ClassifierMixin):
         return back(decisions[:, 0] if decisions.shape[1] == 1 else decisions)
 
     def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes, (m, classes)."""
+        """Return probabilities of the classes, (m, classes)."""
         decisions, back = self._decisions(X)
         return back(probabilities(decisions, self.sharpness_))
 

@@ -81,7 +81,7 @@ def rows_and_targets(
 
 
 def rows_and_classes(estimator: Any, X: Any, y: Any) -> tuple[torch.Tensor, np.ndarray, np.ndarray, Back]:
-    """Copies of the rows, as a tensor, the sorted classes and the index of each row's; how results go back."""
+    """Return copies of the rows, as a tensor, the sorted classes and the index of each row's; how results go back."""
     rows, labels, back = rows_and_targets(estimator, X, y, numeric=False, multi_output=False)
     values = labels_as_array(labels)
     check_classification_targets(values)

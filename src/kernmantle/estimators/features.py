@@ -214,7 +214,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         return self
 
     def transform(self, X: Any) -> Any:
-        """Components of rows, (m, n_components)."""
+        """Return components of rows, (m, n_components)."""
         rows, back = rows_of(self, X)
         scaled = self._vectors * torch.where(self._values > 0, self._values, torch.inf).rsqrt()
         scaled = scaled.to(rows)

@@ -48,7 +48,7 @@ SOLVERS = ("auto", "cholesky", "cg", "sketch_and_project")
 
 
 def _subset(rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random rows for the search of hyperparameters."""
+    """Return random rows for the search of hyperparameters."""
     source = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(rows), generator=source)[:SUBSET].to(rows.device)
     return rows[chosen], targets[chosen]

@@ -307,7 +307,7 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         return self.fit(X).labels_
 
     def dbscan_clustering(self, cut_distance: float, min_cluster_size: int = 5) -> Any:
-        """Labels of DBSCAN with ``eps=cut_distance`` without its border rows, (m,), from the tree that is there.
+        """Return labels of DBSCAN with ``eps=cut_distance`` without its border rows, (m,), from the tree that is there.
 
         Clusters of fewer rows than ``min_cluster_size`` are noise.
         """

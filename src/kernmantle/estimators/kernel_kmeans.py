@@ -36,7 +36,7 @@ class _Space(Stored):
         return self.rows.new_zeros(len(labels), count).scatter_(1, labels[:, None], self.weights[:, None])
 
     def sums(self, labels: torch.Tensor, count: int) -> torch.Tensor:
-        """Inner products of every row with the weighted sum of each cluster."""
+        """Return the inner products of every row with the weighted sum of each cluster."""
         return self.kernel.matmul(self.rows, None, self.membership(labels, count))
 
     def moved(self, sums: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,7 @@ class _Run(Stored):
 
 
 def _filled(labels: torch.Tensor, gaps: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
-    """Labels of which every one occurs: rows that are farthest from their means go to clusters without rows."""
+    """Return labels of which every one occurs: rows that are farthest from their means go to clusters without rows."""
     counts = torch.bincount(labels[weights > 0], minlength=count)
     empty = (counts == 0).nonzero()[:, 0]
     gaps = torch.where(weights > 0, gaps, 0)
@@ -264,7 +264,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return back((self.kernel_.diagonal(rows)[:, None] + self._gaps(rows)).clamp(min=0).sqrt())
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ARG002
-        """Minus the sum of weighted squared distances from the nearest means."""
+        """Return minus the sum of weighted squared distances from the nearest means."""
         rows, _ = rows_of(self, X)
         weights = weights_of(sample_weight, rows)
         gaps = (self.kernel_.diagonal(rows) + self._gaps(rows).amin(1)).clamp(min=0)

@@ -205,7 +205,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         self, rows: torch.Tensor, weights: torch.Tensor | None, random: np.random.RandomState,
         back: Callable[[torch.Tensor], Any],
     ) -> torch.Tensor:  # fmt: skip
-        """Centres that a run begins with."""
+        """Return centres that a run begins with."""
         if isinstance(self.init, str):
             shares = rows.new_ones(rows.shape[0]) if weights is None else weights
             if self.init == "random":

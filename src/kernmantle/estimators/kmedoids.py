@@ -179,7 +179,7 @@ def swap(distances: Dissimilarity, medoids: torch.Tensor, max_iter: int, bar: An
 def _two(
     distances: Dissimilarity, medoids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Medoids, and of every row the distance to the nearest, which that is, and the distance to the second."""
+    """Return medoids, and of every row the distance to the nearest, which that is, and the distance to the second."""
     values, positions = distances.nearest(medoids, 2)
     return medoids, values[:, 0].contiguous(), positions[:, 0].contiguous(), values[:, 1].contiguous()
 
@@ -322,7 +322,7 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return self
 
     def _first(self, distances: Dissimilarity, random: np.random.RandomState) -> torch.Tensor:
-        """Medoids to begin with."""
+        """Return medoids to begin with."""
         rows, count = distances.rows, self.n_clusters
         equal = rows.new_ones(rows.shape[0])
         if not isinstance(self.init, str):

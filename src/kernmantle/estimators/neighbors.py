@@ -148,7 +148,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         return back(votes)
 
     def predict(self, X: Any) -> Any:
-        """Labels with the most votes, the first of equals; without X of the fitted rows, each by the others."""
+        """Return labels with the most votes, the first of equals; without X of the fitted rows, each by the others."""
         votes, back = self._votes(X)
         return named(self.classes_, votes.argmax(1), back(votes))
 

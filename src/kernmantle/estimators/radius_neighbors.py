@@ -161,7 +161,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
         return back(shares)
 
     def predict(self, X: Any) -> Any:
-        """Labels with the most votes, the first of equals; without X of the fitted rows, each by the others."""
+        """Return labels with the most votes, the first of equals; without X of the fitted rows, each by the others."""
         shares, back = self._shares(X)
         outliers = shares[:, 0].isnan()
         labels = named(self.classes_, shares.nan_to_num().argmax(1), back(shares))

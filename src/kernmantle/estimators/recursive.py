@@ -92,7 +92,7 @@ class _Recursive(KernelEstimator):
         self, rows: torch.Tensor, targets: torch.Tensor, loss: Loss,
         validation: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> Machine:  # fmt: skip
-        """Rounds until the loss of rows that were left out, or of the validation rows, stops falling."""
+        """Return rounds until the loss of rows that were left out, or of the validation rows, stops falling."""
         check_positive(self.alpha, "alpha")
         if isinstance(self.n_iterations, bool) or not isinstance(self.n_iterations, (int, np.integer)):
             raise ValueError(f"n_iterations must be an integer, got {self.n_iterations!r}")

@@ -70,7 +70,7 @@ def solve(
 def solve_centres(
     kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, ridge: float, centres: Any, seed: int, verbose: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Some random rows and their coefficients, which minimise the regularised error of all rows."""
+    """Return some random rows and their coefficients, which minimise the regularised error of all rows."""
     if isinstance(centres, bool) or not isinstance(centres, (int, np.integer)) or centres < 1:
         raise ValueError(f"centres must be an integer of at least 1, got {centres!r}")
     with config(progress=bool(verbose)), warnings.catch_warnings():

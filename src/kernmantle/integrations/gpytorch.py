@@ -322,13 +322,13 @@ class FusedKernelGrad(FusedKernel):
         check_twice_differentiable(kernel)
 
     def num_outputs_per_input(self, x1: torch.Tensor, x2: torch.Tensor) -> int:  # noqa: ARG002
-        """The value and each derivative."""
+        """Return the value and each derivative."""
         return x1.shape[-1] + 1
 
     def forward(
         self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
     ) -> Any:
-        """The matrix of two sets of rows, or its diagonal."""
+        """Return the matrix of two sets of rows, or its diagonal."""
         if last_dim_is_batch:
             raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
         kernel, values = self._present(x1)
@@ -367,7 +367,7 @@ class SpectralMixtureKernel(gpytorch.kernels.SpectralMixtureKernel):
     def forward(
         self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
     ) -> Any:
-        """The operator of two sets of rows, or the values of their pairs."""
+        """Return the operator of two sets of rows, or the values of their pairs."""
         if last_dim_is_batch:
             raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
         if x1.shape[-1] != self.ard_num_dims:

@@ -21,7 +21,7 @@ _MULTIPLY_TRANSPOSED: _Product = kronecker_product_linear_operator._t_matmul
 
 
 def _factors(operators: Sequence[Any]) -> list[Any]:
-    """Matrices of the operators; an identity is its size."""
+    """Return matrices of the operators; an identity is its size."""
     return [op.size(-1) if isinstance(op, IdentityLinearOperator) else op.to_dense() for op in operators]
 
 

@@ -258,7 +258,7 @@ def _haversines() -> Contraction:
 
 
 def _haversine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Angle between places given by latitude and longitude in radians."""
+    """Return the angle between places given by latitude and longitude in radians."""
     if x.shape[-1] != 2 or y.shape[-1] != 2:
         raise ShapeError(f"haversine is of two columns, latitude and longitude, got {x.shape[-1]} and {y.shape[-1]}")
     weights = [torch.stack([torch.ones_like(rows[:, 0]), rows[:, 0].cos()], 1) for rows in (x, y)]

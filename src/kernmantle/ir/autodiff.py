@@ -167,7 +167,7 @@ def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | 
 
 
 def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Program | None:
-    """Directional derivative of an accumulator along tangents t_<name> of the operands in ``moving``."""
+    """Return the directional derivative of an accumulator along tangents t_<name> of the operands in ``moving``."""
     value = program.map[accumulator]
     names = [f"{letter}{accumulator}" for letter in "a" + STATISTICS]
     slopes = differentiate(value, list(moving))
@@ -184,7 +184,7 @@ def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Progra
 
 
 def output_tangent(program: Program, moving: Sequence[str], present: Sequence[bool]) -> Program:
-    """Directional derivatives of the outputs, from tangents u_i of the accumulators that are ``present``."""
+    """Return the directional derivatives of the outputs, from tangents u_i of the accumulators that are ``present``."""
     names = [name for name in moving if set(program.operand(name).axes) <= set(program.out)]
     roots: list[Node] = []
     for output in program.outputs:

@@ -71,7 +71,7 @@ def _partial(order: Sequence[Node], name: str) -> Node:
 
 
 def differentiate(root: Node, names: Sequence[str]) -> tuple[Node, ...]:
-    """Partial derivatives of an expression.
+    """Return the partial derivatives of an expression.
 
     Parameters
     ----------

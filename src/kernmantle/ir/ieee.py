@@ -29,7 +29,7 @@ def pole(function: Callable[[float], float], at: float, there: float) -> Callabl
 
 
 def divide(a: float, b: float) -> float:
-    """Quotient; infinite or NaN over zero."""
+    """Return the quotient; infinite or NaN over zero."""
     if b != 0:
         try:
             return a / b
@@ -80,7 +80,7 @@ def floor(x: float) -> float:
 
 
 def sigmoid(x: float) -> float:
-    """Logistic function without overflow."""
+    """Return the logistic function without overflow."""
     if x >= 0:
         return 1 / (1 + math.exp(-x))
     return math.exp(x) / (1 + math.exp(x))

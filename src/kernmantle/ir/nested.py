@@ -159,7 +159,7 @@ class _Composer:
         return set(self.outer.equation.operands[i]) <= set(self.letters)
 
     def _composed(self, value: Node) -> Node:
-        """Outer expression over the operands #{i} that are no scores, and those of the inner definition."""
+        """Return the outer expression over the operands #{i} that are no scores, and those of the inner definition."""
         names = {f"x{i}": self.inner.outputs[0] for i in self.scores}
         names |= {f"x{i}": var(f"#{i}") for i in self.others}
         names |= {name: var(new) for name, new in self.renamed.items()}

@@ -88,7 +88,7 @@ Record = tuple[str, tuple[int, ...], Number | str | None]
 
 
 def _records(root: Node) -> list[Record]:
-    """Flat form of an expression, whose depth no pickle recurses into."""
+    """Return the flat form of an expression, whose depth no pickle recurses into."""
     order = postorder([root])
     position = {id(node): index for index, node in enumerate(order)}
     return [(node.op, tuple(position[id(arg)] for arg in node.args), node.value) for node in order]
@@ -124,7 +124,7 @@ def _order(op: str, args: tuple[Node, ...], value: Number | str | None) -> Order
 
 
 def var(name: str) -> Node:
-    """Variable of that name."""
+    """Return the variable of that name."""
     return Node("var", (), name)
 
 

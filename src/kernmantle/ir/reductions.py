@@ -172,7 +172,7 @@ def _arg(name: str, wins: str, worst: float, meaning: str) -> Reduction:
 
 
 def _logsumexp() -> Reduction:
-    """Running maximum s0 and s1 = sum of exp(t - s0); equal infinities are counted, never subtracted."""
+    """Return the running maximum s0 and s1 = sum of exp(t - s0); equal infinities are counted, never subtracted."""
 
     def join(value: Node, weight: Node) -> tuple[Node, Node]:
         gap = _op("sub", value, S0)
@@ -216,5 +216,5 @@ def semiring(plus: Node, zero: Number) -> Reduction:
 
 
 def fold(step: Node, init: Number) -> Reduction:
-    """In-order reduction whose ``step`` sees the register s0 and the operands."""
+    """Return the in-order reduction whose ``step`` sees the register s0 and the operands."""
     return Reduction("fold", (init,), (step,), None, meaning="user's fold")

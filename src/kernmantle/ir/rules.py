@@ -46,7 +46,7 @@ class Rule:
 
 
 def _normal(x: str) -> str:
-    """Condition that squares of ``x`` neither overflow nor underflow."""
+    """Return the condition that squares of ``x`` neither overflow nor underflow."""
     return f"or(eq({x},0),and(lt(1e-140,abs({x})),lt(abs({x}),1e140)))"
 
 

@@ -38,7 +38,7 @@ def number_of(text: str) -> Number:
 
 
 def to_ssa(roots: Sequence[Node]) -> str:
-    """Canonical text: operations in postorder, each naming earlier ones by %position, then the roots."""
+    """Return the canonical text: operations in postorder, each naming earlier ones by %position, then the roots."""
     names: dict[int, str] = {}
     lines: list[str] = []
     for node in postorder(roots):

@@ -90,7 +90,7 @@ def _associated(node: Node) -> Node | None:
 
 
 def _chosen(node: Node) -> Node | None:
-    """Branch of a ``where`` on a number."""
+    """Return the branch of a ``where`` on a number."""
     number = node.args[0].number if node.op == "where" else None
     return None if number is None else node.args[1] if number else node.args[2]
 
@@ -142,7 +142,7 @@ def _cached(roots: tuple[Node, ...], finite: bool) -> tuple[Node, ...]:
 
 
 def simplify(roots: Sequence[Node], finite: bool = False) -> tuple[Node, ...]:
-    """Canonical form of expressions.
+    """Return the canonical form of expressions.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def lift(roots: Sequence[Node]) -> tuple[tuple[Node, ...], dict[str, Number]]:
 
 
 def _lifted_order(roots: Sequence[Node]) -> list[Node]:
-    """Literals that some operation uses other than as an exponent of a power class."""
+    """Return literals that some operation uses other than as an exponent of a power class."""
     used = {
         arg
         for node in postorder(roots)

@@ -70,7 +70,7 @@ def to_number(value: Any) -> Number:
 
 
 def to_node(value: Any) -> Node:
-    """Node of a traced value or a literal."""
+    """Return the node of a traced value or a literal."""
     if isinstance(value, Traced):
         return value.node
     if is_number(value):

@@ -132,7 +132,7 @@ def check_values(a: torch.Tensor, symmetric: bool, name: str = "a") -> None:
 
 
 def check_overwrite(tensor: torch.Tensor, name: str) -> None:
-    """GradientError or OutputError for a tensor that cannot be written in place."""
+    """Raise GradientError or OutputError for a tensor that cannot be written in place."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise GradientError(f"overwrite_{name} cannot be combined with a gradient by {name}; drop it")
     if shares_memory(tensor):

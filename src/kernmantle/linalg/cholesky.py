@@ -257,7 +257,7 @@ def cholesky_factor(
     check: bool = False,
     check_errors: bool | None = None,
 ) -> CholeskyFactor:
-    """Cholesky factor of symmetric positive definite matrices, for :func:`cholesky_solve`.
+    """Return the Cholesky factor of symmetric positive definite matrices, for :func:`cholesky_solve`.
 
     ``a = L Lᵀ``, of which one triangle is read. Cost: n³/3 operations a matrix, in place with ``overwrite_a``.
 

@@ -183,7 +183,7 @@ class Library:
         return self._sizes(device, lambda h: call(h.solver, h.parameters, 0, n, kind, 0, lead, kind))
 
     def potrf(self, a: torch.Tensor, upper: bool) -> torch.Tensor:
-        """Cholesky factors in place of one triangle; the other is left as it is. Returns the infos."""
+        """Return Cholesky factors in place of one triangle; the other is left as it is. Returns the infos."""
         n, lead, kind = a.shape[-1], a.stride(-1), _TYPES[a.dtype]
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         sizes = self.potrf_sizes(a.device, n, a.dtype, lead)
@@ -219,7 +219,7 @@ class Library:
         return self._sizes(device, lambda h: call(h.solver, h.parameters, n, n, kind, 0, lead, kind))
 
     def getrf(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """LU factors in place; pivots and infos."""
+        """Return LU factors in place; pivots and infos."""
         n, lead, kind = a.shape[-1], a.stride(-1), _TYPES[a.dtype]
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         pivots = torch.empty(a.shape[:-1], dtype=torch.int64, device=a.device)
@@ -295,7 +295,7 @@ class Library:
         index: tuple[int, int] | None,
         value: tuple[float, float] | None,
     ) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Some eigenvalues of one matrix, by index or in (low, high]; the vectors are its first columns.
+        """Return some eigenvalues of one matrix, by index or in (low, high]; the vectors are its first columns.
 
         Returns eigenvalues, of which the first are meant, the info, and how many they are.
         """

@@ -49,7 +49,7 @@ def block_of(routine: str, n: int, size: int) -> int:
 
 
 def stretches(low: int, high: int, rank: int, size: int, block: int) -> list[tuple[int, int]]:
-    """Consecutive columns from low to high that a process holds, first and end of each block."""
+    """Return consecutive columns from low to high that a process holds, first and end of each block."""
     first, end = low // block, -(-high // block) if low < high else 0
     first += (rank - first) % size
     return [(max(low, k * block), min(high, (k + 1) * block)) for k in range(first, end, size)]

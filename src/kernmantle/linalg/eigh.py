@@ -264,7 +264,7 @@ def eigh(
 def _by_random_columns(
     a: Any, subset: Any, lower: bool, eigvals_only: bool, check_errors: bool | None, options: Randomised
 ) -> Any:
-    """The upper end, with what is measured of it."""
+    """Return the upper end, with what is measured of it."""
     operator, wrap = None, None
     if is_array(a):
         tensor, wrap = matrix(a)
@@ -292,7 +292,7 @@ def _by_random_columns(
 def _of_pair(
     a: Any, b: Any, lower: bool, eigvals_only: bool, check: bool, check_errors: bool | None, **options: Any
 ) -> Any:
-    """Spectrum of a pair."""
+    """Return the spectrum of a pair."""
     if not is_array(a) or not is_array(b):
         raise ParameterError("a and b must be matrices; of an operator the spectrum is found without b")
     for name, value in (("a", a), ("b", b)) if check else ():

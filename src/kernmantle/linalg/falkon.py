@@ -158,7 +158,7 @@ def _factor(problem: _Problem) -> torch.Tensor:
 
 
 def _whitened(problem: _Problem, chosen: torch.Tensor) -> tuple[_Whitened, torch.Tensor]:
-    """Factors of the centres and of the normal equations of a sample, scaled to all rows; and its solution."""
+    """Return factors of the centres and of the normal equations of a sample, scaled to all rows; and its solution."""
     m, c, kernel = len(problem.centres), problem.centres.double(), problem.kernel
     factor = _factor(problem)
     matrix = torch.zeros_like(factor)
@@ -219,7 +219,7 @@ def _iterated(
 
 
 def _checked(problem: _Problem, a: torch.Tensor, predicted: torch.Tensor, seed: int) -> torch.Tensor:
-    """Relative difference of the predictions of coefficients in float64, for random rows, and these."""
+    """Return the relative difference of the predictions of coefficients in float64, for random rows, and these."""
     chosen = drawn(problem.source.size, min(CHECKED, problem.source.size), seed + 1)
     rows, there = problem.source.picked(chosen).double(), chosen.to(predicted.device)
     true = problem.kernel.matmul(rows, problem.centres.double(), a.double())

@@ -145,7 +145,7 @@ class _NoGradient(torch.autograd.Function):
 
 
 def differentiable(multiply: Any, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs with the gradients that a part of the spectrum has, where the operator has one."""
+    """Return pairs with the gradients that a part of the spectrum has, where the operator has one."""
     if not torch.is_grad_enabled():
         return w, v
     products = multiply(v)

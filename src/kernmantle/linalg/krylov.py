@@ -87,7 +87,7 @@ class _Basis:
         return found
 
     def ritz(self, count: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Best values, vectors and products of vectors, best first; and the largest absolute value."""
+        """Return best values, vectors and products of vectors, best first; and the largest absolute value."""
         values, rotation = _small_pairs(self._projected[: self.size, : self.size], largest)
         top = torch.maximum(values[0].abs(), values[-1].abs())
         rotation = rotation[:, :count].contiguous()
@@ -116,7 +116,7 @@ def _verified(
 def _passed_over(
     multiply: Multiply, vectors: torch.Tensor, largest: bool, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Best Ritz values and vectors of a few steps from a random block beside some eigenvectors."""
+    """Return the best Ritz values and vectors of a few steps from a random block beside some eigenvectors."""
     n = vectors.shape[0]
     width = min(PROBES, n - vectors.shape[1])
     probe = _Basis(multiply, n, width * PROBE_STEPS, vectors)

@@ -123,7 +123,7 @@ def _at_once(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 @outside
 def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_errors: bool | None = None) -> LUFactor:
-    """LU factors with row exchanges, ``a = P L U``, for :func:`lu_solve`.
+    """Return LU factors with row exchanges, ``a = P L U``, for :func:`lu_solve`.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ PASSES = 4  # rounds of Cholesky QR
 def orthonormal(
     w: torch.Tensor, against: torch.Tensor | None = None, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Orthonormal columns that span those of w, all but what lies in the orthonormal columns of ``against``.
+    """Return orthonormal columns that span those of w, all but what lies in the orthonormal columns of ``against``.
 
     Cholesky factors of the Gram matrix with projections between, all but the last with a shift so that they do not
     fail (Fukaya et al., Shifted Cholesky QR, 2020). Columns of zeros, and those that still depend on others when two

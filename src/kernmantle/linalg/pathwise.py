@@ -39,7 +39,7 @@ def _gaussian(columns: int, count: int, _: Any, source: torch.Generator) -> torc
 
 
 def _student(degrees: int) -> Frequencies:
-    """Spectral density of Matérn's functions: Student's t of 2 nu degrees."""
+    """Return the spectral density of Matérn's functions: Student's t of 2 nu degrees."""
 
     def draw(columns: int, count: int, _: Any, source: torch.Generator) -> torch.Tensor:
         return _normal(columns, count, source) * _chi(count, degrees, source).rsqrt()

@@ -54,11 +54,11 @@ class LowRank:
         return self.scale * self._bent(scaled, -self.values / (1 + self.values))
 
     def root(self, v: torch.Tensor) -> torch.Tensor:
-        """R v for a matrix R with ``Rᵀ R`` the inverse."""
+        """Return R v for a matrix R with ``Rᵀ R`` the inverse."""
         return self._bent(self.scale * v, (1 + self.values).rsqrt() - 1)
 
     def root_transposed(self, v: torch.Tensor) -> torch.Tensor:
-        """Rᵀ v."""
+        """Return Rᵀ v."""
         return self.scale * self._bent(v, (1 + self.values).rsqrt() - 1)
 
     def log_determinant(self) -> torch.Tensor:
@@ -93,7 +93,7 @@ def _check_ridge(ridge: Any, operator: Product) -> torch.Tensor:
 
 @outside
 def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None = None) -> LowRank:
-    """Preconditioner of ``a + ridge I`` by the Nyström approximation of a.
+    """Return the preconditioner of ``a + ridge I`` by the Nyström approximation of a.
 
     Of an operator with ``columns(indices)``, as kernels' operators have, so many random columns are taken, which
     costs n · rank kernel values; of any other so many products with random vectors.
@@ -152,7 +152,7 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
 
 
 def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
-    """F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
+    """Return F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
     values, rotation = pairs((core + core.mT) / 2)
     least = values[-1] * core.shape[0] * torch.finfo(core.dtype).eps
     roots = values.clamp_min(least).rsqrt().masked_fill(values <= least, 0)
@@ -161,7 +161,7 @@ def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
 
 @outside
 def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
-    """Preconditioner of ``a + ridge I`` by a Cholesky factorisation of a that is stopped early.
+    """Return the preconditioner of ``a + ridge I`` by a Cholesky factorisation of a that is stopped early.
 
     Each step takes the column with the largest remaining diagonal entry: better than :func:`nystrom` of the same rank
     where the rows are unevenly spread, slower to make.

@@ -42,7 +42,7 @@ def host_rows(x: Any, name: str = "x") -> Any:
 
 
 def tensor_of(x: Any, start: int, stop: int) -> torch.Tensor:
-    """Some rows as a tensor where they are; a copy of those of numpy, whose memory may be read-only."""
+    """Return some rows as a tensor where they are; a copy of those of numpy, whose memory may be read-only."""
     if isinstance(x, torch.Tensor):
         return x[start:stop]
     return torch.from_numpy(np.array(x[start:stop]))
@@ -112,7 +112,7 @@ class RowSource:
         return index * self.block, min((index + 1) * self.block, self.size)
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
-        """Consecutive rows, on the device."""
+        """Return consecutive rows, on the device."""
         if self._resident is not None:
             return self._resident[start:stop]
         return tensor_of(self._x, start, stop).to(self.device)
@@ -165,7 +165,7 @@ class RowSource:
 
 
 def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in order, adjacent ones as one."""
+    """Return spans in order, adjacent ones as one."""
     found: list[tuple[int, int]] = []
     for start, stop in sorted(spans):
         if found and found[-1][1] == start:

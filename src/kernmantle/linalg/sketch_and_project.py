@@ -180,7 +180,7 @@ def _solved(
 
 
 def _checked(problem: Problem, state: _State) -> tuple[torch.Tensor, torch.Tensor]:
-    """Relative residual of each column and its standard error, by random rows in float64."""
+    """Return the relative residual of each column and its standard error, by random rows in float64."""
     size = problem.source.size
     count = min(CHECKED, size)
     chosen = torch.arange(size) if count == size else drawn(size, count, problem.seed + 1)

@@ -40,7 +40,7 @@ class Problem:
         return self.ridge[start:stop, None] if isinstance(self.ridge, torch.Tensor) else self.ridge
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Blocks in the order of a pass; the first is in that of memory where rows are there in random order."""
+        """Return blocks in the order of a pass; the first is in that of memory where rows are there in random order."""
         if epoch == 0 and self.source.order is not None:
             return torch.arange(self.source.blocks)
         return torch.randperm(self.source.blocks, generator=torch.Generator().manual_seed(self.seed + epoch))
@@ -50,7 +50,7 @@ class Problem:
         return int(self.order(step // self.source.blocks)[step % self.source.blocks])
 
     def visited(self, step: int) -> list[tuple[int, int]]:
-        """Spans of the blocks before a step, of which coefficients need not be zero."""
+        """Return spans of the blocks before a step, of which coefficients need not be zero."""
         count = self.source.blocks
         if step >= count:
             return [(0, self.source.size)]

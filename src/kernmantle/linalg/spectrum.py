@@ -180,7 +180,7 @@ def _all_by_torch(
 
 
 def _cut(found: Found, index: Index | None) -> Found:
-    """Pairs of a range of places, which do not keep the others."""
+    """Return pairs of a range of places, which do not keep the others."""
     if index is None:
         return found
     some = slice(index[0], index[1] + 1)

@@ -48,14 +48,14 @@ class _Tridiagonal:
     off_diagonal: torch.Tensor
 
     def pairs(self, steps: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ritz values (p, steps) and vectors of the small matrices, of the first steps or of all."""
+        """Return Ritz values (p, steps) and vectors of the small matrices, of the first steps or of all."""
         count = self.diagonal.shape[-1] if steps is None else steps
         off_diagonal = self.off_diagonal[:, : count - 1]
         small = torch.diag_embed(self.diagonal[:, :count])
         return pairs(small + torch.diag_embed(off_diagonal, 1) + torch.diag_embed(off_diagonal, -1))
 
     def logarithms(self, steps: int | None = None) -> torch.Tensor:
-        """Quadratures ``zᵀ log(a) z`` (p,) for the unit vectors z that the recursions began with."""
+        """Return quadratures ``zᵀ log(a) z`` (p,) for the unit vectors z that the recursions began with."""
         values, vectors = self.pairs(steps)
         return (vectors[:, 0].square() * values.log()).sum(-1)
 

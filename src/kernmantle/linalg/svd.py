@@ -243,7 +243,7 @@ def _wrapped(
 
 
 def _from_right(operator: _Matrix, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Triples of a in the span of orthonormal right vectors."""
+    """Return triples of a in the span of orthonormal right vectors."""
     basis, rest = torch.linalg.qr(operator.apply(v))
     inner, s, vh = _small(rest)
     return basis @ inner, s, v @ vh.mT

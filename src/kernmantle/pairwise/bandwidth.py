@@ -23,7 +23,7 @@ def median_bandwidth(
     metric: str = "minkowski",
     w: Any = None,
 ) -> Any:
-    """Median of the distances between rows, a common choice of the bandwidth.
+    """Return the median of the distances between rows, a common choice of the bandwidth.
 
     Parameters
     ----------

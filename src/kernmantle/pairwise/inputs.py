@@ -107,7 +107,7 @@ def check_options(row: Metric, arguments: Mapping[str, Any]) -> None:
 
 
 def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
-    """Variant of Minkowski's form for a number, and its parameters."""
+    """Return the variant of Minkowski's form for a number, and its parameters."""
     value = p if type(p) is float or type(p) is int else float(p)
     if not value >= 0:
         raise ParameterError(f"p must be at least 0, got {p}")
@@ -126,7 +126,7 @@ def _scalar(value: Any) -> Any:
 
 
 def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, Any]]:
-    """Variant for a tensor of powers; where its values cannot be seen they may be anything."""
+    """Return the variant for a tensor of powers; where its values cannot be seen they may be anything."""
     if p.dtype == torch.bool or p.is_complex():
         raise ParameterError(f"p has dtype {p.dtype}; pass real numbers")
     variant = "tensor or largest"

@@ -130,7 +130,7 @@ def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
 
 @assumed_constant
 def _attribute(name: str, key: str) -> str:
-    """Attribute that holds what is made of a form."""
+    """Return the attribute that holds what is made of a form."""
     return _MADE.name_of((name, key), lambda: _MAKERS[name](Form(*_IDENTITIES[key].parts)))
 
 

@@ -104,7 +104,7 @@ def literal(value: Any) -> bool:
 
 
 def _norm(d: Traced, p: Any, is_tensor: bool) -> tuple[Any, str, Lambda]:
-    """Mapped difference, reduction and root of the norm of power p."""
+    """Return the mapped difference, reduction and root of the norm of power p."""
     if isinstance(p, (int, float)) and p == math.inf:
         return abs(d), "max", lambda s: Traced(Node("max", (s.node, to_node(0))))
     if isinstance(p, (int, float)) and p == 1:

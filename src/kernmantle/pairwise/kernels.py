@@ -19,7 +19,7 @@ _ARCSINE = tuple(math.comb(2 * n, n) / (4**n * (2 * n + 1)) for n in range(13))
 
 
 def matern(s: Any, bandwidth: Any, nu: float) -> Any:
-    """Matérn's kernel from the sum of squares."""
+    """Return Matérn's kernel from the sum of squares."""
     r = sqrt(s) * (math.sqrt(2 * nu) / bandwidth)
     if nu == 0.5:
         return exp(-r)
@@ -29,7 +29,7 @@ def matern(s: Any, bandwidth: Any, nu: float) -> Any:
 
 
 def wendland(s: Any, bandwidth: Any, dimension: Any, smoothness: int) -> Any:
-    """Wendland's function of the distance, 0 beyond the bandwidth."""
+    """Return Wendland's function of the distance, 0 beyond the bandwidth."""
     r = sqrt(s) / bandwidth
     inside = maximum(1 - r, 0)
     j = (dimension / 2).floor() + smoothness + 1
@@ -66,7 +66,7 @@ def _angle(h: Any) -> Any:
 
 
 def _network(h: Any, length: Any, depth: int, bias: Any) -> Any:
-    """Neural tangent kernel of a ReLU network of ``depth`` layers whose biases start at zero.
+    """Return the neural tangent kernel of a ReLU network of ``depth`` layers whose biases start at zero.
 
     Angles are kept as h = sin²(θ/2), so that equal and nearly equal rows keep their digits.
     """
@@ -81,7 +81,7 @@ def _network(h: Any, length: Any, depth: int, bias: Any) -> Any:
 
 
 def network(s: Any, a: Any, b: Any, bias: Any, depth: int) -> Any:
-    """Neural tangent kernel from squared distance and squared lengths."""
+    """Return the neural tangent kernel from squared distance and squared lengths."""
     left, right = sqrt(a), sqrt(b)
     return _network(_half_chord(s, left * right, left - right), left * right, depth, bias)
 
@@ -93,7 +93,7 @@ def network_on_sphere(s: Any, a: Any, b: Any, bias: Any, depth: int) -> Any:
 
 
 def cosine(s: Any, a: Any, b: Any) -> Any:
-    """Cosine of the angle between two rows, 0 for rows of zeros."""
+    """Return the cosine of the angle between two rows, 0 for rows of zeros."""
     length = sqrt(a) * sqrt(b)
     return where(length == 0, 0, s / length)
 

@@ -6,7 +6,7 @@ import torch
 
 
 def rows(domain: str, count: int, columns: int, seed: int) -> torch.Tensor:
-    """Random rows in float64: normal numbers, positive ones that sum to 1, or zeros and ones."""
+    """Return random rows in float64: normal numbers, positive ones that sum to 1, or zeros and ones."""
     source = torch.Generator().manual_seed(seed)
     if domain == "real":
         return torch.randn(count, columns, generator=source, dtype=torch.float64)

@@ -295,7 +295,7 @@ def interleaved(found: torch.Tensor) -> torch.Tensor:
 
 
 def check_twice_differentiable(kernel: Kernel) -> None:
-    """ParameterError for a kernel whose expressions have a point without a slope."""
+    """Raise ParameterError for a kernel whose expressions have a point without a slope."""
     form = kernel.form
     if not form.reads_squares and corner(form):
         raise ParameterError(
@@ -344,7 +344,7 @@ def _kinks(roots: Iterable[Node], numbers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_shifted(base: Node) -> bool:
-    """Whether a base is a sum with a number, which is not zero where rows are equal."""
+    """Return whether a base is a sum with a number, which is not zero where rows are equal."""
     return base.op == "add" and any(arg.number is not None and arg.number > 0 for arg in base.args)
 
 

@@ -106,7 +106,7 @@ class Cache:
         self._store.forget_locks()
 
     def fetch(self, key: Key, build: Callable[[], Built]) -> bytes:
-        """Binary of a key, built and kept where it is not there yet."""
+        """Return the binary of a key, built and kept where it is not there yet."""
         return self.fetch_built(key, build).binary
 
     def fetch_built(self, key: Key, build: Callable[[], Built]) -> Built:
@@ -189,7 +189,7 @@ class Cache:
         self._store.write(digest, str(meta.get("name", "")), source, binary, meta)
 
     def entries(self) -> list[Entry]:
-        """Kept kernels, the most recently used first."""
+        """Return the kept kernels, the most recently used first."""
         try:
             return sorted(self._store.entries(), key=lambda entry: -entry.used)
         except OSError as error:
@@ -288,5 +288,5 @@ def _at(directory: Path | None) -> Cache:
 
 
 def current_cache() -> Cache:
-    """Cache of the configuration in force: one object per directory and process."""
+    """Return the cache of the configuration in force: one object per directory and process."""
     return _at(current().cache_dir)

@@ -55,7 +55,7 @@ class Entry:
 
 
 def sha256(data: bytes) -> str:
-    """Hexadecimal digest."""
+    """Return the hexadecimal digest."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -83,7 +83,7 @@ class Store:
             parent.close()
 
     def read(self, digest: str) -> tuple[bytes, dict[str, Any]] | None:
-        """Binary and meta of an entry, None where there is none."""
+        """Return the binary and meta of an entry, None where there is none."""
         try:
             with self._opened() as root:
                 return self._read(root, digest)
@@ -298,7 +298,7 @@ def _is_same(status: os.stat_result, root: Directory, name: str) -> bool:
 
 
 def parse(digest: str, data: bytes) -> dict[str, Any]:
-    """Contents of the meta file of an entry; Corrupt where they are not those of its digest."""
+    """Return contents of the meta file of an entry; Corrupt where they are not those of its digest."""
     try:
         meta = json.loads(data)
     except (ValueError, RecursionError):

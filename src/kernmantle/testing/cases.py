@@ -40,7 +40,7 @@ class Case:
     smooth: bool = True
 
     def operands(self, sizes: Mapping[str, int], seed: int = 0) -> list[Values]:
-        """Random operands of the given axis lengths, in float64 but exact in float16."""
+        """Return random operands of the given axis lengths, in float64 but exact in float16."""
         random = np.random.default_rng(seed)
         low, high = self.interval
         inputs = self.equation.partition("->")[0].split(",")

@@ -35,7 +35,7 @@ def _grid(interval: Interval) -> list[float]:
 
 
 def _image(row: Op, domains: Sequence[Interval]) -> Interval:
-    """Interval that holds the values of an operation, a little widened."""
+    """Return the interval that holds the values of an operation, a little widened."""
     values = [float(row.value(*point)) for point in itertools.product(*map(_grid, domains))]
     middle, half = (min(values) + max(values)) / 2, (max(values) - min(values)) / 2
     return middle - half * _MARGIN, middle + half * _MARGIN
@@ -54,7 +54,7 @@ def _fitted(ranged: Ranged, domain: Interval) -> Ranged:
 
 
 def _short(number: float) -> float:
-    """Nearby number of few digits, the same in every floating-point type that is not very narrow."""
+    """Return the nearby number of few digits, the same in every floating-point type that is not very narrow."""
     return float(f"{number:.2g}") if abs(number) < 1 else round(number * 16) / 16
 
 
@@ -90,7 +90,7 @@ def _leaves(names: Sequence[str]) -> st.SearchStrategy[Ranged]:
 
 @st.composite
 def expressions(draw: st.DrawFn, names: Sequence[str], depth: int = 4, kind: str = "continuous") -> Node:
-    """Random expressions that use at least one variable.
+    """Return random expressions that use at least one variable.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def as_lambda(node: Node, names: Sequence[str]) -> Callable[..., Any]:
 
 
 def lambdas(names: Sequence[str], depth: int = 4, kind: str = "continuous") -> st.SearchStrategy[Callable[..., Any]]:
-    """Random functions for a map, as a user would write them; the source is in ``__doc__``."""
+    """Return random functions for a map, as a user would write them; the source is in ``__doc__``."""
     return expressions(names, depth, kind).map(lambda node: as_lambda(node, names))
 
 

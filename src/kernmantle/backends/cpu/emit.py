@@ -14,7 +14,7 @@ from .vjp_emit import PullbackEntry
 
 
 def emit(plan: CpuPlan) -> str:
-    """LLVM IR of a plan; the same plan always gives the same text."""
+    """Return LLVM IR of a plan; the same plan always gives the same text."""
     needed: set[tuple[str, str, int]] = set()
     nest = plan.nest
     element = ELEMENTS[nest.compute]

@@ -116,7 +116,7 @@ class CpuPlan:
         return count * self.rows * self.columns * self.width
 
     def actual(self, role: str) -> str:
-        """Role among the kernel's integers of a role of ``nest``."""
+        """Return the role among the kernel's integers of a role of ``nest``."""
         if self.pulled:
             return {"m": "l", "l": "m"}.get(role, role)
         return {"m": "n", "n": "m"}.get(role, role) if self.swap else role
@@ -179,7 +179,7 @@ def expressions(nest: Nest) -> list[Node]:
 
 
 def dependence(node: Node, roles: Mapping[str, str]) -> frozenset[str]:
-    """Roles that an expression varies with, given those of the variables."""
+    """Return roles that an expression varies with, given those of the variables."""
     return frozenset("".join(roles.get(name, "") for name in variables([node])))
 
 
@@ -402,7 +402,7 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
 
 
 def work(plan: CpuPlan, sizes: Mapping[str, int]) -> Work:
-    """Items, scratch and grain of a call with these extents (those of ``nest.SIZES``)."""
+    """Return items, scratch and grain of a call with these extents (those of ``nest.SIZES``)."""
     m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
     outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
     if plan.pulled:

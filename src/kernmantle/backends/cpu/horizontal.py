@@ -103,7 +103,7 @@ class Across(Tile):
         ]
 
     def _joined(self, texts: list[str]) -> list[str]:
-        """Scalars from the vectors of every register: vectors by pairs, then halves of the last one."""
+        """Return scalars from the vectors of every register: vectors by pairs, then halves of the last one."""
         vectors, lanes = self.plan.vectors, self.plan.lanes
         states = [texts[j::vectors] for j in range(vectors)]
         saved = self.spell.spread

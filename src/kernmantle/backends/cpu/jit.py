@@ -90,7 +90,7 @@ def vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
 
 
 def compile_ir(ir: str, host: Host) -> bytes:
-    """Object code of an LLVM module for a machine.
+    """Return the object code of an LLVM module for a machine.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def run(
 
 
 def _rounded(items: int, threads: int) -> int:
-    """Items that threads can share evenly, at least one each."""
+    """Return items that threads can share evenly, at least one each."""
     return max(items // threads, 1) * threads
 
 

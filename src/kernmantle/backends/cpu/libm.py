@@ -43,7 +43,7 @@ class Maths:
         return self._two("fadd", self.kind, a, b)
 
     def sub(self, a: str, b: str) -> str:
-        """Difference."""
+        """Return the difference."""
         return self._two("fsub", self.kind, a, b)
 
     def mul(self, a: str, b: str) -> str:
@@ -51,7 +51,7 @@ class Maths:
         return self._two("fmul", self.kind, a, b)
 
     def div(self, a: str, b: str) -> str:
-        """Quotient."""
+        """Return the quotient."""
         return self._two("fdiv", self.kind, a, b)
 
     def neg(self, a: str) -> str:
@@ -115,14 +115,14 @@ class Maths:
         return self.f.emit(f"sitofp {self.whole} {a} to {self.kind}")
 
     def poly(self, x: str, coefficients: Sequence[float]) -> str:
-        """Polynomial by Horner's rule, highest power first."""
+        """Return the polynomial by Horner's rule, highest power first."""
         total = self.c(coefficients[0])
         for coefficient in coefficients[1:]:
             total = self.fma(total, x, self.c(coefficient))
         return total
 
     def paired(self, x: str, coefficients: Sequence[float]) -> str:
-        """Polynomial by Estrin's rule, highest power first: a shorter chain for a few products more."""
+        """Return the polynomial by Estrin's rule, highest power first: a shorter chain for a few products more."""
         terms = [self.c(coefficient) for coefficient in reversed(coefficients)]
         while len(terms) > 1:
             joined = [self.fma(terms[i + 1], x, terms[i]) for i in range(0, len(terms) - 1, 2)]
@@ -186,7 +186,7 @@ class Maths:
         return self.where(self.test("ult", x, self.c(0)), self.c(math.nan), result)
 
     def call(self, name: str, *args: str) -> str:
-        """Another function of the table."""
+        """Return another function of the table."""
         self.needed.add((name, self.element, self.lanes))
         operands = ", ".join(f"{self.kind} {arg}" for arg in args)
         return self.f.emit(f"call {self.kind} @{symbol(name, self.element, self.lanes)}({operands})")

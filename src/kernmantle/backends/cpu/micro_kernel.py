@@ -198,7 +198,7 @@ class Tile:
         return self.f.i64("and", self.f.add(size, "63"), "-64")
 
     def register_type(self, register: Register) -> str:
-        """LLVM type that a register is carried in; conditions are masks."""
+        """Return the LLVM type that a register is carried in; conditions are masks."""
         element = self.element if register.kind == "value" else self.spell.index_element
         return vector(element, register.lanes)
 
@@ -234,7 +234,7 @@ class Tile:
         return self.f.load(self.register_type(register), self.f.at("%state", str(register.offset)), self.plan.width)
 
     def _started(self) -> list[str]:
-        """Initial registers; those of a fold go on where the block before ended."""
+        """Return initial registers; those of a fold go on where the block before ended."""
         f = self.f
         texts = self._initial()
         folds = [position for position, register in enumerate(self.registers) if register.name not in self.merges]
@@ -252,7 +252,7 @@ class Tile:
         return texts
 
     def _merged(self, texts: list[str]) -> list[str]:
-        """Registers joined with those of the blocks before: roundings grow with blocks, not with positions."""
+        """Return registers joined with those of the blocks before: roundings grow with blocks, not with positions."""
         f = self.f
         positions = [position for position, register in enumerate(self.registers) if register.name in self.merges]
         if not positions:

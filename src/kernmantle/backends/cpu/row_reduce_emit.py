@@ -131,7 +131,7 @@ class RowEntry(Entry):
 
 
 def emit_rows(plan: CpuRowPlan) -> str:
-    """LLVM IR of a row plan; the same plan always gives the same text."""
+    """Return LLVM IR of a row plan; the same plan always gives the same text."""
     needed: set[tuple[str, str, int]] = set()
     matrix = plan.matrix
     element = ELEMENTS[matrix.nest.compute]

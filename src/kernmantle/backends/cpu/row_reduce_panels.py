@@ -36,7 +36,7 @@ class _Consumer(ABC):
         self.kind = vector(self.element, self.lanes)
 
     def begin(self) -> Function:
-        """Head of ``km_consume``."""
+        """Return the head of ``km_consume``."""
         return Function(
             "internal fastcc void @km_consume(ptr noalias %panel, ptr noalias %weights, ptr noalias %kept, "
             "i64 %rows, i64 %start, i64 %width) noinline"

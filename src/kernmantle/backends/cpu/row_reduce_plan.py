@@ -86,7 +86,7 @@ def plan_rows(rows: RowNest, host_vector_bytes: int, vector_registers: int, size
 
 
 def row_scratch(plan: CpuRowPlan, sizes: Mapping[str, int]) -> int:
-    """Bytes of scratch, laid out as the emitted kernel does: that of the matrix, a panel, v, what is kept."""
+    """Return bytes of scratch, laid out as the emitted kernel does: that of the matrix, a panel, v, what is kept."""
     matrix = plan.matrix
     columns = -(-sizes["l"] // plan.group) * plan.group
     weights = matrix.row_block * columns * matrix.width if plan.rows.v is not None else 0
@@ -95,7 +95,7 @@ def row_scratch(plan: CpuRowPlan, sizes: Mapping[str, int]) -> int:
 
 
 def row_work(plan: CpuRowPlan, sizes: Mapping[str, int]) -> Work:
-    """Items, scratch and grain of a call with these extents."""
+    """Return items, scratch and grain of a call with these extents."""
     items = sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // plan.matrix.item_rows)
     each = sizes["k"] * plan.matrix.cost + _EPILOGUE_COST * bool(postorder(plan.matrix.nest.outputs)) + sizes["l"]
     one = min(sizes["m"], plan.matrix.item_rows) * sizes["n"] * each

@@ -45,11 +45,11 @@ class ExpressionEmitter:
         self.spread: dict[tuple[str, str], str] = {}
 
     def element_of(self, kind: str) -> str:
-        """LLVM type of one lane of a kind."""
+        """Return the LLVM type of one lane of a kind."""
         return {"value": self.element, "bool": "i1", "index": self.index_element}[kind]
 
     def type_of(self, value: Value) -> str:
-        """LLVM type of a value."""
+        """Return the LLVM type of a value."""
         return vector(self.element_of(value.kind), value.lanes)
 
     def literal(self, number: Number, kind: str = "value") -> Value:
@@ -137,7 +137,7 @@ class ExpressionEmitter:
         return Value(self._spelled(op, wanted, vector(self.element_of(wanted), lanes), args), kind, lanes)
 
     def _wanted(self, op: str, args: Sequence[Value]) -> str:
-        """Kind that an operation computes in."""
+        """Return the kind that an operation computes in."""
         if OPS[op].conditions and all(arg.kind == "bool" for arg in args):
             return "bool"
         whole = all(arg.kind == "index" or (arg.number is not None and arg.number == int(arg.number)) for arg in args

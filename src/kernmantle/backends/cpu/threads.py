@@ -145,7 +145,7 @@ done:
 
 
 def text(machine: str) -> str:
-    """LLVM module of ``lead`` and ``join`` for a kind of processor."""
+    """Return the LLVM module of ``lead`` and ``join`` for a kind of processor."""
     arm = machine.lower() in ("arm64", "aarch64")
     pause, kind = ("llvm.aarch64.hint(i32 1)", "i32") if arm else ("llvm.x86.sse2.pause()", "")
     filled = _TEXT.replace("PAUSE", pause).replace("PATIENCE", str(_PATIENCE))

@@ -13,7 +13,7 @@ _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 
 
 def _reduced(m: Maths, x: str) -> tuple[str, str]:
-    """Remainder of x by π/2 and the quotient; in doubles, where the first two steps are exact."""
+    """Return the remainder of x by π/2 and the quotient; in doubles, where the first two steps are exact."""
     wide = Maths(m.f, "double", m.lanes, m.needed)
     a = x if m.element == "double" else m.f.emit(f"fpext {m.kind} {x} to {wide.kind}")
     q, whole = wide.rounded(wide.mul(a, wide.c(1 / _HALF_PI[0])))

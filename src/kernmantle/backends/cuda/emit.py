@@ -97,7 +97,7 @@ def _prefix(plan: CudaPlan) -> list[Node]:
 
 
 def _out_kinds(plan: CudaPlan) -> list[str]:
-    """C++ types of the values the outputs are stored from."""
+    """Return C++ types of the values the outputs are stored from."""
     if plan.nest.partial:
         return [TYPES[kind].replace("C", "Body::C") for kind in register_kinds(plan.nest)]
     _, values = _outputs(plan)

@@ -133,7 +133,7 @@ def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
 
 
 def register_kinds(nest: Nest) -> tuple[str, ...]:
-    """Kinds of all registers of all accumulators, in order."""
+    """Return kinds of all registers of all accumulators, in order."""
     return tuple(kind for reduction in nest.reductions for kind in reduction.kinds)
 
 
@@ -178,7 +178,7 @@ def register_bytes(nest: Nest) -> int:
 
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
-    """Dynamic shared memory of a block."""
+    """Return the dynamic shared memory of a block."""
     if tile.schema in ("thin", "scan"):
         return 0
     if tile.schema in ("pipelined", "position"):
@@ -350,7 +350,7 @@ def _in_order(tile: Tile) -> Tile:
 
 
 def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Slots of the extents and strides the kernel takes; ranges of a partial result take the place of k."""
+    """Return slots of the extents and strides the kernel takes; ranges of a partial result take the place of k."""
     roles = "".join(role for role in "mnkl" if any(role in port.roles for port in nest.ports))
     outs = [replace(port, roles=f"{port.roles}k") if nest.partial else port for port in nest.outs]
     return integer_slots([*nest.operands, *outs], sizes, roles, nest.partial)

@@ -80,7 +80,7 @@ def slots(expressions: Iterable[Node]) -> float:
 
 
 def _step_slots(nest: Nest) -> float:
-    """Slots of the map and the reductions for one element."""
+    """Return slots of the map and the reductions for one element."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
     fused = sum(
         node.op == "mul" and reduction.name == "sum" for node, reduction in zip(nest.map, nest.reductions, strict=False)
@@ -89,7 +89,7 @@ def _step_slots(nest: Nest) -> float:
 
 
 def _bytes(ports: Iterable[Port], layout: Layout, sizes: Mapping[str, int]) -> float:
-    """Bytes of all arrays, each read or written once."""
+    """Return bytes of all arrays, each read or written once."""
     total = 0.0
     for port, strides in zip(ports, layout.strides, strict=True):
         extents = [sizes[role] for role, stride in zip(ROLES, strides, strict=True) if stride]
@@ -98,7 +98,7 @@ def _bytes(ports: Iterable[Port], layout: Layout, sizes: Mapping[str, int]) -> f
 
 
 def gram(plan: CudaPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -> Launch:
-    """One kernel that reduces along k."""
+    """Return one kernel that reduces along k."""
     nest, heavy = plan.nest, is_heavy(plan.nest) or table_power(plan.nest) is not None
     moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
     if plan.schema == "thin":
@@ -123,13 +123,13 @@ def squares(plan: SquaresPlan, sizes: Mapping[str, int], layout: Layout, card: C
 
 
 def best_of_parts(entries: int, card: Card) -> Launch:
-    """Torch's operations that choose the best among so many entries that were selected from parts of columns."""
+    """Return torch's operations that choose the best among so many entries that were selected from parts of columns."""
     moved = entries * TIMES.joined / card.memory_rate
     return Launch("best of parts", _JOIN_KERNELS * START, moved, 0.0, _JOIN_BYTES * entries)
 
 
 def pull(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:
-    """A pullback and the kernels before and after it."""
+    """Return a pullback and the kernels before and after it."""
     moved = _bytes(plan.nest.ports, layout, sizes) / card.memory_rate
     work = pull_cycles(plan.tile, plan.slope, sizes, card.limits) / TIMES.clock
     return Launch(str(plan), len(plan.kernels) * START, moved, work, scratch)

@@ -60,7 +60,7 @@ def inlined(source: str, headers: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=1)
 def compiler_version() -> str:
-    """NVRTC's version, a part of every cache key."""
+    """Return NVRTC's version, a part of every cache key."""
     core()
     status, major, minor = import_module("cuda.bindings.nvrtc").nvrtcVersion()
     if int(status) != 0:

@@ -264,7 +264,7 @@ def _tiled(nest: Nest) -> Tile:
 
 
 def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Slots of the extents and strides that the kernel takes; entries of the matrix lie nowhere."""
+    """Return slots of the extents and strides that the kernel takes; entries of the matrix lie nowhere."""
     return integer_slots([None if port is rows.matrix.outs[0] else port for port in rows.ports], sizes)
 
 

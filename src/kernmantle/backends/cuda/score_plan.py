@@ -98,7 +98,7 @@ def side_bytes(ends: int, columns: int) -> int:
 
 
 def shared_bytes(tile: Tile, ends: int, columns: int) -> int:
-    """Dynamic shared memory of a block."""
+    """Return the dynamic shared memory of a block."""
     return tile.stages * (4 * tile.depth * POINTS + 20) + SIDES * (side_bytes(ends, columns) + 8)
 
 

@@ -53,7 +53,7 @@ class SquaresPlan:
 
 
 def planes(nest: Nest) -> int:
-    """Halves kept of each number."""
+    """Return halves kept of each number."""
     return 1 if nest.precision == "tf32" and squared_differences(nest) is not None else 2
 
 
@@ -146,7 +146,7 @@ def product_tiles(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, sy
 
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
-    """Dynamic shared memory of a block that multiplies."""
+    """Return the dynamic shared memory of a block that multiplies."""
     half = (tile.m + tile.n) * 2 * BLOCK
     return 1024 + tile.stages * (half + 16) if tile.schema == "wgmma" else tile.stages * planes(nest) * half
 

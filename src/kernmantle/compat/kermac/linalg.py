@@ -61,7 +61,7 @@ def solve_cholesky(
     check_errors: bool = False,
     debug: bool = False,  # noqa: ARG001
 ) -> Solved:
-    """Solutions x (L, C, N) of ``x a = b``, for symmetric a (L, N, N), with the infos of factor and solution."""
+    """Return solutions x (L, C, N) of ``x a = b``, for symmetric a (L, N, N), with the infos of factor and solution."""
     matrix = _square(a)
     rows = _rows(matrix, b)
     try:

@@ -31,7 +31,7 @@ def dispersal(samples: torch.Tensor, centers: torch.Tensor, bandwidth: float, ga
 
 
 def ntk_relu(X: torch.Tensor, Z: torch.Tensor | None, depth: int = 1, bias: float = 0) -> torch.Tensor:
-    """Neural tangent kernel of a network of ``depth`` layers with ReLU; Z None is X."""
+    """Return the neural tangent kernel of a network of ``depth`` layers with ReLU; Z None is X."""
     return CONSTRUCTORS["NTK"](depth=depth, bias=bias)(X, Z)
 
 

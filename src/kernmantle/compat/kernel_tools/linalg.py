@@ -96,7 +96,7 @@ def cusolver_getrf(
     overwrite_a: bool = False,
     verbose: bool = False,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """LU factors, as they lie in memory, and pivots, for :func:`cusolver_getrs`."""
+    """Return LU factors, as they lie in memory, and pivots, for :func:`cusolver_getrs`."""
     _check(a, 2)
     with torch.no_grad():
         found = _raising(lambda: linalg.lu_factor(a, overwrite_a=overwrite_a, check_errors=True), "getrf")

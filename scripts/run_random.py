@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 DRIVERS = {"programs": "tests.random_programs", "states": "tests.integration.test_state"}
+MOST_SHOWN = 50
+"""Wrong cases that the last lines list."""
 AFTER = 15.0
 """Seconds after the end of the time until cases that run still are called hung."""
 
@@ -108,7 +110,7 @@ def main() -> int:
         worker.kill()
     wrong = sorted(case for case, row in done.items() if row["error"])
     found = collections.Counter(row["found"] for row in done.values() if not row["error"])
-    _say(f"{given.driver} {given.first} to {stop - 1}: {len(done)} ran, {len(wrong)} wrong {wrong}")
+    _say(f"{given.driver} {given.first} to {stop - 1}: {len(done)} ran, {len(wrong)} wrong {wrong[:MOST_SHOWN]}")
     _say(f"returned: {dict(sorted(found.items()))}, in all {sum(key * times for key, times in found.items())}")
     _say(f"did not end: {missing}")
     _say(f"{given.processes} processes, {time.time() - end + given.seconds:.0f} s")

@@ -19,7 +19,7 @@ from .exchange import gathered, of_first, total
 from .products import product
 from .rows import Rows, check_together, rows
 
-_FILES = 2
+_FILES = 2  # generations of a checkpoint that are kept
 
 
 class Generations:

@@ -11,7 +11,7 @@ from ..pairwise import Kernel
 from .exchange import largest, ring, total
 from .rows import Rows, check_columns, check_one_dtype, check_together, rows
 
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 64 << 20  # of points at a time
 
 
 def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None, group: Any = None) -> Any:

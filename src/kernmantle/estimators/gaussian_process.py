@@ -39,7 +39,7 @@ from .ridge import check_positive
 
 LARGE, SUBSET, SAMPLES, ENOUGH = 30_000, 2000, 64, 1e-2
 """Rows from which on "auto" takes blocks, rows that hyperparameters are found from, functions, and their residual."""
-LEAST_NOISE = 1e-6
+LEAST_NOISE = 1e-6  # variance that is always added to the diagonal
 FAR = 1e4
 """Factor over the median distance of rows beyond which a bandwidth no longer describes the data."""
 AT_BOUND = 1e-3

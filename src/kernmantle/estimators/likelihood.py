@@ -27,7 +27,8 @@ ITERATED = 10_000
 """Rows from which on the matrix is not factored. An evaluation of 5000 rows of 54 columns, a bandwidth each, takes 4.6
 s of two cores factored and 9 s by iterations; the one grows with the cube of the rows, the other with the square."""
 PROBES, STEPS, RANK, COLUMNS = 8, 20, 200, 256
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
+"""Probe vectors, Lanczos steps, rank of the preconditioner, columns at a time."""
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}  # relative residual of conjugate gradients
 REACH = math.log(10.0)
 """How far from the first beginning others are drawn where there are no bounds."""
 Made = Callable[[torch.Tensor], tuple[Kernel, torch.Tensor]]

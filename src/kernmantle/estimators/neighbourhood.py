@@ -46,7 +46,7 @@ _DISTANCE_ERROR = 2e-5
 """Twice the relative error that squared distances in float32 may have."""
 _NUMBERS, _LEAST_ROWS = range(16, 129), 4096
 """Numbers a row, and rows, for which products are on tensor cores."""
-_LARGEST_SQUARE = 1e30
+_LARGEST_SQUARE = 1e30  # squared length of a row, and its inverse, within which float32 has its digits
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from .reductions import REDUCTIONS, STATISTICS, Reduction
 from .simplify import simplify
 
 SUM = REDUCTIONS["sum"]
-HIGHEST_PRODUCT_ORDER = 3
+HIGHEST_PRODUCT_ORDER = 3  # derivative of a product
 
 
 def _op(name: str, *args: Node) -> Node:

@@ -10,7 +10,7 @@ from .rules import POWERS, apply
 from .simplify import simplify
 
 _ZERO, _ONE = const(0), const(1)
-_DEEPEST_MASK = 2
+_DEEPEST_MASK = 2  # nested masks through which a slope is simplified
 
 
 def _times(slope: Node, tangent: Node, masks: int = _DEEPEST_MASK) -> Node:

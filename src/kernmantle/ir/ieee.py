@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-_LARGEST_INTEGER_BITS = 1024
+_LARGEST_INTEGER_BITS = 1024  # of an exact power of integers
 
 
 def total(function: Callable[[float], float], overflow: float = math.inf) -> Callable[[float], float]:

@@ -13,7 +13,7 @@ from .show import pretty
 _SAMPLES = (-1e6, -7.0, -2.5, -1.0, -0.25, 0.0, 0.5, 1.0, 2.0, 3.75, 1e6)
 _TRUTHS = (False, True)
 _CANDIDATES: tuple[Number, ...] = (0, 1, math.inf, -math.inf)
-_ROUNDING = 1e-6
+_ROUNDING = 1e-6  # relative difference within which two sides of a law agree
 # Numbers, also those of a sign and of the unit interval: a plus such as min(a + b, 1) is for numbers that are not
 # negative, and abs(a - b) for 0 and 1. Three at a time, so fewer of them.
 _DOMAINS = (

@@ -129,7 +129,7 @@ def _product() -> Reduction:
     It is made from the product b of the values that are not zero and the number z of zeros. y and q are sums over the
     values that are zero of themselves and of their squares: they add no value, but the slopes by which zeros move the
     cofactors of the others, so that second and third derivatives are right at zeros too. The next order would need
-    their sum of cubes: ``derivative.HIGHEST_PRODUCT_ORDER``.
+    their sum of cubes: ``autodiff.HIGHEST_PRODUCT_ORDER``.
     """
 
     def pairs(total: str, squares: str) -> str:

@@ -10,7 +10,7 @@ from .ops import OPS
 from .rules import rewritten
 
 POWER_CLASSES = (0.5, 1, 1.5, 2, 2.5, 3, 4)
-_LONGEST_CHAIN = 8
+_LONGEST_CHAIN = 8  # terms of a sum that are collected
 
 
 def _folded(node: Node) -> Node | None:

@@ -24,7 +24,7 @@ from .solution import Described, nan_where_failed, raise_for
 
 Method = Literal["auto", "cholesky", "cg", "sketch_and_project"]
 Preconditioner = Literal["nystrom", "pivoted_cholesky"]
-ROWS = 2048
+ROWS = 2048  # of the kernel matrix that are written at a time
 LARGE = {"cpu": 20_000, "cuda": 60_000}
 """Rows from which on "auto" iterates."""
 ENDLESS = {"cpu": 200_000, "cuda": 1_000_000}

@@ -84,7 +84,7 @@ class _Tridiagonal:
 
 _ORDERS = 8
 """Steps from which on three orders of quadrature say how fast they converge."""
-_SLOWEST = 0.98
+_SLOWEST = 0.98  # ratio of two errors, above which no convergence is assumed
 
 
 def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal:

@@ -13,7 +13,7 @@ acos, exp, maximum, sin, sqrt, tanh, where = (
 )
 
 PI = math.pi
-_SERIES_ENDS = 0.0625
+_SERIES_ENDS = 0.0625  # haversine h up to which the series is taken
 _ARCSINE = tuple(math.comb(2 * n, n) / (4**n * (2 * n + 1)) for n in range(13))
 """Coefficients of asin(√h) / √h, enough for float64 below ``_SERIES_ENDS``."""
 

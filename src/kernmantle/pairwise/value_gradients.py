@@ -26,7 +26,7 @@ from .transform import pulled_back
 _SMALL, _ORDERS = 3e-3, 6
 """Distance in units of the kernel's length, and order: below it, the slope over the distance is its series of
 derivatives up to this order, whose error is that of rounding, 1e-13, as is that of the quotient above."""
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # relative size of a slope that is rounding
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 
 from ..torch_ops.split_matmul import Halves, empty, multiply, split, split_rows, worthwhile
 
-BLOCK_BYTES = 64 << 20
-_COLUMNS_BYTES, _GROUP_BYTES = 32 << 20, 128 << 20
+BLOCK_BYTES = 64 << 20  # of differences at a time
+_COLUMNS_BYTES, _GROUP_BYTES = 32 << 20, 128 << 20  # of rows times coefficients at a time, plain and in halves
 
 
 def products(

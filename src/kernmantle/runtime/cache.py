@@ -26,8 +26,8 @@ from ..config import current
 from ..errors import CacheWarning
 from .store import Corrupt, Entry, Store, sha256
 
-SCHEMA = 1
-_MEMORY_BYTES = 64 << 20
+SCHEMA = 1  # version of the layout on disk
+_MEMORY_BYTES = 64 << 20  # of binaries that a process keeps
 _LOCK_SECONDS = 20.0
 """How long a process waits for another that compiles the same kernel, which takes up to some ten seconds."""
 Fact = str | int | float | bool

@@ -30,8 +30,8 @@ except ImportError:  # Windows
 
 BINARY, SOURCE, META = "binary", "source", "meta.json"
 _TEMPORARY = "tmp-"
-_STALE_SECONDS = 3600.0
-_POLL_SECONDS = 0.02
+_STALE_SECONDS = 3600.0  # age from which on a temporary file is removed
+_POLL_SECONDS = 0.02  # between attempts to take a lock
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ATTEMPTS = 8  # renames, where other processes write the same entry
 _OCCUPIED: set[int] = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, *([errno.EACCES] * (os.name == "nt"))}

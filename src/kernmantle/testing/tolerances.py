@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-MAP_ROUNDINGS = 16
-DEVIATIONS = 6
+MAP_ROUNDINGS = 16  # units of rounding that a map and an epilogue may add
+DEVIATIONS = 6  # standard deviations of a sum of roundings
 
 
 @dataclass(frozen=True)

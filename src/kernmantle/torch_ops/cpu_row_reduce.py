@@ -15,7 +15,7 @@ from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
 from .cpu import job_for, launch
 
-_MOST_COLUMNS, _FEWEST_ROWS = 64, 8
+_MOST_COLUMNS, _FEWEST_ROWS = 64, 8  # columns of v, and rows, within which the fused loop is taken
 _MOST_RESULTS = 1024  # numbers that a row may have as its result
 
 

@@ -27,9 +27,9 @@ Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 Prepare = Callable[[str, str, Tensors, Tensors], Any]
 # Entries that may be taken one by one, each as long as some 100 among many: 1.15 times the time at most.
 _MOST_CLOSE = 1 / 512
-_PILOTS = 128
-_CENTRED = 16
-_CHUNK = 1 << 22
+_PILOTS = 128  # rows and columns of the sample that tells how many entries are close
+_CENTRED = 16  # times the squared mean, above the mean square: rows are centred first
+_CHUNK = 1 << 22  # numbers of the rows of close entries at a time
 _VENDOR: Any = torch.backends.mkldnn
 _EXACT = ("none", "ieee")
 

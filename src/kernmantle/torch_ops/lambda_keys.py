@@ -23,7 +23,7 @@ from ..ir.composites import SPELLINGS
 from ..runtime.lru import LRUCache
 
 _NUMBERS = (bool, int, float)
-_DEEPEST_HELPER = 8
+_DEEPEST_HELPER = 8  # nested functions that a key reads
 # Names of CPython 3.10 to 3.14; an instruction of another name leaves a lambda without a key.
 _SILENT = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "NOT_TAKEN")
 _INSTRUCTIONS = frozenset(

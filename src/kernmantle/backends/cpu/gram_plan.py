@@ -14,12 +14,12 @@ from ...compiler.patterns import never_negative
 from ...ir.node import Node, postorder, variables
 from ...ir.ops import is_transcendental
 
-_WIDTH = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 4}
-_PANEL_BYTES = 32 << 10
-_ROWS_BYTES = 128 << 10
-_COLUMNS_BYTES = 1536 << 10
-_STATE_BYTES = 1 << 20
-_CELLS_BYTES = 256 << 10
+_WIDTH = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 4}  # bytes of an accumulator
+_PANEL_BYTES = 32 << 10  # of one packed panel, which stays in the first cache
+_ROWS_BYTES = 128 << 10  # of the packed rows of a block
+_COLUMNS_BYTES = 1536 << 10  # of the packed columns of a block
+_STATE_BYTES = 1 << 20  # of accumulators between ranges of k
+_CELLS_BYTES = 256 << 10  # of operands over m, n and k, for one tile
 _GRAIN = 1 << 20  # operations that a thread is started for
 _HEAVY_COST = 16  # operations that a transcendental function counts as
 _ALIGNMENT = 64  # bytes
@@ -29,11 +29,11 @@ _SHORTEST_ACROSS = 8  # vectors of k, for extents of m and n below one vector
 # Cells take that many operations each before half of them is worth mirroring: 36 where a result of up to 8 MiB stays
 # in the caches, else 120 (2 cores of a Xeon, float32 and float64 sums of |x - y|: even at k = 12 and 40).
 _MIRRORED_COST, _MIRRORED_COST_FAR = 36, 120
-_CACHED_BYTES = 8 << 20
-_POINTS_BYTES = 256 << 10
-_MOST_POINTS = 32
-_MOST_OUTPUTS = 64
-_PANELS = 4
+_CACHED_BYTES = 8 << 20  # of a result that stays in the caches
+_POINTS_BYTES = 256 << 10  # of the points of an item of a pullback
+_MOST_POINTS = 32  # points of an item of a pullback
+_MOST_OUTPUTS = 64  # outputs of a pass of a pullback
+_PANELS = 4  # panels of columns in a block of a pullback
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .builder import BY_EIGHTS, FLOATING, SIZE, STORED, Function, splat, suffix, vector
 
 _UNSIGNED = ("u8", "bool")
-_RUN_BYTES = 64
+_RUN_BYTES = 64  # that are read at once along a row: a cache line
 
 
 def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> str:

@@ -15,11 +15,11 @@ from ...ir.node import postorder
 from .gram_plan import CpuPlan, Work, plan, scratch
 
 _BLOCK = 256  # rows of a panel, rounded up to those of a tile
-_ROWS_BYTES = 512 << 10
-_STATE_BYTES = 1 << 20
-_MOST_ROWS = 1024
+_ROWS_BYTES = 512 << 10  # of operands over the rows of an item
+_STATE_BYTES = 1 << 20  # of the accumulators of an item
+_MOST_ROWS = 1024  # rows of an item
 _CHAINS = 8  # sums in flight, which hide the latency of an addition
-_POSITION_BYTES = 8
+_POSITION_BYTES = 8  # of the position of a selected entry
 _ITEM_TILES = 4  # tiles of columns of an item that a thread takes
 _EPILOGUE_COST = 16  # operations that an epilogue counts as
 

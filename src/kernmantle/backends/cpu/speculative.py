@@ -13,7 +13,7 @@ from .builder import SIZE, floating_literal, suffix, vector
 from .libm import BIAS, MANTISSA
 from .spelling import ExpressionEmitter, Value
 
-_LARGEST_EXPONENT = 16.0
+_LARGEST_EXPONENT = 16.0  # of powers in the short form
 
 
 class SpeculativeFastPath:

@@ -14,7 +14,7 @@ from ...ir.reductions import REDUCTIONS
 
 PROMISE = 1e-5
 """Largest relative error of a sum of squares."""
-SMALLEST = 1e-30
+SMALLEST = 1e-30  # sum of squares, in float32, below which entries are computed as written
 # A product in float32 over k numbers is off by up to sqrt(k) 2^-24 of the rows' norms; measured, a third of that.
 _SMALL, _NEAREST = 1 / 128, 1 / 16
 # The product takes half the time of the differences, what is done to its entries as long as 100 numbers of them.

@@ -17,13 +17,13 @@ import numpy as np
 # Looks at the board before a worker sleeps, of some 40 ns each: calls within 80 us of each other find all awake. Waking
 # one costs the caller 5 us, and it comes 30 to 60 us later.
 _SPIN_CHECKS = 2000
-_PATIENCE = 4096
-_PARTS_PER_THREAD = 2
-_ALIGNMENT = 64
+_PATIENCE = 4096  # turns of a spinning thread before it gives its core away
+_PARTS_PER_THREAD = 2  # parts of a job for each thread, so that none waits long for the last
+_ALIGNMENT = 64  # bytes of a cache line
 Arguments = tuple[bytes, bytes, bytes]
 _JOB = Struct("10Q")
-_JOB_AT = 128
-_BOARD_BYTES = 512
+_JOB_AT = 128  # offset of the job in the board, in bytes
+_BOARD_BYTES = 512  # of the board, and of the arguments
 
 # The board, in words of 8 bytes: 0 how many may still join, and in its low half how many are at work; 8 the number of
 # the job; 16 the job: kernel, its three arguments, scratch and the bytes of it for each, items, fewest items of a

@@ -8,7 +8,7 @@ from . import polynomials as tables
 from .builder import Function, vector
 from .libm import INF, Maths
 
-_FAR = 2.0**30
+_FAR = 2.0**30  # argument from which on the C library is called
 _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import BackendError, DeviceError
 
-_OLDEST = (8, 0)
+_OLDEST = (8, 0)  # compute capability
 _IMPORT = threading.Lock()
 
 

@@ -13,7 +13,7 @@ BY_LANES = 32
 """Order up to which a lane has a column, so that a warp has one matrix."""
 MOST = 64
 """Order at most: a block has one matrix, in shared memory."""
-THREADS = 128
+THREADS = 128  # of a block
 BY_THREAD = 3
 """Order up to which a thread has a matrix of its own."""
 _RESIDENT = {

@@ -16,7 +16,7 @@ from .spelling import TYPES, WITHIN, ExpressionEmitter, Typed, cast, literal
 from .squares_plan import planes, weight
 
 ENTRY = "kernmantle_kernel"
-PRODUCER_REGISTERS = 56
+PRODUCER_REGISTERS = 56  # of a thread of the warps that copy
 STORAGE = {
     "f16": "km::f16", "bf16": "km::bf16", "f32": "float", "f64": "double", "i8": "signed char", "u8": "unsigned char",
     "i16": "short", "i32": "int", "i64": "km::i64", "bool": "km::boolean",

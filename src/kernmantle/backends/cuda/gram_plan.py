@@ -27,7 +27,7 @@ _PRODUCERS = {
     "deep": 128, "softmax": 128,
 }  # fmt: skip
 PRODUCTS = ("wgmma", "mma")
-TABLE_BYTES = 8192
+TABLE_BYTES = 8192  # of shared memory for the table of a power
 _PIPELINED_OPERATIONS = 5  # operations a term
 _THIN = 8  # terms of a sum
 

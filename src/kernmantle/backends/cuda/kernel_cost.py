@@ -26,11 +26,12 @@ from .vjp_plan import PullPlan, pull_cycles
 
 START, PRODUCTS = TIMES.start, TIMES.products
 _LANES = 128  # of a multiprocessor
-_COSTS = {"instruction": 1.0, "short": 4.0, "function": 30.0, "long": 24.0}
+_COSTS = {"instruction": 1.0, "short": 4.0, "function": 30.0, "long": 24.0}  # issue slots by class of cost
 _OWN_COSTS = {"neg": 0.0, "abs": 0.0, "div": 10.0, "rcp": 8.0, "sqrt": 8.0, "rsqrt": 8.0, "pow": 12.0}
+"""Issue slots of operations that their class does not fit."""
 _JOIN_KERNELS, _JOIN_BYTES = 16, 45  # of torch, and what they take for each entry: its ranks, positions and values
 _ROOTS = (0.5, 1.5, 2.5)
-_ROOT_POWER = 8.0
+_ROOT_POWER = 8.0  # issue slots of a power that is a root
 
 
 @dataclass(frozen=True)

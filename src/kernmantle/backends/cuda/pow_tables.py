@@ -18,16 +18,16 @@ from ...compiler.patterns import is_abs_difference, root_or_power
 from ...ir.node import Node, const, postorder, rewrite, variables
 from ...ir.ops import evaluate
 
-DEGREE = 5
+DEGREE = 5  # of the polynomial of a mantissa
 DEGREES = (3, 4, 5)
 """Degrees of the polynomial of an interval, a kernel each: steeper powers take more."""
-TABLE_SIXTEENTHS, ROOT_TABLE_SIXTEENTHS = 8, 5
-MAX_RELATIVE_ERROR = 1.6e-6
-_PROBES = 257
-_EXCHANGES = 4
-_TRIALS = 25
-MIDDLES = (1.125, 1.375, 1.625, 1.875)
-_REACH = 1 / 9
+TABLE_SIXTEENTHS, ROOT_TABLE_SIXTEENTHS = 8, 5  # share of the powers that are taken from tables, in sixteenths
+MAX_RELATIVE_ERROR = 1.6e-6  # of a polynomial against the power
+_PROBES = 257  # points of an interval where a polynomial is compared with the power
+_EXCHANGES = 4  # rounds of Remez exchange
+_TRIALS = 25  # points of an interval in which an extremum of the error is looked for
+MIDDLES = (1.125, 1.375, 1.625, 1.875)  # centres of the intervals of a mantissa
+_REACH = 1 / 9  # half width of an interval over its centre, at most
 
 
 @dataclass(frozen=True)

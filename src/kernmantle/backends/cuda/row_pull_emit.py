@@ -11,7 +11,7 @@ from .row_reduce_emit import ApproximateEmitter
 from .spelling import ExpressionEmitter, Typed, cast, literal
 
 ENTRY, THREADS = "kernmantle_kernel", 256
-MOST_NUMBERS, MOST_COLUMNS = 64, 4
+MOST_NUMBERS, MOST_COLUMNS = 64, 4  # numbers of a point and columns of v that a thread has registers for
 LARGEST = 3.4028234663852886e38
 """The largest float32, within which numbers are that a kernel reads; NaN stays."""
 _TWO_BLOCKS = 32
@@ -26,6 +26,7 @@ _POINTERS = (
 )
 _SIZES = ("rows", "columns", "parts")
 _LEAST_PART, _MOST_PARTS, _ROUNDS, _BYTES = 1024, 256, 6, 256 << 20
+"""Fewest columns of a part, most parts, waves of blocks, bytes of the parts."""
 
 
 @dataclass(frozen=True)

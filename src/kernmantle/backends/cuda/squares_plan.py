@@ -17,8 +17,8 @@ from .fitted import SQUARES
 from .gram_plan import CudaPlan, Layout, planned, staged, supports_warp_specialized
 from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, LOGARITHMS, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
-BLOCK = 64
-PILOTS = 32
+BLOCK = 64  # rows and columns of a block of split operands
+PILOTS = 32  # probe blocks that tell whether most entries lose digits
 _LIST_TILES = 64
 PROMISE = 1e-5
 """Largest relative error of a sum of squares, up to the deepest that is taken so."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 MOST = 32
 """Unknowns at most: a warp holds one matrix."""
-THREADS = 128
-_NARROWEST = 4
+THREADS = 128  # of a block
+_NARROWEST = 4  # lanes of a matrix
 ENTRY = "km_system"
 _TYPES = {"f32": "float", "f64": "double"}
 _POINTERS = "const void* a", "void* factor", "int* pivots", "int* info", "const void* b", "void* x"

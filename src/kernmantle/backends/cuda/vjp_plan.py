@@ -22,14 +22,14 @@ from .pow_tables import is_accurate, mantissa_polynomial
 from .tiles import DeviceLimits
 from .vjp_tiles import PULL_TILES, PullTile
 
-PARTS_BYTES = 48 << 20
+PARTS_BYTES = 48 << 20  # of partial results of ranges of k
 _ALIGNED = 256  # bytes
-_LEAST_TENSOR, _LEAST_SCALAR = 1 << 30, 1 << 31
-_LEAST_COLUMNS = 16
+_LEAST_TENSOR, _LEAST_SCALAR = 1 << 30, 1 << 31  # entries times outputs from which on a pullback pays
+_LEAST_COLUMNS = 16  # columns of the points from which on it pays
 _SHORTEST_RANGE = 4  # stages
 _MOST_RANGES = 16  # ranges that k is split into
 _SPLIT = 0.002  # of a tile, what one more range is counted as
-_LARGEST_EXPONENT = 1.0
+_LARGEST_EXPONENT = 1.0  # of slopes that are powers, where operands are split in halves
 
 
 @dataclass(frozen=True)

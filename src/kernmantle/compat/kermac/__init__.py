@@ -24,8 +24,8 @@ from ..timer import CudaTimer as CudaTimer
 from .linalg import FillMode as FillMode
 
 exp, maximum, sign, sqrt, where = (FUNCTIONS[name] for name in ("exp", "maximum", "sign", "sqrt", "where"))
-EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8
-_MANY, _WIDE = 2048, 128
+EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8  # distances, and differences in slopes, that count as 0 below
+_MANY, _WIDE = 2048, 128  # rows and columns of the arrays that kernels are compiled for beforehand
 
 
 class InnerOperator(Enum):

@@ -8,7 +8,7 @@ from functools import reduce
 
 from .expression import Expression, Fold, Leaf, Map, Number, Symbol, folded, substituted
 
-_MOST_TERMS = 8
+_MOST_TERMS = 8  # terms that a sum is split into
 
 
 @dataclass(frozen=True)

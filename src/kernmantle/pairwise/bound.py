@@ -14,7 +14,7 @@ import torch
 from ..ir.simplify import POWER_CLASSES
 from ..runtime.dispatch import PLANS, CallKey
 from ..torch_ops.call_key import call_key, is_recorded
-from ..torch_ops.checks import check_apart, meet, reach
+from ..torch_ops.checks import check_apart, overlaps_any, reach
 from ..torch_ops.info import RunInfo
 from ..torch_ops.row_reduce import BoundApply, bind_apply
 from ..torch_ops.row_reduce_autograd import recorded
@@ -56,7 +56,7 @@ class BoundReduction:
         if outs:
             (out,) = outs
             inputs = (x, x if y is None else y, v, *weights.values())
-            if meet(out, inputs, self.spans):
+            if overlaps_any(out, inputs, self.spans):
                 check_apart(outs, inputs)
             self.apply.write(arrays, numbers, out.unsqueeze(-1) if self.is_vector else out)
             return out

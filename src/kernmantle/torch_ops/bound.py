@@ -12,7 +12,7 @@ from ..ir.autodiff import undifferentiable
 from ..ir.definition import Definition, bind
 from ..ir.node import Number
 from .autograd import Recorded, constant
-from .checks import check_apart, meet, number_of
+from .checks import check_apart, number_of, overlaps_any
 from .execute import BoundProgram
 
 
@@ -72,7 +72,7 @@ class BoundContraction:
             results = self.program.results(arrays, values)
             return results[0] if self.single else tuple(results)
         targets = (outs,) if self.single else outs
-        if not self.spans or meet(outs, arrays, self.spans):
+        if not self.spans or overlaps_any(outs, arrays, self.spans):
             check_apart(targets, arrays)
         self.program(arrays, values, targets)  # pyright: ignore[reportCallIssue]
         for target in targets:

@@ -164,7 +164,7 @@ def reach(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def meet(out: torch.Tensor, arrays: Sequence[torch.Tensor], spans: Sequence[int]) -> bool:
+def overlaps_any(out: torch.Tensor, arrays: Sequence[torch.Tensor], spans: Sequence[int]) -> bool:
     """Return whether addresses of a result are those of an array; ``spans`` are the bytes it and they reach over."""
     begin = out.data_ptr()
     end = begin + spans[0]

@@ -231,7 +231,7 @@ class KronCall:
         return "" if self.product is None else self.product.route
 
     def overlaps(self, x: torch.Tensor, factors: Tensors, y: Maybe, out: torch.Tensor) -> bool:
-        """Return whether ``out`` meets another array in memory, y being itself ``out`` apart."""
+        """Return whether ``out`` overlaps another array, y being itself ``out`` apart."""
         others, of_y, size = self.sizes
         begin = out.data_ptr()
         end = begin + size

@@ -223,7 +223,7 @@ class MmaPlan:
 
     @property
     def out_pitch(self) -> int:
-        """Entries from row to row of these, so that neither writes nor reads meet in a bank; 0 without them."""
+        """Entries from row to row of these, so that neither writes nor reads have bank conflicts; 0 without them."""
         last = self.phases[-1]
         if not self.is_coalesced:
             return 0
@@ -282,7 +282,7 @@ def _up(count: int) -> int:
 
 
 def _odd(count: int, size: int) -> int:
-    """Least number of entries that is an odd multiple of 32 bytes: then neither rows nor columns meet in a bank."""
+    """Least number of entries that is an odd multiple of 32 bytes: neither rows nor columns have bank conflicts."""
     unit = 32 // size
     return -(-(count - unit) // (2 * unit)) * 2 * unit + unit
 

@@ -44,8 +44,8 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda value: _times(value, Node("add", (const(0.5), _times(const(0.5), _erf(value))))),
     "silu": lambda value: _times(value, Node("sigmoid", (value,))),
 }
-# Where so many l interleave and sums are short, or blocks have fewer rows than a vector, a batch in front is turned a
-# few rows at a time, so that vectors run along it: 1.4 x faster at (2, 256, 64, 16), 2.2 x at (1, 64, 64, 128), 3 x at
+# Where so many l interleave and sums are short, or blocks have fewer rows than a vector, a batch in front is transposed
+# some rows at a time, so that vectors run along it: 1.4 x faster at (2, 256, 64, 16), 2.2 x at (1, 64, 64, 128), 3 x at
 # (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
 _INTERLEAVED, _SHORT, _NARROW, _TRANSPOSED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
@@ -80,7 +80,7 @@ def cpu() -> Any:
 
 @lru_cache(maxsize=1)
 def _transposing() -> Any:
-    """Return the same over turned rows."""
+    """Return the module of products over transposed rows."""
     return import_module(".transpose", __package__)
 
 
@@ -183,7 +183,7 @@ def by(
     algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
     precision: str, out: torch.Tensor | None, packed: PackedWeights | None, info: RunInfo | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """By an algorithm, by the kernel in a tile, or over turned rows."""
+    """By an algorithm, by the kernel in a tile, or over transposed rows."""
     features = weight.shape[1] * weight.shape[2] * weight.shape[4]
     if algorithm.startswith("kernel"):
         out = empty(x, features, batch_last) if out is None else out
@@ -294,7 +294,7 @@ def _with_batch_last(
     precision: str,
     out: torch.Tensor,
 ) -> str:
-    """With the batch brought behind the features, a few rows at a time; torch turns matrices alone quickly."""
+    """With the batch brought behind the features, a few rows at a time; torch transposes matrices alone quickly."""
     route = ""
     _, a, b, c, d = weight.shape
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TRANSPOSED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)

@@ -126,7 +126,7 @@ def transpose_plan(
 
 
 def _lanes_l(row: int, vectors: int) -> int:
-    """Return how many neighbouring l a warp moves so that vectors of rows of so many numbers do not meet in a bank."""
+    """Return how many neighbouring l a warp moves so that vectors of rows of so many numbers have no bank conflicts."""
     apart = 8 if row % 2 else 4 if row % 4 else 2
     while apart > vectors:
         apart //= 2

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,13 +14,13 @@ from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import SCALE, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import SAMPLERS, blocks_of
-from kernmantle.compiler.nest import SIZES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.program import Program
 from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
 
 from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase
 from ..golden.compiled import compile_source
+from .row_launches import noted, run
 from .test_cuda_compile import CARDS
 from .test_cuda_select import planned
 
@@ -191,22 +189,10 @@ def test_blocks_fill_the_card_with_as_many_columns_as_there_may_be() -> None:
 
 
 def test_launches_what_splits_before_what_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[Any, int, tuple[Any, ...]]] = []
-    empty = torch.empty
-    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
-    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
-    monkeypatch.setattr(cuda_row_reduce_score, "_load", lambda chosen: ("scale", "split", "products", "join products"))
-    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    monkeypatch.setattr(cuda_row_reduce_score.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    for module in (cuda_row_reduce, cuda_row_reduce_score):
-        monkeypatch.setattr(module, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    made = noted(monkeypatch, cuda_row_reduce_score, ("scale", "split", "products", "join products"))
     case = RowCase("launches", SQUARES, PRODUCT, 30000, 20000, 64, 130)
-    steps = [(0, 0, 0, 64, 0, 1, 0), (0, 0, 0, 0, 64, 1, 0), (0,) * 7, (0, 0, 0, 0, 130, 0, 1), (0, 0, 0, 130, 0, 0, 1)]
-    integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
     assert cuda_row_reduce.TARGET().takes(case.rows, case.sizes(), torch.device("cuda"))
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
-    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
+    run(case, (7.0, -0.02))
     plan = planned(case)
     assert [kernel for kernel, _, _ in made] == ["scale", "split", "products", "join products", "main", "join"]
     assert [blocks for _, blocks, _ in made[:4]] == [264, splitters(plan.tile, plan.group, case.sizes()), 132, 131]

@@ -4,22 +4,21 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import SAMPLERS, SIDES, blocks_of
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.definition import bind, define
-from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
+from kernmantle.torch_ops import cuda_row_reduce_score
 
 from ..cuda.row_nests import COSTS, ENDS, LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase, exp
 from ..golden.compiled import compile_source
+from .row_launches import noted, run
 from .test_cuda_compile import CARDS
 
 HEADLINE = {
@@ -177,21 +176,9 @@ def test_memory_holds_every_tile_that_is_read(m: int, k: int) -> None:
 
 
 def test_launches_both_plans_with_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[Any, int, tuple[Any, ...]]] = []
-    empty = torch.empty
-    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
-    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
-    monkeypatch.setattr(cuda_row_reduce_score, "_load", lambda chosen: ("split", "scores", "join scores"))
-    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    monkeypatch.setattr(cuda_row_reduce_score.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    for module in (cuda_row_reduce, cuda_row_reduce_score):
-        monkeypatch.setattr(module, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    made = noted(monkeypatch, cuda_row_reduce_score, ("split", "scores", "join scores"))
     case = RowCase("launches", SQUARES, PRODUCT, 5000, 6000, 20)
-    steps = [(0, 0, 0, 20, 0, 1, 0), (0, 0, 0, 0, 20, 1, 0), (0,) * 7, (0, 0, 0, 0, 1, 0, 1), (0, 0, 0, 1, 0, 0, 1)]
-    integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
-    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
+    run(case, (7.0, -0.02))
     assert [kernel for kernel, _, _ in made] == ["split", "scores", "join scores", "main", "join"]
     plan = planned(case)
     split, scores, join, main, _ = made

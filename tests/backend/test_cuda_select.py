@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from kernmantle.backends.cuda import select_plan
 from kernmantle.backends.cuda.emit import headers
@@ -16,12 +13,13 @@ from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import SELECT, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, plan_rows
 from kernmantle.backends.cuda.select_plan import LIST_BYTES, SIDES, band_rows, tiles_of
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES
 from kernmantle.ir.program import Program
-from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_select
+from kernmantle.torch_ops import cuda_row_reduce_select
 
 from ..cuda.row_nests import LAPLACE, NEAREST, PRODUCTS, ROOTS, SQUARES, TABLED, WEIGHTED, RowCase
 from ..golden.compiled import compile_source
+from .row_launches import noted, run
 from .test_cuda_compile import CARDS
 
 HEADLINE = {
@@ -167,33 +165,11 @@ def test_memory_holds_every_tile_that_is_read(m: int, n: int, k: int) -> None:
     assert CARDS["sm_90"].shared_per_block >= select_plan.shared_bytes(tile) >= staged
 
 
-def made_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int, tuple[Any, ...]]]:
-    made: list[tuple[Any, int, tuple[Any, ...]]] = []
-    empty = torch.empty
-    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
-    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
-    monkeypatch.setattr(cuda_row_reduce_select, "_load", lambda chosen: ("split", "minima", "select"))
-    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    monkeypatch.setattr(cuda_row_reduce_select.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    for module in (cuda_row_reduce, cuda_row_reduce_select):
-        monkeypatch.setattr(module, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
-    return made
-
-
-def integers(case: RowCase, batch: int) -> np.ndarray[Any, Any]:
-    m, k, l = case.m, case.k, case.width
-    steps = [(m * k, 0, 0, k, 0, 1, 0), (0, 0, 0, 0, k, 1, 0), (0,) * 7, *2 * [(m * l, 0, 0, l, 0, 0, 1)]]
-    sizes = case.sizes() | {"a": batch}
-    return np.array([*(sizes[role] for role in SIZES), *sum(steps, ())], np.int64)
-
-
 def test_launches_bands_and_the_fallback_with_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = made_of(monkeypatch)
+    made = noted(monkeypatch, cuda_row_reduce_select, ("split", "minima", "select"))
     monkeypatch.setattr(select_plan, "BAND_BYTES", 1)
     case = RowCase("launches", NEAREST, "smallest", 3000, 8000, 20, 4)
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers(case, 1), [16] * 5, torch.device("cuda"))
-    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [])
+    run(case)
     assert [kernel for kernel, _, _ in made] == ["split", *["minima", "select"] * 12, "main", "join"]
     split, minima, select = made[:3]
     assert split[1] == 24 + 63
@@ -204,10 +180,9 @@ def test_launches_bands_and_the_fallback_with_the_counts(monkeypatch: pytest.Mon
 
 
 def test_launches_each_entry_of_a_batch_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = made_of(monkeypatch)
+    made = noted(monkeypatch, cuda_row_reduce_select, ("split", "minima", "select"))
     case = RowCase("entries", NEAREST, "smallest", 3000, 8000, 20, 4)
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers(case, 3), [16] * 5, torch.device("cuda"))
-    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [])
+    run(case, batch=3)
     assert [kernel for kernel, _, _ in made] == ["split", "minima", "select", "main", "join"] * 3
     steps = [3000 * 20 * 4, 0, 3000 * 4 * 4, 3000 * 4 * 8]
     for entry in range(3):
@@ -216,8 +191,7 @@ def test_launches_each_entry_of_a_batch_by_itself(monkeypatch: pytest.MonkeyPatc
 
 
 def test_small_entries_of_a_batch_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = made_of(monkeypatch)
+    made = noted(monkeypatch, cuda_row_reduce_select, ("split", "minima", "select"))
     case = RowCase("together", NEAREST, "smallest", 300, 800, 20, 4)
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers(case, 300), [16] * 5, torch.device("cuda"))
-    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [])
+    run(case, batch=300)
     assert [kernel for kernel, _, _ in made] == ["main", "join"]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.row_reduce_emit import SCALE, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan
 from kernmantle.backends.cuda.wide_plan import LIST_BYTES
-from kernmantle.compiler.nest import SIZES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.program import Program
-from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
+from kernmantle.torch_ops import cuda_row_reduce_score
 
 from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, TABLED, WEIGHTED, RowCase
 from ..golden.compiled import compile_source
+from .row_launches import noted, run
 from .test_cuda_compile import CARDS
 from .test_cuda_select import planned
 
@@ -103,21 +100,9 @@ def test_memory_holds_every_tile_that_is_read(n: int, k: int, width: int) -> Non
 
 
 def test_launches_what_splits_before_what_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[Any, int, tuple[Any, ...]]] = []
-    empty = torch.empty
-    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
-    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
-    monkeypatch.setattr(cuda_row_reduce_score, "_load", lambda chosen: ("scale", "split", "products", "join products"))
-    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    monkeypatch.setattr(cuda_row_reduce_score.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    for module in (cuda_row_reduce, cuda_row_reduce_score):
-        monkeypatch.setattr(module, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    made = noted(monkeypatch, cuda_row_reduce_score, ("scale", "split", "products", "join products"))
     case = RowCase("launches", SQUARES, PRODUCT, 30000, 20000, 3, 20)
-    steps = [(0, 0, 0, 3, 0, 1, 0), (0, 0, 0, 0, 3, 1, 0), (0,) * 7, (0, 0, 0, 0, 20, 0, 1), (0, 0, 0, 20, 0, 0, 1)]
-    integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
-    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
+    run(case, (7.0, -0.02))
     assert [kernel for kernel, _, _ in made] == ["scale", "split", "products", "join products", "main", "join"]
     assert [blocks for _, blocks, _ in made[:4]] == [264, 157, 132, 131]
     assert made[0][2] == made[1][2] == made[2][2] == made[3][2][:-3]

@@ -1,0 +1,46 @@
+"""Row reductions by kernels that are not compiled: what would be launched on a Hopper GPU, and with what."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernmantle.compiler.nest import SIZES
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.torch_ops import cuda_row_reduce
+
+from ..cuda.row_nests import RowCase
+from .test_cuda_compile import CARDS
+
+Launched = list[tuple[Any, int, tuple[Any, ...]]]
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, kernels: tuple[str, ...]) -> Launched:
+    """Replace the kernels of a module, and "main" and "join" of its fallback, by names; what was launched of them."""
+    made: Launched = []
+    empty = torch.empty
+    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
+    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
+    monkeypatch.setattr(module, "_load", lambda chosen: kernels)
+    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
+    monkeypatch.setattr(module.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
+    for each in (cuda_row_reduce, module):
+        monkeypatch.setattr(each, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    return made
+
+
+def run(case: RowCase, numbers: tuple[float, ...] = (), batch: int = 1) -> None:
+    """Launch a case, with arrays in one piece at multiples of 2^40."""
+    m, k, l = case.m, case.k, case.width
+    rows = (m * l, 0, 0, l, 0, 0, 1)
+    ends = [(0, 0, 0, 0, l, 0, 1), rows] if case.how == PRODUCT else [rows, rows]
+    steps = [(m * k, 0, 0, k, 0, 1, 0), (0, 0, 0, 0, k, 1, 0), (0,) * 7, *ends]
+    sizes = case.sizes() | {"a": batch}
+    integers = np.array([*(sizes[role] for role in SIZES), *sum(steps, ())], np.int64)
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
+    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], numbers)

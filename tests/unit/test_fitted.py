@@ -1,9 +1,14 @@
-"""Numbers that were fitted to measured times stand in tables that say on which machine, and in no function."""
+"""Numbers that were fitted to measured times stand in tables that say on which machine, and in no function.
+
+``python -m tests.unit.test_fitted`` counts them by room.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
+from collections import Counter
 
 import pytest
 
@@ -55,6 +60,15 @@ def in_functions(tree):
     return [(name, values) for name, values in found if values]
 
 
+def counts():
+    """Numbers that look measured in the tables of each room."""
+    found = Counter()
+    for name, path in modules().items():
+        room = "/".join(path.relative_to(PACKAGE).parts[:-1])
+        found[room] += sum(len(fitted(node.value)) for node in tables(parsed(name)))
+    return +found
+
+
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_what_is_fitted_names_its_machine(name):
     tree, text = parsed(name), modules()[name].read_text(encoding="utf-8")
@@ -75,3 +89,8 @@ def test_numbers_are_found():
     assert MACHINE.search("on one H200")
     assert MACHINE.search("decision 0043")
     assert not MACHINE.search("quick on every machine")
+
+
+if __name__ == "__main__":
+    for room, count in sorted(counts().items()):
+        sys.stdout.write(f"{count:5} {room}\n")

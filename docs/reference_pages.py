@@ -11,11 +11,14 @@ from keyword import iskeyword
 from pathlib import Path
 
 from kernmantle.ir.functions import FUNCTIONS as SCALAR
+from kernmantle.pairwise import CONSTRUCTORS
 
 FOLDER = "api"
 FUNCTIONS = "functions"
 OPTIONAL = {"kernmantle.integrations.gpytorch": "gpytorch"}
 _BLOCK = re.compile(r"```\{eval-rst\}\n(.*?)```", re.DOTALL)
+_KERNELS = ".. autokernels::"
+"""Directive that stands for the constructors of all kernels of the table."""
 _ENTRY = re.compile(r"\.\. auto(function|class|module):: ([\w.]+)")
 
 
@@ -64,7 +67,7 @@ def _headed(title: str) -> str:
 
 
 def entries(block: str) -> list[Entry]:
-    """Directives of a block; those of packages that are not installed are left out."""
+    """Return the directives of a block, without those of packages that are not installed."""
     found: list[Entry] = []
     for line in block.splitlines():
         entry = _ENTRY.match(line)
@@ -72,6 +75,8 @@ def entries(block: str) -> list[Entry]:
             path = entry[2] if entry[2].startswith("kernmantle") else f"kernmantle.{entry[2]}"
             module, _, name = (path, "", "") if entry[1] == "module" else path.rpartition(".")
             found.append(Entry(entry[1], module, name))
+        elif line.strip() == _KERNELS:
+            found += [Entry("function", "kernmantle", name) for name in CONSTRUCTORS]
         elif found and line.startswith("   :"):
             found[-1].options.append(line.strip())
     return [each for each in found if each.module not in OPTIONAL or find_spec(OPTIONAL[each.module])]

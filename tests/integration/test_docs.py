@@ -80,7 +80,7 @@ def check_reference(site):
     functions = Page((site / "api" / "functions.html").read_text(encoding="utf-8")).places
     public = set(kernmantle.__all__) - {"__version__"}
     missing = {name for name in public - names if f"kernmantle.{name}" not in functions and name not in HIDDEN}
-    assert not missing
+    assert not missing, "add them to docs/reference.md"
     assert set(CONSTRUCTORS) <= names
     if find_spec("gpytorch"):
         assert {"integrations.gpytorch.FusedKernel", "integrations.gpytorch.MaternKernel"} <= names

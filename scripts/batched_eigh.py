@@ -23,6 +23,7 @@ import torch
 
 import kernmantle as km
 from benchmarks import machine
+from scripts.gpu_clock import elapsed
 
 CASES = (
     (100_000, 3), (100_000, 2), (10_000, 16), (10_000, 32), (5000, 33), (5000, 48), (2000, 64), (2000, 96), (500, 100),
@@ -99,19 +100,10 @@ def errors(a: torch.Tensor, result: Result) -> tuple[float, float]:
 
 def milliseconds(call: Callable[[], Any], limit: float) -> tuple[float, int]:
     """Median by events, and of how many calls."""
-
-    def once() -> float:
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        return first.elapsed_time(last)
-
-    first = once()
+    first = elapsed(call)
     if first > 1000 * limit:
         return first, 1
-    samples = [once() for _ in range(max(3, min(15, int(1000 * limit / max(first, 0.1)))))]
+    samples = [elapsed(call) for _ in range(max(3, min(15, int(1000 * limit / max(first, 0.1)))))]
     return statistics.median(samples), len(samples)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpu_clock import elapsed
 
 import kernmantle as km
 
@@ -17,14 +18,7 @@ ITEMS, HEADS, LENGTH, SCALE = 2, 16, 8192, 0.05
 
 def milliseconds(call: Callable[[], Any], count: int = 9) -> str:
     """Return the median time of a call."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for index in range(count + 1):
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.extend([begin.elapsed_time(end)] * (index > 0))
+    _, *times = (elapsed(call) for _ in range(count + 1))
     return f"{statistics.median(times):.3f}"
 
 

@@ -25,6 +25,7 @@ from kernmantle.runtime.cache import current_cache
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.runtime.kernel_store import collected
 from kernmantle.torch_ops.cuda import limits
+from scripts.gpu_clock import elapsed
 from tests.cuda.row_nests import SQUARES, RowCase
 
 Form = tuple[str, Callable[..., Any], Callable[..., Any]]
@@ -108,13 +109,8 @@ def timed(shape: Shape, form: Form, clusters: int = 0) -> dict[str, Any]:
     wanted = entries @ v.double()
     off = found[rows].double() - wanted
     times: list[float] = []
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     while len(times) < 3 or (sum(times) < 60 and len(times) < 9):
-        begin.record()
-        kernel.matmul(x, y, v)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
+        times.append(elapsed(lambda: kernel.matmul(x, y, v)))
     return {
         "what": "columns of v", "m": m, "n": n, "k": k, "columns": width, "form": form[0],
         "ms": round(statistics.median(times), 4), "route": kernel.info,

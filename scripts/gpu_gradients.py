@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from kernmantle.backends.cuda.gram_plan import Layout, plan, planned
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import TILES
-from scripts.gpu_gram import milliseconds
+from scripts.gpu_clock import milliseconds, write
 from tests.cuda.harness import limits
 from tests.cuda.nests import GAP, L1, PULLED, ROOT, Case, G, gram, op, powers_pulled_back, var
 
@@ -104,12 +103,7 @@ def main(arguments: list[str]) -> None:
     for entry in options.entries:
         rows = [by_tile(entry)] if entry.split(":")[0] in NESTS else public(entry)
         for row in rows:
-            text = json.dumps(row | MACHINE)
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
-            if options.out:
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(text + "\n")
+            write(row | MACHINE, options.out)
         torch.cuda.empty_cache()
 
 

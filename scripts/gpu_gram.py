@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import Tile
 from kernmantle.compiler.nest import Nest
+from scripts.gpu_clock import elapsed, milliseconds, write
 from tests.cuda.harness import limits
 from tests.cuda.nests import L1, PLUS, PRODUCT, SQUARE, Case, gram, op, var
 
@@ -80,22 +80,6 @@ class Timed:
         return float(((got - want).abs() / want.abs().clamp_min(want.abs().max() * 1e-3)).max())
 
 
-def milliseconds(call: Timed, seconds: float) -> tuple[float, float, float]:
-    """Median, 20th and 80th percentile of events around enough calls."""
-    call()
-    torch.cuda.synchronize()
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < 1000 * seconds and len(times) < 50):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    times.sort()
-    return times[len(times) // 2], times[len(times) // 5], times[-1 - len(times) // 5]
-
-
 def replayed(call: Timed, count: int = 20) -> float:
     """Milliseconds a call takes in a CUDA graph of ``count``."""
     side = torch.cuda.Stream()
@@ -110,12 +94,7 @@ def replayed(call: Timed, count: int = 20) -> float:
     graph.replay()
     best = float("inf")
     for _ in range(5):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) / count)
+        best = min(best, elapsed(graph.replay) / count)
     return best
 
 
@@ -146,11 +125,7 @@ def main(arguments: list[str]) -> None:
             }  # fmt: skip
             if m * n <= 1 << 24:
                 row["graph_ms"] = round(replayed(call), 5)
-            sys.stdout.write(json.dumps(row) + "\n")
-            sys.stdout.flush()
-            if options.out:
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+            write(row, options.out)
             del call
             torch.cuda.empty_cache()
 

@@ -7,7 +7,6 @@ rows first in memory, "theirs" everything the other way round.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from kernmantle.backends.cuda.vjp_tiles import PULL_TILES
 from kernmantle.compiler.nest import ROLES, Nest, Port
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
+from scripts.gpu_clock import milliseconds, write
 from tests.cuda.harness import limits
 
 GAP = Node("sub", (var("x0"), var("x1")))
@@ -153,20 +153,6 @@ class Timed:
         return float((got - want).norm() / want.norm())
 
 
-def milliseconds(call: Any, least: int = 3) -> float:
-    """Median of events around calls."""
-    times: list[float] = []
-    call()
-    while len(times) < least:
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last))
-    return sorted(times)[len(times) // 2]
-
-
 def compiled(job: tuple[str, str, str]) -> Any:
     """A cubin of a source."""
     source, arch, name = job
@@ -192,15 +178,12 @@ def main(arguments: list[str]) -> None:
         cubin = cubins[emit(plan), plan.arch, str(plan)]
         call.load(plan, cubin)
         row = call.row | {"error": call.error()}
-        row["ms"] = round(milliseconds(call), 4)
+        row["ms"] = round(milliseconds(call, 0.0)[0], 4)
         row["steps"] = {
-            name: round(milliseconds(lambda name=name, call=call: call.start(name), 1), 4) for name in call.steps()
+            name: round(milliseconds(lambda name=name, call=call: call.start(name), 0.0, least=1)[0], 4)
+            for name in call.steps()
         }
-        sys.stdout.write(json.dumps(row) + "\n")
-        sys.stdout.flush()
-        if options.out:
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        write(row, options.out)
         call.arrays.clear()
         del call.memory, call.zeroed
         torch.cuda.empty_cache()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +17,7 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.compiler.nest import Nest
 from kernmantle.ir.node import var
+from scripts.gpu_clock import milliseconds, write
 from tests.cuda.harness import compiled, limits
 from tests.cuda.nests import SQUARE, Case, gram, op
 
@@ -114,21 +113,6 @@ class Timed:
         return worst if bool(torch.isfinite(self.out).all()) else float("inf")
 
 
-def milliseconds(call: Callable[[], None], seconds: float) -> tuple[float, float, float]:
-    """Median, 20th and 80th percentile of events around enough calls."""
-    call()
-    times: list[float] = []
-    while len(times) < 5 or (sum(times) < 1000 * seconds and len(times) < 50):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    times.sort()
-    return statistics.median(times), times[len(times) // 5], times[-1 - len(times) // 5]
-
-
 def main(arguments: list[str]) -> None:
     """Time ``data:m,n,k[:tile[:template arguments]]`` entries; data as in NESTS, CLUSTERS, "plain" or "near"."""
     parser = argparse.ArgumentParser()
@@ -151,11 +135,7 @@ def main(arguments: list[str]) -> None:
             ],
             "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__,
         }  # fmt: skip
-        sys.stdout.write(json.dumps(row) + "\n")
-        sys.stdout.flush()
-        if options.out:
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        write(row, options.out)
         del call
         torch.cuda.empty_cache()
 

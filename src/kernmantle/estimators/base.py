@@ -14,11 +14,11 @@ from ..errors import KernmantleError, TraceError
 from ..pairwise import CONSTRUCTORS, Kernel
 from ..pairwise.bandwidth import typical_distance
 from ..torch_ops.checks import is_number
+from .data import PRECOMPUTED, TakesPrecomputed
 from .state import Stored
 
 NAMES = {name.lower(): name for name in CONSTRUCTORS}
 NAMES |= {"rbf": "Gaussian", "laplacian": "Laplace", "poly": "Polynomial"}
-PRECOMPUTED = "precomputed"
 _BANDWIDTHS = {"Gaussian": lambda gamma: (0.5 / gamma) ** 0.5, "Laplace": lambda gamma: 1 / gamma}
 """Kernels whose bandwidth scikit-learn writes as gamma."""
 _GAMMAS = {"scale": lambda rows: 1 / (rows.shape[1] * float(rows.var(correction=0))), "auto": lambda r: 1 / r.shape[1]}
@@ -60,17 +60,14 @@ class KernelEstimator(Stored, BaseEstimator):
         return chosen_kernel(self, "kernel", rows)
 
 
-class TakesMatrices(KernelEstimator):
+class TakesMatrices(KernelEstimator, TakesPrecomputed):
     """A kernel estimator that takes ``kernel="precomputed"`` too."""
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = is_precomputed(self.kernel)
-        return tags
+    _choice = "kernel"
 
     def _kernel_or_matrix(self, rows: torch.Tensor, some: torch.Tensor | None = None) -> Kernel | Precomputed:
         """The kernel, or what stands for the matrix that the rows are; a bandwidth is found from the rows ``some``."""
-        if not is_precomputed(self.kernel):
+        if not self._is_precomputed:
             return self._make_kernel(rows if some is None else rows[some])
         if self.bandwidth is not None or self.kernel_params:
             raise ValueError("kernel='precomputed' takes neither bandwidth nor kernel_params")
@@ -80,11 +77,6 @@ class TakesMatrices(KernelEstimator):
                 f"{tuple(rows.shape)}"
             )
         return Precomputed()
-
-
-def is_precomputed(choice: Any) -> bool:
-    """Return whether rows are kernel values."""
-    return isinstance(choice, str) and choice == PRECOMPUTED
 
 
 def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:

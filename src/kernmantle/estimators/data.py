@@ -11,7 +11,26 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from .state import Stored
+
 Back = Callable[[torch.Tensor], Any]
+PRECOMPUTED = "precomputed"
+
+
+class TakesPrecomputed(Stored, BaseEstimator):
+    """An estimator whose rows may be distances or kernel values: where the parameter ``_choice`` says so."""
+
+    _choice = "metric"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self._is_precomputed
+        return tags
+
+    @property
+    def _is_precomputed(self) -> bool:
+        choice = getattr(self, self._choice, None)
+        return isinstance(choice, str) and choice == PRECOMPUTED
 
 
 def placed(estimator: BaseEstimator, array: np.ndarray, *, copy: bool = False) -> torch.Tensor:

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 from tqdm import tqdm
 
 from ..pairwise.distance import numbered
 from ..pairwise.own_metric import Metric
-from .data import rows_of, weights_of
+from .data import TakesPrecomputed, rows_of, weights_of
 from .measure import Measure, check_index, check_integer, check_real, check_square
 from .neighbourhood import WEIGHT, Neighbourhood, rounded
-from .state import Stored
 
 _RECHECKED = 16
 """So many times fewer rows than there are is few enough to be asked again in float32 at once."""
@@ -72,7 +71,7 @@ def _without(active: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tens
     return active[stays[active]]
 
 
-class DBSCAN(ClusterMixin, Stored, BaseEstimator):
+class DBSCAN(ClusterMixin, TakesPrecomputed):
     """Clusters of core rows, which have ``min_samples`` rows within ``eps``, and of the rows within ``eps`` of them.
 
     Core rows i and j are in one cluster where d(i, j) <= eps, and where a chain of core rows joins them.
@@ -145,11 +144,6 @@ class DBSCAN(ClusterMixin, Stored, BaseEstimator):
         self.algorithm = algorithm
         self.leaf_size = leaf_size
         self.n_jobs = n_jobs
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.metric, str) and self.metric == "precomputed"
-        return tags
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DBSCAN:  # noqa: ARG002
         """Find the clusters; a core row has neighbours whose weights, 1 by default, are ``min_samples`` together."""

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from ..pairwise.distance import Distances, Entry
 from ..pairwise.own_metric import Metric
-from .data import rows_of
+from .data import TakesPrecomputed, rows_of
 from .hierarchy import Condensed, condensed
 from .measure import Measure, check_index, check_integer, check_real, check_square
 from .neighbourhood import rounded
 from .spanning_tree import spanning_tree
-from .state import Stored
 
 NOISE = -1
 Array = np.ndarray
@@ -152,7 +151,7 @@ _PROBED = 64
 INFINITE, MISSING = -2, -3
 
 
-class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
+class HDBSCAN(ClusterMixin, TakesPrecomputed):
     """Clusters that persist over the densities: the hierarchy of DBSCAN over all ``eps``, cut where it is most stable.
 
     With the core distance c_i of a row to its ``min_samples``-th nearest row, itself among them, the hierarchy is that
@@ -254,7 +253,6 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.metric, str) and self.metric == "precomputed"
         tags.input_tags.allow_nan = not tags.input_tags.pairwise
         return tags
 
@@ -327,7 +325,7 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
             raise ValueError(f"cluster_selection_method={self.cluster_selection_method!r} is none of eom, leaf")
         if self.store_centers not in _CENTERS:
             raise ValueError(f"store_centers={self.store_centers!r} is none of None, centroid, medoid, both")
-        if self.store_centers is not None and isinstance(self.metric, str) and self.metric == "precomputed":
+        if self.store_centers is not None and self._is_precomputed:
             raise ValueError("Cannot store centers when using a precomputed distance matrix.")
         return wanted, Selection(
             method=self.cluster_selection_method,

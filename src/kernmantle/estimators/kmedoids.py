@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
@@ -18,7 +18,7 @@ from ..pairwise.distances import contraction
 from ..pairwise.inputs import find, request
 from ..pairwise.own_metric import Metric
 from ..torch_ops.row_reduce import task_of
-from .data import rows_of
+from .data import TakesPrecomputed, rows_of
 from .kmeans import check_clusters, warn_of
 from .measure import Measure
 from .seeding import draw, plus_plus
@@ -203,7 +203,7 @@ def build(distances: Dissimilarity, count: int) -> torch.Tensor:
     return torch.stack(medoids)
 
 
-class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Stored, BaseEstimator):
+class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, TakesPrecomputed):
     """Clusters around rows, ``min Σ_i min_c d(x_i, x_{m_c})`` for any distance d.
 
     Parameters
@@ -296,16 +296,11 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.random_state = random_state
         self.device = device
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.metric, str) and self.metric == "precomputed"
-        return tags
-
     def fit(self, X: Any, y: Any = None) -> KMedoids:  # noqa: ARG002
         """Find the medoids."""
         self._validate_params()
         rows, back = rows_of(self, X, reset=True)
-        rows, precomputed = rows.detach(), isinstance(self.metric, str) and self.metric == "precomputed"
+        rows, precomputed = rows.detach(), self._is_precomputed
         check_clusters(self.n_clusters, rows)
         distances = OfMatrix(rows) if precomputed else OfMetric(rows, self.metric, self.metric_params)
         iterate = swap if self.method == "pam" else alternate

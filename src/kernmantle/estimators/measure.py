@@ -14,9 +14,9 @@ from ..pairwise.distance import Distances, distances
 from ..pairwise.inputs import find
 from ..pairwise.metric_prepare import inverse_covariance_of, variance_of
 from ..pairwise.own_metric import Metric, check_metric
+from .data import PRECOMPUTED
 from .state import Stored
 
-PRECOMPUTED = "precomputed"
 ALGORITHMS = ("auto", "ball_tree", "kd_tree", "brute")
 _NO_SIMILARITY = "take a distance, as metric='euclidean', or order rows by k.argkmax"
 

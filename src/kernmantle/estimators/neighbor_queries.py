@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ..ir.functions import FUNCTIONS
@@ -17,9 +16,8 @@ from ..pairwise import Kernel
 from ..pairwise.distance import Distances, Entry, distances, numbered
 from ..pairwise.own_metric import Metric
 from ..torch_ops.blocks import LARGEST
-from .data import Back, rows_of
+from .data import Back, TakesPrecomputed, rows_of
 from .measure import Measure, check_index, check_not_negative, check_real, check_square
-from .state import Stored
 
 _where = FUNCTIONS["where"]
 WITHIN = Entry(
@@ -31,7 +29,7 @@ _LARGEST_OTHERS = Entry(lambda d, own, other: _where(own == other, math.nan, -d)
 _MODES = ("connectivity", "distance")
 
 
-class Fitted(Stored, BaseEstimator):
+class Fitted(TakesPrecomputed):
     """Rows, and the distance to them."""
 
     n_samples_fit_: int
@@ -39,13 +37,8 @@ class Fitted(Stored, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = tags.input_tags.positive_only = self._is_precomputed
+        tags.input_tags.positive_only = self._is_precomputed
         return tags
-
-    @property
-    def _is_precomputed(self) -> bool:
-        metric = getattr(self, "metric", None)
-        return isinstance(metric, str) and metric == "precomputed"
 
     def _keep(self, rows: torch.Tensor, back: Back, measure: Measure) -> None:
         check_index(self)

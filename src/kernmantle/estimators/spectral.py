@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 from sklearn.manifold import spectral_embedding
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -21,10 +21,9 @@ from ..linalg import eigh
 from ..pairwise import Kernel, argkmin
 from ..pairwise.own_metric import Metric
 from .base import chosen_kernel
-from .data import rows_of
+from .data import TakesPrecomputed, rows_of
 from .kmeans import KMeans, check_clusters
 from .measure import Measure, check_choice, check_jobs
-from .state import Stored
 
 LARGEST_STORED = 4096
 """Rows up to which an affinity is stored where the iteration does not get to its eigenvectors: 128 MB of float64."""
@@ -94,7 +93,7 @@ class _Affinity:
         return vectors * torch.where(top < 0, -1, 1) * self.scale[:, None]
 
 
-class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
+class SpectralClustering(ClusterMixin, TakesPrecomputed):
     """Clusters of rows that are connected, by k-means on eigenvectors of the normalised graph Laplacian.
 
     The Laplacian is ``I - D^(-1/2) A D^(-1/2)`` of the affinities A without their diagonal, with their row sums D.
@@ -171,6 +170,7 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
     True
     """
 
+    _choice = "affinity"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
@@ -209,11 +209,6 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
         self.eigen_solver = eigen_solver
         self.n_jobs = n_jobs
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.affinity, str) and self.affinity == "precomputed"
-        return tags
-
     def fit(self, X: Any, y: Any = None) -> SpectralClustering:  # noqa: ARG002
         """Find the clusters."""
         self._validate_params()
@@ -238,7 +233,7 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
 
     def _of_affinity(self, rows: torch.Tensor) -> _Affinity:
         """Return the normalised affinity of a kernel or of a matrix."""
-        if isinstance(self.affinity, str) and self.affinity == "precomputed":
+        if self._is_precomputed:
             if rows.shape[0] != rows.shape[1]:
                 raise ValueError(f"affinity='precomputed' takes a square matrix, it was given {tuple(rows.shape)}")
             gap = (rows - rows.mT).abs().max()

@@ -5,8 +5,9 @@ import pytest
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron.cuda import eager_plan, tensor_for
 from kernmantle.structured.kron.cuda_plan import plan
-from kernmantle.structured.kron.mma_plan import Tensor, takes
+from kernmantle.structured.kron.mma_plan import MmaLayout, Tensor, mma_candidates, takes
 from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.passes import plain_pass
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
 
@@ -63,3 +64,18 @@ def test_five_by_five_in_float64_is_one_pass_of_additions():
     assert run.kind == "fma"
     assert {run.kind for run in _with_eager((16,) * 4, 1024, "f64").passes} == {"mma"}
     assert [run.kind for run in _with_eager((31, 31), 1024, "f64").passes] == ["mma"]
+
+
+def test_the_order_of_least_time_replaces_another_one_from_a_tenth_on():
+    """126 x 2 with 58 x 2 and then 5 x 10 take 76 us, 58 x 2 before the others 87, torch's matrix 82 (H200)."""
+    factors = (Mode(5, 10, 0), Mode(126, 2, 1), Mode(58, 2, 2))
+    found = plan(factors, 1, "f16", HOPPER, True, Tensor("f16", 1), 1836)
+    assert [str(own) for own in found.passes] == ["mma 2x126*2x58", "fma 10x5"]
+
+
+@pytest.mark.parametrize(("extent", "right", "warps"), [(72, 9504, 8), (96, 1960, 8), (69, 1, 12), (32, 9504, 16)])
+def test_eight_warps_have_a_wide_factor_of_halves_alone(extent, right, warps):
+    run = plain_pass("mma", [Mode(extent, extent, 0)], 0, 1)
+    layout = MmaLayout(16 if right > 1 else 2, 4 if right > 1 else 1, False)
+    found = mma_candidates(run, ((extent, extent),), "bf16", Tensor("bf16", 1), layout, right, HOPPER)
+    assert found[0].warps == warps

@@ -352,8 +352,12 @@ def _position_cases() -> list[Case]:
     cases = [Case(f"positions_{n}_k{k}", gram(plus, n), shape | {"k": k}, integral=True) for n in ("argmin", "argmax")
              for k in (32, 33, 40, 64, 95)]  # fmt: skip
     cases += [
-        Case(f"positions_{n}_{v:g}", gram(plus, n), shape, integral=True, poison=v)
-        for n in ("argmin", "argmax") for v in (math.nan, math.inf, -math.inf)
+        Case(f"positions_{n}_{v:g}_k{k}", gram(plus, n), shape | {"k": k}, integral=True, poison=v)
+        for n in ("argmin", "argmax") for v in (math.nan, math.inf, -math.inf) for k in (77, 300)
+    ]  # fmt: skip
+    cases += [
+        Case(f"positions_{n}_{name}", gram(op(name, X, Y), n), shape | {"k": 300}, integral=True)
+        for n in ("argmin", "argmax") for name in ("sub", "mul")
     ]  # fmt: skip
     cases += [
         Case("positions_l1", gram(L1, "argmin"), shape, integral=True),

@@ -333,3 +333,15 @@ def is_proportional(output: Node) -> bool:
             return False
         (output,) = readers
     return True
+
+
+ARITHMETIC = ("add", "sub", "mul")
+
+
+def negative(node: Node) -> Node:
+    """Return the negative of a value, which is no operation more where it is a sum, a difference or a product."""
+    if node.op not in ARITHMETIC:
+        return Node("neg", (node,))
+    a, b = node.args
+    opposite = Node("neg", (a,))
+    return {"add": Node("sub", (opposite, b)), "sub": Node("sub", (b, a)), "mul": Node("mul", (opposite, b))}[node.op]

@@ -40,11 +40,12 @@ struct Body {
         s.r0 = w0_0;
         s.r1 = w0_1;
     }
-    static constexpr bool LEAST = true;
-    static __device__ __forceinline__ C mapped(const C* a, const C* b, const C* c, const Numbers& number) {
+    static constexpr bool LEAST = true, BY_BITS = false;
+    static __device__ __forceinline__ C ranked(const C* a, const C* b, const C* c, const Numbers& number) {
         const C t0 = a[0] - b[0];
         const C t1 = km::abs(t0);
-        return t1;
+        const C t2 = -t1;
+        return t2;
     }
     static __device__ __forceinline__ void merge(Registers& s, const Registers& r) {
         const bool u0_0 = r.r0 < s.r0;

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...compiler.gradient_patterns import SignedProduct, differing
 from ...compiler.nest import Nest, Port
-from ...compiler.patterns import log_product
+from ...compiler.patterns import ARITHMETIC, log_product, negative
 from ...ir.node import Node, postorder, variables
 from ...ir.reductions import Reduction
 from .abi import Arguments, launch_bounds, register_split, table_members, table_parameters, table_values
@@ -183,16 +183,17 @@ def _sines(plan: CudaPlan) -> list[str]:
     return ["    static constexpr bool HAS_SINES = true;", *function(head, _step(plan, within=True))]
 
 
-def _mapped(plan: CudaPlan) -> list[str]:
-    """Return what positions are found of, and whether of the smallest."""
+def _ranked(plan: CudaPlan) -> list[str]:
+    """Return what the largest is found of, and whether by bits, which suits arithmetic: its NaN has no sign."""
     if plan.schema != "position":
         return []
+    (mapped,), least = plan.nest.map, plan.nest.reductions[0].name == "argmin"
     writer = ExpressionEmitter(environment_of(plan, "abc"), _floating(plan), approximate=True)
-    (found,) = writer.expressions(plan.nest.map)
-    head = "C mapped(const C* a, const C* b, const C* c, const Numbers& number)"
-    least = literal(plan.nest.reductions[0].name == "argmin", "bool")
+    (found,) = writer.expressions([negative(mapped) if least else mapped])
+    head = "C ranked(const C* a, const C* b, const C* c, const Numbers& number)"
+    by_bits = literal(mapped.op in ARITHMETIC, "bool")
     code = function(head, [*writer.code, f"return {cast(found, 'value')};"])
-    return [f"    static constexpr bool LEAST = {least};", *code]
+    return [f"    static constexpr bool LEAST = {literal(least, 'bool')}, BY_BITS = {by_bits};", *code]
 
 
 def _product(product: SignedProduct, writer: ExpressionEmitter) -> str:
@@ -320,7 +321,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         "    template <km::Method METHOD>",
         *function(f"void step(Registers& s, {_STEP}, const Numbers& number, {more})", _step(plan)),
         *_sines(plan),
-        *_mapped(plan),
+        *_ranked(plan),
         *_power(plan),
         *_weight(plan),
         *function("void merge(Registers& s, const Registers& r)", _merge(plan)),

@@ -3,6 +3,9 @@
 // Comparing and choosing for every pair would take twice the instructions of the extreme alone. So eight positions of k are reduced to
 // their extreme first, and where that beats a cell's, the cell keeps it and which eight they were. At the end of a tile every
 // cell's eight values are computed again to find the first that is the extreme. Where a value is NaN all of them are.
+//
+// The largest is found, for the smallest of negated values. Once all cells of a warp have a positive one, no other is larger as a
+// float than it is as an integer, of which three are compared at once; NaN is larger than any.
 #pragma once
 #include "pipelined.cuh"
 #include "scratch.cuh"
@@ -29,13 +32,22 @@ struct Positions : StagedReduction<Body, Tile> {
     static constexpr int TM = R::TM, TN = R::TN, BM = R::BM, BN = R::BN, STAGE = R::STAGE, EIGHT = 8;
     static constexpr int VECTORS = AtLeastOne<Body::VECTORS>::value;
 
+    static constexpr unsigned WHOLE = 0xffffffffu;
+    // Positions of k from which on a second form is worth its instructions.
+    static constexpr int LONG = 256;
+
     struct Cells {
         float best[TM][TN];
         int eighth[TM][TN];
     };
 
-    static __device__ __forceinline__ bool beats(float a, float b) { return Body::LEAST ? a < b : a > b; }
-    static __device__ __forceinline__ float extreme(float a, float b) { return Body::LEAST ? min(a, b) : max(a, b); }
+    // Whether every cell of the warp has a positive value, or NaN.
+    static __device__ __forceinline__ bool are_positive(const Cells& cells) {
+        int least = __float_as_int(cells.best[0][0]);
+#pragma unroll
+        for (int c = 1; c < TM * TN; ++c) least = min(least, __float_as_int(cells.best[c % TM][c / TM]));
+        return __all_sync(WHOLE, least > 0);
+    }
 
     static __device__ __forceinline__ void consume(const Args& g, const unsigned char* raw, const Barriers& barriers, int warp, int lane) {
         const int wm = warp % Tile::WARPS_M, wn = warp / Tile::WARPS_M;
@@ -51,16 +63,25 @@ struct Positions : StagedReduction<Body, Tile> {
             for (int i = 0; i < TM; ++i)
 #pragma unroll
                 for (int j = 0; j < TN; ++j) {
-                    cells.best[i][j] = Body::LEAST ? infinity<float>() : negative_infinity<float>();
+                    cells.best[i][j] = negative_infinity<float>();
                     cells.eighth[i][j] = 0;
                 }
+            bool by_bits = false;
 #pragma unroll 1
             for (i64 k = 0; k < depth; k += 32) {
                 ptx::mbarrier_wait_parity(barriers.full(pipeline.stage), pipeline.phase);
                 const int stage = pipeline.stage * STAGE, here = depth - k < 32 ? (int)(depth - k) : 32;
                 const float* vectors = (const float*)(raw + stage + (BM + BN) * 128);
+                if (by_bits) {
 #pragma unroll 1
-                for (int eight = 0; eight < here / EIGHT; ++eight) reduce(cells, g, raw, stage + at_a, stage + at_b, vectors, eight, (int)(k / EIGHT) + eight);
+                    for (int eight = 0; eight < here / EIGHT; ++eight) reduce<true>(cells, g, raw, stage + at_a, stage + at_b, vectors, eight, (int)(k / EIGHT) + eight);
+                } else {
+#pragma unroll 1
+                    for (int eight = 0; eight < here / EIGHT; ++eight) reduce<false>(cells, g, raw, stage + at_a, stage + at_b, vectors, eight, (int)(k / EIGHT) + eight);
+                    // looked at after 1, 2, 4, ... stages
+                    const int stages = (int)(k / 32) + 1;
+                    if (Body::BY_BITS && depth >= LONG && (stages & (stages - 1)) == 0) by_bits = are_positive(cells);
+                }
 #pragma unroll 1
                 for (int kk = here / EIGHT * EIGHT; kk < here; ++kk) single(cells, g, raw, stage + at_a, stage + at_b, vectors, kk, (int)(k / EIGHT) + kk / EIGHT);
                 ptx::mbarrier_arrive(barriers.empty(pipeline.stage));
@@ -70,6 +91,7 @@ struct Positions : StagedReduction<Body, Tile> {
         }
     }
 
+    template <bool BY_BITS>
     static __device__ __forceinline__ void reduce(
         Cells& cells, const Args& g, const unsigned char* raw, int at_a, int at_b, const float* vectors, int eight, int which) {
         float a[EIGHT][TM], c[EIGHT][VECTORS];
@@ -96,11 +118,22 @@ struct Positions : StagedReduction<Body, Tile> {
             }
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
-                float found = Body::mapped(&a[0][i], &b[0], c[0], g.number);
+                float& best = cells.best[i][j];
+                if constexpr (BY_BITS) {
+                    const int before = __float_as_int(best);
+                    int found = before;
 #pragma unroll
-                for (int q = 1; q < EIGHT; ++q) found = extreme(found, Body::mapped(&a[q][i], &b[q], c[q], g.number));
-                if (beats(found, cells.best[i][j])) cells.eighth[i][j] = which;
-                cells.best[i][j] = extreme(cells.best[i][j], found);
+                    for (int q = 0; q < EIGHT; q += 2)
+                        found = max(max(found, __float_as_int(Body::ranked(&a[q][i], &b[q], c[q], g.number))), __float_as_int(Body::ranked(&a[q + 1][i], &b[q + 1], c[q + 1], g.number)));
+                    if (found != before) cells.eighth[i][j] = which;
+                    best = __int_as_float(found);
+                } else {
+                    float found = Body::ranked(&a[0][i], &b[0], c[0], g.number);
+#pragma unroll
+                    for (int q = 1; q < EIGHT; ++q) found = max(found, Body::ranked(&a[q][i], &b[q], c[q], g.number));
+                    if (found > best) cells.eighth[i][j] = which;
+                    best = max(best, found);
+                }
             }
         }
     }
@@ -121,9 +154,9 @@ struct Positions : StagedReduction<Body, Tile> {
             const float b = *(const float*)(pb + j * 1024);
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
-                const float found = Body::mapped(&a[i], &b, c, g.number);
-                if (beats(found, cells.best[i][j])) cells.eighth[i][j] = which;
-                cells.best[i][j] = extreme(cells.best[i][j], found);
+                const float found = Body::ranked(&a[i], &b, c, g.number);
+                if (found > cells.best[i][j]) cells.eighth[i][j] = which;
+                cells.best[i][j] = max(cells.best[i][j], found);
             }
         }
     }
@@ -131,7 +164,7 @@ struct Positions : StagedReduction<Body, Tile> {
     static __device__ __forceinline__ float value_at(const Args& g, const Coord& p, const float* x, const float* y, i64 k) {
         float c[VECTORS];
         read_vectors<Body>(c, g, p, k);
-        return Body::mapped(x, y, c, g.number);
+        return Body::ranked(x, y, c, g.number);
     }
     // The position of the first NaN of a cell.
     static __device__ __noinline__ i64 first_nan(const Args& g, const Coord& p, const typename X::T* x, const typename Y::T* y) {
@@ -159,8 +192,8 @@ struct Positions : StagedReduction<Body, Tile> {
         for (int q = 1; q < EIGHT; ++q) {
             if (first + q >= g.size[ROLE_K]) continue;
             const float value = value_at(g, p, &a[q], &b[q], first + q);
-            if (beats(value, found)) at = first + q;
-            found = extreme(found, value);
+            if (value > found) at = first + q;
+            found = max(found, value);
         }
         return at;
     }
@@ -180,7 +213,7 @@ struct Positions : StagedReduction<Body, Tile> {
             const i64 m = p.m + row + c % TM * 8, n = p.n + column + c / TM * 8;
             if (m >= g.size[ROLE_M] || n >= g.size[ROLE_N]) continue;
             typename Body::Registers s;
-            s.r0 = best[c];
+            s.r0 = Body::LEAST ? -best[c] : best[c];
             s.r1 = found_at(g, p, m, n, best[c], eighth[c]);
             const typename Body::Outs out = Body::outputs(g, p, m, n, s);
             each<0, Body::OUTS>([&](auto index) {

@@ -297,8 +297,10 @@ def test_a_process_by_iterations_predicts_as_one_by_its_factor():
     for first, second in zip(one.predict(at, return_std=True), other.predict(at, return_std=True), strict=True):
         np.testing.assert_allclose(second, first, rtol=0, atol=2e-4)
     np.testing.assert_allclose(*[p.predict(at[:9], return_cov=True)[1] for p in (one, other)], rtol=0, atol=2e-4)
-    assert one._is_iterated(likelihood.ITERATED - 1) is False
-    assert estimators.GaussianProcessRegressor()._is_iterated(likelihood.ITERATED) is True
+    for name, least in likelihood.ITERATED.items():
+        assert one._is_iterated(least, torch.device(name)) is False
+        assert estimators.GaussianProcessRegressor()._is_iterated(least - 1, torch.device(name)) is False
+        assert estimators.GaussianProcessRegressor()._is_iterated(least, torch.device(name)) is True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         assert process(solver="cg", max_iter=1).n_iter_ >= 1
@@ -394,3 +396,29 @@ THEIRS = ("sklearn.cluster", "sklearn.neighbors", "sklearn.decomposition", "skle
 def test_sparse_matrices_are_told_what_to_become(call):
     with pytest.raises((TypeError, ValueError), match=r"toarray\(\)"):
         call(scipy.sparse.csr_matrix(X))
+
+
+def test_a_detached_kernel_has_its_arrays_where_they_were():
+    lengths = torch.ones(3, device="meta", requires_grad=True)
+    kernel = likelihood.detached(torch.tensor(2.0, requires_grad=True) * km.Gaussian(1.5, lengthscales=lengths))
+    values = kernel.hyperparameters
+    assert values["lengthscales"].is_meta
+    assert not any(value.requires_grad for value in values.values() if isinstance(value, torch.Tensor))
+    assert values["bandwidth"] == 1.5
+    assert 2.0 in [float(value) for name, value in values.items() if name != "lengthscales"]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("solver", ["cholesky", "cg"])
+def test_a_process_with_a_bandwidth_a_column_is_fitted_on_the_gpu(solver):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(300, 3))
+    y, at = np.sin(x[:, 0]) + 0.1 * random.normal(size=300), random.normal(size=(50, 3))
+    found = []
+    for device in ("cpu", "cuda"):
+        made = estimators.GaussianProcessRegressor(ard=True, max_iter=3, solver=solver, device=device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found.append(made.fit(x, y).predict(at, return_std=True))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=5e-3 if solver == "cg" else 1e-4)

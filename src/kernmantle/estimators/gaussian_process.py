@@ -83,8 +83,8 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         "cholesky" stores the matrix. "cg" never does: the likelihood is an estimate from 8 random vectors, the same at
         every step. With "sketch_and_project" hyperparameters are those of 2000 random rows, and the posterior of all
         rows is that of 64 sampled functions (:func:`kernmantle.linalg.pathwise_posterior`), whose spread is the
-        standard deviation, to a tenth; covariances are not there. "auto" takes "cg" from 10 000 and
-        "sketch_and_project" from 30 000 rows on.
+        standard deviation, to a tenth; covariances are not there. "auto" takes "cg" from 10 000 rows
+        on (20 000 on CUDA), and "sketch_and_project" from 30 000.
     random_state : int, RandomState or None
         Draws the beginnings of further searches.
     verbose : bool
@@ -192,7 +192,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         bounds = log_bounds(self.bounds, lengths)
         self.n_iter_ = 0
         large = self._is_large(rows, logs)
-        is_iterated = not large and self._is_iterated(len(rows))
+        is_iterated = not large and self._is_iterated(len(rows), rows.device)
         own, part = (rows, scaled) if not large else _subset(rows, scaled)
         if self.optimise:
             logs = self._searched(logs, own, part, is_iterated, bounds)
@@ -253,7 +253,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
             raise ValueError(
                 f"theta has shape {tuple(logs.shape)}; noise, scale and bandwidths are {len(self._logs)} numbers"
             )
-        free, is_iterated = logs.to(rows, copy=True).requires_grad_(), self._is_iterated(len(rows))
+        free, is_iterated = logs.to(rows, copy=True).requires_grad_(), self._is_iterated(len(rows), rows.device)
         made = lambda free: self._scaled(free, rows.shape[1])  # noqa: E731
         loss = Search(made, rows, targets, is_iterated, (), {}, 0, None).loss(free)
         if loss is None or free.grad is None:
@@ -261,9 +261,10 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         value = -loss * len(rows)
         return (value, -free.grad.double().cpu().numpy() * len(rows)) if eval_gradient else value
 
-    def _is_iterated(self, count: int) -> bool:
+    def _is_iterated(self, count: int, device: torch.device) -> bool:
         """Return whether conjugate gradients take the place of the factor."""
-        return self.solver == "cg" or (self.solver == "auto" and count >= ITERATED)
+        least = ITERATED.get(device.type, ITERATED["cpu"])
+        return self.solver == "cg" or (self.solver == "auto" and count >= least)
 
     def _is_large(self, rows: torch.Tensor, logs: torch.Tensor) -> bool:
         """Return whether the posterior is to be that of sampled functions."""

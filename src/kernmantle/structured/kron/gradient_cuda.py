@@ -12,6 +12,7 @@ import torch
 from ...backends.cuda.launch import Kernel
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
@@ -81,11 +82,11 @@ class BackPass:
     def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Any]:
         """Return what leaves the pass, and the gradients of its factors."""
         v, x, device = _in_one_piece(v), _in_one_piece(x), x.device
-        out = torch.empty(self.size, dtype=x.dtype, device=device)
+        out = allocate((self.size,), x.dtype, device)
         count = sum([share.size[0] * share.size[1] for share in self.shares])
-        found = torch.empty(count, dtype=x.dtype, device=device)
+        found = allocate((count,), x.dtype, device)
         if self.kernel is not None and self.total is not None:
-            parts = torch.empty(self.blocks, count, dtype=torch.float32, device=device)
+            parts = allocate((self.blocks, count), torch.float32, device)
             pointers = [factors[number].data_ptr() for number in self.sources]
             arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
             start(self.kernel, self.index, self.blocks, arguments)
@@ -231,11 +232,11 @@ def _summing(
     shares = max(2, shares) if is_wide else shares
 
     def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        out = torch.empty(size, dtype=torch.float32 if is_wide else u.dtype, device=u.device)
+        out = allocate(size, torch.float32 if is_wide else u.dtype, u.device)
         if shares == 1:
             start(kernel, index, chosen.tiles, (v.data_ptr(), u.data_ptr(), out.data_ptr(), count, right))
             return out
-        parts = torch.empty((shares, rows, columns), dtype=torch.float32, device=u.device)
+        parts = allocate((shares, rows, columns), torch.float32, u.device)
         start(kernel, index, shares * chosen.tiles, (v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right))
         blocks = -(-rows * columns // TOTAL_ENTRIES)
         start(total, index, blocks, (parts.data_ptr(), out.data_ptr(), shares, rows * columns))
@@ -261,7 +262,7 @@ def bind_separation(factors: Tensors) -> Callable[[torch.Tensor, Tensors], Seque
         offsets.append(offsets[-1] + rows * columns)
 
     def run(joint: torch.Tensor, factors: Tensors) -> Sequence[torch.Tensor]:
-        out = torch.empty(offsets[-1], dtype=factors[0].dtype, device=joint.device)
+        out = allocate((offsets[-1],), factors[0].dtype, joint.device)
         if kernels is not None:
             own = joint.contiguous()
             matrices = [v for factor, steps in zip(factors, strides, strict=True) for v in (factor.data_ptr(), *steps)]

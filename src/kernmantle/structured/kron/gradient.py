@@ -14,7 +14,6 @@ import torch
 from ...runtime.dispatch import bound
 from ...torch_ops.autograd import constant
 from ...torch_ops.call_key import program_key
-from ...torch_ops.execute import allocate_as
 from .execute import BoundKron, Number, Sizes, backend_for, bind, factor_sizes, out_shape
 from .gradient_steps import SAVED, gradient_steps, partial_text, seconds_of_steps
 from .modes import contracted, parse
@@ -205,17 +204,20 @@ def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) 
 
 
 class _Operand(NamedTuple):
-    """A value that a sum reads: by its number, as a strided view, or brought into order where it has no such view."""
+    """A value that a sum reads: by its number, as a strided view or its address, or in order where it has no view."""
 
     number: int
     view: tuple[tuple[int, ...], tuple[int, ...]] | None
     arrange: Callable[[torch.Tensor], torch.Tensor]
+    by_address: bool = False
 
     def of(self, values: Sequence[Maybe]) -> torch.Tensor:
         """Return what the sum reads."""
         value = values[self.number]
         assert value is not None
-        return self.arrange(value) if self.view is None else value.as_strided(*self.view)
+        if self.view is None:
+            return self.arrange(value)
+        return value if self.by_address else value.as_strided(*self.view)
 
 
 class _Product(NamedTuple):
@@ -276,11 +278,10 @@ class BoundGradients:
         through: Maybe = None
         for step in self.steps:
             if isinstance(step, _Product):
-                source = _present(values[step.source])
-                value = allocate_as(grad, step.shape if outs is None or not step.is_last else outs)
-                step.product.launch(source, factors, None, value, (float(numbers) if step.is_last else 1.0, 0.0))  # pyright: ignore
+                alpha = float(numbers) if step.is_last else 1.0  # pyright: ignore
+                value = step.product.launch.new(_present(values[step.source]), factors, alpha, step.shape)
                 values.append(value)
-                through = value if step.is_last else through
+                through = value.view(outs or step.shape) if step.is_last else through
             else:
                 joint = step.multiply(step.u.of(values), step.v.of(values))
                 own = [factors[number] for number in step.numbers]
@@ -367,9 +368,7 @@ def _bound_product(
     product = bind(text, options, x, factors, None, x.new_empty(shape))
 
     def apply(value: torch.Tensor, factors: Tensors) -> torch.Tensor:
-        out = value.new_empty(shape)
-        product.launch(value, factors, None, out, (1.0, 0.0))
-        return out
+        return product.launch.new(value, factors, 1.0, shape).view(shape)
 
     return apply if product.reads_addresses else None
 
@@ -426,6 +425,7 @@ def _bind_sum(
     is_wide = len(numbers) > 1 and one.is_cuda and one.dtype in (torch.float16, torch.bfloat16)
     method, kernel = _gpu().sum_by(one, other, options, is_wide) if one.is_cuda else ("", None)
     if kernel is not None or u.view is None or v.view is None or one.dim() != 3:
+        u, v = (own._replace(by_address=kernel is not None) for own in (u, v))
         return _Sum(kernel or partial(_multiplied, is_wide=is_wide), u, v, numbers, released)
     (count, p, right), (_, q, _) = one.shape, other.shape
     (by_l, by_p, by_r), (of_l, of_q, of_r) = one.stride(), other.stride()

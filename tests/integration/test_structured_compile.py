@@ -156,3 +156,41 @@ def test_an_exported_product_trains_its_factors():
     expected = torch.autograd.grad(wanted, [module.left, module.right], cotangent)
     for own, other in zip(found, expected, strict=True):
         assert_close(own, other, depth=60)
+
+
+def _guards(module):
+    (entry,) = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(type(module).forward.__code__)
+    return str(entry.guard_manager)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_checks_of_a_layer_are_not_among_its_guards(bias):
+    torch._dynamo.reset()
+    layer, x = km.KSLinear(12, 12, km.kronsparse.monarch((12, 12), p=3, q=4), bias=bias), torch.randn(5, 12)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(x), layer(x), depth=12)
+    guards = _guards(layer)
+    assert "_kind_of_layer" in guards
+    assert "check_types" not in guards
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("given", [torch.randn(5, 11), torch.randn(5, 12).double(), torch.randn(12, 5).mT.to_sparse()])
+def test_a_compiled_layer_says_what_an_eager_one_does(given):
+    torch._dynamo.reset()
+    layer = km.KSLinear(12, 12, km.kronsparse.monarch((12, 12), p=3, q=4))
+    with pytest.raises(km.errors.KernmantleError) as said:
+        layer(given)
+    with pytest.raises(type(said.value)) as compiled:
+        torch.compile(layer, backend="aot_eager")(given)
+    assert str(compiled.value) == str(said.value)
+    torch._dynamo.reset()
+
+
+def test_a_compiled_layer_is_of_weights_that_fit_its_patterns():
+    torch._dynamo.reset()
+    layer = km.KSLinear(12, 12, km.kronsparse.monarch((12, 12), p=3, q=4))
+    layer.weights[0] = torch.nn.Parameter(torch.randn(3, 4, 4, 2))
+    with pytest.raises(km.errors.ShapeError, match="its pattern"):
+        torch.compile(layer, backend="aot_eager")(torch.randn(5, 12))
+    torch._dynamo.reset()

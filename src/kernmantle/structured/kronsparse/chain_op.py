@@ -21,12 +21,13 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
-from ...torch_ops.torch_private import assumed_constant, is_static
+from ...torch_ops.torch_private import assumed_constant, is_autocast_on, is_exported, is_static, is_transformed
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
+from .pattern import KSPattern
 
 _HEAD = 5  # arguments of the Function before its tensors
 
@@ -202,6 +203,50 @@ def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Opti
         kind = _kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
     result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
     return result[0]
+
+
+def compiled_layer(form: str, x: Any, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
+    """Return the product of a layer in a graph that is being compiled; None where its checks have something to say.
+
+    What torch.compile looks into is guarded at every call. So one function that it does not look into checks the
+    tensors and chooses the step, which is half of what there is to guard. ``form`` is the text of the patterns.
+    """
+    if not isinstance(x, torch.Tensor) or not all(is_static(size) for size in x.shape):
+        return None
+    tensors = (x, *weights) if bias is None else (x, *weights, bias)
+    specs = tuple([(tuple(t.shape), t.dtype, t.device, t.layout, t.requires_grad) for t in tensors])
+    batch_last, algorithm, precision = options
+    kind = _kind_of_layer(form, batch_last, algorithm, precision, len(weights), specs)
+    if not kind:
+        return None
+    result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
+    return result[0]
+
+
+@assumed_constant
+def _kind_of_layer(
+    form: str, batch_last: bool, algorithm: str, precision: str, count: int, specs: tuple[tuple[Any, ...], ...]
+) -> str:
+    """Return the kind of a step whose tensors fit and are recorded by autograd alone, looked up while one is traced.
+
+    ``specs`` have shape, type, device, layout and whether a gradient is recorded, of x, ``count`` weights and a bias.
+    """
+    shape, dtype, device, layout, _ = specs[0]
+    recorded = torch.is_grad_enabled() and any(spec[-1] for spec in specs)
+    if not recorded or is_autocast_on() or is_transformed() or is_exported() or layout is not torch.strided:
+        return ""
+    if dtype not in NAMES or not dtype.is_floating_point or device.type not in ("cpu", "cuda") or not shape:
+        return ""
+    if any(spec[1:3] != (dtype, device) for spec in specs):
+        return ""
+    patterns = tuple([spec[0] for spec in specs[1 : count + 1]])
+    if any(len(pattern) != 4 for pattern in patterns) or str(tuple([KSPattern(*own) for own in patterns])) != form:
+        return ""
+    (a, _, c, d), (i, j, _, k) = patterns[0], patterns[-1]
+    if shape[0 if batch_last else -1] != a * c * d or any(spec[0] != (i * j * k,) for spec in specs[count + 1 :]):
+        return ""
+    rows = math.prod(shape[1:] if batch_last else shape[:-1])
+    return _kind(patterns, rows, NAMES[dtype], batch_last, algorithm, precision, str(device))
 
 
 @assumed_constant

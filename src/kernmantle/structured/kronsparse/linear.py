@@ -17,6 +17,7 @@ from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_autocast_on
 from .chain_autograd import bind_chain, chain, chain_key
+from .chain_op import compiled_layer
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
 from .packed import ChainModule, PackedKSLinear, cast, check_layer_input
@@ -152,6 +153,8 @@ class KSLinear(ChainModule):
         weights, options, own = self._factors(), self._options, self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if torch.compiler.is_compiling():
+            if activation is None and (found := compiled_layer(self._form, x, weights, bias, options)) is not None:
+                return found
             check_layer_input(x)
             check_weights(self.patterns, weights)
             own, checked, offset = check_types(x, weights, bias, self._names)

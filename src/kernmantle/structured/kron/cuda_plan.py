@@ -30,7 +30,7 @@ COPIED = 4
 # Factors of more rows or columns take tensor cores longer to prepare than the vendor's product of so few bytes.
 LARGE, LEAST_MOVED = 128, 1 << 24
 # Share of the time of the plan of least cost that another one may take to replace it.
-CLEARLY = 0.9
+CLEARLY = 0.85
 WIDE = 1 << 20
 
 

@@ -20,12 +20,14 @@ from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import cuda, tiles, tuned
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
+from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan, column_sum_seconds
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.structured.mode_product.cuda_emit import (
     ENTRY,
     PREPARE,
     emit,
     emit_cluster,
+    emit_column_sum,
     emit_narrow,
     emit_row_sum,
     emit_stream,
@@ -200,6 +202,31 @@ def test_gradients_over_rows_compile_within_their_registers(card, pattern, dtype
     assert found.spill_stores <= MOST_SPILLED
     assert chosen.shared <= CARDS[card].shared_per_block
     assert 1 <= chosen.slots(pattern, 1, 25088, CARDS[card]) <= 25088 // 16
+
+
+@pytest.mark.parametrize("access", [2, 8, 16])
+@pytest.mark.parametrize(
+    ("card", "pattern", "dtype"),
+    sampled(9, list(itertools.product(CARDS, INTERLEAVED, DTYPES))),
+    ids=str,
+)
+def test_gradients_over_columns_compile_within_their_registers(card, pattern, dtype, access) -> None:
+    access = max(access, BYTES[dtype])
+    chosen = column_sum_plan(pattern, 25088, dtype, access, access, 3, CARDS[card])
+    found = compiled(emit_column_sum(chosen), card).resources
+    assert found.registers * chosen.threads <= 65536
+    assert found.spill_stores <= MOST_SPILLED
+    assert chosen.shared <= CARDS[card].shared_per_block
+    assert 1 <= chosen.slots(pattern, 1, 25088, CARDS[card]) <= 25088 // chosen.depth
+
+
+def test_gradients_over_columns_fit_narrow_blocks() -> None:
+    card = CARDS["sm_90"]
+    narrow = column_sum_plan((16, 16, 16, 16), 25088, "f32", 16, 16, 3, card)
+    assert narrow.extents[:2] == (16, 16)
+    assert column_sum_seconds(narrow, (16, 16, 16, 16), 25088, card) < 4e-4
+    wide = column_sum_plan((1, 256, 256, 8), 25088, "f32", 16, 16, 3, card)
+    assert min(wide.extents[:2]) > 16
 
 
 @pytest.mark.parametrize("pattern", [(1, 300, 30, 9), (1, 100, 200, 10), (2, 50, 40, 11), (1, 96, 384, 12)], ids=str)

@@ -26,6 +26,7 @@ from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
 from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
+from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
 from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
 from kernmantle.structured.mode_product.factor_matrix_plan import matrix_gradient_plan, matrix_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
@@ -34,7 +35,7 @@ from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
 from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
-from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
+from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan, sum_plan
 
 from ..backend import test_cuda_apply as rows
 from ..backend import test_cuda_columns as columns
@@ -278,6 +279,22 @@ def _row_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str], 
     return make
 
 
+def _column_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = column_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
+        return Planned(cuda_emit.emit_column_sum(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
+def _parts(slots: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = parts_plan(card, dtype, slots)
+        return Planned(cuda_emit.emit_parts(plan), str(plan), plan.threads, 0)
+
+    return make
+
+
 def _cluster(rows: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = cluster_plan((32, 128, 128, 1), (1, 128, 128, 32), rows, dtype, True, "gelu", CARDS[card])
@@ -398,6 +415,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
     table.add("kronsparse sum over rows (3,80,112,5) f32", _row_sum((3, 80, 112, 5), "f32"))
     table.add("kronsparse sum over rows (16,16,16,16) bf16", _row_sum((16, 16, 16, 16), "bf16"), HOPPER)
+    table.add("kronsparse sum over columns (3,80,112,5) f32", _column_sum((3, 80, 112, 5), "f32"))
+    table.add("kronsparse sum over columns (16,16,16,16) bf16", _column_sum((16, 16, 16, 16), "bf16"), HOPPER)
+    table.add("kronsparse parts of sums bf16", _parts(40, "bf16"), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
     table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))

@@ -13,6 +13,7 @@ from functools import lru_cache
 from ...backends.cuda.tiles import CARDS, DeviceLimits
 from ...compiler.nest import BYTES
 from . import cpu_cost
+from .column_sum_plan import columns_seconds
 from .plan import Problem
 from .row_sum_plan import row_sum_plan, row_sum_seconds
 from .stream_plan import stream_sum_seconds
@@ -138,7 +139,9 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         summed = sum_plan(_MEASURED.arch, d, dtype, not last, not last)
         streamed = stream_sum_seconds(pattern, batch, dtype, _MEASURED, last)
         found["kernel"] = min(sum_seconds(summed, pattern, batch, _MEASURED), streamed)
-        if not last:
+        if last:
+            found["kernel"] = min(found["kernel"], columns_seconds(pattern, batch, dtype, _MEASURED))
+        else:
             rows = row_sum_plan(
                 pattern, batch, dtype, *(math.gcd(16, BYTES[dtype] * each * d) for each in (c, b)), 3, _MEASURED
             )

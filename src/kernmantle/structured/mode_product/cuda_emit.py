@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
+from .column_sum_plan import RESIDENT_WARPS, ColumnSumPlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
 from .factor_matrix_plan import THREADS as MATRIX_THREADS
 from .factor_matrix_plan import FactorMatrix, MatrixGradientPlan, MatrixPlan
@@ -18,7 +19,7 @@ from .row_sum_plan import RowSumPlan
 from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import StreamPlan, StreamSumPlan
 from .transpose_plan import TransposePlan
-from .weight_gradient_plan import SumPlan
+from .weight_gradient_plan import PartsPlan, SumPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
@@ -302,6 +303,42 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
     km::i64 xg, km::i64 xn, km::i64 yg, km::i64 yn) {{
     const km::KronSparseRowSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xn, yg, yn}};
     km::kron_sparse_row_sums<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_column_sum(plan: ColumnSumPlan) -> str:
+    """Return the source of the gradient of weights over a batch that lies together."""
+    traits = {
+        "TILE_L": plan.tile_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n, "WARPS_K": plan.warps_k,
+        "STAGES": plan.stages, "X_BYTES": plan.x_bytes, "Y_BYTES": plan.y_bytes, "PRODUCTS": plan.products,
+    }  # fmt: skip
+    return _text(
+        '#include "kronsparse_column_sums.cuh"\n',
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseColumnSumTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {RESIDENT_WARPS // plan.warps}) {ENTRY}(
+    const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
+    km::i64 xg, km::i64 xf, km::i64 yg, km::i64 yf) {{
+    const km::KronSparseColumnSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xf, yg, yf}};
+    km::kron_sparse_column_sums<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_parts(plan: PartsPlan) -> str:
+    """Return the source that adds the parts of gradients of weights."""
+    kind = SCALARS[plan.dtype]
+    return _text(
+        '#include "kronsparse_add_parts.cuh"\n',
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
+    const float* parts, {kind}* out, km::i64 slots, km::i64 count) {{
+    km::add_parts<{kind}, {plan.rows}, {plan.threads}>(parts, out, slots, count);
 }}
 """,
     )

@@ -28,7 +28,7 @@ _SHARING_REGISTERS = 100  # sums, numbers and places of a thread with which two 
 # numbers alone, times the tiles of a step to a power, and of a byte of neighbouring l; by bytes of a number those of a
 # byte that is read in runs and of a number that is read alone; of a byte of the sectors that such numbers lie in, and
 # that results are written to.
-_START, _STEP, _ALONE_STEP, _STEP_POWER, _NEIGHBOURS_BYTE = 2.8e-6, 1.9e-7, 5e-7, 0.3, 9.0e-13
+_START, _STEP, _ALONE_STEP, _STEP_POWER, _NEIGHBOURS_BYTE = 2.0e-6, 1.9e-7, 5e-7, 0.3, 9.0e-13
 _RUN_BYTE, _ALONE = {4: 3.9e-13, 2: 1.8e-13}, {4: 5.7e-12, 2: 2.0e-12}
 _READ_BYTE, _WRITTEN_BYTE = 7.2e-14, 4.9e-13
 _SECTOR, _SHARE = 32, 0.3  # bytes of a sector; what is added of the smaller of memory and steps

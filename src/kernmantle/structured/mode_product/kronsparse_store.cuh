@@ -135,7 +135,8 @@ struct KronSparseWriter : KronSparseAdder<P> {
     // 8 rows and 8 columns at a time, of all warps that share the rows, in a stage that all of them have read; while they
     // are written the next come together.
     __device__ __forceinline__ void store_staged(const Sums& sum, i64 n0, unsigned char* stage) const {
-        constexpr int BYTES = P::TILE_L * SIZE, WORDS = BYTES / 16;
+        constexpr int BYTES = P::TILE_L * SIZE, WORDS = BYTES / 16, PART = WARP_L * SIZE < 16 ? WARP_L * SIZE : 16;
+        typedef typename Word<PART>::type Own;
         static_assert(128 * BYTES <= P::STAGE, "two times 64 lines");
         const int quad = lane % 4;
         auto offset = [](int row, int bytes) { return row * BYTES + bytes ^ (BYTES == 64 ? row / 2 % 8 : row / 4 % 4) * 16; };
@@ -147,13 +148,14 @@ struct KronSparseWriter : KronSparseAdder<P> {
                 for (int t = 0; t < MMA_N; ++t) {
                     unsigned char* const own = stage + (half * MMA_N + t) % 2 * 64 * BYTES;
 #pragma unroll
-                    for (int u = 0; u < 2; ++u) {
-                        typedef typename Word<WARP_L * SIZE>::type Own;
-                        Pack<T, WARP_L> own_l;
+                    for (int u = 0; u < 2; ++u)
 #pragma unroll
-                        for (int l = 0; l < WARP_L; ++l) own_l.v[l] = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
-                        *(Own*)(own + offset(8 * (lane / 4) + 2 * quad + u, part * WARP_L * SIZE)) = bit_cast<Own>(own_l);
-                    }
+                        for (int l = 0; l < WARP_L; l += PART / SIZE) {
+                            Pack<T, PART / SIZE> own_l;
+#pragma unroll
+                            for (int s = 0; s < PART / SIZE; ++s) own_l.v[s] = value(sum[m][l + s][t][2 * half + u], l + s, 8 * t + 2 * quad + u);
+                            *(Own*)(own + offset(8 * (lane / 4) + 2 * quad + u, (part * WARP_L + l) * SIZE)) = bit_cast<Own>(own_l);
+                        }
                     ptx::bar_sync<P::PIPELINE_THREADS>(1 + pipeline_index);
 #pragma unroll
                     for (int at = member; at < 64 * WORDS; at += P::PIPELINE_THREADS) {

@@ -47,6 +47,9 @@ class Costs:
 _PRODUCTS = Costs(2.5e-6, 5.8e-13, {2: 2.3e-13, 4: 2.8e-13}, 3.3e12, 2.5e12, 3.0e-6, 1.2e12, 1.7e12)
 _SUMS = Costs(2.9e-6, 9.3e-13, {2: 1.5e-13, 4: 1.5e-13}, 3.1e12, 4.1e12, 2.6e-6, 1.1e12)
 _ROUND, _AT_ONCE = 3.4e-7, 4  # seconds of a round, blocks that a multiprocessor holds
+# Seconds of what a thread adds to an output of a row, of sums along k: of 53 products on an H200 those with many
+# outputs of short sums took 1.3 to 3 times as long as without (decision 0064).
+_ADDED = 1.8e-12
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -
     waves = math.ceil(found.blocks(problem) / (_AT_ONCE * limits.sm_count))
     x, y = (BYTES[problem.dtype] * problem.groups * problem.batch * a * m * d for m in (c, b))
     taken = max(_seconds(_PRODUCTS, weights, parts, problem.batch, problem.dtype), waves * found.rounds * _ROUND)
+    taken += _ADDED * problem.groups * problem.batch * a * b * d * found.columns if along else 0.0
     apart = 0.0 if problem.y_first or problem.batch == 1 else y / _PRODUCTS.apart
     return _PRODUCTS.start + taken + (x + y) / _PRODUCTS.ends + apart + (_copy_seconds(_PRODUCTS, x) if copies else 0.0)
 

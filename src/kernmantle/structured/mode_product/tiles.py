@@ -17,6 +17,7 @@ from .tile_cost import packed_seconds, tile_seconds, together_seconds
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
 _MOST_NEIGHBOURS = 12  # values of l, no power of two, all of which a thread takes
+_THIRDS, _HALVES_IN_THIRDS = (15, 21), (12,)  # values of l, a third of which each of three warps takes (decision 0064)
 _LEAST_SHARED = 9  # values of l, no power of two, of which a warp alone takes too few columns in float32
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
@@ -32,16 +33,19 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
         return ((1, 1, 1),)
     if d < 4:
         return ((d, 1, 1),)
-    if d & (d - 1) and d <= _MOST_NEIGHBOURS and problem.y_first:
-        return ((d, 1, 1), *_shared(problem, grouped), *_several(problem, grouped))
+    if d & (d - 1) and problem.y_first:
+        alone = ((d, 1, 1),) if d <= _MOST_NEIGHBOURS else ()
+        return (*alone, *_shared(problem, grouped), *_several(problem, grouped))
     return _several(problem, grouped)
 
 
 def _shared(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
     """Return the same of all values of l for warps that share rows: parts of them, or all with other columns."""
-    d = problem.pattern[3]
-    if not grouped or problem.dtype != "f32" or d < _LEAST_SHARED:
+    d, split = problem.pattern[3], problem.dtype == "f32"
+    if not grouped or d < _LEAST_SHARED:
         return ()
+    if d > _MOST_NEIGHBOURS or not split:  # of which a warp reads whole words
+        return ((d // 3, 3, 1),) if d in (_THIRDS if split else _HALVES_IN_THIRDS) else ()
     return tuple((d // count, count, 1) for count in (2, 3) if d % count == 0) or ((d, 1, 2),)
 
 
@@ -49,7 +53,8 @@ def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...
     """Return the same of some of the values of l."""
     d = problem.pattern[3]
     if problem.dtype == "f32":
-        return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2)) if grouped else ((4, 2, 1),)
+        both = ((8, 2, 1),) if d == 16 and problem.pattern[1] <= 16 and problem.y_first else ()
+        return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2), *both) if grouped else ((4, 2, 1),)
     if d < 16:
         return ((8, 1, 1), (4, 2, 1)) if d >= 8 else ((4, 1, 1),)
     spread = (_SPREAD,) if problem.y_first and problem.y_run == 8 and d % 16 == 0 else ()

@@ -17,12 +17,13 @@ from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
+from .column_sum_plan import column_sum_plan, column_sum_seconds, columns_seconds
 from .cuda import bind_ready, spans
 from .row_sum_plan import row_sum_plan, row_sum_seconds
 from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import stream_sum_plan, stream_sum_seconds
 from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import sum_plan, sum_seconds
+from .weight_gradient_plan import parts_plan, sum_plan, sum_seconds
 
 Sums = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -39,16 +40,17 @@ def bind_gradient(
     if streamed is not None:
         return streamed
     products = 1 if precision == "tf32" else 3
-    rows = _bind_rows(x, grad, pattern, products, limits(index)) if all(first) else None
-    if rows is not None:
-        return rows
+    whole = None if any(first) != all(first) else (_bind_rows if all(first) else _bind_columns)
+    found = None if whole is None else whole(x, grad, pattern, products, limits(index))
+    if found is not None:
+        return found
     chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
     entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
     loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_sum(chosen), entry)
     blocks = chosen.tiles(pattern, groups)
     slots = chosen.slots(pattern, groups, batch, limits(index))
     rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
-    return _in_parts(loaded, pattern, groups, slots, blocks, rest, index)
+    return _in_parts(loaded, pattern, groups, slots, blocks, rest, x)
 
 
 def _bind_rows(
@@ -60,7 +62,7 @@ def _bind_rows(
     if x.stride(2) != 1 or grad.stride(2) != 1:
         return None
     dtype = NAMES[x.dtype]
-    x_bytes, y_bytes = _copied(x, c * d), _copied(grad, b * d)
+    x_bytes, y_bytes = _copied(x, *x.stride()[:2], c * d), _copied(grad, *grad.stride()[:2], b * d)
     chosen = row_sum_plan(pattern, batch, dtype, x_bytes, y_bytes, products, own)
     other = sum_plan(own.arch, d, dtype, True, True)
     if row_sum_seconds(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
@@ -69,29 +71,62 @@ def _bind_rows(
     loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_row_sum(chosen), entry)
     slots = chosen.slots(pattern, groups, batch, own)
     rest = (batch, groups, *pattern, slots, *x.stride()[:2], *grad.stride()[:2])
-    return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups), rest, index_of(x.device))
+    return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups), rest, x)
 
 
-def _copied(side: torch.Tensor, block: int) -> int:
-    """Return the bytes of the largest copy that pointer, strides and blocks of so many features allow, at most 16."""
+def _copied(side: torch.Tensor, *steps: int) -> int:
+    """Return the bytes of the largest copy that the pointer and steps of so many entries allow, at most 16."""
     size = side.element_size()
-    return math.gcd(16, side.data_ptr(), *(size * step for step in (*side.stride()[:2], block)))
+    return math.gcd(16, side.data_ptr(), *(size * step for step in steps))
+
+
+def _bind_columns(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], products: int, own: DeviceLimits
+) -> Sums | None:
+    """Return sums over a batch that lies together; None where the kernel for single numbers should be quicker."""
+    groups, batch, _ = x.shape
+    if x.stride(1) != 1 or grad.stride(1) != 1:
+        return None
+    dtype = NAMES[x.dtype]
+    x_bytes, y_bytes = (_copied(side, side.stride(0), side.stride(2), batch) for side in (x, grad))
+    chosen = column_sum_plan(pattern, batch, dtype, x_bytes, y_bytes, products, own)
+    other = sum_plan(own.arch, pattern[3], dtype, False, False)
+    if column_sum_seconds(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
+        return None
+    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_column_sum(chosen), entry)
+    slots = chosen.slots(pattern, groups, batch, own)
+    rest = (batch, groups, *pattern, slots, x.stride(0), x.stride(2), grad.stride(0), grad.stride(2))
+    return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups), rest, x)
 
 
 def _in_parts(
     loaded: Any, pattern: tuple[int, int, int, int], groups: int, slots: int, tiles: int, rest: tuple[int, ...],
-    index: int,
+    like: torch.Tensor,
 ) -> Sums:  # fmt: skip
-    """Return sums in so many parts of the batch, which are added."""
-    shape = (slots, groups, *pattern)
+    """Return sums in so many parts of the batch, which are added and rounded to the type of ``like``."""
+    index, shape, dtype = index_of(like.device), (groups, *pattern), like.dtype
     launch = None if loaded is None else bind_ready(loaded[0], 3, rest, index, tiles * slots)
+    if slots == 1 and dtype == torch.float32:
+
+        def run_whole(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+            out = allocate(shape, torch.float32, x.device)
+            if launch is not None:
+                launch((x.data_ptr(), grad.data_ptr(), out.data_ptr()))
+            return out
+
+        return run_whole
+    chosen, count = parts_plan(limits(index).arch, NAMES[dtype], slots), groups * math.prod(pattern)
+    entry = Entry(cuda_emit.ENTRY, chosen.threads, waits=True)
+    adds = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_parts(chosen), entry)
+    add = None if adds is None else bind_ready(adds[0], 2, (slots, count), index, chosen.blocks(count))
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        parts = allocate(shape, torch.float32, x.device)
-        if launch is not None:
+        parts, out = allocate((slots, *shape), torch.float32, x.device), allocate(shape, dtype, x.device)
+        if launch is not None and add is not None:
             launch((x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
-        total = parts[0] if slots == 1 else parts.sum(0)
-        return total if x.dtype == torch.float32 else total.to(x.dtype)
+            add((parts.data_ptr(), out.data_ptr()))
+        return out
 
     return run
 
@@ -101,8 +136,10 @@ def _streamed_sum(
 ) -> Sums | None:
     """Return the gradient of weights for a small batch; None where the kernel for larger ones should be quicker."""
     index, (groups, batch, _), dtype = index_of(x.device), x.shape, NAMES[x.dtype]
-    other = sum_plan(own.arch, pattern[3], dtype, first, first)
-    if stream_sum_seconds(pattern, batch, dtype, own, not first) >= sum_seconds(other, pattern, batch, own):
+    other = sum_seconds(sum_plan(own.arch, pattern[3], dtype, first, first), pattern, batch, own)
+    if not first:
+        other = min(other, columns_seconds(pattern, batch, dtype, own))
+    if stream_sum_seconds(pattern, batch, dtype, own, not first) >= other:
         return None
     chosen = stream_sum_plan(pattern, batch, groups, dtype, own)
     if chosen is None or not (spans(x) and spans(grad)):

@@ -63,6 +63,29 @@ class SumPlan:
 
 
 @dataclass(frozen=True)
+class PartsPlan:
+    """How parts of sums are added and rounded, see ``kronsparse_add_parts.cuh``: ``rows`` threads share an entry's."""
+
+    arch: str
+    dtype: str
+    rows: int
+
+    threads = 256
+
+    def blocks(self, count: int) -> int:
+        """Return the blocks for so many entries."""
+        return -(-count // (4 * self.threads // self.rows))
+
+    def __str__(self) -> str:
+        return f"kron sparse parts {self.arch} of gradients, {self.rows} threads an entry, {self.dtype}"
+
+
+def parts_plan(arch: str, dtype: str, slots: int) -> PartsPlan:
+    """Return the plan that adds so many parts."""
+    return PartsPlan(arch, dtype, 1 if slots < 8 else 4 if slots < 32 else 16)
+
+
+@dataclass(frozen=True)
 class SumCosts:
     """Microseconds: to begin, to add parts, of a step of a wave, of a wave, of a step of each l.
 

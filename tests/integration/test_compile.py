@@ -125,6 +125,32 @@ def test_dynamic_shapes_with_a_gradient(backend, device):
             assert_close(got, want, depth=10)
 
 
+INSIDE = {
+    "contraction": lambda x, y: km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=km.exp)(-x, -y),
+    "scores": lambda x, y: km.contract(
+        "mn,nc->mc", lambda s, v: km.exp(-s) * v, km.Contraction("mk,nk->mn", lambda a, b: abs(a - b)).lazy(x, y), y
+    ),
+    "distances": lambda x, y: km.cdist(x, y, p=1.5, w=y[0].abs()),
+    "kernel": lambda x, y: km.Laplace(y[0, 0].exp()).matmul(x, y, y),
+    "option": lambda x, y: km.Matern(y[0, 0].exp())(x, y),
+    "lengthscales": lambda x, y: km.Gaussian(1.3, lengthscales=y[0].abs() + 1)(x, y),
+    "defaults": lambda x, y: 2 * km.Polynomial()(x, y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+def test_what_is_made_inside_a_graph_compiles_whole(name, dynamic, backend, device):
+    torch.compiler.reset()
+    compiled = torch.compile(INSIDE[name], fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for m, n in ((4, 6), (7, 3), (2, 5)):
+        x, y = inputs(device, m, n)
+        assert_close(compiled(x, y).detach(), INSIDE[name](x, y).detach(), depth=10)
+        found, wanted = (torch.autograd.grad(f(x, y).square().sum(), (x, y)) for f in (compiled, INSIDE[name]))
+        for got, want in zip(found, wanted, strict=True):
+            assert_close(got, want, depth=100)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
 def test_new_numbers_do_not_trace_again(dtype, backend, device):
     contraction = km.Contraction("mk,nk->mn", lambda a, b, c: c * abs(a - b), epilogue=lambda s, d: s + d)

@@ -9,7 +9,16 @@ from .node import Node, Number, const, liftable, postorder, rewrite, var, variab
 from .ops import OPS
 from .rules import rewritten
 
-POWER_CLASSES = (0.5, 1, 1.5, 2, 2.5, 3, 4)
+
+def power_classes() -> tuple[float, ...]:
+    """Return the exponents with kernels of their own.
+
+    torch.compile takes the numbers of a function as they are; those of a module are symbolic where sizes are dynamic.
+    """
+    return 0.5, 1, 1.5, 2, 2.5, 3, 4
+
+
+POWER_CLASSES = power_classes()
 _LONGEST_CHAIN = 8  # terms of a sum that are collected
 
 

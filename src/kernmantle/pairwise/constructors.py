@@ -16,7 +16,7 @@ from .hyperparameters import shown, value_of
 from .inputs import readable
 from .kernel import Kernel
 from .kernel_form import WEIGHT, Form, gram
-from .kernel_row import RANGES, Hyper, Row, form_of, literal
+from .kernel_row import COLUMNS, RANGES, Hyper, Option, Row, form_of, literal
 from .kernels import KERNELS
 
 LENGTHS = "lengthscales"
@@ -44,9 +44,23 @@ def _check(kernel: str, name: str, value: Any, range_name: str) -> None:
         raise ParameterError(f"{name} of {kernel} must be {text} and finite, got {value!r}")
 
 
+@constant
+def _written_default(kernel: str, name: str) -> str:
+    row = KERNELS[kernel]
+    return next(str(each.default) for each in (*row.hyper, *row.options) if each.name == name)
+
+
+def _number(kernel: str, own: Hyper | Option) -> Any:
+    """Return a default; torch.compile would take it for symbolic where sizes are dynamic, and reads its text."""
+    if not torch.compiler.is_compiling() or own.default == COLUMNS:
+        return own.default
+    text = _written_default(kernel, own.name)
+    return int(text) if text.isdigit() else float(text)
+
+
 def _hyper(row: Row, hyper: Hyper, passed: Any) -> Any:
     if passed is None:
-        return hyper.default
+        return _number(row.name, hyper)
     value = value_of(passed, hyper.name)
     _check(row.name, hyper.name, value, hyper.range)
     if hyper.rounded and isinstance(value, torch.Tensor) and value.requires_grad:
@@ -57,7 +71,7 @@ def _hyper(row: Row, hyper: Hyper, passed: Any) -> Any:
 def _chosen(row: Row, passed: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     chosen = []
     for option in row.options:
-        value = passed.get(option.name, option.default)
+        value = passed[option.name] if option.name in passed else _number(row.name, option)
         if isinstance(value, torch.Tensor) or not isinstance(value, (int, float)) or not option.is_allowed(value):
             raise ParameterError(f"{option.name} of {row.name} must be {option.allowed}, got {value!r}")
         chosen.append((option.name, value))
@@ -93,7 +107,8 @@ def make(row: Row, passed: Mapping[str, Any]) -> Kernel:
     weights = _lengths(row, passed.get(LENGTHS))
     form = _form(row.name, literals, options, isinstance(values.get("p"), torch.Tensor), bool(weights))
     used = {name: values[name] for name in form.parameters}
-    return Kernel.made(form, used, weights, _text(row, passed), named=True)
+    text = row.name if torch.compiler.is_compiling() else _text(row, passed)
+    return Kernel.made(form, used, weights, text, named=True)
 
 
 def replaced(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:

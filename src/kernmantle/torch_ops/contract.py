@@ -14,7 +14,7 @@ from ..ir.definition import Definition, bind, define, symmetric
 from ..ir.node import Number
 from ..ir.program import Program
 from ..ir.reducers import Fold, Largest, Reduce, Semiring, Smallest
-from ..ir.simplify import POWER_CLASSES
+from ..ir.simplify import POWER_CLASSES, power_classes
 from ..runtime.dispatch import PLANS, CallKey
 from ..runtime.lru import LRUCache
 from .autograd import Attributes, apply, assumed_constant, constant, record
@@ -97,7 +97,10 @@ class Contraction:
         reduce: Reduce = "sum",
         epilogue: Callable[..., Any] | None = None,
     ) -> None:
-        self._set(define(equation, map, reduce, epilogue))
+        if torch.compiler.is_dynamo_compiling():  # which is False while it evaluates constants
+            self._share(written(equation, map, reduce, epilogue))
+        else:
+            self._set(define(equation, map, reduce, epilogue))
 
     @classmethod
     def of(cls, definition: Definition) -> Contraction:
@@ -116,6 +119,13 @@ class Contraction:
         self._exponents = definition.exponents
         self._names = definition.equation.names
         self._operand_names = frozenset(definition.operand_names)
+
+    def _share(self, other: Contraction) -> None:
+        """Take everything from another contraction of the same text, one by one, as torch.compile can trace."""
+        self.definition, self.text, self.is_symmetric = other.definition, other.text, other.is_symmetric
+        self._of_rows, self.info = other._of_rows, other.info
+        self._operation, self._single, self._exponents = other._operation, other._single, other._exponents
+        self._names, self._operand_names = other._names, other._operand_names
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parsed, (self.text,)
@@ -324,7 +334,7 @@ class Contraction:
         values = {name: number_of(value, name) for name, value in call.numbers.items()}
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
         exponents = {name: value for name, value in values.items() if name in self._exponents}
-        literals = [(name, power) for name, value in exponents.items() for power in POWER_CLASSES if value == power]
+        literals = [(name, power) for name, value in exponents.items() for power in power_classes() if value == power]
         bound = bind_program(self.text, call.names, tuple(literals), twin)
         operands = [tensor for index, tensor in enumerate(call.operands) if not (twin and index == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]

@@ -15,7 +15,7 @@ import torch
 from ..compiler.row_reduce import Apply
 from ..ir.definition import Definition, bind
 from ..ir.node import Number
-from ..ir.simplify import POWER_CLASSES
+from ..ir.simplify import power_classes
 from .autograd import apply, constant
 from .checks import Call, number_of
 from .dtypes import DTYPES, compute_type, name_of
@@ -121,7 +121,9 @@ def _exponents(text: str) -> frozenset[str]:
 def _literals(contraction: Defined, values: Mapping[str, Number]) -> tuple[tuple[str, Number], ...]:
     """Return the exponents that are part of the expression."""
     powers = _exponents(contraction.text)
-    return tuple((name, power) for name in values if name in powers for power in POWER_CLASSES if values[name] == power)
+    return tuple(
+        (name, power) for name in values if name in powers for power in power_classes() if values[name] == power
+    )
 
 
 @dataclass(frozen=True, eq=False)

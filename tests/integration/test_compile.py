@@ -126,7 +126,7 @@ def test_dynamic_shapes_with_a_gradient(backend, device):
 
 
 INSIDE = {
-    "contraction": lambda x, y: km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=km.exp)(-x, -y),
+    "contraction": lambda x, y: km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=lambda s: s + 1)(-x, y),
     "scores": lambda x, y: km.contract(
         "mn,nc->mc", lambda s, v: km.exp(-s) * v, km.Contraction("mk,nk->mn", lambda a, b: abs(a - b)).lazy(x, y), y
     ),

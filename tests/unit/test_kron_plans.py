@@ -83,3 +83,11 @@ def test_eight_warps_have_a_wide_factor_of_halves_alone(extent, right, warps):
     layout = MmaLayout(16 if right > 1 else 2, 4 if right > 1 else 1, False)
     found = mma_candidates(run, ((extent, extent),), "bf16", Tensor("bf16", 1), layout, right, HOPPER)
     assert found[0].warps == warps
+
+
+@pytest.mark.parametrize("extents", [(8,) * 6, (64,) * 3])
+def test_large_powers_of_eight_are_those_of_sixty_four(extents):
+    """1.25 ms on tensor cores, 2.0 by additions three at a time (1024 rows, H200)."""
+    found = _with_eager(extents, 1024, "f32")
+    assert [str(own) for own in found.passes] == ["mma 64x64*64x64", "mma 64x64"]
+    assert [run.kind for run in _with_eager((8,) * 5, 1024, "f32").passes] == ["fma"]

@@ -37,6 +37,10 @@ _STORED = 50
 _PASS_OVERLAP, _VENDOR_OVERLAP = 0.2, 0.4
 # Seconds to multiply factors out in a pass over halves.
 _JOINED = 2.1e-6
+# Times as long as estimated that passes of float32 take whose axes are multiples of 64, and additions of up to three
+# factors whose extents are powers of two: 64 x 64 three times take 1.25 ms for 268 million numbers, 8 x 8 six times by
+# additions 2.0 (H200).
+_WHOLE, _WHOLE_AXIS, _THREE, _THREE_RUN = 0.65, 64, 1.5, 512
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -122,6 +126,8 @@ def mma_seconds(
     together = _together(memory, work, _PASS_OVERLAP) * (
         _SPARSE if size == 2 and plan.right > 1 and run < _LEAST_RUN else 1.0
     )
+    if size == 4 and all(side % _WHOLE_AXIS == 0 for mode in plan.run.modes for side in (mode.columns, mode.rows)):
+        together *= _WHOLE
     seconds = entries * rates.entry + joined + together
     if size == 2 and is_small(plan, tiles, limits.sm_count):
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
@@ -241,6 +247,8 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned * math.sqrt(max(1.0, after / before)) if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)
+    if stored == "f32" and even and 1 < factors <= 3 and before >= _THREE_RUN:
+        return LAUNCH + _THREE * _together(memory, work, overlap)
     if factors > 1 and not even and all(mode.columns == mode.rows for mode in modes):
         own = rates.several[right > 1]
         work *= own if factors > 2 or right > 1 else (1 + own) / 2

@@ -113,9 +113,10 @@ def candidates(
 
 
 # Cycles of a product and of an instruction on a multiprocessor, and those that a stage waits; bytes a second of the
-# second-level cache, of memory, and of parts that are added; seconds of a number that is written apart from others.
+# second-level cache, of memory, and of parts that are added; seconds of a number that is written apart from others,
+# to begin, and to begin to add parts.
 _PRODUCT, _ISSUE, _WAIT, _CLOCK = 3.2, 0.25, 900.0, 1.7e9
-_CACHE, _MEMORY, _PARTS, _WRITTEN, _START = 5.0e12, 4.0e12, 6e11, 5e-12, 2e-6
+_CACHE, _MEMORY, _PARTS, _WRITTEN, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 5e-12, 2e-6, 2e-6
 _SHARE = 1.1  # times the model: 14 sums of 1488 to 25088 entries on one H200 (decision 0064)
 # Shorter batches, and those that are copied fewer bytes at a time, took up to four times as long as by the kernel that
 # reads single numbers.
@@ -142,7 +143,7 @@ def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits
     moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
     memory = size * batch * a * d * (b + c) / _MEMORY
     written = math.prod(pattern) * slots * _WRITTEN * min(d, 8) / 8
-    parts = 2e-6 + 4 * math.prod(pattern) * (slots + 1) / _PARTS if slots > 1 else 0.0
+    parts = _ADDED + 4 * math.prod(pattern) * (slots + 1) / _PARTS if slots > 1 else 0.0
     worked = rounds * (chunks * chunk + 3000) / _CLOCK
     together = (worked**3 + moved**3 + memory**3) ** (1 / 3)
     return _START + parts + written + _SHARE * together

@@ -1,4 +1,4 @@
-"""What a pass of a Kronecker product should take on a GPU: a roofline of its bytes and of the work of its kernel.
+"""Predicted time of a pass of a Kronecker product on a GPU: a roofline of its bytes and of the work of its kernel.
 
 Fitted on one H200 to 80 passes of random shapes by each kernel that takes them, within 10 to 30 % (root mean square;
 decision 0043); float64 on one H100 to passes of decision 0028.

@@ -78,7 +78,7 @@ def _worth_merging(product: Mode) -> bool:
 
 
 def _worth_merging_last(own: Mode, product: Mode, last: bool) -> bool:
-    """As before; the last axis of memory also grows until vectors fit into it."""
+    """Return what ``_worth_merging`` does; the last axis of memory also grows until vectors fit into it."""
     short = last and own.rows < SHORT and max(product.columns, product.rows) <= SHORT**2
     return short or _worth_merging(product)
 
@@ -160,7 +160,7 @@ class Chunking:
 
 
 def chunking(run: Pass, block: int, compute: str) -> Chunking:
-    """As many steps at the end of the run as stay in the first cache, chunk by chunk."""
+    """Return as many steps at the end of the run as stay in the first cache, chunk by chunk."""
     taken = run_steps(run, block)
     for count in range(len(taken), 0, -1):
         indices = [step.position for step in taken[:count]]

@@ -137,7 +137,7 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
 
 
 def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Make) -> Start:
-    """What runs a pass in the tile kept for passes like it or in the first one; while tuning, what tries them all."""
+    """Return the launcher of a pass in its tuned or first tile; while tuning, one that tries all tiles."""
     named = {plan.tile_name: plan for plan in reversed(plans)}
     key, tuned = _key(plans[0], sizes, card), session()
     if tuned is None:

@@ -36,7 +36,7 @@ WIDE = 1 << 20
 
 @dataclass(frozen=True)
 class FmaLayout:
-    """What a call's arrays allow: neighbours in one access on the way in and out, a y, batched factors."""
+    """Properties of a call's arrays: neighbours in one access on the way in and out, a y, batched factors."""
 
     in_width: int
     out_width: int
@@ -120,7 +120,7 @@ class FmaPlan:
 
     @property
     def tile_name(self) -> str:
-        """What it differs in from other plans of the pass."""
+        """Its differences from other plans of the pass."""
         ahead = f" ahead {self.ahead}" * (self.ahead > 0)
         return f"tile {self.items}x{self.right} threads {self.threads} slices {self.slices}{ahead}"
 

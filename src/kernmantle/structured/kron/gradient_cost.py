@@ -1,4 +1,4 @@
-"""What the steps of gradients of a Kronecker product should take on a GPU: partial products, and sums.
+"""Predicted times of the steps of gradients of a Kronecker product on a GPU: partial products, and sums.
 
 Fitted on one H200 (decisions 0043 and 0048).
 """

@@ -81,7 +81,7 @@ def _is_local(plan: MmaPlan, number: int) -> bool:
 
 
 def _prepare(plan: MmaPlan) -> list[str]:
-    """What brings the factors into shared memory, each of them one or several multiplied out: measured, then scaled."""
+    """Return the text that brings factors, or products of several, into shared memory: measured, then scaled."""
     measured: list[str] = []
     scaled: list[str] = []
     for number, phase in enumerate(plan.phases):

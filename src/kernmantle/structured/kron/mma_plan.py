@@ -79,7 +79,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class MmaLayout:
-    """What a call's arrays allow: bytes of a copy, neighbours of a store, a y."""
+    """Properties of a call's arrays: bytes of a copy, neighbours of a store, a y."""
 
     copy: int
     out_width: int
@@ -272,7 +272,7 @@ class MmaPlan:
 
     @property
     def tile_name(self) -> str:
-        """What it differs in from other plans of the pass."""
+        """Its differences from other plans of the pass."""
         return f"tile {self.items}x{self.right} warps {self.warps}/{self.group} stages {self.stages} lines {self.most}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a Kronecker product should take on a card that is not there, by the model that its plan was chosen by."""
+"""Predicted time of a Kronecker product on a card that is not there, by the model that its plan was chosen by."""
 
 from __future__ import annotations
 

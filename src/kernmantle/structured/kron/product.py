@@ -136,7 +136,7 @@ class KroneckerProduct:
 
     @property
     def info(self) -> str:
-        """What the last product with this operator ran as; empty before the first."""
+        """The backend and plan of the last product with this operator; empty before the first."""
         return self._ran.route
 
     def __matmul__(self, other: Any) -> Any:

@@ -321,7 +321,7 @@ class ByCapture:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Those of eager calls."""
+        """Stages of eager calls."""
         return self.eager.stages
 
     def __call__(

@@ -82,7 +82,7 @@ def conjugate_gradients(
 
 
 class Term(Protocol):
-    """What a sum asks of a product."""
+    """The methods of a product that a sum calls."""
 
     factors: tuple[Factor, ...]
     scale: Any

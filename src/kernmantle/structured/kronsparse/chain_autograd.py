@@ -139,7 +139,7 @@ class GroupedChain:
 
     @property
     def route(self) -> str:
-        """What ``info`` says."""
+        """The text of ``info``."""
         return self.step.route
 
     def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
@@ -176,7 +176,7 @@ class WatchedChain:
 
     @property
     def route(self) -> str:
-        """What ``info`` says."""
+        """The text of ``info``."""
         return f"under a transform, factor by factor: {self.options.algorithm}"
 
     def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:

@@ -197,7 +197,7 @@ class KernelStep:
 
     @property
     def route(self) -> str:
-        """What ``info`` says."""
+        """The text of ``info``."""
         return self.chain.route
 
     def forward(

@@ -31,7 +31,7 @@ from ..mode_product.torch_products import BoundBatch, bind_batch, lies_ready
 Weights = Sequence[torch.Tensor]
 Saved = Sequence[Maybe]
 Gradients = tuple[Maybe, Maybe, list[Maybe]]
-"""Of x, of the bias and of the weights."""
+"""Gradients of x, of the bias and of the weights."""
 Backward = Callable[[Maybe, Weights, Saved, torch.Tensor], Gradients]
 """Gradients from x, the weights, what the forward pass saved, and the gradient of the result."""
 Multiply = Callable[
@@ -260,7 +260,7 @@ def side_stream(device: torch.device) -> Any:
 
 
 def join_side_stream(device: torch.device) -> None:
-    """What follows waits for what was done beside."""
+    """Make the current stream wait for the side stream."""
     if device in _SIDES:
         torch.cuda.current_stream(device).wait_stream(_SIDES[device])
 
@@ -278,7 +278,7 @@ class ChainByCapture:
 
     @property
     def route(self) -> str:
-        """What ``info`` says of eager calls."""
+        """The text of ``info`` for eager calls."""
         return self.eager.route
 
     def __call__(self, tensors: Any, numbers: RunInfo | None, outs: Maybe) -> torch.Tensor:

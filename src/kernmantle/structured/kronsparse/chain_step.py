@@ -60,7 +60,7 @@ class Step(Protocol):
 
     @property
     def route(self) -> str:
-        """What ``info`` says."""
+        """The text of ``info``."""
         ...
 
     @property

@@ -217,7 +217,7 @@ class RecordedChain:
 
     @property
     def route(self) -> str:
-        """What ``info`` says."""
+        """The text of ``info``."""
         return self.step.route
 
     def __call__(self, tensors: tuple[Any, ...], numbers: RunInfo | None, _outs: None) -> torch.Tensor:

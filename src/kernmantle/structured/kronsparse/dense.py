@@ -19,7 +19,7 @@ _TRANSPOSED = "Conv1D"  # of transformers, which has weights (in_features, out_f
 
 
 class Dense(NamedTuple):
-    """What a dense linear layer computes with."""
+    """Weight and bias of a dense linear layer."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None

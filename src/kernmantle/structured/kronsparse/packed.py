@@ -45,7 +45,7 @@ def cast(
 
 
 class ChainModule(nn.Module):
-    """What trainable and packed layers have in common: patterns, options and the route of the last call."""
+    """Shared by trainable and packed layers: patterns, options and the route of the last call."""
 
     patterns: tuple[KSPattern, ...]
     _options: Options
@@ -71,7 +71,7 @@ class ChainModule(nn.Module):
 
     @property
     def algorithm(self) -> str:
-        """What computes the products."""
+        """The algorithm of the products."""
         return self._options.algorithm
 
     @property
@@ -81,7 +81,7 @@ class ChainModule(nn.Module):
 
     @property
     def info(self) -> str:
-        """What the last call ran as; empty before the first."""
+        """The backend and plan of the last call; empty before the first."""
         return self._ran.route
 
     def _said(self, parts: list[str]) -> str:

@@ -84,7 +84,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`replace_linears` did.
+    """The layers that :func:`replace_linears` replaced.
 
     Attributes
     ----------

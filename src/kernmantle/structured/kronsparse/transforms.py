@@ -73,7 +73,7 @@ class Chain:
 
     @property
     def info(self) -> str:
-        """What the last call ran as; empty before the first."""
+        """The backend and plan of the last call; empty before the first."""
         return self._info
 
     @property

@@ -1,4 +1,4 @@
-"""What each way to a Kronecker-sparse product, and to the gradient of its weights, should take.
+"""Predicted times of each algorithm for a Kronecker-sparse product, and for the gradient of its weights.
 
 Fitted on an H100 and an H200 (decisions 0008, 0028, 0037 and 0042).
 """
@@ -227,7 +227,7 @@ def _quickest(times: Mapping[str, float], kind: str) -> tuple[str, float]:
 
 
 def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float:
-    """What a GPU takes to rearrange weights before it multiplies by them; ``transposed``: of a transposed matrix.
+    """Return the seconds in which a GPU rearranges weights before a product; ``transposed``: of a transposed matrix.
 
     Fitted to 130 random patterns on one H100 and 200 on one H200, the products with them within 25 % (root mean square;
     decisions 0032 and 0037): by the bytes of blocks that are padded to sixteens, less for long runs of k and for what
@@ -241,7 +241,7 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
 
 
 def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:
-    """What a training step on a GPU takes beside the products to make the matrix of a chain and undo its gradient."""
+    """Return the seconds of a training step on a GPU for the matrix of a chain and the gradients of its factors."""
     (a, _, c, d), *others = patterns
     columns = a * c * d
     shapes = [(e * f * h, e * g * h) for e, f, g, h in others]

@@ -107,7 +107,7 @@ def _starting(
     work: int,
     ports: int,
 ) -> Start:
-    """What runs a kernel over its items, given the addresses of its ports."""
+    """Return a function that runs a kernel over its items, given the addresses of its ports."""
     integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
     kernel, alone = _kernel(emitter, own), work < _ALONE or items == 1
     if kernel is None:
@@ -125,11 +125,11 @@ def _starting(
 
 
 def _nothing(*pointers: int) -> None:
-    """What a noted kernel runs as."""
+    """Launch nothing: a kernel that is only collected for precompilation."""
 
 
 def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
-    """What runs small calls one after the other, given the addresses of all their ports.
+    """Return a function that runs small calls one after the other, given the addresses of all their ports.
 
     Between two that are started from Python the processor forgets much of the interpreter.
     """
@@ -401,7 +401,7 @@ def _product(
 
 
 def operand(call: Call, weight: torch.Tensor, packed: PackedWeights | None) -> torch.Tensor:
-    """What a product reads its weights from: themselves, or these in the order in which they are read."""
+    """Return the weights, or the packed ones in the order in which they are read."""
     if call.pack is None:
         return weight
     return (

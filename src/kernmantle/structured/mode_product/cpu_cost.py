@@ -1,4 +1,4 @@
-"""What each algorithm for a Kronecker-sparse product, and for the gradient of its weights, should take on a CPU core.
+"""Predicted times on a CPU core of each algorithm for a Kronecker-sparse product and the gradient of its weights.
 
 A row of the tables has the six numbers of a machine with which an algorithm is estimated: seconds to start, and of each
 block, cache line, byte that no second cache has, byte of the weights, and product of two vectors.
@@ -14,7 +14,7 @@ from .vendor_cost import MOST_DENSE
 
 Pattern = tuple[int, int, int, int]
 MACHINE = "AMD EPYC (znver4, AVX-512), one core"
-"""What the tables were fitted on, to rows of ``python scripts/cpu_costs.py`` (decision 0044)."""
+"""The machine that the tables were fitted on, to rows of ``python scripts/cpu_costs.py`` (decision 0044)."""
 CACHE = 2**20
 """Bytes of its second cache."""
 SURE = 0.85
@@ -40,7 +40,7 @@ class Costs(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What a call consists of, in the order of :class:`Costs`."""
+    """Amounts of work of a call, in the order of :class:`Costs`."""
 
     starts: float
     blocks: float

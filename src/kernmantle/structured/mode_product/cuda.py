@@ -228,7 +228,7 @@ def bound(
 
 
 class Bound(NamedTuple):
-    """What runs products that look alike, from x, weights, bias, result and packed weights; nothing if only noted.
+    """Bound kernel of products with one key, from x, weights, bias, result and packed weights; nothing if only noted.
 
     ``route`` is "" where the kernels do not take them.
     """

@@ -318,7 +318,7 @@ def _contract(
     precision: str,
     out: torch.Tensor,
 ) -> str:
-    """As any contraction is computed; with ``last`` the vectors run along the batch."""
+    """Return the product as a contraction; with ``last`` the vectors run along the batch."""
     groups, (_, a, b, c, d) = x.shape[0], weight.shape
     tensors = [x.unflatten(2, (a, c, d)), weight.expand(groups, a, b, c, d)]
     if bias is not None:

@@ -45,7 +45,7 @@ class FactorMatrix:
 
     @property
     def name(self) -> str:
-        """What the matrix is."""
+        """Extents and rank of the matrix, as text."""
         return f"{self.features} x {self.blocks * self.depth} of rank {self.rank} x {self.l}"
 
 

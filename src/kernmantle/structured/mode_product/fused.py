@@ -71,7 +71,7 @@ def product(
 
 
 class _Bound(NamedTuple):
-    """What runs products that look alike, and how it is called; nothing if only noted.
+    """Bound kernel of products with one key, and its arguments; nothing if only noted.
 
     ``route`` is "" where the kernel does not take them.
     """

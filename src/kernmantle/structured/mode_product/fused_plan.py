@@ -228,7 +228,7 @@ def plan_fused(problem: FusedProblem, limits: DeviceLimits) -> FusedPlan | None:
 
 @lru_cache(maxsize=4096)
 def fused_seconds(problem: FusedProblem, limits: DeviceLimits) -> float:
-    """What two products as one should take; infinite where two launches are known, or likely, to be no slower."""
+    """Return the seconds of two products as one; infinite where two launches are known, or likely, to be no slower."""
     reads = problem.vector or (problem.dtype != "f32" and not problem.x_first)
     chosen = plan_fused(problem, limits) if problem.batch <= _MOST_ROWS and reads else None
     if chosen is None or chosen.blocks(problem) > limits.sm_count * _each(chosen, problem, limits):

@@ -416,7 +416,7 @@ def grouped_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: b
 
 
 def joined_seconds(patterns: Sequence[Pattern], dtype: str, limits: DeviceLimits) -> float:
-    """What a training step takes beside the products to make the matrix of a chain and take its gradient apart."""
+    """Return the seconds of a training step for the matrix of a chain and the gradients of its factors."""
     total, whole = 0.0, patterns[0]
     for pattern in patterns[1:]:
         own = neighbours(whole, pattern)

@@ -1,4 +1,4 @@
-"""What a Kronecker-sparse product is to a GPU, and what runs it: a tile, its shared memory, parts of the batch."""
+"""A Kronecker-sparse product on a GPU and its plan: a tile, its shared memory, parts of the batch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """What it is kept under."""
+        """Its numbers joined by dots, the key of measurements."""
         return ".".join(str(int(value)) for value in vars(self).values())
 
     @staticmethod

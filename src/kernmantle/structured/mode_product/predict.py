@@ -1,4 +1,4 @@
-"""What Kronecker-sparse products should take on a card that is not there, by the models that choose their kernels."""
+"""Predicted times of Kronecker-sparse products on a card that is not there, by the models that choose their kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tile of the kernel for Kronecker-sparse products should take on a GPU, its weights rearranged before.
+"""Predicted time of a tile of the kernel for Kronecker-sparse products on a GPU, weights rearranged.
 
 Fitted on H200s (decisions 0008 and 0037).
 """
@@ -203,7 +203,7 @@ def _rounds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> tup
 
 
 def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """What a plan should take: its start, and memory, cache, multiprocessors and the chain of its steps together."""
+    """Return the seconds of a plan: start, and memory, cache, multiprocessors and the chain of its steps together."""
     a, b, c, d = problem.pattern
     own, tile = _costs(plan), plan.tile
     groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
@@ -238,7 +238,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
 
 @dataclass(frozen=True)
 class Waits:
-    """What random products take beside a ``share`` of their model, in seconds of steps one after the other.
+    """Time of random products beside a ``share`` of their model, in seconds of steps one after the other.
 
     Of each chunk of a tile, by whether x is copied 16 bytes at a time or fewer, and of each l of a tile but one.
     """
@@ -260,7 +260,7 @@ _WAITS: Mapping[tuple[bool, str], Waits] = {
 
 
 def packed_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """What the plan that is chosen should take, its weights rearranged before."""
+    """Return the seconds of the plan that is chosen, its weights rearranged before."""
     kind = "last" if not plan.x_first else "narrow" if plan.takes_neighbours or plan.stores_runs else "first"
     own, (_, rounds) = _WAITS[plan.split, kind], _rounds(plan, problem, limits)
     step = own.whole if plan.x_bytes == _WIDEST else own.narrow

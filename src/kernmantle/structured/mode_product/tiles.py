@@ -142,7 +142,7 @@ def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Til
 
 @lru_cache(maxsize=4096)
 def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
-    """What the kernels should take, the weights rearranged before if ``packed``; infinite if they do not take it."""
+    """Return the seconds of the kernels, of rearranged weights if ``packed``; infinite if they do not take it."""
     a, b, c, d = problem.pattern
     if narrow_plan(problem, limits) is not None:
         moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)

@@ -1,4 +1,4 @@
-"""What the vendor's matrix products take on a GPU, and the ways to a Kronecker-sparse product that are made of them.
+"""Predicted times of the vendor's matrix products on a GPU, and of algorithms that are made of them.
 
 One roofline for all of them: a launch, bytes, and multiplications of extents that are rounded up to tiles, which takes
 at least what the longest tile does. Fitted to 600 products and 500 gradients of random patterns on one H100, within 12

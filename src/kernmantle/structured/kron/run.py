@@ -145,8 +145,6 @@ class Launch:
 Start = Callable[[Sequence[int], Numbers], None]
 """Starts a prepared kernel with the addresses of x, y, out and the factors of its pass, and alpha and beta."""
 Prepare = Callable[[Launch], Start]
-
-
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and strides."""
 
@@ -276,10 +274,7 @@ class Prepared:
     stages: tuple[Stage, ...]
 
     def new(self, x: torch.Tensor, factors: Sequence[torch.Tensor], alpha: float, shape: tuple[int, ...]) -> Any:
-        """Return ``alpha`` times the product in memory of its own, whose entries lie as in that shape.
-
-        A single product of the vendor's takes memory itself, in half the time.
-        """
+        """Return ``alpha`` times the product in new memory of that shape; a single vendor product takes it itself."""
         first = self.stages[0]
         start = first.start
         if alpha == 1 and isinstance(start, Dense) and not (first.shape or start.parts or start.by_rows):

@@ -291,7 +291,7 @@ def _bound(text: str, types: str, tensors: Tensors) -> Run:
 
 
 def _shaped(value: torch.Tensor | None, like: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Tangent of an output of that shape and type; zero where nothing moves it."""
+    """Return the tangent of an output of that shape and type; zero where nothing moves it."""
     return like.new_zeros(shape, dtype=dtype) if value is None else value.to(dtype).expand(shape)
 
 

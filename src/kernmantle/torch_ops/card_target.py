@@ -145,7 +145,7 @@ def _between(chosen: CudaRowPlan, sizes: Mapping[str, int], card: Card) -> int:
 
 
 def _pass(name: str, moved: float, card: Card, kernels: int = 1) -> Launch:
-    """Elementwise operations of torch that move so many bytes."""
+    """Return the elementwise operations of torch that move so many bytes."""
     return Launch(name, kernels * START, moved / card.memory_rate, 0.0)
 
 

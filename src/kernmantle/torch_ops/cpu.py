@@ -141,7 +141,7 @@ def build(emitter: str, arguments: tuple[Any, ...]) -> Built:
 
 
 def emitted(emitter: str, arguments: tuple[Any, ...]) -> str:
-    """LLVM IR from ``emitter``, "module:function", which is loaded for what the cache lacks only."""
+    """Return LLVM IR from ``emitter``, "module:function", which is loaded for what the cache lacks only."""
     module, _, function = emitter.partition(":")
     return getattr(import_module(f"...{module}", __name__), function)(*arguments)
 

@@ -81,7 +81,7 @@ def runner(
 
 
 def _exponentials(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Exponentials less their rows' largest, their sums and the largest.
+    """Return exponentials less their rows' largest, their sums and the largest.
 
     The sum is -inf where all are 0, and inf where an exponent is NaN or inf: such a row is not to be multiplied.
     """

@@ -29,7 +29,7 @@ Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
 def launcher(
     chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int, fallback: Fallback | None
 ) -> Launcher:
-    """Kernels of a plan of score tiles; ``fallback(pointers, numbers, counts)`` starts those of its fallback."""
+    """Return kernels of a plan of score tiles; ``fallback(pointers, numbers, counts)`` starts those of its fallback."""
     kernels = _load(chosen)
     if kernels is None or fallback is None:
         return Launcher(nothing, str(chosen))

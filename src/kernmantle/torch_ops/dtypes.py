@@ -47,7 +47,7 @@ def compute_type(dtypes: Sequence[str]) -> str:
 
 
 def stored_type(kind: str, operand: str) -> str:
-    """Storage type of a result of that kind for operands stored as ``operand``; sums over bool are int64."""
+    """Return the storage type of a result of that kind for operands stored as ``operand``; sums over bool are int64."""
     if kind == "value":
         return "i64" if operand == "bool" else operand
     return {"bool": "bool", "index": "i64"}[kind]

@@ -109,7 +109,7 @@ def _analysed(code: CodeType) -> tuple[Read, ...] | Unproven:
 
 
 def reads(code: CodeType) -> tuple[Read, ...] | Unproven:
-    """Analysis of code, made once: the cache holds the code, so that its id stays its own."""
+    """Return the analysis of code, made once: the cache holds the code, so that its id stays its own."""
     found = _READS.get(id(code))
     if found is not None and found[0] is code:
         return found[1]

@@ -60,7 +60,7 @@ _NUMPY = SimpleNamespace(erf=_numpy_erf)
 
 @lru_cache(maxsize=16)
 def numpy_namespace(dtype: str = "float64") -> Namespace:
-    """Numpy arithmetic in ``dtype``."""
+    """Return the numpy arithmetic in ``dtype``."""
     kinds: dict[str, Any] = {"value": np.dtype(dtype), "bool": np.dtype(bool), "index": np.dtype(np.int64)}
 
     def full(shape: tuple[int, ...], number: Any, kind: str) -> Any:

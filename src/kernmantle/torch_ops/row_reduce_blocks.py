@@ -34,7 +34,7 @@ def join_rows(reduction: Reduction, one: torch.Tensor, other: torch.Tensor) -> t
 
 
 def ranges(extent: int, step: int) -> Iterator[slice]:
-    """Consecutive ranges of an axis."""
+    """Return consecutive ranges of an axis."""
     return (slice(start, min(start + step, extent)) for start in range(0, extent, step))
 
 

@@ -148,7 +148,7 @@ class _Kernels:
         return f.text()
 
     def gather(self) -> str:
-        """Block of ``rows`` x ``width`` from strided memory into rows of ``pitch``."""
+        """Return the block of ``rows`` x ``width`` from strided memory into rows of ``pitch``."""
         f = Function(
             "internal fastcc void @km_gather(ptr noalias %into, i64 %pitch, ptr %from, i64 %rows, i64 %width, "
             "i64 %row_stride, i64 %stride) noinline"
@@ -414,7 +414,7 @@ class _Entry:
 
 
 def emit(stored: str, compute: str, vector_bytes: int, registers: int) -> str:
-    """LLVM IR for a storage and a compute type; the same arguments always give the same text."""
+    """Return LLVM IR for a storage and a compute type; the same arguments always give the same text."""
     kernels = _Kernels(stored, compute, vector_bytes, registers)
     parts = [kernels.step(False), kernels.step(True), kernels.expand(), kernels.gather(), kernels.scatter()]
     return "\n\n".join([f"; kron {stored} in {compute}", _Entry(kernels).text(), *parts]) + "\n"

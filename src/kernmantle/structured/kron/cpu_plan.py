@@ -129,7 +129,7 @@ class Scratch:
 
 
 def scratch(run: Pass, block: int, compute: str) -> Scratch:
-    """Memory of a pass on blocks of so many columns."""
+    """Return the memory of a pass on blocks of so many columns."""
     packed = sum(mode.columns * padded(mode.rows) for mode in run.modes if mode.factor is not None)
     piece = max((mode.columns * mode.rows for mode in run.modes if mode.factor is not None), default=0)
     inner = chunking(run, block, compute)

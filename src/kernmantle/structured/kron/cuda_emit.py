@@ -72,7 +72,7 @@ def _order(plan: FmaPlan, first: int, stop: int) -> list[int]:
 
 
 def emit(plan: FmaPlan) -> str:
-    """CUDA C++ of a pass; the same plan always gives the same text."""
+    """Return CUDA C++ of a pass; the same plan always gives the same text."""
     gap = plan.gap
     index = f"i + i / {gap[0]} * {gap[1]}" if gap else "i"
     layout = plan.layout

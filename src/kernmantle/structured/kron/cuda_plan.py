@@ -358,7 +358,7 @@ def _ordered(groups: Sequence[tuple[int, int]], modes: Sequence[Mode]) -> list[t
 
 
 def _power(count: int) -> int:
-    """Least power of two that is not less."""
+    """Return the least power of two that is not less."""
     return 1 << max(0, count - 1).bit_length()
 
 

@@ -13,7 +13,7 @@ ORDERS = {"rows": "km::GRAM_ROWS", "along": "km::GRAM_ALONG", "flat": "km::GRAM_
 
 
 def emit(plan: GramPlan | RegisterGramPlan) -> str:
-    """CUDA C++; the same plan always gives the same text."""
+    """Return CUDA C++; the same plan always gives the same text."""
     if isinstance(plan, RegisterGramPlan):
         constants = {
             "Q": plan.rows, "P": plan.columns, "VEC": plan.vec, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u,
@@ -48,7 +48,7 @@ def _kernel(
 
 
 def emit_total(stored: str, transposed: Sequence[tuple[int, int]] = ()) -> str:
-    """CUDA C++ of the sum of shares, which are in float32.
+    """Return CUDA C++ of the sum of shares, which are in float32.
 
     Those of matrices of the sizes ``transposed`` (rows, columns), one behind the other, go to their transposes.
     """

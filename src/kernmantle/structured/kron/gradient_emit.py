@@ -11,7 +11,7 @@ FACTORS = 4
 
 
 def emit(plan: BackPlan) -> str:
-    """CUDA C++; the same plan always gives the same text."""
+    """Return CUDA C++; the same plan always gives the same text."""
     template = "KronHalves" if plan.splits else "KronBack"
     constants: dict[str, int | bool | str] = {
         "JOINED": plan.last_extent if plan.has_columns else 0, "A": plan.extent, "W": plan.across, "VEC": plan.vector,

@@ -197,7 +197,7 @@ def seconds(
 
 
 def _vector(widths: Sequence[int], stored: str) -> int:
-    """Neighbours of a copy from lines of these lengths."""
+    """Return neighbours of a copy from lines of these lengths."""
     width = VECTOR // SIZES[stored]
     while any(own % width for own in widths):
         width //= 2

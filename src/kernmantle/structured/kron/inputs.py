@@ -62,7 +62,7 @@ class _Arguments:
 
 
 def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | str]]:
-    """Different factors, what to call them, and the entries of the product."""
+    """Return the different factors, what to call them, and the entries of the product."""
     found: list[Any] = []
     labels: list[str] = []
     entries: list[int | str] = []

@@ -104,7 +104,7 @@ def _prepare(plan: MmaPlan) -> list[str]:
 
 
 def emit(plan: MmaPlan) -> str:
-    """CUDA C++ of a pass; the same plan always gives the same text."""
+    """Return CUDA C++ of a pass; the same plan always gives the same text."""
     count = sum(len(part) for part in plan.run.parts)
     text = [f"// {plan}", '#include "kron_mma.cuh"']
     for number in range(len(plan.phases)):

@@ -36,13 +36,13 @@ class Step:
 
 
 def text_of(entries: Sequence[int | str]) -> str:
-    """Canonical text of a product: numbers of factors in order, "i5" for an identity of size 5."""
+    """Return the canonical text of a product: numbers of factors in order, "i5" for an identity of size 5."""
     return " ".join(map(str, entries))
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str, shapes: tuple[tuple[int, int], ...]) -> tuple[Mode, ...]:
-    """Modes of a text whose factors have these shapes."""
+    """Return modes of a text whose factors have these shapes."""
     modes: list[Mode] = []
     for entry in text.split(" "):
         if entry.startswith("i"):

@@ -103,14 +103,14 @@ def _composed(factors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _rank_terms(tensor: torch.Tensor, terms: int) -> list[torch.Tensor]:
-    """Leading singular vectors of the first axis against all others, the values shared between them."""
+    """Return the leading singular vectors of the first axis against all others, the values shared between them."""
     u, s, vh = torch.linalg.svd(tensor.flatten(1), full_matrices=False)
     root = s[:terms].sqrt()
     return [u[:, :terms] * root, vh[:terms].mT * root]
 
 
 def _leading(tensor: torch.Tensor, terms: int) -> list[torch.Tensor]:
-    """Leading left singular vectors of every axis, in turn where an axis has fewer than there are terms."""
+    """Return the leading left singular vectors of every axis, in turn where an axis has fewer than there are terms."""
     found: list[torch.Tensor] = []
     for axis in range(tensor.dim()):
         u, _, _ = torch.linalg.svd(tensor.movedim(axis, 0).flatten(1), full_matrices=False)

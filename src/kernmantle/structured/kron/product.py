@@ -105,7 +105,7 @@ class KroneckerProduct:
         return f"KroneckerProduct({scale}{described(self.factors)}, {dtype_name(self.dtype)} on {self.device}{ran})"
 
     def like(self, factors: Sequence[Factor], scale: Any) -> KroneckerProduct:
-        """Another product on the same device."""
+        """Return another product on the same device."""
         like = torch.empty((), dtype=self.dtype, device=self.device)
         return KroneckerProduct(factors, scale, like=like)
 

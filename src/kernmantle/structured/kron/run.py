@@ -16,7 +16,7 @@ from ...torch_ops.torch_private import is_autocast_on
 from .cost import goes_by_rows
 from .modes import Mode
 from .passes import Pass, View, views
-from .torch_products import product
+from .torch_products import multiplied_out, product
 
 BATCH = 3
 Numbers = tuple[float, float]
@@ -234,18 +234,6 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
 
 def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.Tensor]:
     return [arrays.factors[modes[index].factor or 0] for index in own.parts[0]]
-
-
-def multiplied_out(factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the Kronecker product of matrices that no batch axis varies, row by row; one alone is not touched."""
-    if len(factors) == 1:
-        return factors[0]
-    whole = factors[0].reshape(factors[0].shape[-2:])
-    for factor in factors[1:]:
-        own = factor.reshape(factor.shape[-2:])
-        rows, columns = whole.shape[0] * own.shape[0], whole.shape[1] * own.shape[1]
-        whole = (whole[:, None, :, None] * own[None, :, None, :]).reshape(rows, columns).contiguous()
-    return whole
 
 
 @dataclass(frozen=True)

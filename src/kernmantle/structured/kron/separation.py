@@ -71,7 +71,7 @@ def separating_seconds(sizes: Sequence[Size], stored: str, limits: DeviceLimits)
 
 
 def emit(plan: SeparationPlan) -> str:
-    """CUDA C++; the same plan always gives the same text."""
+    """Return CUDA C++; the same plan always gives the same text."""
     count, sides = len(plan.sizes), list(zip(*plan.sizes, strict=True))
     constants = {
         "COUNT": count, "ENTRIES": math.prod(map(math.prod, plan.sizes)), "COLUMNS": math.prod(sides[1]),

@@ -106,7 +106,7 @@ class Term(Protocol):
         ...
 
     def like(self, factors: Sequence[Factor], scale: Any) -> Term:
-        """Another on the same device."""
+        """Return another on the same device."""
         ...
 
     def matmul(self, v: Any, **options: Any) -> Any:

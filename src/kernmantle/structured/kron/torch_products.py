@@ -67,3 +67,15 @@ def product(
         value = _multiplied(value, own, Step(step.position, step.left * math.prod(inner), step.mode, step.right))
     result = value.reshape(*value.shape[:-1], *inner, rows(modes), x.shape[-1])
     return result.clone() if result.untyped_storage()._cdata == x.untyped_storage()._cdata else result
+
+
+def multiplied_out(factors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the Kronecker product of matrices that no batch axis varies, row by row; one alone is not touched."""
+    if len(factors) == 1:
+        return factors[0]
+    whole = factors[0].reshape(factors[0].shape[-2:])
+    for factor in factors[1:]:
+        own = factor.reshape(factor.shape[-2:])
+        rows, columns = whole.shape[0] * own.shape[0], whole.shape[1] * own.shape[1]
+        whole = (whole[:, None, :, None] * own[None, :, None, :]).reshape(rows, columns).contiguous()
+    return whole

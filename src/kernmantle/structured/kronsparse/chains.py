@@ -47,7 +47,7 @@ def block_diagonal(shape: Sequence[int], blocks: int) -> list[KSPattern]:
 
 
 def low_rank_like(shape: Sequence[int], rank: int) -> list[KSPattern]:
-    """Two dense factors with ``rank`` features between them.
+    """Return two dense factors with ``rank`` features between them.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def low_rank_like(shape: Sequence[int], rank: int) -> list[KSPattern]:
 
 
 def monarch(shape: Sequence[int], p: int, q: int, rank: int = 1) -> list[KSPattern]:
-    """Two factors: p diagonal blocks, then q interleaved ones, all entries of the product free up to their rank.
+    """Return two factors: p diagonal blocks, then q interleaved ones, all entries of the product free up to their rank.
 
     Parameters
     ----------

@@ -224,7 +224,7 @@ class KSLinear(ChainModule):
     def from_linear(
         cls, linear: nn.Linear, patterns: Sequence[Any], batch_last: bool = False, algorithm: str = "auto"
     ) -> KSLinear:
-        """Layer whose matrix is near that of a dense layer, with its bias.
+        """Return a layer whose matrix is near that of a dense layer, with its bias.
 
         Parameters
         ----------

@@ -42,7 +42,7 @@ def kron_sparse_matmul(
     precision: str | None = None,
     algorithm: str = "auto",
 ) -> Any:
-    r"""Product of an array with a Kronecker-sparse matrix ``K`` of support ``I_a ⊗ 1_{b x c} ⊗ I_d``.
+    r"""Return the product of an array with a Kronecker-sparse matrix ``K`` of support ``I_a ⊗ 1_{b x c} ⊗ I_d``.
 
     .. math:: y_{n,(i,j,l)} = f\Big(\sum_k w_{ijkl}\, x_{n,(i,k,l)} + \beta_{(i,j,l)}\Big)
 

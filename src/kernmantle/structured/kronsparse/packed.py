@@ -29,7 +29,7 @@ def snapshot(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_layer_input(x: Any) -> None:
-    """DtypeError for what is no tensor in memory with strides."""
+    """Raise DtypeError for what is no tensor in memory with strides."""
     if not isinstance(x, torch.Tensor):
         raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
     if not has_strides(x):

@@ -54,7 +54,7 @@ def svg(pattern: Sequence[int], side: int = SIDE, attributes: str = "") -> str:
 
 
 def html(patterns: Sequence[Sequence[int]], text: str) -> str:
-    """Drawings side by side, in the order in which a matrix product is written, over a line of text."""
+    """Return drawings side by side, in the order in which a matrix product is written, over a line of text."""
     pictures = "".join(f'<div style="margin-right: 12px">{svg(pattern)}</div>' for pattern in reversed(patterns))
     return f'<div><div style="display: flex; align-items: center">{pictures}</div><code>{text}</code></div>'
 

@@ -115,7 +115,7 @@ def _products(chain: Sequence[KSPattern]) -> list[KSPattern]:
 
 
 def _peel(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> tuple[torch.Tensor, torch.Tensor]:
-    """Best factors of a product of two patterns, the left one with orthonormal columns."""
+    """Return best factors of a product of two patterns, the left one with orthonormal columns."""
     blocks = split_blocks(weight, second, first)
     rank = second.rank(first)
     assert rank is not None

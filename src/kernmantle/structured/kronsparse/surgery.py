@@ -278,7 +278,7 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 def _adapted(model: nn.Module) -> set[int]:
-    """Modules within adapters of peft."""
+    """Return modules within adapters of peft."""
     adapters = [each for each in model.modules() if any(own.__name__ == _ADAPTER for own in type(each).__mro__)]
     return {id(module) for adapter in adapters for module in adapter.modules()}
 

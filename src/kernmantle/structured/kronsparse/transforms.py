@@ -167,7 +167,7 @@ def _floating(dtype: torch.dtype) -> torch.dtype:
 
 
 def hadamard(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain:
-    """Sylvester's Hadamard matrix (n, n) of ones and minus ones, in ``log2 n`` factors of 2 n weights.
+    """Return Sylvester's Hadamard matrix (n, n) of ones and minus ones, in ``log2 n`` factors of 2 n weights.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def hadamard(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> 
 
 
 def _primes(n: int) -> list[int]:
-    """Prime factors in ascending order, [1] of 1."""
+    """Return the prime factors in ascending order, [1] of 1."""
     found: list[int] = []
     prime = 2
     while prime * prime <= n:
@@ -222,7 +222,7 @@ def _primes(n: int) -> list[int]:
 
 
 def _cos_sin(indices: torch.Tensor, whole: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of ``2 π indices / whole``, exact at quarters of a turn."""
+    """Return cosines and sines of ``2 π indices / whole``, exact at quarters of a turn."""
     quarters = (8 * indices + whole) // (2 * whole)  # the nearest one
     angle = (4 * indices - quarters * whole).double() * (math.pi / (2 * whole))
     along, across = angle.cos(), angle.sin()
@@ -238,7 +238,7 @@ def _digits_reversed(radices: Sequence[int]) -> torch.Tensor:
 
 
 def _fourier(radices: Sequence[int]) -> list[torch.Tensor]:
-    """Real factors (float64) of the DFT of real input in the order of :func:`_digits_reversed`.
+    """Return the real factors (float64) of the DFT of real input in the order of :func:`_digits_reversed`.
 
     A level sums over the digit h of where its numbers come from and gives the digit q of where they go. Real and
     imaginary parts come in behind h and go out in front of q, where the next level finds them; at last they are the

@@ -72,7 +72,7 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str, las
 
 
 def _together(memory: float, work: float) -> float:
-    """Two that overlap for the most part."""
+    """Return the seconds of two that overlap for the most part."""
     return max(memory, work) + min(memory, work) / 2
 
 
@@ -155,7 +155,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
 
 
 def _transposed_sum_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
-    """Both arrays over transposed rows, sums of their blocks, and these in the order of the weights."""
+    """Return the seconds of both arrays over transposed rows, sums of blocks, and these in the order of weights."""
     (a, b, c, d), size, rates = pattern, BYTES[dtype], _rates(dtype)
     whole = all(extent * d * size % ACCESS == 0 for extent in (b, c))
     moved = sum(pass_seconds(extent, d, batch * a, size, True, whole) for extent in (b, c))

@@ -168,7 +168,7 @@ def _group(d: int, dtype: str) -> int:
 
 
 def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Start:
-    """A kernel of tiles, its blocks small enough for several threads where there is much to do."""
+    """Return a kernel of tiles, its blocks small enough for several threads where there is much to do."""
     work = values["blocks"] * values["p"] * values["q"] * values["r"]
     panels = -(-values["q"] // own.width)
     items = values["blocks"] * -(-values["p"] // values["p_block"])
@@ -199,7 +199,7 @@ def _first(
     biased: bool,
     packed: bool,
 ) -> Call:
-    """Product with the features together, rows of x and of the result so far apart."""
+    """Return the product with the features together, rows of x and of the result so far apart."""
     a, b, c, d = pattern
     group, size = _group(d, dtype), SIZES[dtype]
     small = small_tile(dtype, jit.host().vector_bytes, pattern, 1, weight[:3], biased, False)
@@ -248,7 +248,7 @@ def _first(
 
 
 def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
-    """Product of small blocks, of rows of x and of the result so far apart."""
+    """Return the product of small blocks, of rows of x and of the result so far apart."""
     items, work = -(-blocks // own.blocks) * -(-rows // SMALL_ROWS), rows * blocks * own.b * own.c * own.neighbours
     values = {"blocks": blocks, "p": rows, "a_p": x, "c_p": out}
     start = _starting(_SMALL_BLOCKS, own, SMALL_FIELDS, values, items, 0, work, 4 if own.bias else 3)
@@ -256,7 +256,7 @@ def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
 
 
 def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
-    """Product of a few rows by weights as they lie."""
+    """Return the product of a few rows by weights as they lie."""
     a, b, c, d = pattern
     deep = jit.host().vector_registers >= 32
     rows, columns = (
@@ -301,7 +301,7 @@ def _last(
 
 @lru_cache(maxsize=4096)
 def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Call:
-    """Gradient of the weights with the features together."""
+    """Return the gradient of the weights with the features together."""
     a, b, c, d = pattern
     group = _group(d, dtype)
     own = _tile(dtype, c * group, group, d, PLAIN)
@@ -323,24 +323,24 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
 
 
 def ready(dtype: torch.dtype) -> bool:
-    """Whether there are kernels for a type on the backend that is asked for."""
+    """Return whether there are kernels for a type on the backend that is asked for."""
     return current().backend in ("auto", "llvm") and NAMES[dtype] in SIZES
 
 
 def _call(plan: Callable[..., Call], *about: Any) -> Call:
-    """A plan, which is not kept while kernels are only noted."""
+    """Return a plan, which is not kept while kernels are only noted."""
     about = current().threads or torch.get_num_threads(), *about
     return plan.__wrapped__(*about) if collecting() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
-    """Product of rows x (..., N, a c d) by weights (..., a, b, c, d), to rows ``out`` apart."""
+    """Return the product of rows x (..., N, a c d) by weights (..., a, b, c, d), to rows ``out`` apart."""
     strides, dtype = weight.stride()[-4:-1], NAMES[x.dtype]
     return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, packed)
 
 
 def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
-    """Product of x (..., N, a c d) with the batch together, to features ``out`` apart.
+    """Return the product of x (..., N, a c d) with the batch together, to features ``out`` apart.
 
     Where weights are packed and neighbours interleave, it reads what :func:`blocks` gives.
     """
@@ -351,7 +351,7 @@ def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, bias
 
 
 def summed(pattern: Pattern, x: torch.Tensor, grad: torch.Tensor) -> Call:
-    """Gradient of the weights from rows x (..., N, a c d) and (..., N, a b d)."""
+    """Return the gradient of the weights from rows x (..., N, a c d) and (..., N, a b d)."""
     return _call(_gradient, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-2), grad.stride(-2))
 
 
@@ -424,7 +424,7 @@ def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:
 
 
 def gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern) -> torch.Tensor | None:
-    """Gradient (G, a, b, c, d) of the weights; None where there is no kernel for it."""
+    """Return the gradient (G, a, b, c, d) of the weights; None where there is no kernel for it."""
     if not ready(x.dtype) or x.stride(2) != 1 or grad.stride(2) != 1:
         return None
     call, groups = summed(pattern, x, grad), x.shape[0]

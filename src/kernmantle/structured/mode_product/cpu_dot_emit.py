@@ -72,7 +72,7 @@ class _Dots(Vectors):
 
 
 def emit(tile: Tile) -> str:
-    """LLVM IR for tiles of that many rows of a and of b; an item is a block of q for all p."""
+    """Return LLVM IR for tiles of that many rows of a and of b; an item is a block of q for all p."""
     own = _Dots(tile)
     f = Function(HEAD)
     field = own.integers(f, DOT_FIELDS)

@@ -270,7 +270,7 @@ def offsets(f: Function, field: dict[str, str], block: str, *names: str) -> dict
 
 
 def emit(tile: Tile) -> str:
-    """LLVM IR of the product by a tile; items are blocks of p and q, those of q next to each other."""
+    """Return LLVM IR of the product by a tile; items are blocks of p and q, those of q next to each other."""
     own = _Entry(tile)
     tiles = [own.compute(rows, masked) for rows in tile.heights for masked in (False, True)]
     parts = [own.text(), own.panel(False), own.panel(True), *tiles, packing(own), packing_rows(own)]
@@ -278,7 +278,7 @@ def emit(tile: Tile) -> str:
 
 
 def emit_packing(tile: Tile) -> str:
-    """LLVM IR of what writes the panels of all blocks, one after the other; an item is a panel."""
+    """Return LLVM IR of what writes the panels of all blocks, one after the other; an item is a panel."""
     own = Vectors(tile)
     f = Function(HEAD)
     field = own.integers(f, PACK_FIELDS)

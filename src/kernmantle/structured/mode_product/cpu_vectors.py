@@ -178,7 +178,7 @@ def packing_rows(own: Vectors) -> str:
 
 
 def emit_row() -> str:
-    """LLVM IR that runs kernels one after the other; an item is one: address, first port, integers and items."""
+    """Return LLVM IR that runs kernels one after the other; an item is one: address, first port, integers and items."""
     f = Function(HEAD)
     with f.loop("%begin", "%end") as item:
         record = f.at("%integers", f.multiply(item, "4"), "i64")

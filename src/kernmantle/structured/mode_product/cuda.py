@@ -241,7 +241,7 @@ def _bound(
     problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, precision: str,
     alone: bool, choose_algorithm: str,
 ) -> Bound | None:  # fmt: skip
-    """Everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
+    """Return everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
     index = index_of(x.device)
     steps = 0 if bias is None or bias.shape[0] == 1 else problem.pattern[0] * problem.pattern[1] * problem.pattern[3]
     weight_strides = weight.expand(x.shape[0], *weight.shape[1:]).stride()

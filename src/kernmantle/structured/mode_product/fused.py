@@ -25,7 +25,7 @@ Maybe = torch.Tensor | None
 def problem_of(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> FusedProblem | None:
-    """Two products with weights (a, b, c, d) as the kernel sees them; None if it does not take them."""
+    """Return two products with weights (a, b, c, d) as the kernel sees them; None if it does not take them."""
     first, second = ((a, b, c, d) for a, b, c, d in (weight.shape for weight in weights))
     name = NAMES[x.dtype]
     if x.shape[0] != 1 or name not in DTYPES or precision == "ieee" or not composes(first, second):
@@ -81,7 +81,7 @@ class _Bound(NamedTuple):
 
 
 def _bound(problem: FusedProblem, x: torch.Tensor, out: torch.Tensor, chosen: FusedPlan | None) -> _Bound | None:
-    """Everything about two products but their addresses."""
+    """Return everything about two products but their addresses."""
     index = index_of(x.device)
     chosen = chosen or plan_fused(problem, limits(index))
     if chosen is None:

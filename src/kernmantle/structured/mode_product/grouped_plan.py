@@ -236,7 +236,7 @@ def tiles_of(product: GroupedProduct, tile: GroupedTile) -> int:
 
 
 def parts_of(product: GroupedProduct, tile: GroupedTile, limits: DeviceLimits) -> int:
-    """Warps that share the r of a tile."""
+    """Return warps that share the r of a tile."""
     tiles, steps = tiles_of(product, tile), -(-product.r // 16)
     most = min(16 * limits.sm_count // tiles, steps // 2, _GATHERED // tile.sums)
     return next(own for own in _PARTS if own == 1 or own <= most)
@@ -354,7 +354,7 @@ def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (
 
 
 def _sector_bytes(view: View, least: int, size: int) -> int:
-    """Bytes of the sectors that a number belongs to for itself, where neighbours along its own axes are read."""
+    """Return bytes of the sectors that a number belongs to for itself, where neighbours along its own axes are read."""
     return min(_SECTOR, max(least, min(step for step in (view.first, view.second) if step) * size))
 
 
@@ -368,7 +368,7 @@ def _read_seconds(view: View, read: str, count: int, present: float, l: int, siz
 
 
 def _product_seconds(product: GroupedProduct, size: int, tile: GroupedTile, parts: int) -> tuple[float, float]:
-    """Memory and multiplications of a product, and the steps of a warp one after the other."""
+    """Return the memory and multiplications of a product, and the steps of a warp one after the other."""
     tiles, steps = tiles_of(product, tile), -(-product.r // (16 * parts))
     assert product.right is not None
     moved = 0.0

@@ -139,12 +139,12 @@ class KronSparsePlan:
         return aligned and self.span * size in (32, 64)
 
     def groups(self, problem: Problem) -> int:
-        """Independent sets of columns, each for one block or more."""
+        """Return the independent sets of columns, each for one block or more."""
         a, b, _, d = problem.pattern
         return problem.groups * a * -(-b // self.tile.columns) * -(-d // self.span)
 
     def chunks(self, problem: Problem) -> int:
-        """Chunks of k."""
+        """Return chunks of k."""
         return -(-problem.pattern[2] // self.tile.chunk)
 
     def tiles(self, problem: Problem) -> int:
@@ -249,7 +249,7 @@ class KronSparsePlan:
 
 
 def _even(groups: int, resident: int, tiles: int) -> int:
-    """Parts of the batch for which the waves of blocks end soonest; a block takes about one tile to begin."""
+    """Return parts of the batch for which the waves of blocks end soonest; a block takes about one tile to begin."""
 
     def rounds(slots: int) -> int:
         return -(-groups * slots // resident) * (-(-tiles // slots) + 1)

@@ -138,7 +138,7 @@ def lies_along(pattern: Pattern, strides: tuple[int, ...]) -> bool:
 
 
 def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
-    """Whether weights of these strides (group, i, j, k, l) are streamed: (j, k, l) or (k, j, l) without gaps."""
+    """Return whether weights of these strides (group, i, j, k, l) are streamed: (j, k, l) or (k, j, l) without gaps."""
     _, b, c, d = problem.pattern
     _, _, *steps = strides
     wanted = (c * d, d, 1) if lies_along(problem.pattern, strides) else (d, b * d, 1)

@@ -161,7 +161,7 @@ def _costs(plan: KronSparsePlan) -> Costs:
 
 
 def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
-    """Instructions of a warp for one chunk, and for what follows all chunks of a tile."""
+    """Return instructions of a warp for one chunk, and for what follows all chunks of a tile."""
     size, tile = BYTES[plan.dtype], plan.tile
     numbers = 8 * tile.m * tile.l * tile.chunk / 16
     loads = numbers * size / (16 if tile.m * tile.l * size >= 4 else 4)

@@ -62,7 +62,7 @@ def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...
 
 
 def _registers(tile: Tile, split: bool, x_first: bool) -> int:
-    """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
+    """Return registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
     whole = x_first and tile.l & (tile.l - 1) != 0
     columns, deep = tile.columns // tile.sides, tile.l if whole else min(tile.l, 4 if split else 8)
     sums = tile.m * tile.l * columns // 2

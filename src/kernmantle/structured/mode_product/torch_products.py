@@ -25,7 +25,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 def by_bmm(
     x: torch.Tensor, weight: torch.Tensor, made: torch.Tensor | None = None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """One matrix product for each (g, i, l), through the matrices of :func:`block_matrices`.
+    """Return one matrix product for each (g, i, l), through the matrices of :func:`block_matrices`.
 
     On a GPU with the batch last, or with d = 1, nothing is copied: factors are read and results written where they lie,
     to ``out`` if that lies as x does.
@@ -160,7 +160,7 @@ def by_entries(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The definition as an equation."""
+    """Return the definition as an equation."""
     groups, count, a, b, c, d = _sizes(x, weight)
     blocks = weight.expand(groups, a, b, c, d)
     product = torch.einsum("gnikl,gijkl->gnijl", x.reshape(groups, count, a, c, d), blocks)
@@ -189,7 +189,7 @@ def by_sparse(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | 
 
 
 def sparse_rows(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The matrices in compressed sparse rows."""
+    """Return the matrices in compressed sparse rows."""
     _, a, b, c, d = weight.shape
     rows, columns = a * b * d, a * c * d
     first = torch.arange(a, device=weight.device).view(a, 1, 1, 1) * (c * d)
@@ -211,7 +211,7 @@ def by_bsr(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | Non
 
 
 def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The matrices, rows and columns of each (i, l) brought together, in block-sparse rows; torch's are square.
+    """Return the matrices, rows and columns of each (i, l) brought together, in block-sparse rows; torch's are square.
 
     Blocks of one entry are compressed sparse rows: CUDA multiplies by no block-sparse rows of such.
     """
@@ -267,7 +267,7 @@ def fused(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 
 
 def dense(weight: torch.Tensor) -> torch.Tensor:
-    """Matrices (..., a b d, a c d) of weights (..., a, b, c, d)."""
+    """Return matrices (..., a b d, a c d) of weights (..., a, b, c, d)."""
     *lead, a, b, c, d = weight.shape
     if a == d == 1:
         return weight[..., 0, :, :, 0]
@@ -277,7 +277,7 @@ def dense(weight: torch.Tensor) -> torch.Tensor:
 
 
 def entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """The entries (..., a, b, c, d) of contiguous matrices that a pattern does not leave at zero."""
+    """Return the entries (..., a, b, c, d) of contiguous matrices that a pattern does not leave at zero."""
     columns = a * c * d
     strides = (b * d * columns + c * d, d * columns, d, columns + 1)
     return matrix.as_strided((*matrix.shape[:-2], a, b, c, d), (*matrix.stride()[:-2], *strides))
@@ -312,7 +312,7 @@ def add_strided(x: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> N
 
 
 def gradient_by_entries(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """The same entry by entry of the blocks."""
+    """Return the same entry by entry of the blocks."""
     groups, count = x.shape[:2]
     own, rows = x.reshape(groups, count, a, c, d), gradient.reshape(groups, count, a, b, d)
     out = x.new_empty((groups, a, b, c, d))
@@ -323,7 +323,7 @@ def gradient_by_entries(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int,
 
 
 def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """The same through the gradient of the dense matrix."""
+    """Return the same through the gradient of the dense matrix."""
     alone = x.shape[0] == 1
     matrix = (gradient[0].mT @ x[0])[None] if alone else torch.matmul(gradient.mT, x)
     return entries(matrix.contiguous(), a, b, c, d)

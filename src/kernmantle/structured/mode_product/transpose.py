@@ -149,7 +149,7 @@ def is_arranged(weight: torch.Tensor) -> bool:
 
 
 def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """The gradient of weights by batched products, whose results are taken apart here."""
+    """Return the gradient of weights by batched products, whose results are taken apart here."""
     groups, count = x.shape[:2]
     pitch = padded(b * c, x.element_size())
     made = allocate((groups * a * d, pitch), x.dtype, x.device)

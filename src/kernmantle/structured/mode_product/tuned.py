@@ -33,7 +33,7 @@ def tile_of(algorithm: str) -> Tile | None:
 
 
 def candidate_algorithms(problem: Problem, own: DeviceLimits, packed: bool) -> tuple[str, ...]:
-    """Ways that are not hopeless; ``packed``: what is made of the weights is there already."""
+    """Return ways that are not hopeless; ``packed``: what is made of the weights is there already."""
     taken = seconds(problem.pattern, problem.batch, problem.dtype, "cuda", not problem.x_first, packed)
     limit = _SLOWEST * min(taken.values())
     torch_has = tuple(name for name, each in taken.items() if name != KERNEL and each <= limit)
@@ -57,7 +57,7 @@ def _headers() -> str:
 
 
 def find_tuned(problem: Problem, packed: bool, own: DeviceLimits, card: str) -> str | None:
-    """Way kept for products like this one; None where nothing was measured or its tile does not fit."""
+    """Return the way kept for products like this one; None where nothing was measured or its tile does not fit."""
     return _find_tuned(current_cache(), problem, packed, own, card)
 
 

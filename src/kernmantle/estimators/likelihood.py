@@ -26,7 +26,7 @@ WORSE = 10.0
 ITERATED = {"cpu": 10_000, "cuda": 20_000}
 """Rows from which on the matrix is not factored, by device. An evaluation of 5000 rows of 54 columns, a bandwidth each,
 takes 4.6 s of two cores factored and 9 s by iterations; the one grows with the cube of the rows, the other with the
-square. A fit of 10 000 rows takes an H200 0.43 s factored and 3.7 s by iterations (decision 0062)."""
+square. A fit of 10 000 rows takes an H200 0.42 s factored and 3.7 s by iterations (decision 0062)."""
 PROBES, STEPS, RANK, COLUMNS = 8, 20, 200, 256
 """Probe vectors, Lanczos steps, rank of the preconditioner, columns at a time."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}  # relative residual of conjugate gradients

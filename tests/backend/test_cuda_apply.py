@@ -25,6 +25,7 @@ HEADLINE = {
     "rows_thin": RowCase("rows_thin", LAPLACE, PRODUCT, 100000, 100000, 3),
     "rows_norms": RowCase("rows_norms", SQUARES, PRODUCT, 100000, 100000, 3),
     "rows_thin_deep": RowCase("rows_thin_deep", LAPLACE, PRODUCT, 100000, 100000, 10),
+    "rows_thin_logs": RowCase("rows_thin_logs", LAPLACE, "logsumexp", 100000, 100000, 3),
     "rows_tile": RowCase("rows_tile", LAPLACE, PRODUCT, 40000, 40000, 20),
     "rows_pipelined": RowCase("rows_pipelined", LAPLACE, PRODUCT, 30000, 30000, 1024, 16),
     "rows_logsumexp": RowCase("rows_logsumexp", LAPLACE, "logsumexp", 30000, 30000, 100),

@@ -62,3 +62,33 @@ def test_log_sums_of_large_numbers(size: float, sign: int, k: int) -> None:
     found = km.contract("mn->m", lambda s: s, scores, reduce="logsumexp")
     wanted = torch.logsumexp(t.double() - torch.cdist(x.double(), y.double(), p=1), 1)
     assert torch.allclose(found.double(), wanted, rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize(("m", "k"), [(300, 1), (300, 3), (100_000, 3), (100_000, 2), (700, 5), (4000, 10), (300, 16)])
+@pytest.mark.parametrize("kind", ["differences", "squares"])
+def test_log_sums_of_equal_terms(m: int, k: int, kind: str) -> None:
+    """Rounding of every addition in one direction does not add up."""
+    n = 100_000
+    terms = torch.cat([torch.full((1,), 1.0), torch.full((n - 1,), 0.29)]).cuda()
+    x, y = torch.zeros(m, k, device="cuda"), torch.full((n, k), 0.1, device="cuda")
+    mapped = (lambda a, b: abs(a - b)) if kind == "differences" else (lambda a, b: (a - b) ** 2)
+    scores = km.Contraction("mk,nk,t:n->mn", mapped, epilogue=lambda s, t: t - s).lazy(x, y, t=terms)
+    found = km.contract("mn->m", lambda s: s, scores, reduce="logsumexp")
+    cost = (y.double() if kind == "differences" else y.double() ** 2).sum(1)
+    wanted = torch.logsumexp(terms.double() - cost, 0)
+    assert torch.allclose(found.double(), wanted.expand(m), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("large", [1e9, -1e9, math.inf])
+@pytest.mark.parametrize("k", [2, 5, 16])
+def test_log_sums_whose_runs_are_of_other_sizes(large: float, k: int) -> None:
+    """Entries of one run are so large that no sum counts beside them, or nothing is but so small ones before others."""
+    x, y = torch.zeros(300, k, device="cuda"), torch.zeros(3000, k, device="cuda")
+    t = torch.linspace(-3, 3, 3000, device="cuda")
+    t[: 700 if large < 0 else 1] = large
+    if large > 0:
+        t = t.roll(2000)
+    scores = km.Contraction("mk,nk,t:n->mn", lambda a, b: abs(a - b), epilogue=lambda s, t: t - s).lazy(x, y, t=t)
+    found = km.contract("mn->m", lambda s: s, scores, reduce="logsumexp")
+    wanted = torch.logsumexp(t.double(), 0).expand(300)
+    assert torch.allclose(found.double(), wanted, rtol=2e-7, atol=3e-6)

@@ -65,6 +65,7 @@ _MOST_ROWS, _LONG_STAGE, _PLENTY = 8, 1024, 1 << 11
 _LONG_UNROLL, _LONG_CELLS = 8, 24
 """Rows of y at a time in long passes, and the numbers of rows x that a thread may hold for it: a Gaussian product of
 1e5 points in 3-D takes 3.63 ms on an H200, by 4 rows at a time 3.72."""
+_RUN_BYTES = 8  # of a row whose exponentials are added up: their sum in the runs before, and what it lost
 _SHALLOW = 128  # columns of points up to which two stages are enough
 _STAGE_DEPTH = 32
 _CHUNK = 16  # columns of v that a pass takes
@@ -431,6 +432,7 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, la
     matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
     staged_row = tile.depth + _expands(rows, tile.depth) + len(ends(rows, "n")) + (group if rows.v is not None else 0)
     shared = tile.columns * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16
+    shared += _RUN_BYTES * tile.m * sums_exponentials(rows)
     return CudaRowPlan(matrix, rows, "thin", group, _integers(rows, sizes), shared, tile.resident)
 
 

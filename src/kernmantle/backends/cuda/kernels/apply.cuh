@@ -154,6 +154,7 @@ KM_DEVICE C end_value(const Args& g, const Coord& p, i64 at, i64 extent, int rol
 // First block whose run begins at that tile or after it.
 KM_DEVICE i64 first_from(i64 tile, i64 blocks, i64 tiles) { return quotient(tile * blocks + tiles - 1, tiles); }
 
+constexpr int JOINED = 16;  // parts that are joined before they join the others: of hundreds that are equal rounding adds up
 // The second kernel: row blocks that several blocks have parts of, in the order of these. All blocks whose run begins inside a row
 // block, not at its start, share its results among them.
 template <class Body, int BM>
@@ -186,8 +187,15 @@ KM_DEVICE void join_runs(const typename Body::Args& g, i64 blocks, i64 tiles, i6
             for (i64 q = 0; q < width; ++q) write_result<Body>(g, p, m, q, mine[q * BM]);
         } else {
             Running total = *mine;
+#pragma unroll 1
+            for (i64 begin_at = 0; begin_at < sharing; begin_at += JOINED) {
+                const i64 end_at = begin_at + JOINED < sharing ? begin_at + JOINED : sharing;
+                Running part;
+                Body::begin(part);
 #pragma unroll 8
-            for (i64 other = 0; other < sharing; ++other) Body::join(total, others[other * step + e]);
+                for (i64 other = begin_at; other < end_at; ++other) Body::join(part, others[other * step + e]);
+                Body::join(total, part);
+            }
             write_result<Body>(g, p, m, e / BM, total);
         }
     }

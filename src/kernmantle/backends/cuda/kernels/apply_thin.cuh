@@ -1,12 +1,14 @@
 // Row reductions for few positions of k: a thread holds R whole rows of x and their results in registers. Rows of y, with the
 // operands that belong to them, pass through shared memory, where all lanes read the same one at once. Sums in float32 of
-// THIN_RUN columns are added up in global memory, so that rounding does not add up with all of them.
+// THIN_RUN columns are added up in global memory, those of exponentials in shared memory (exponential_sums.cuh), so that rounding
+// does not add up with all of them.
 //
 // Where a body EXPANDS, entries are exponentials of squared distances, |x|^2 + |y|^2 - 2 x y. Of points near the origin K products
 // with y are added to - |y|^2, which is staged, and sums of a stage are multiplied with the exponential of - |x|^2 once: no
 // operation more than those of a product, where differences take K more. Of points further away, differences are taken.
 #pragma once
 #include "apply.cuh"
+#include "exponential_sums.cuh"
 #include "gram.cuh"
 #include "reduce.cuh"
 
@@ -29,9 +31,14 @@ struct Staged {
     static constexpr int WIDE = 16 / sizeof(typename Body::C);
     static constexpr int PITCH = (USED + WIDE - 1) / WIDE * WIDE > 0 ? (USED + WIDE - 1) / WIDE * WIDE : WIDE;
 };
+// Sums of exponentials of the runs before, and what is staged behind them.
+template <class Body, class Tile>
+__device__ constexpr int thin_sums_bytes() {
+    return sums_exponentials<Body>(0) ? Tile::BM * (int)sizeof(float2) : 0;
+}
 template <class Body, class Tile>
 __device__ constexpr int apply_thin_shared_bytes() {
-    return Tile::STAGE * Staged<Body, Tile>::PITCH * (int)sizeof(typename Body::C);
+    return thin_sums_bytes<Body, Tile>() + Tile::STAGE * Staged<Body, Tile>::PITCH * (int)sizeof(typename Body::C);
 }
 
 template <class Body, class Tile>
@@ -72,7 +79,7 @@ struct Thin {
     C x[Extent<K>::value][R], ends[Extent<Body::ROW_ENDS>::value][R], vectors[Extent<K>::value][Extent<Body::VECTORS>::value];
     Running running[GROUP][R];
     C worst[R];
-    float shift[LOGARITHMS ? R : 1];  // of log-sum-exps, whose sums are relative to an entry that is 2 below the largest or nearer
+    ExponentialSums<R, Tile::THREADS> logs;
     __device__ __forceinline__ Thin(const Args& g_, C* origin_) : g(g_), origin(origin_), scale(0), rows_expand(false), expanded(false) {}
     __device__ __forceinline__ i64 row(int r) const { return p.m + r * Tile::THREADS + threadIdx.x; }
 
@@ -168,9 +175,9 @@ struct Thin {
             } else {
 #pragma unroll
                 for (int q = 0; q < GROUP; ++q) Body::begin(running[q][r]);
-                if constexpr (LOGARITHMS) shift[r] = 0.0f;
             }
         }
+        if constexpr (LOGARITHMS) logs.begin();
         if constexpr (FLUSHES) flush_sums<true>(c);
         each<0, Body::VECTORS>([&](auto index) {
             typedef typename Body::template Vector<decltype(index)::value> P;
@@ -290,46 +297,16 @@ struct Thin {
         for (int r = 0; r < R; ++r) w[r] = entry<HOW>(r, &q[S::ENDS], state[r]);
     }
 
-    // Log-sum-exps of COUNT columns. Only where an entry is larger than what the sum is relative to by more than 2, which a warp asks of
-    // all of its rows, sums are made relative to another.
+    // Log-sum-exps of COUNT columns.
     template <Entries HOW, int COUNT>
     __device__ __forceinline__ void add_exponentials(const C* shared) {
-        float w[COUNT][R], top[R];
+        float w[COUNT][R];
 #pragma unroll
         for (int u = 0; u < COUNT; ++u) {
             C q[S::PITCH];
             make_entries<HOW>(w[u], q, shared + u * S::PITCH);
         }
-        bool rises = false;
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            top[r] = w[0][r];
-#pragma unroll
-            for (int u = 1; u < COUNT; ++u) top[r] = fmaxf(top[r], w[u][r]);
-            rises = rises || top[r] > running[0][r].r0 + 2.0f;
-        }
-        if (__any_sync(0xffffffffu, rises)) {
-#pragma unroll
-            for (int r = 0; r < R; ++r) {
-                Running& k = running[0][r];
-                const bool mine = top[r] > k.r0 + 2.0f, keeps = fmaxf(fabsf(k.r0), fabsf(top[r])) < LARGE_ENTRY;
-                const float next = shift_of(top[r]), lost = k.r1 == k.r1 ? 0.0f : k.r1;
-                const float sum = keeps ? k.r1 * exp2_fast(next - shift[r]) : lost;
-                k.r1 = mine ? sum : k.r1;
-                k.r0 = mine ? top[r] : k.r0;
-                shift[r] = mine ? next : shift[r];
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int u = 0; u < COUNT; ++u) {
-                const float power = exp2_fast(fmaf(w[u][r], LOG2_E, shift[r]));
-                sum = u == 0 ? power : sum + power;
-            }
-            running[0][r].r1 += sum;
-        }
+        logs.add(running[0], w);
     }
 
     template <Entries HOW>
@@ -356,9 +333,14 @@ struct Thin {
         const int even = rows / Tile::UNROLL * Tile::UNROLL;
         if constexpr (LOGARITHMS) {
 #pragma unroll 1
-            for (int i = 0; i < even; i += Tile::UNROLL)
+            for (int first = 0; first < even; first += THIN_RUN) {
+                const int last = first + THIN_RUN < even ? first + THIN_RUN : even;
+#pragma unroll 1
+                for (int i = first; i < last; i += Tile::UNROLL)
 #pragma unroll
-                for (int u = 0; u < Tile::UNROLL; u += TOGETHER) add_exponentials<HOW, TOGETHER>(shared + (i + u) * S::PITCH);
+                    for (int u = 0; u < Tile::UNROLL; u += TOGETHER) add_exponentials<HOW, TOGETHER>(shared + (i + u) * S::PITCH);
+                logs.move(running[0]);
+            }
 #pragma unroll 1
             for (int i = even; i < rows; ++i) add_exponentials<HOW, 1>(shared + i * S::PITCH);
             return;
@@ -382,9 +364,9 @@ struct Thin {
 
     __device__ __forceinline__ void end(Running* slot, i64 c, bool whole) {
         if constexpr (FLUSHES) flush_sums<false>(c);
+        if constexpr (LOGARITHMS) logs.end(running[0]);
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            if constexpr (LOGARITHMS) running[0][r].r1 = sum_relative_to(running[0][r].r0, shift[r], running[0][r].r1);
             const int local = r * Tile::THREADS + threadIdx.x;
             const bool inside = row(r) < g.size[ROLE_M];
             if constexpr (Body::SELECTS) {
@@ -408,7 +390,7 @@ __device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
     typedef typename Body::C C;
     typedef Thin<Body, Tile> T;
     extern __shared__ __align__(16) unsigned char raw[];
-    C* shared = (C*)raw;
+    C* shared = (C*)(raw + thin_sums_bytes<Body, Tile>());
     const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN), width = g.size[ROLE_L];
     const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], Tile::BM) * columns, columns);
     __shared__ C origin[Extent<Tile::DEPTH>::value];

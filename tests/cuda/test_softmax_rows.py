@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -504,6 +505,61 @@ def test_scores_of_squared_distances(
         primals, tangents,
     )  # fmt: skip
     assert passes == ["evaluate", "gradients", "evaluate", "tangent"]
+
+
+def test_small_weights_of_float16_beside_a_large_one(passes: list[str]) -> None:
+    """Weights of 4e-8, less than the least number of float16, make all of a result and of gradients."""
+    q, k, v, g = (torch.zeros(2, n, 64, dtype=torch.float16, device="cuda") for n in (300, 5000, 5000, 300))
+    q[..., 0], k[:, 1:, 0], v[:, 1:], g[...] = 100, -0.17, 1, 8
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    found, wanted = km.attention(*leaves, score=DOT, scale=1.0), dense(*wide, 1.0)
+    assert_near(found.detach(), wanted.detach(), torch.float16)
+    _, of_keys, of_values = torch.autograd.grad(found, leaves, g)
+    _, keys, values = torch.autograd.grad(wanted, wide, g.double())
+    assert_near(of_keys[:, 1:], keys[:, 1:], torch.float16, 3.0)
+    assert_near(of_values[:, 1:], values[:, 1:], torch.float16, 3.0)
+    primals = tuple(t.detach() for t in (q, k, v))
+    moves = torch.zeros_like(primals[0]), torch.zeros_like(primals[1]), primals[2]
+    _, tangent = torch.func.jvp(lambda *t: km.attention(*t, score=DOT, scale=1.0), primals, moves)
+    assert_near(tangent, wanted.detach(), torch.float16, 3.0)
+    assert passes == ["evaluate", "gradients", "duals"]
+
+
+def is_stored(t: torch.Tensor) -> bool:
+    """Whether float16 has the numbers of an array: neither too small nor too large."""
+    return bool(t.square().mean().sqrt() > 2.0**-12 and t.abs().max() < 60000)
+
+
+@pytest.mark.parametrize("score", ["product", "kernel"])
+@pytest.mark.parametrize("size", [2.0**-12, 1.0, 2.0**12])
+def test_slopes_of_any_size_in_float16(size: float, score: str, passes: list[str]) -> None:
+    """Cotangents of scores are about 1e-7 or 1e3, and grow from tile to tile."""
+    q, k, v = drawn((2, 200, 64), (2, 700, 64), (2, 700, 64), dtype=torch.float16)
+    growth = torch.logspace(-2, 1, 700, device="cuda").unsqueeze(-1)
+    v = (v * growth).half()
+    (g,) = drawn((2, 200, 64), dtype=torch.float16, seed=9)
+    g = (g * size).half()
+    if score == "product":
+        q, k = q / 1024, k * 1024  # gradients by q are large, by k small
+        of, exact = partial(km.attention, score=DOT, scale=0.125), partial(dense, scale=0.125)
+    else:
+        of = partial(km.attention, score=km.Gaussian(4.0), scale=3.0)
+        exact = partial(by_distances, of=OF_DISTANCES["kernel"][2])
+    leaves, wide = [t.clone().requires_grad_() for t in (q, k, v)], [t.double().requires_grad_() for t in (q, k, v)]
+    found, wanted = of(*leaves), exact(*wide)
+    gradients, expected = torch.autograd.grad(found, leaves, g), torch.autograd.grad(wanted, wide, g.double())
+    for mine, theirs in zip(gradients, expected, strict=True):
+        if is_stored(theirs):
+            assert_near(mine, theirs, torch.float16, 3.0)
+    moves = [(t * size).half() for t in drawn((2, 200, 64), (2, 700, 64), dtype=torch.float16, seed=7)]
+    _, moved = torch.func.jvp(
+        lambda *t: exact(*t, v.double()), (q.double(), k.double()), tuple(t.double() for t in moves)
+    )
+    _, tangent = torch.func.jvp(lambda *t: of(*t, v), (q, k), tuple(moves))
+    if is_stored(moved):
+        assert_near(tangent, moved, torch.float16, 3.0)
+    assert passes[:2] == ["evaluate", "gradients"]
 
 
 def terms_of_gradients(

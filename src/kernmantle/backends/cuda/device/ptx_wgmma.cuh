@@ -14,6 +14,13 @@ KM_DEVICE void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// The larger of two magnitudes each, of numbers of float16 that accumulators become.
+KM_DEVICE unsigned max_abs_f16x2(unsigned a, unsigned b) {
+    unsigned r;
+    asm("{.reg .b32 x, y;\nabs.f16x2 x, %1;\nabs.f16x2 y, %2;\nmax.f16x2 %0, x, y;}" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
 // How rows of an operand in shared memory are swizzled: their 16-byte pieces are permuted within rows of 128, 64 or 32 bytes.
 enum WgmmaSwizzle { WGMMA_PLAIN, WGMMA_SWIZZLE_128, WGMMA_SWIZZLE_64, WGMMA_SWIZZLE_32 };
 // The word that tells wgmma of an operand in shared memory: pieces of 8 rows, `leading` bytes apart along k (any where they are

@@ -124,7 +124,8 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             });
         const int zero[2] = {0, 0};
         if (left[0] < BN || left[1] < BN) hide_columns(score, zero, left, -infinity<float>());
-        make_weights<Tile::SHIFT>(score, most, total, scale);
+        const float lift[2] = {LIFT<H>, LIFT<H>};
+        make_weights(score, most, total, scale, lift);
     }
     __device__ __forceinline__ void begin(const RowBlock& b) {
 #pragma unroll
@@ -157,7 +158,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             const float all = row_total(total[h]);
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
-            const float inverse = write_total<typename Body::Statistic, Tile::SHIFT>(g, b.p, m, all, most[h]);
+            const float inverse = write_total<typename Body::Statistic>(g, b.p, m, all, most[h], LIFT<H>);
             T* to = (T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * s[ROLE_M];
 #pragma unroll
             for (int j = 0; j < C / 8; ++j)

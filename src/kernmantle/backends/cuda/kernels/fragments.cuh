@@ -23,18 +23,14 @@ template <int STEPS, bool SPLIT>
 struct Fragments {
     unsigned high[STEPS][4], low[SPLIT ? STEPS : 1][4];
 };
-// Accumulators as fragments, of float32 times the scale of each row.
+// Accumulators as fragments, times the scale of each row.
 template <class H, int STEPS, bool SPLIT>
 KM_DEVICE void pack_fragments(Fragments<STEPS, SPLIT>& to, const float (&from)[2 * STEPS][4], const float (&scale)[2]) {
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            float a = from[2 * s + i / 2][i % 2 * 2], b = from[2 * s + i / 2][i % 2 * 2 + 1];
-            if (SPLIT) {
-                a *= scale[i % 2];
-                b *= scale[i % 2];
-            }
+            const float a = from[2 * s + i / 2][i % 2 * 2] * scale[i % 2], b = from[2 * s + i / 2][i % 2 * 2 + 1] * scale[i % 2];
             to.high[s][i] = pack_halves(H(), a, b);
             if constexpr (SPLIT) to.low[s][i] = residual_f16x2(to.high[s][i], a, b);
         }

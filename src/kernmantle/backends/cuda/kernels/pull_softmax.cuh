@@ -22,14 +22,14 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
-    static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS, OF_COLUMNS = Tile::OF_COLUMNS;
+    static constexpr bool SPLIT = Tile::SPLIT, LIFTED = Tile::LIFTED, IN_REGISTERS = Tile::IN_REGISTERS, OF_COLUMNS = Tile::OF_COLUMNS;
     static constexpr bool BY_FIRST = Tile::BY_FIRST, BY_SECOND = Tile::BY_SECOND, DIFFERENCES = Body::DIFFERENCES;
     static constexpr int SIDE = OF_COLUMNS ? row_side<Body>() : column_side<Body>(), STAGE = Tile::FIRST + Tile::SECOND;
     static constexpr int OWN_SIDE = OF_COLUMNS ? column_side<Body>() : row_side<Body>();
     static constexpr int OWN_ENDS = OF_COLUMNS ? Body::COLUMN_ENDS : Body::ROW_ENDS, ENDS = OF_COLUMNS ? Body::ROW_ENDS : Body::COLUMN_ENDS;
     static constexpr int OWN_ENDS_AT = OF_COLUMNS ? 0 : 2, ENDS_AT = OF_COLUMNS ? 2 : 0;
     static constexpr int OWN_ROLE = OF_COLUMNS ? ROLE_N : ROLE_M, ROLE = OF_COLUMNS ? ROLE_M : ROLE_N;
-    static constexpr float LN2 = 0.693147181f;
+    static constexpr float LN2 = 0.693147181f, LIFTED_BY = 1 << LIFT<H>;
 
     using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
     using Base::group, Base::warp, Base::lane, Base::local_row;
@@ -41,6 +41,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     unsigned first[IN_REGISTERS ? E / 16 : 1][4], second[IN_REGISTERS ? C / 16 : 1][4];
     Fragments<BN / 16, SPLIT> weights, slopes;
     float own_unit[2], row_unit[2], norm[2], moved[2];
+    HalfScale power[2];  // of slopes where LIFTED
     float ends[AtLeastOne<OWN_ENDS>::value][2], log[2], inner[2];
     CellRows<Body, OWN_ROLE, ROLE> cells;
     typename Body::Fixed fixed;
@@ -177,7 +178,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     }
     __device__ __forceinline__ void add_gradients(int stage) {
         if constexpr (BY_SECOND) {
-            const float own = sides[stage * SIDE + SIDE - 3] * (1.0f / (1 << Tile::SHIFT)), unit[2] = {own, own};
+            const float own = sides[stage * SIDE + SIDE - 3] * (1.0f / LIFTED_BY), unit[2] = {own, own};
             start_product<C>(weights, stages + stage * STAGE + Tile::FIRST);
             add_product<C>(by_second, unit);
         }
@@ -243,10 +244,32 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
         }
     }
     __device__ __forceinline__ void pack_all() {
-        const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
-        if constexpr (BY_SECOND) pack_fragments<H>(weights, score, shift);
-        if constexpr (BY_FIRST) pack_by_rows<H>(slopes, row_unit, slope);
+        const float lift[2] = {SPLIT ? LIFTED_BY : 1.0f, SPLIT ? LIFTED_BY : 1.0f};
+        if constexpr (BY_SECOND) pack_fragments<H>(weights, score, lift);
+        if constexpr (BY_FIRST && SPLIT) pack_by_rows<H>(slopes, row_unit, slope);
+        if constexpr (BY_FIRST && !SPLIT) pack_slopes();
         if constexpr (BY_FIRST && DIFFERENCES) add_rows<H>(moved, slopes, slope);
+    }
+    // Of halves: as they are, or times the powers of their rows, which come down where one is too large, with what was added up.
+    __device__ __forceinline__ void pack_slopes() {
+        const float scale[2] = {LIFTED ? power[0].scale : 1.0f, LIFTED ? power[1].scale : 1.0f};
+        pack_fragments<H>(slopes, slope, scale);
+        if (!LIFTED || !are_large(slopes.high)) return;
+        float factor[2];
+        largest_of_rows(factor, slope);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const HalfScale own = spacious_scale(factor[h]);
+            factor[h] = 1.0f;
+            if (own.scale < power[h].scale) {
+                factor[h] = own.scale * power[h].inverse;
+                power[h] = own;
+            }
+            moved[h] *= factor[h];
+        }
+        multiply_rows_by(by_first, factor);
+        const float lower[2] = {power[0].scale, power[1].scale};
+        pack_fragments<H>(slopes, slope, lower);
     }
 
     __device__ __forceinline__ void begin(const Block& b) {
@@ -265,6 +288,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
             for (int o = 0; o < OWN_ENDS; ++o) ends[o][h] = side[64 * (OWN_ENDS_AT + o) + row];
             if (DIFFERENCES) norm[h] = side[64 * (OWN_ENDS_AT + OWN_ENDS) + row];
             moved[h] = 0.0f;
+            power[h] = HalfScale::of_largest(0.0f);
             log[h] = OF_COLUMNS ? 0.0f : side[row];
             inner[h] = OF_COLUMNS ? 0.0f : side[64 + row];
         }
@@ -290,7 +314,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     }
 
     template <class P, int WIDTH>
-    __device__ __forceinline__ void write(const Block& b, const float (&sum)[WIDTH / 8][4], float factor, int role) const {
+    __device__ __forceinline__ void write(const Block& b, const float (&sum)[WIDTH / 8][4], const float (&factor)[2], int role) const {
         typedef typename P::T T;
         const i64* s = g.stride[P::PORT];
 #pragma unroll
@@ -303,15 +327,20 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int c = 8 * j + lane % 4 * 2 + e;
-                    if (c < g.size[role]) to[c * s[role]] = Store<T>::from(sum[j][2 * h + e] * factor);
+                    if (c < g.size[role]) to[c * s[role]] = Store<T>::from(sum[j][2 * h + e] * factor[h]);
                 }
         }
     }
     __device__ __forceinline__ void end(const Block& b) {
         if constexpr (BY_FIRST && DIFFERENCES) subtract_rows<Body, OWN_ROLE, SPLIT>(by_first, moved, g, b.p, b.row * BM + local_row());
-        float factor = LN2;
-        if constexpr (Body::CONSTANT_SLOPE) factor *= Body::constant_slope(fixed, g.number);
-        if constexpr (BY_SECOND) write<typename Body::ByWeight, C>(b, by_second, 1.0f, ROLE_L);
+        float factor[2], unlifted[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            unlifted[h] = LIFTED ? 1.0f / LIFTED_BY : 1.0f;
+            factor[h] = LIFTED ? LN2 / LIFTED_BY * power[h].inverse : LN2;
+            if constexpr (Body::CONSTANT_SLOPE) factor[h] *= Body::constant_slope(fixed, g.number);
+        }
+        if constexpr (BY_SECOND) write<typename Body::ByWeight, C>(b, by_second, unlifted, ROLE_L);
         if constexpr (BY_FIRST && OF_COLUMNS) write<typename Body::ByColumn, E>(b, by_first, factor, ROLE_K);
         if constexpr (BY_FIRST && !OF_COLUMNS) write<typename Body::ByRow, E>(b, by_first, factor, ROLE_K);
     }

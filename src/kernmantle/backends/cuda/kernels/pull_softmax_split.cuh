@@ -24,7 +24,8 @@ struct PullTile {
     static constexpr int FIRST_PLANE = E * 128, SECOND_PLANE = C * 128;
     static constexpr int FIRST = PLANES * FIRST_PLANE, SECOND = PLANES * SECOND_PLANE;
     static constexpr int OWN = IN_REGISTERS ? 0 : GROUPS * (FIRST + SECOND);
-    static constexpr int SHIFT = SPLIT ? 14 : 0;
+    // Whether slopes are multiplied by powers of two that rows keep until one is too large: those of float32 have one a tile.
+    static constexpr bool LIFTED = LIFT<H> > 0 && !SPLIT;
     static_assert(E % 64 == 0 && C % 64 == 0, "whole pieces");
 };
 template <class Body>
@@ -47,7 +48,7 @@ struct PullSplit {
     typedef SoftmaxSplit<Body, Tile> S;
     static constexpr int THREADS = 256;
 
-    // Of 64 rows: logarithms to the base 2 of their sums, infinite where nothing was weighed, and g o.
+    // Of 64 rows: logarithms to the base 2 of their sums, infinite where nothing was weighed, and g o. Those of float16 lift weights.
     static __device__ void put_statistics(const Args& g, const BatchEntry& p, i64 first, float* side) {
         typedef typename Body::Result R;
         typedef typename Body::Cotangent G;
@@ -66,7 +67,7 @@ struct PullSplit {
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (threadIdx.x % 4 != 0) return;
         const float log = end_value<L, float>(g, p, m, g.size[ROLE_M], ROLE_M) * 1.44269504f;
-        side[row] = m < g.size[ROLE_M] && log != -infinity<float>() ? log : infinity<float>();
+        side[row] = m < g.size[ROLE_M] && log != -infinity<float>() ? log - (Tile::LIFTED ? LIFT<typename Tile::H> : 0) : infinity<float>();
         side[64 + row] = sum;
     }
 

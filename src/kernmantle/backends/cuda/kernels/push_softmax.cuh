@@ -20,9 +20,9 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
-    static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS, BOTH = Tile::BOTH;
+    static constexpr bool SPLIT = Tile::SPLIT, LIFTED = Tile::LIFTED, IN_REGISTERS = Tile::IN_REGISTERS, BOTH = Tile::BOTH;
     static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = push_column_side<Body, Tile>(), OWN_SIDE = push_row_side<Body>();
-    static constexpr float LN2 = 0.693147181f;
+    static constexpr float LN2 = 0.693147181f, LIFTED_BY = 1 << LIFT<H>;
 
     using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
     using Base::group, Base::warp, Base::lane, Base::local_row;
@@ -34,6 +34,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     Fragments<BN / 16, SPLIT> weights, slopes;
     float own_unit[2], row_unit[2], moved[2], log[2], norm[2], norm_moved[2];
     float most[2], total[2], scale[2];  // of both
+    float lift[2];  // of weights and slopes of halves, in bits
     float ends[AtLeastOne<Body::ROW_ENDS>::value][2];
     CellRows<Body, ROLE_M, ROLE_N> cells;
     typename Body::Fixed fixed;
@@ -138,8 +139,8 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     __device__ __forceinline__ void add_sums(int stage) {
         const float* units = sides + stage * SIDE + 64 * (Body::COLUMN_ENDS + 2 * Body::DIFFERENCES);
         const unsigned values = stages + stage * STAGE + 2 * KEY;
-        const float shift[2] = {1.0f / (1 << Tile::SHIFT), 1.0f / (1 << Tile::SHIFT)};
-        add_product(weights, values + VALUE, units + C, shift);
+        const float unlifted[2] = {1.0f / LIFTED_BY, 1.0f / LIFTED_BY};
+        add_product(weights, values + VALUE, units + C, unlifted);
         add_product(slopes, values, units, row_unit);
     }
 
@@ -166,7 +167,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
             });
         const bool whole = left[0] >= BN && left[1] >= BN;
         if (!whole) hide_columns(score, none, left, BOTH ? -infinity<float>() : 0.0f);
-        if constexpr (BOTH) make_weights<0>(score, most, total, scale);
+        if constexpr (BOTH) make_weights(score, most, total, scale, lift);
         settled();
         fence_accumulators(slope);
         if constexpr (SPLIT) fence_accumulators(part);
@@ -199,10 +200,35 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
         }
     }
     __device__ __forceinline__ void pack_all() {
-        const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
-        pack_fragments<H>(weights, score, shift);
-        pack_by_rows<H>(slopes, row_unit, slope);
+        const float by[2] = {SPLIT ? LIFTED_BY : 1.0f, SPLIT ? LIFTED_BY : 1.0f};
+        pack_fragments<H>(weights, score, by);
+        if constexpr (SPLIT)
+            pack_by_rows<H>(slopes, row_unit, slope);
+        else
+            pack_fragments<H>(slopes, slope, by);
+        if (LIFTED && are_large(slopes.high)) lower();
         add_rows<H>(moved, slopes, slope);
+    }
+    // Lifts rows less whose slopes are too large, with what was added up.
+    __device__ __forceinline__ void lower() {
+        const float one[2] = {1.0f, 1.0f};
+        float factor[2];
+        largest_of_rows(factor, slope);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            factor[h] = factor[h] < infinity<float>() ? fminf(spacious_scale(factor[h]).scale, 1.0f) : 1.0f;
+            const float bits = 127 - (int)(__float_as_uint(factor[h]) >> 23);
+            lift[h] -= bits;
+            if (!BOTH) log[h] += bits;
+            moved[h] *= factor[h];
+            total[h] *= factor[h];
+        }
+        multiply_rows_by(score, factor);
+        multiply_rows_by(slope, factor);
+        multiply_rows_by(sum, factor);
+        if constexpr (BOTH) multiply_rows_by(result, factor);
+        pack_fragments<H>(weights, score, one);
+        pack_fragments<H>(slopes, slope, one);
     }
 
     __device__ __forceinline__ void begin(const RowBlock& b) {
@@ -225,7 +251,8 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
                 norm[h] = side[64 * (1 + Body::ROW_ENDS) + row];
                 norm_moved[h] = side[64 * (2 + Body::ROW_ENDS) + row];
             }
-            if (!BOTH) log[h] = side[row];
+            lift[h] = LIFTED ? LIFT<H> : 0;
+            if (!BOTH) log[h] = side[row] - lift[h];
             moved[h] = total[h] = 0.0f;
             most[h] = -infinity<float>();
         }
@@ -250,8 +277,8 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
             typename R::T* own = (typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * r[ROLE_M];
-            float inverse = 1.0f;
-            if constexpr (BOTH) inverse = write_total<typename Body::Statistic, 0>(g, b.p, m, weight, most[h]);
+            float inverse = LIFTED ? __uint_as_float((unsigned)(127 - (int)lift[h]) << 23) : 1.0f;
+            if constexpr (BOTH) inverse = write_total<typename Body::Statistic>(g, b.p, m, weight, most[h], lift[h]);
             T* to = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, b.p) + m * s[ROLE_M];
 #pragma unroll
             for (int j = 0; j < C / 8; ++j)

@@ -24,7 +24,8 @@ struct PushTile {
     static constexpr int BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int KEY_PLANE = E * 128, VALUE_PLANE = C * 128, KEY = PLANES * KEY_PLANE, VALUE = PLANES * VALUE_PLANE;
     static constexpr int OWN = IN_REGISTERS ? 0 : GROUPS * 2 * KEY, STAGE = 2 * (KEY + VALUE);
-    static constexpr int SHIFT = SPLIT ? 14 : 0;
+    // Whether weights and slopes are lifted alike, less where a slope is too large: those of float32 have a power a tile.
+    static constexpr bool LIFTED = LIFT<H> > 0 && !SPLIT;
     static_assert(E % 64 == 0 && C % 64 == 0, "whole pieces");
     static_assert(!BOTH || IN_REGISTERS, "halves alone");
 };

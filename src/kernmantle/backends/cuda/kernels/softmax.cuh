@@ -16,6 +16,13 @@ namespace km {
 
 typedef Coord BatchEntry;
 
+// Bits by which weights are lifted before they are halves: as they are at most 1, float16, and the low halves of float32, are
+// normal numbers down to 2^-28 then. bfloat16 has the exponents of float32.
+template <class H>
+constexpr int LIFT = 14;
+template <>
+constexpr int LIFT<bf16> = 0;
+
 // first: by batch entry and 64 rows. Sides: by batch entry and tile of columns, what entries read of columns, then units.
 template <class A>
 struct Weighing : A {
@@ -32,8 +39,6 @@ struct SoftmaxTile {
     static constexpr int BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_PLANE = E / 64 * 64 * 128, KEY_PLANE = E / 64 * BN * 128, VALUE_PLANE = BN / 64 * C * 128;
     static constexpr int QUERY = PLANES * QUERY_PLANE, KEY = PLANES * KEY_PLANE, VALUE = PLANES * VALUE_PLANE;
-    // Weights are at most 2^SHIFT, so that their low halves are normal numbers.
-    static constexpr int SHIFT = SPLIT ? 14 : 0;
     static_assert(E % 64 == 0 && C % 16 == 0 && BN % 64 == 0, "whole pieces");
 };
 // Numbers that go with 64 rows of q: their unit, and squares of the rows from QUERY_NORMS on.
@@ -112,13 +117,13 @@ KM_DEVICE float row_total(float mine) {
     mine += __shfl_xor_sync(0xffffffffu, mine, 1);
     return mine + __shfl_xor_sync(0xffffffffu, mine, 2);
 }
-// Writes the logarithm of the sum of a row's exponentials, by one of its threads, where weights are 2^SHIFT / 2^most of them and
+// Writes the logarithm of the sum of a row's exponentials, by one of its threads, where weights are 2^(lift - most) times these and
 // `total` together; returns the inverse of that, 0 where nothing was weighed.
-template <class P, int SHIFT, class Args>
-KM_DEVICE float write_total(const Args& g, const BatchEntry& p, i64 m, float total, float most) {
+template <class P, class Args>
+KM_DEVICE float write_total(const Args& g, const BatchEntry& p, i64 m, float total, float most, float lift) {
     if (threadIdx.x % 4 == 0) {
         float* at = (float*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * g.stride[P::PORT][ROLE_M];
-        *at = total == 0.0f ? -infinity<float>() : 0.693147181f * (most - SHIFT + log2f(total));
+        *at = total == 0.0f ? -infinity<float>() : 0.693147181f * (most - lift + log2f(total));
     }
     return total == 0.0f ? 0.0f : 1.0f / total;
 }
@@ -132,10 +137,10 @@ KM_DEVICE void hide_columns(float (&d)[BLOCKS][4], const int (&from)[2], const i
     }
 }
 
-// Entries of two rows as weights, at most 2^SHIFT, given the largest entries and sums so far, which they join; scale: of sums
+// Entries of two rows as weights, at most 2^lift, given the largest entries and sums so far, which they join; scale: of sums
 // so far.
-template <int SHIFT, int BLOCKS>
-KM_DEVICE void make_weights(float (&d)[BLOCKS][4], float (&most)[2], float (&total)[2], float (&scale)[2]) {
+template <int BLOCKS>
+KM_DEVICE void make_weights(float (&d)[BLOCKS][4], float (&most)[2], float (&total)[2], float (&scale)[2], const float (&lift)[2]) {
     float top[2] = {-infinity<float>(), -infinity<float>()};
 #pragma unroll
     for (int i = 0; i < 4 * BLOCKS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], d[i / 4][i % 4]);
@@ -147,7 +152,7 @@ KM_DEVICE void make_weights(float (&d)[BLOCKS][4], float (&most)[2], float (&tot
         const float from = top[h] == -infinity<float>() ? 0.0f : top[h];
         scale[h] = ptx::ex2_approx_ftz(most[h] - from);
         most[h] = top[h];
-        top[h] = from - SHIFT;
+        top[h] = from - lift[h];
     }
     float part[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
 #pragma unroll

@@ -110,23 +110,47 @@ KM_DEVICE void columns_left(int (&left)[2], const Args& g, i64 row, int from) {
     }
 }
 
-// Fragments of cells of float32 by the power of two that suits each row, whose inverse is its unit; of halves as they are.
-template <class H, bool SPLIT, int STEPS>
-KM_DEVICE void pack_by_rows(Fragments<STEPS, SPLIT>& to, float (&unit)[2], const float (&from)[2 * STEPS][4]) {
-    float scale[2] = {1.0f, 1.0f}, top[2] = {0.0f, 0.0f};
-    if constexpr (SPLIT) {
+// The largest magnitudes of a thread's two rows.
+template <int BLOCKS>
+KM_DEVICE void largest_of_rows(float (&top)[2], const float (&from)[BLOCKS][4]) {
+    top[0] = top[1] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8 * STEPS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(from[i / 4][i % 4]));
+    for (int i = 0; i < 4 * BLOCKS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(from[i / 4][i % 4]));
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
-            top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
-            const HalfScale own = HalfScale::of_largest(top[h]);
-            scale[h] = own.scale;
-            unit[h] = own.inverse;
-        }
+    for (int h = 0; h < 2; ++h) {
+        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
+        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
+    }
+}
+// Fragments of cells of float32 by the power of two that suits each row, whose inverse is its unit.
+template <class H, int STEPS>
+KM_DEVICE void pack_by_rows(Fragments<STEPS, true>& to, float (&unit)[2], const float (&from)[2 * STEPS][4]) {
+    float scale[2];
+    largest_of_rows(scale, from);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const HalfScale own = HalfScale::of_largest(scale[h]);
+        scale[h] = own.scale;
+        unit[h] = own.inverse;
     }
     pack_fragments<H>(to, from, scale);
+}
+
+// Whether numbers of float16 are 2^15 or more, next to what these cannot hold, in any thread of a warp.
+template <int STEPS>
+KM_DEVICE bool are_large(const unsigned (&halves)[STEPS][4]) {
+    unsigned top = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * STEPS; ++i) top = ptx::max_abs_f16x2(top, halves[i / 4][i % 4]);
+    return __any_sync(0xffffffffu, (top + 0x08000800u & 0x80008000u) != 0);
+}
+// The power of two that brings a magnitude to 2^10 .. 2^11, so that what comes after it may be as large as 2^15.
+KM_DEVICE HalfScale spacious_scale(float magnitude) { return HalfScale::of_exponent((__float_as_uint(magnitude) >> 23) + 4); }
+// Multiplies two rows.
+template <int BLOCKS>
+KM_DEVICE void multiply_rows_by(float (&d)[BLOCKS][4], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < 4 * BLOCKS; ++i) d[i / 4][i % 4] *= factor[i / 2 % 2];
 }
 
 // sum += product, a thread's cells, times the units of their columns, from `units` on.

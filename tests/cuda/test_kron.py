@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.structured.kron import cuda, cuda_plan
 from kernmantle.structured.kron.gradient import outer
 from kernmantle.structured.kron.matmul import multiply
 from kernmantle.testing import assert_close
@@ -216,6 +218,30 @@ def test_strides_scalars_and_y(base):
         assert_close(out.cpu(), expected, depth=3 * base)
     transposed = [factor.mT.contiguous().mT for factor in factors]
     assert_close(km.kron_matmul(x, transposed).cpu(), oracle(x, factors), depth=2 * base)
+
+
+UNALIGNED = [
+    (77, [(69, 69)]), (77, [(21, 33)]), (50, [(74, 74)]), (300, [(4, 209)]), (19, [(12, 46), (5, 41)]),
+    (70, [(22, 22), (14, 14)]), (5, [(10, 34), (20, 20), (15, 15)]), (40, [(44, 44), (6, 6)]),
+    (9, [(40, 40), (49, 49)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("size", UNALIGNED, ids=named)
+def test_halves_leave_for_rows_that_begin_anywhere(size, dtype, monkeypatch):
+    monkeypatch.setattr(cuda, "plan", partial(cuda_plan.plan, kinds=("mma",)))
+    x, factors = drawn(size, DTYPES[dtype], device="cuda")
+    wanted, size_of = oracle(x, factors), rounded(x, factors)
+    rows, width = wanted.shape
+    for before, gap in ((0, 0), (1, 0), (2, 0), (6, 0), (0, 1), (3, 2), (5, 8)):
+        memory = torch.full((before + rows * (width + gap) + 9,), 7.0, dtype=DTYPES[dtype], device="cuda")
+        whole = memory[before : before + rows * (width + gap)].view(rows, width + gap)
+        km.kron_matmul(x, factors, out=whole[:, :width])
+        found = whole[:, :width].cpu()
+        assert_close(found, wanted, dtype=DTYPES[dtype], depth=depth(size), magnitude=size_of)
+        whole[:, :width] = 7
+        assert bool((memory == 7).all())
 
 
 def test_rows_keep_their_own_accuracy():

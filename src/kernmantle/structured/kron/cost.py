@@ -30,8 +30,9 @@ CLOCK = 1.7e9
 ACCESS = 16
 # Times as long as estimated that passes over halves take with fewer columns to their right, which fill 16 with zeros.
 _SPARSE, _LEAST_RUN = 2.5, 8
-# Cycles more to store 16 x 16 results of several factors of halves.
-_STORED = 50
+# Cycles more to store 16 x 16 results of several factors of halves, and where they are so many times what is read and
+# leave two bytes at a time from rows of more than _LONG_ROW: 12 x 46 beside 5 x 205 take 92 us, one by one 57 (H200).
+_STORED, _STORED_ALONE, _LONG_ROW, _GROWN = 50, 320, 64, 16
 # Of memory and work, the share of the shorter one that a pass on tensor cores, and a product of the vendor's, does not
 # hide.
 _PASS_OVERLAP, _VENDOR_OVERLAP = 0.2, 0.4
@@ -95,12 +96,18 @@ MMA = {
 }
 
 
+def _storing(plan: MmaPlan) -> int:
+    """Return the cycles more that 16 x 16 results of several factors of halves take."""
+    is_long = plan.run.rows > _GROWN * plan.run.columns and plan.run.modes[-1].rows > _LONG_ROW
+    return _STORED_ALONE if is_long and plan.layout.out_width == plan.phases[-1].together == 1 else _STORED
+
+
 def mma_seconds(
-    plan: MmaPlan, tiles: int, moved: float, run: int, limits: DeviceLimits, is_joined: bool = False
+    plan: MmaPlan, tiles: int, moved: float, run: int, limits: DeviceLimits, joined_factors: int = 1
 ) -> float:
     """Return a pass on tensor cores over so many tiles that moves so many bytes, in runs of ``run`` numbers.
 
-    ``is_joined``: factors are multiplied out.
+    Up to ``joined_factors`` neighbours are multiplied out as one.
     """
     rates = MMA["f64" if plan.stored == "f64" else "f32" if plan.tensor.products > 1 else "f16"]
     cycles, steps, entries = 0.0, 0.0, 0
@@ -113,7 +120,7 @@ def mma_seconds(
         steps += blocks * (deep + products + wide)
         entries += deep * wide * LANES * LANES
         if stores and number + 1 == len(plan.phases):
-            cycles += blocks * wide * _STORED
+            cycles += blocks * wide * _storing(plan)
     fits = limits.shared_per_sm // (plan.shared + STATIC_BYTES + RESERVED_SHARED), limits.threads_per_sm // plan.threads
     at_once = max(1, min(fits)) * (plan.warps // plan.group)
     waves, busy = -(-tiles // (at_once * limits.sm_count)), min(at_once, -(-tiles // limits.sm_count))
@@ -122,11 +129,12 @@ def mma_seconds(
     memory = moved / (rates.memory * memory_of(limits))
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
-    joined = _JOINED * (size == 2 and is_joined)
+    joined = _JOINED * (size == 2 and joined_factors > 1)
     together = _together(memory, work, _PASS_OVERLAP) * (
         _SPARSE if size == 2 and plan.right > 1 and run < _LEAST_RUN else 1.0
     )
-    if size == 4 and all(side % _WHOLE_AXIS == 0 for mode in plan.run.modes for side in (mode.columns, mode.rows)):
+    sides = [side for mode in plan.run.modes for side in (mode.columns, mode.rows)]
+    if size == 4 and joined_factors <= 2 and not any(side % _WHOLE_AXIS for side in sides):
         together *= _WHOLE
     seconds = entries * rates.entry + joined + together
     if size == 2 and is_small(plan, tiles, limits.sm_count):

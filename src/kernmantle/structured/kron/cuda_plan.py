@@ -287,8 +287,8 @@ def _by_tensor_cores(
     moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
     parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
-    tiles, is_joined = chosen.count(before, trailing), len(groups) < len(plain.modes)
-    seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, is_joined)
+    tiles, joined_factors = chosen.count(before, trailing), max(len(group.indices) for group in groups)
+    seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, joined_factors)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 

@@ -300,6 +300,47 @@ struct KronMma {
         });
     }
 
+    // Neighbours of a result to shared memory, of which `rest` are there.
+    static __device__ __forceinline__ void keep(T* to, int rest, const C (&value)[LANE_WIDTH]) {
+#pragma unroll
+        for (int v = 0; v < LANE_WIDTH; v += B::VEC_OUT) {
+            Pack<T, B::VEC_OUT> pack;
+#pragma unroll
+            for (int i = 0; i < B::VEC_OUT; ++i) pack.v[i] = Store<T>::from(value[v + i]);
+            if (v < rest) *(Pack<T, B::VEC_OUT>*)(to + v) = pack;
+        }
+    }
+    // The same of rows of the last axis that are no whole vectors: all of a unit come together as they lie in memory, as far behind 16
+    // bytes as there, and leave as whole vectors if they follow each other.
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void store_unaligned(const Args& g, const Scheduler& p, const Fragments& x, const unsigned* factor, C back, int unit, int lane) {
+        extern __shared__ __align__(128) unsigned char raw[];
+        constexpr int UNIT_ROWS = 16 * Phase::TILES, RUN = Phase::EXTENT, EACH = 16 / sizeof(T);
+        T* const rows = (T*)(raw + kron_mma_shared_bytes<B>()) - (B::WARPS - (int)threadIdx.x / 32) * B::OUT_STAGE;
+        const i64 apart = g.out_stride[KRON_C];
+        T* const to = (T*)g.out + p.at + UNIT_ROWS * unit * apart;
+        const int shift = (int)((unsigned long long)to % 16) / (int)sizeof(T), count = min(UNIT_ROWS, p.items() - UNIT_ROWS * unit) * RUN;
+        T* const own = rows + shift + kron_row(lane) * RUN + LANE_WIDTH * (lane % 4);
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
+            keep(own + (16 * tile + 8 * h) * RUN + 16 * w, RUN - 16 * w - LANE_WIDTH * (lane % 4), value);
+        });
+        __syncwarp();
+        if (apart == RUN) {
+#pragma unroll 2
+            for (int n = EACH * lane; n < shift + count; n += 32 * EACH) {
+                if (n >= shift && n + EACH <= shift + count) {
+                    store_pack<T, EACH>(to - shift + n, read_pack<T, EACH>(rows + n));
+                } else {
+                    for (int i = max(n, shift); i < min(n + EACH, shift + count); ++i) to[i - shift] = rows[i];
+                }
+            }
+        } else {
+#pragma unroll 1
+            for (int n = lane; n < count; n += 32) to[n / RUN * apart + n % RUN] = rows[shift + n];
+        }
+        __syncwarp();
+    }
+
     // Multiplies a unit of an earlier phase and stores the result in the tile of the next one.
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void store_smem(const Fragments& x, S* tile, const unsigned* factor, C back, int unit, int lane) {
@@ -327,7 +368,9 @@ struct KronMma {
 
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, S* tile, const unsigned* factors, const C* backs, int unit, int lane) {
-        if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST) store_last<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST && B::VEC_OUT < LANE_WIDTH)
+            store_unaligned<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        else if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST) store_last<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL && B::COALESCED) store_rows<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else store_smem<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);

@@ -225,8 +225,11 @@ def test_gradients_over_columns_fit_narrow_blocks() -> None:
     narrow = column_sum_plan((16, 16, 16, 16), 25088, "f32", 16, 16, 3, card)
     assert narrow.extents[:2] == (16, 16)
     assert column_sum_seconds(narrow, (16, 16, 16, 16), 25088, card) < 4e-4
-    wide = column_sum_plan((1, 256, 256, 8), 25088, "f32", 16, 16, 3, card)
+    wide = column_sum_plan((1, 128, 128, 8), 25088, "f32", 16, 16, 3, card)
     assert min(wide.extents[:2]) > 16
+    assert column_sum_seconds(wide, (1, 128, 128, 8), 25088, card) < math.inf
+    wider = column_sum_plan((1, 1024, 256, 1), 25088, "f32", 16, 16, 3, card)
+    assert column_sum_seconds(wider, (1, 1024, 256, 1), 25088, card) == math.inf  # others are quicker
 
 
 @pytest.mark.parametrize("pattern", [(1, 300, 30, 9), (1, 100, 200, 10), (2, 50, 40, 11), (1, 96, 384, 12)], ids=str)

@@ -121,12 +121,13 @@ _SHARE = 1.1  # times the model: 14 sums of 1488 to 25088 entries on one H200 (d
 # Shorter batches, and those that are copied fewer bytes at a time, took up to four times as long as by the kernel that
 # reads single numbers.
 _LEAST_BATCH, _LEAST_BYTES = 1024, 8
+_WIDEST = 128  # of blocks both ways: (1, 1024, 256, 1), f32, takes 537 us, 474 by the other kernel (decision 0064)
 
 
 def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
     """Return what a plan should take for one group; infinite for what other kernels are quicker at."""
     a, b, c, d = pattern
-    if batch < _LEAST_BATCH or min(plan.x_bytes, plan.y_bytes) < _LEAST_BYTES:
+    if batch < _LEAST_BATCH or min(plan.x_bytes, plan.y_bytes) < _LEAST_BYTES or min(b, c) > _WIDEST:
         return math.inf
     columns, positions, deep = plan.extents
     size, split = BYTES[plan.dtype], plan.dtype == "f32"

@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
+from .tiled_sum import TiledSum
 
 PIECE = 128  # bytes of a feature that a stage has
 _STAGES = (4, 3, 2)
 _MOST_WARPS, _MOST_L = 8, 8
-RESIDENT_WARPS = 16  # of a multiprocessor, among which its registers are shared
 _OTHER_REGISTERS = 50  # of a thread, beside sums, what it reads and its halves
-_MOST_PART_BYTES, _LEAST_CHUNKS = 2**26, 8
+_LEAST_CHUNKS = 8  # of a part
 _FRAGMENTS = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4))  # of 16 columns and of 8 positions of k of a warp
 
 
 @dataclass(frozen=True)
-class ColumnSumPlan:
+class ColumnSumPlan(TiledSum):
     """Template parameters, see ``kronsparse_column_sums.cuh``."""
+
+    RESIDENT_WARPS = 16
 
     arch: str
     dtype: str
@@ -43,11 +45,6 @@ class ColumnSumPlan:
         return self.tile_l * self.warps_j * self.warps_k
 
     @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @property
     def extents(self) -> tuple[int, int, int]:
         """Columns, positions of k and values of l of a block."""
         return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.tile_l
@@ -63,29 +60,16 @@ class ColumnSumPlan:
         columns, positions, deep = self.extents
         return self.stages * PIECE * deep * (columns + positions)
 
-    def tiles(self, pattern: Pattern, groups: int) -> int:
-        """Return the blocks for one part of the batch."""
-        a, b, c, d = pattern
-        columns, positions, deep = self.extents
-        return groups * a * -(-b // columns) * -(-c // positions) * -(-d // deep)
-
-    def blocks_each(self, limits: DeviceLimits) -> int:
-        """Return the blocks that share a multiprocessor."""
-        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), RESIDENT_WARPS // self.warps))
-
-    def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> int:
-        """Return the parts of the batch, which are added at the end."""
-        tiles, resident = self.tiles(pattern, groups), limits.sm_count * self.blocks_each(limits)
-        most = min(_MOST_PART_BYTES // (4 * groups * math.prod(pattern)), batch // (self.depth * _LEAST_CHUNKS))
-        several = max(1, min(most, 2 * -(-resident // tiles)))
-        return min(range(1, several + 1), key=lambda slots: (-(-tiles * slots // resident) / slots, slots))
+    @property
+    def least_part(self) -> int:
+        """Entries of the batch that a part has at least."""
+        return _LEAST_CHUNKS * self.depth
 
     def __str__(self) -> str:
         columns, positions, deep = self.extents
-        kind = {("f32", 3): "3 x f16 ", ("f32", 1): "f16 "}.get((self.dtype, self.products), "")
         return (
             f"kron sparse gradient {self.arch} mma over columns, {columns} x {positions} x {deep}, {self.warps} warps, "
-            f"{self.stages} stages of {self.depth} entries, {kind}{self.dtype}"
+            f"{self.stages} stages of {self.depth} entries, {self.kind}"
         )
 
 
@@ -100,7 +84,7 @@ def candidates(
         if warps > _MOST_WARPS or columns >= 2 * max(16, b) or positions >= 2 * max(8, c):
             continue
         registers = 4 * m * n + (4 if dtype == "f32" else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
-        if registers > REGISTERS // (32 * RESIDENT_WARPS):
+        if registers > REGISTERS // (32 * ColumnSumPlan.RESIDENT_WARPS):
             continue
         every = (
             ColumnSumPlan(own.arch, dtype, tile_l, m, warps_j, n, warps_k, stages, x_bytes, y_bytes, products)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
-from .column_sum_plan import RESIDENT_WARPS, ColumnSumPlan
+from .column_sum_plan import ColumnSumPlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
 from .factor_matrix_plan import THREADS as MATRIX_THREADS
 from .factor_matrix_plan import FactorMatrix, MatrixGradientPlan, MatrixPlan
@@ -320,7 +320,7 @@ def emit_column_sum(plan: ColumnSumPlan) -> str:
         "typedef km::KronSparseColumnSumTile<Traits> Tile;",
         shared_check("Tile::SHARED_BYTES", plan.shared),
         f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {RESIDENT_WARPS // plan.warps}) {ENTRY}(
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.RESIDENT_WARPS // plan.warps}) {ENTRY}(
     const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
     km::i64 xg, km::i64 xf, km::i64 yg, km::i64 yf) {{
     const km::KronSparseColumnSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xf, yg, yf}};

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
+from .tiled_sum import TiledSum
 
 DEPTH = 16  # rows of a product
 _MOST_WHOLE = 12  # values of l, up to which a block takes all of them
-_MOST_WARPS = 12
 _OTHER_REGISTERS = 60  # of a thread, beside sums, what it reads and its halves of the gradient
-_MOST_PART_BYTES, _LEAST_STEPS = 2**26, 16
+_LEAST_STEPS = 16  # of a part
 _STAGES = ((2, 3), (2, 2), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
 # Fragments of 16 columns and of 8 positions of k of a warp, by the values of l that it reads at once.
 _FRAGMENTS = {
@@ -28,8 +28,10 @@ _FRAGMENTS = {
 
 
 @dataclass(frozen=True)
-class RowSumPlan:
+class RowSumPlan(TiledSum):
     """Template parameters, see ``kronsparse_row_sums.cuh``."""
+
+    RESIDENT_WARPS = 12
 
     arch: str
     dtype: str
@@ -52,11 +54,6 @@ class RowSumPlan:
         return self.warps_l * self.warps_j * self.warps_k
 
     @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @property
     def extents(self) -> tuple[int, int, int]:
         """Columns, positions of k and values of l of a block."""
         return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.warp_l * self.warps_l
@@ -76,29 +73,16 @@ class RowSumPlan:
         """Bytes of shared memory of a block."""
         return self.stages * self.stage_bytes
 
-    def tiles(self, pattern: Pattern, groups: int) -> int:
-        """Return the blocks for one part of the batch."""
-        a, b, c, d = pattern
-        columns, positions, deep = self.extents
-        return groups * a * -(-b // columns) * -(-c // positions) * -(-d // deep)
-
-    def blocks_each(self, limits: DeviceLimits) -> int:
-        """Return the blocks that share a multiprocessor."""
-        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), _MOST_WARPS // self.warps))
-
-    def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> int:
-        """Return the parts of the batch, which are added at the end."""
-        tiles, resident = self.tiles(pattern, groups), limits.sm_count * self.blocks_each(limits)
-        most = min(_MOST_PART_BYTES // (4 * groups * math.prod(pattern)), batch // (DEPTH * _LEAST_STEPS))
-        several = max(1, min(most, 2 * -(-resident // tiles)))
-        return min(range(1, several + 1), key=lambda slots: (-(-tiles * slots // resident) / slots, slots))
+    @property
+    def least_part(self) -> int:
+        """Entries of the batch that a part has at least."""
+        return _LEAST_STEPS * DEPTH
 
     def __str__(self) -> str:
         columns, positions, deep = self.extents
-        kind = {("f32", 3): "3 x f16 ", ("f32", 1): "f16 "}.get((self.dtype, self.products), "")
         return (
             f"kron sparse gradient {self.arch} mma over rows, {columns} x {positions} x {deep}, {self.warps} warps, "
-            f"{self.stages} stages of {DEPTH * self.steps} rows, {kind}{self.dtype}"
+            f"{self.stages} stages of {DEPTH * self.steps} rows, {self.kind}"
         )
 
 
@@ -115,7 +99,7 @@ def candidates(
     for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS[read], (1, 2, 4), (1, 2, 4)):
         warps, raw = deep // read * warps_j * warps_k, 4 * read * (2 * m + n)
         registers = 4 * read * m * n + raw + 8 * m + _OTHER_REGISTERS
-        if warps > min(_MOST_WARPS, REGISTERS // (32 * registers)):
+        if warps > min(RowSumPlan.RESIDENT_WARPS, REGISTERS // (32 * registers)):
             continue
         warp = read, deep // read, m, warps_j, n, warps_k
         every = (RowSumPlan(own.arch, dtype, whole, *warp, *stages, x_bytes, y_bytes, products) for stages in _STAGES)

@@ -12,7 +12,7 @@ EDGE, DEPTH = 64, 32
 _MOST_L = 4
 _PITCH_BYTES, _APART_BYTES = 80, 64
 _LEAST_CHUNKS, _WAVES = 8, 4
-_MOST_PART_BYTES = 2**26
+MOST_PART_BYTES = 2**26
 _BLOCKS = {1: 3, 2: 2, 3: 1, 4: 1}  # on one multiprocessor
 DTYPES = ("f32", "f16", "bf16")
 
@@ -53,7 +53,7 @@ class SumPlan:
     def slots(self, pattern: tuple[int, int, int, int], groups: int, batch: int, limits: DeviceLimits) -> int:
         """Return the parts of the batch, which are added at the end."""
         part_bytes = 4 * groups * math.prod(pattern)
-        most = min(_MOST_PART_BYTES // part_bytes, batch // (DEPTH * _LEAST_CHUNKS))
+        most = min(MOST_PART_BYTES // part_bytes, batch // (DEPTH * _LEAST_CHUNKS))
         return _even(self.tiles(pattern, groups), limits.sm_count * self.blocks_each, most)
 
     def __str__(self) -> str:

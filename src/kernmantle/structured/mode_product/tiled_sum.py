@@ -1,0 +1,69 @@
+"""Tiles and parts that plans of sums to the gradient of weights share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from .plan import Pattern
+from .weight_gradient_plan import MOST_PART_BYTES
+
+_WAVES = 2  # of blocks, up to which parts even them out
+
+
+class TiledSum(ABC):
+    """Plan whose blocks have columns, positions of k and values of l, and share the batch in parts."""
+
+    RESIDENT_WARPS: ClassVar[int]
+    """Warps of a multiprocessor, among which its registers are shared."""
+    dtype: str
+    products: int
+
+    @property
+    @abstractmethod
+    def warps(self) -> int:
+        """Warps of a block."""
+
+    @property
+    @abstractmethod
+    def extents(self) -> tuple[int, int, int]:
+        """Columns, positions of k and values of l of a block."""
+
+    @property
+    @abstractmethod
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+
+    @property
+    @abstractmethod
+    def least_part(self) -> int:
+        """Entries of the batch that a part has at least."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    def tiles(self, pattern: Pattern, groups: int) -> int:
+        """Return the blocks for one part of the batch."""
+        a, b, c, d = pattern
+        columns, positions, deep = self.extents
+        return groups * a * -(-b // columns) * -(-c // positions) * -(-d // deep)
+
+    def blocks_each(self, limits: DeviceLimits) -> int:
+        """Return the blocks that share a multiprocessor."""
+        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), self.RESIDENT_WARPS // self.warps))
+
+    def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> int:
+        """Return the parts of the batch, which are added at the end."""
+        most = min(MOST_PART_BYTES // (4 * groups * math.prod(pattern)), batch // self.least_part)
+        tiles, resident = self.tiles(pattern, groups), limits.sm_count * self.blocks_each(limits)
+        several = max(1, min(most, _WAVES * -(-resident // tiles)))
+        return min(range(1, several + 1), key=lambda slots: (-(-tiles * slots // resident) / slots, slots))
+
+    @property
+    def kind(self) -> str:
+        """Products and type, in words."""
+        return {("f32", 3): "3 x f16 ", ("f32", 1): "f16 "}.get((self.dtype, self.products), "") + self.dtype

@@ -123,16 +123,10 @@ _UNALIGNED: Mapping[tuple[bool, bool], tuple[Mapping[int, float], Mapping[int, f
 }
 
 
-_MOST_SPAN, _WIDER_SPAN = (
-    12,
-    1.6,
-)  # values of l of a block in the fit; with more, no power of two, 1.5 to 1.75 times that
-_LEAST_ROWS, _NARROW, _DEEP, _SLOWER = (
-    4,
-    16,
-    64,
-    2.0,
-)  # a few rows by narrow, deep blocks of halves take so many times as long
+# Values of l of a block in the fit; with more, no power of two, 1.5 to 1.75 times that.
+_MOST_SPAN, _WIDER_SPAN = 12, 1.6
+# A few rows by narrow, deep blocks of halves take so many times as long.
+_LEAST_ROWS, _NARROW, _DEEP, _SLOWER = 4, 16, 64, 2.0
 
 
 def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:

@@ -135,6 +135,11 @@ INSIDE = {
     "option": lambda x, y: km.Matern(y[0, 0].exp())(x, y),
     "lengthscales": lambda x, y: km.Gaussian(1.3, lengthscales=y[0].abs() + 1)(x, y),
     "defaults": lambda x, y: 2 * km.Polynomial()(x, y),
+    "sum": lambda x, y: (0.5 * km.Gaussian(1.3) + km.Matern(y[0, 0].exp(), nu=2.5)).matmul(x, y, y),
+    "product": lambda x, y: ((km.Laplace(2.0) * km.Gaussian(lengthscales=y[0].abs() + 1) - 1) ** 2 / 3)(x, y),
+    "own": lambda x, y: (
+        km.Kernel(lambda a, b, w: w * abs(a - b), lambda s: km.exp(-s), w=y[0, 0].exp()) + km.Linear()
+    )(x, y),
 }  # fmt: skip
 
 

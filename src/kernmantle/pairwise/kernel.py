@@ -10,15 +10,13 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError
-from ..ir.definition import define
-from ..ir.node import variables
 from ..torch_ops.info import RunInfos
 from . import bias
 from . import matrix as apply
 from .assign import assign
 from .hyperparameters import shown, value_of
 from .kernel_algebra import ATOM, Algebra, bracketed
-from .kernel_form import Form, gram, is_stationary, is_symmetric, swapped
+from .kernel_form import Form, gram, is_stationary, is_symmetric, own_form, swapped
 from .kernel_gradients import PredictorGradients
 from .kernel_inputs import Call, Value, direct_operands, prepare
 from .kernel_products import Products
@@ -67,22 +65,19 @@ class Kernel(Products, PredictorGradients, Algebra):
         reduce: Any = "sum",
         **hyperparameters: Any,
     ) -> None:
-        definition = define("mk,nk->mn", map, reduce, epilogue)
-        if len(definition.outputs) != 1:
-            raise ParameterError(f"a kernel has one value, this one has {len(definition.outputs)}: give it an epilogue")
-        hyper = {**dict(definition.defaults), **hyperparameters}
-        unknown = next((name for name in hyperparameters if name not in definition.parameters), None)
+        own = own_form(map, reduce, epilogue)
+        hyper = {**dict(own.defaults), **hyperparameters}
+        unknown = next((name for name in hyperparameters if name not in own.parameters), None)
         if unknown is not None:
-            listing = ", ".join(definition.parameters) or "none"
+            listing = ", ".join(own.parameters) or "none"
             raise ParameterError(f"unknown hyperparameter {unknown!r}; the lambdas have {listing}")
-        missing = next((name for name in definition.parameters if name not in hyper), None)
+        missing = next((name for name in own.parameters if name not in hyper), None)
         if missing is not None:
             raise ParameterError(f"hyperparameter {missing!r} is missing: pass it by name")
-        used = set(variables([*definition.map, *definition.outputs]))
-        values = {name: value_of(hyper[name], name) for name in definition.parameters}
-        values = {name: value for name, value in values.items() if name in used}
-        form = Form(definition.map, definition.reductions, definition.outputs[0], tuple(values))
-        self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", ATOM)
+        values = {name: value_of(hyper[name], name) for name in own.parameters}
+        used = {name: values[name] for name in own.form.parameters}
+        text = "" if torch.compiler.is_compiling() else ", ".join(f"{name}={shown(used[name])}" for name in used)
+        self._set(own.form, used, {}, f"Kernel({text})", ATOM)
 
     def _set(
         self, form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int,

@@ -49,7 +49,8 @@ class Algebra:
                 f"{self!r} and {other!r} see different transforms of the rows, which one pass cannot: transform the "
                 "kernel that is made of both, or add their matrices"
             )
-        form, names = combine(op, self._form, other._form, self._same(other))
+        form, renamed = combine(self._form, other._form, op, tuple(self._same(other).items()))
+        names = dict(renamed)
         values = self._values | {names[name]: value for name, value in other._values.items()}
         weights = self._weights | {names[name]: value for name, value in other._weights.items()}
         text = f"{bracketed(self, level)} {sign} {bracketed(other, level + (sign == '-'))}"

@@ -5,21 +5,22 @@ Two forms combine into one that sums both in the same pass; sums that are equal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 
-from ..ir.definition import of_expressions
-from ..ir.node import Node, const, postorder, substitute, var, variables
+from ..errors import ParameterError
+from ..ir.definition import Definition, define, of_expressions
+from ..ir.node import Node, Number, const, postorder, substitute, var, variables
 from ..ir.reductions import Reduction
 from ..ir.simplify import simplify
-from ..torch_ops.autograd import Attributes, assumed_constant
-from ..torch_ops.contract import Contraction
+from ..torch_ops.autograd import Attributes, assumed_constant, constant
+from ..torch_ops.contract import Contraction, written
 
 Result = TypeVar("Result")
 ROWS = ("x0", "x1")
@@ -104,6 +105,36 @@ class Form:
             return "k" if isinstance(operand, str) else of_role[operand.role]
 
         return [rows, others, *map(of, self.operands)]
+
+
+class OwnForm(NamedTuple):
+    """The form of lambdas, the names of their parameters and the defaults of these."""
+
+    form: Form
+    parameters: tuple[str, ...]
+    defaults: tuple[tuple[str, Number], ...]
+
+
+def own_form(map: Callable[..., Any], reduce: Any, epilogue: Callable[..., Any] | None) -> OwnForm:
+    """Return the form of lambdas; torch.compile takes those that it comes upon as a contraction's."""
+    if torch.compiler.is_compiling():
+        return _of_text(written("mk,nk->mn", map, reduce, epilogue).text)
+    return _of_definition(define("mk,nk->mn", map, reduce, epilogue))
+
+
+@constant
+def _of_text(text: str) -> OwnForm:
+    return _of_definition(Definition.parse(text))
+
+
+def _of_definition(definition: Definition) -> OwnForm:
+    """Return the form of a definition, with the parameters that its expressions read."""
+    if len(definition.outputs) != 1:
+        raise ParameterError(f"a kernel has one value, this one has {len(definition.outputs)}: give it an epilogue")
+    used = set(variables([*definition.map, *definition.outputs]))
+    parameters = tuple(name for name in definition.parameters if name in used)
+    form = Form(definition.map, definition.reductions, definition.outputs[0], parameters)
+    return OwnForm(form, definition.parameters, definition.defaults)
 
 
 def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductions: Sequence[Reduction],
@@ -204,12 +235,33 @@ def _fresh(name: str, taken: set[str]) -> str:
     return f"{name}_{number}"
 
 
-def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[Form, dict[str, str]]:
+def from_forms(make: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a function of forms, texts and numbers that torch.compile evaluates and does not look into."""
+
+    @constant
+    def of_keys(keys: tuple[str, ...], *rest: Any) -> Result:
+        return make(*(Form(*_IDENTITIES[key].parts) for key in keys), *rest)
+
+    @wraps(make)
+    def call(*parts: Any) -> Result:
+        if not torch.compiler.is_compiling():
+            return make(*parts)
+        keys = tuple([part.key for part in parts if isinstance(part, Form)])
+        return of_keys(keys, *[part for part in parts if not isinstance(part, Form)])
+
+    return call
+
+
+@from_forms
+def combine(
+    left: Form, right: Form, op: str, equal: tuple[tuple[str, str], ...]
+) -> tuple[Form, tuple[tuple[str, str], ...]]:
     """Return one form of two, their outputs joined by an operation, and the new names of the right one's parameters.
 
-    ``same`` maps parameters and weights of the right form to those of the left one that have the same value;
+    ``equal`` has parameters and weights of the right form, each with that of the left one that has the same value;
     parameters are shared where they stand in a map, so that equal maps are summed once.
     """
+    same = dict(equal)
     mapped = set(variables(left.maps)), set(variables(right.maps))
     names: dict[str, str] = {}
     taken = set(left.parameters)
@@ -246,9 +298,11 @@ def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[
     maps, reductions = [value for value, _ in reduced], [reduction for _, reduction in reduced]
     parameters = (*left.parameters, *(names[name] for name in right.parameters if names[name] not in left.parameters))
     form = Form(tuple(maps), tuple(reductions), output, parameters, tuple(operands))
-    return form, names | {old: new for old, new in operand_names.items() if old in right.weights}
+    names |= {old: new for old, new in operand_names.items() if old in right.weights}
+    return form, tuple(names.items())
 
 
+@from_forms
 def changed(form: Form, op: str, name: str, first: bool = False) -> tuple[Form, str]:
     """Return the form with its output joined to a further parameter by an operation, and that parameter's name."""
     name = name if name not in form.parameters else _fresh(name, set(form.parameters))
@@ -257,6 +311,7 @@ def changed(form: Form, op: str, name: str, first: bool = False) -> tuple[Form, 
     return Form(form.maps, form.reductions, output, (*form.parameters, name), form.operands), name
 
 
+@from_forms
 def raised(form: Form, exponent: int | float) -> Form:
     """Return the form with its output raised to a power that is part of the expression."""
     (output,) = simplify([Node("pow", (form.output, const(exponent)))])

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "ir": set(), "compiler": {"ir"}, "runtime": set(),
     "backends": set(), "backends.base": set(), "backends.reference": {"compiler"}, "torch_ops": {"arrays"},
     "pairwise": {"torch_ops"}, "linalg": {"pairwise"}, "ot": {"linalg"},
-    "structured": set(), "structured.kron": {"pairwise"}, "structured.mode_product": {"pairwise"},
+    "structured": set(), "structured.mode_product": {"pairwise"}, "structured.kron": {"structured.mode_product"},
     "structured.kronsparse": {"structured.mode_product"},
     "prediction": {"structured.kron", "structured.kronsparse"},
     "kron": {"structured.kron"}, "kronsparse": {"structured.kronsparse"},

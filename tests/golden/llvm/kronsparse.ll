@@ -173,10 +173,10 @@ done153:
   %v163 = icmp sge i64 %v147, 8
   br i1 %v163, label %whole160, label %part161
 whole160:
-  call fastcc void @panel_whole(ptr %v132, ptr %v154, ptr %p156, ptr %p158, i64 %v108, i64 %v127, i64 %v135, i64 %v136, i64 %v137, i64 %v138, i64 %v139, i64 %v48, i64 %v50, i64 %v58, i64 %v147, i1 %v140, ptr %p159, i64 %v42)
+  call fastcc void @panel_8_whole(ptr %v132, ptr %v154, ptr %p156, ptr %p158, i64 %v108, i64 %v127, i64 %v135, i64 %v136, i64 %v137, i64 %v138, i64 %v139, i64 %v48, i64 %v50, i64 %v58, i64 %v147, i1 %v140, ptr %p159, i64 %v42)
   br label %done162
 part161:
-  call fastcc void @panel_masked(ptr %v132, ptr %v154, ptr %p156, ptr %p158, i64 %v108, i64 %v127, i64 %v135, i64 %v136, i64 %v137, i64 %v138, i64 %v139, i64 %v48, i64 %v50, i64 %v58, i64 %v147, i1 %v140, ptr %p159, i64 %v42)
+  call fastcc void @panel_8_masked(ptr %v132, ptr %v154, ptr %p156, ptr %p158, i64 %v108, i64 %v127, i64 %v135, i64 %v136, i64 %v137, i64 %v138, i64 %v139, i64 %v48, i64 %v50, i64 %v58, i64 %v147, i1 %v140, ptr %p159, i64 %v42)
   br label %done162
 done162:
   %v164 = add nsw i64 %i144, 1
@@ -191,7 +191,7 @@ done84:
   ret void
 }
 
-define internal fastcc void @panel_whole(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
+define internal fastcc void @panel_8_whole(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
 entry:
   %v1 = sub nsw i64 %p, 0
   %v2 = sdiv i64 %v1, 2
@@ -216,7 +216,7 @@ body6:
   %v20 = mul nsw i64 %v10, %r
   %v21 = mul nsw i64 %v20, %step
   %p22 = getelementptr float, ptr %next, i64 %v21
-  call fastcc void @tile_2_whole(ptr %p15, ptr %b, ptr %p17, ptr %p19, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p22, i64 %step)
+  call fastcc void @tile_2x8_whole(ptr %p15, ptr %b, ptr %p17, ptr %p19, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p22, i64 %step)
   %v23 = add nsw i64 %i8, 2
   br label %head5
 done7:
@@ -243,73 +243,14 @@ body29:
   %v43 = mul nsw i64 %v33, %r
   %v44 = mul nsw i64 %v43, %step
   %p45 = getelementptr float, ptr %next, i64 %v44
-  call fastcc void @tile_1_whole(ptr %p38, ptr %b, ptr %p40, ptr %p42, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p45, i64 %step)
+  call fastcc void @tile_1x8_whole(ptr %p38, ptr %b, ptr %p40, ptr %p42, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p45, i64 %step)
   %v46 = add nsw i64 %i31, 1
   br label %head28
 done30:
   ret void
 }
 
-define internal fastcc void @panel_masked(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
-entry:
-  %v1 = sub nsw i64 %p, 0
-  %v2 = sdiv i64 %v1, 2
-  %v3 = mul nsw i64 %v2, 2
-  %v4 = add nsw i64 0, %v3
-  br label %head5
-head5:
-  %i8 = phi i64 [ 0, %entry ], [ %v23, %body6 ]
-  %v9 = icmp slt i64 %i8, %v4
-  br i1 %v9, label %body6, label %done7
-body6:
-  %v10 = sdiv i64 %i8, 2
-  %v11 = srem i64 %i8, 2
-  %v12 = mul nsw i64 %v10, %a_tile
-  %v13 = mul nsw i64 %v11, %a_p
-  %p14 = getelementptr float, ptr %a, i64 %v12
-  %p15 = getelementptr float, ptr %p14, i64 %v13
-  %v16 = mul nsw i64 %i8, %c_p
-  %p17 = getelementptr float, ptr %c, i64 %v16
-  %v18 = mul nsw i64 %i8, %bias_p
-  %p19 = getelementptr float, ptr %bias, i64 %v18
-  %v20 = mul nsw i64 %v10, %r
-  %v21 = mul nsw i64 %v20, %step
-  %p22 = getelementptr float, ptr %next, i64 %v21
-  call fastcc void @tile_2_masked(ptr %p15, ptr %b, ptr %p17, ptr %p19, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p22, i64 %step)
-  %v23 = add nsw i64 %i8, 2
-  br label %head5
-done7:
-  %v24 = sub nsw i64 %p, %v4
-  %v25 = sdiv i64 %v24, 1
-  %v26 = mul nsw i64 %v25, 1
-  %v27 = add nsw i64 %v4, %v26
-  br label %head28
-head28:
-  %i31 = phi i64 [ %v4, %done7 ], [ %v46, %body29 ]
-  %v32 = icmp slt i64 %i31, %v27
-  br i1 %v32, label %body29, label %done30
-body29:
-  %v33 = sdiv i64 %i31, 2
-  %v34 = srem i64 %i31, 2
-  %v35 = mul nsw i64 %v33, %a_tile
-  %v36 = mul nsw i64 %v34, %a_p
-  %p37 = getelementptr float, ptr %a, i64 %v35
-  %p38 = getelementptr float, ptr %p37, i64 %v36
-  %v39 = mul nsw i64 %i31, %c_p
-  %p40 = getelementptr float, ptr %c, i64 %v39
-  %v41 = mul nsw i64 %i31, %bias_p
-  %p42 = getelementptr float, ptr %bias, i64 %v41
-  %v43 = mul nsw i64 %v33, %r
-  %v44 = mul nsw i64 %v43, %step
-  %p45 = getelementptr float, ptr %next, i64 %v44
-  call fastcc void @tile_1_masked(ptr %p38, ptr %b, ptr %p40, ptr %p42, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p45, i64 %step)
-  %v46 = add nsw i64 %i31, 1
-  br label %head28
-done30:
-  ret void
-}
-
-define internal fastcc void @tile_2_whole(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
+define internal fastcc void @tile_2x8_whole(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
 entry:
   %v1 = mul nsw i64 %c_p, 0
   %p2 = getelementptr float, ptr %c, i64 %v1
@@ -447,7 +388,166 @@ done87:
   ret void
 }
 
-define internal fastcc void @tile_2_masked(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
+define internal fastcc void @tile_1x8_whole(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
+entry:
+  %v1 = mul nsw i64 %c_p, 0
+  %p2 = getelementptr float, ptr %c, i64 %v1
+  br i1 %fresh, label %fresh3, label %later4
+fresh3:
+  %v6 = load <4 x float>, ptr %bias, align 4
+  %p7 = getelementptr float, ptr %bias, i64 4
+  %v8 = load <4 x float>, ptr %p7, align 4
+  br label %done5
+later4:
+  %v9 = load <4 x float>, ptr %p2, align 4
+  %p10 = getelementptr float, ptr %p2, i64 4
+  %v11 = load <4 x float>, ptr %p10, align 4
+  br label %done5
+done5:
+  %v12 = phi <4 x float> [ %v6, %fresh3 ], [ %v9, %later4 ]
+  %v13 = phi <4 x float> [ %v8, %fresh3 ], [ %v11, %later4 ]
+  %v14 = icmp sge i64 %r, 64
+  br i1 %v14, label %yes15, label %done16
+yes15:
+  %v17 = mul nsw i64 %c_p, 1
+  %p18 = getelementptr float, ptr %p2, i64 %v17
+  call void @llvm.prefetch.p0(ptr %p18, i32 1, i32 2, i32 1)
+  %v19 = mul nsw i64 %c_p, 1
+  %p20 = getelementptr float, ptr %p2, i64 %v19
+  %p21 = getelementptr float, ptr %p20, i64 4
+  call void @llvm.prefetch.p0(ptr %p21, i32 1, i32 2, i32 1)
+  br label %done16
+done16:
+  %v22 = and i64 %r, -2
+  %v23 = mul nsw i64 %a_p, 0
+  %p24 = getelementptr float, ptr %a, i64 %v23
+  br label %head25
+head25:
+  %i28 = phi i64 [ 0, %done16 ], [ %v58, %body26 ]
+  %acc29 = phi <4 x float> [ %v12, %done16 ], [ %v56, %body26 ]
+  %acc30 = phi <4 x float> [ %v13, %done16 ], [ %v57, %body26 ]
+  %v31 = icmp slt i64 %i28, %v22
+  br i1 %v31, label %body26, label %done27
+body26:
+  %v32 = mul nsw i64 %i28, %step
+  %p33 = getelementptr float, ptr %next, i64 %v32
+  call void @llvm.prefetch.p0(ptr %p33, i32 0, i32 2, i32 1)
+  %v34 = add nsw i64 %i28, 0
+  %v35 = mul nsw i64 %v34, %b_r
+  %p36 = getelementptr float, ptr %b, i64 %v35
+  %v37 = mul nsw i64 %v34, %a_r
+  %v38 = load <4 x float>, ptr %p36, align 4
+  %p39 = getelementptr float, ptr %p36, i64 4
+  %v40 = load <4 x float>, ptr %p39, align 4
+  %p41 = getelementptr float, ptr %p24, i64 %v37
+  %v42 = load <2 x float>, ptr %p41, align 4
+  %v43 = shufflevector <2 x float> %v42, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
+  %v44 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v43, <4 x float> %v38, <4 x float> %acc29)
+  %v45 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v43, <4 x float> %v40, <4 x float> %acc30)
+  %v46 = add nsw i64 %i28, 1
+  %v47 = mul nsw i64 %v46, %b_r
+  %p48 = getelementptr float, ptr %b, i64 %v47
+  %v49 = mul nsw i64 %v46, %a_r
+  %v50 = load <4 x float>, ptr %p48, align 4
+  %p51 = getelementptr float, ptr %p48, i64 4
+  %v52 = load <4 x float>, ptr %p51, align 4
+  %p53 = getelementptr float, ptr %p24, i64 %v49
+  %v54 = load <2 x float>, ptr %p53, align 4
+  %v55 = shufflevector <2 x float> %v54, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
+  %v56 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v55, <4 x float> %v50, <4 x float> %v44)
+  %v57 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v55, <4 x float> %v52, <4 x float> %v45)
+  %v58 = add nsw i64 %i28, 2
+  br label %head25
+done27:
+  br label %head59
+head59:
+  %i62 = phi i64 [ %v22, %done27 ], [ %v78, %body60 ]
+  %acc63 = phi <4 x float> [ %acc29, %done27 ], [ %v76, %body60 ]
+  %acc64 = phi <4 x float> [ %acc30, %done27 ], [ %v77, %body60 ]
+  %v65 = icmp slt i64 %i62, %r
+  br i1 %v65, label %body60, label %done61
+body60:
+  %v66 = add nsw i64 %i62, 0
+  %v67 = mul nsw i64 %v66, %b_r
+  %p68 = getelementptr float, ptr %b, i64 %v67
+  %v69 = mul nsw i64 %v66, %a_r
+  %v70 = load <4 x float>, ptr %p68, align 4
+  %p71 = getelementptr float, ptr %p68, i64 4
+  %v72 = load <4 x float>, ptr %p71, align 4
+  %p73 = getelementptr float, ptr %p24, i64 %v69
+  %v74 = load <2 x float>, ptr %p73, align 4
+  %v75 = shufflevector <2 x float> %v74, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
+  %v76 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v75, <4 x float> %v70, <4 x float> %acc63)
+  %v77 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v75, <4 x float> %v72, <4 x float> %acc64)
+  %v78 = add nsw i64 %i62, 1
+  br label %head59
+done61:
+  store <4 x float> %acc63, ptr %p2, align 4
+  %p79 = getelementptr float, ptr %p2, i64 4
+  store <4 x float> %acc64, ptr %p79, align 4
+  ret void
+}
+
+define internal fastcc void @panel_8_masked(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
+entry:
+  %v1 = sub nsw i64 %p, 0
+  %v2 = sdiv i64 %v1, 2
+  %v3 = mul nsw i64 %v2, 2
+  %v4 = add nsw i64 0, %v3
+  br label %head5
+head5:
+  %i8 = phi i64 [ 0, %entry ], [ %v23, %body6 ]
+  %v9 = icmp slt i64 %i8, %v4
+  br i1 %v9, label %body6, label %done7
+body6:
+  %v10 = sdiv i64 %i8, 2
+  %v11 = srem i64 %i8, 2
+  %v12 = mul nsw i64 %v10, %a_tile
+  %v13 = mul nsw i64 %v11, %a_p
+  %p14 = getelementptr float, ptr %a, i64 %v12
+  %p15 = getelementptr float, ptr %p14, i64 %v13
+  %v16 = mul nsw i64 %i8, %c_p
+  %p17 = getelementptr float, ptr %c, i64 %v16
+  %v18 = mul nsw i64 %i8, %bias_p
+  %p19 = getelementptr float, ptr %bias, i64 %v18
+  %v20 = mul nsw i64 %v10, %r
+  %v21 = mul nsw i64 %v20, %step
+  %p22 = getelementptr float, ptr %next, i64 %v21
+  call fastcc void @tile_2x8_masked(ptr %p15, ptr %b, ptr %p17, ptr %p19, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p22, i64 %step)
+  %v23 = add nsw i64 %i8, 2
+  br label %head5
+done7:
+  %v24 = sub nsw i64 %p, %v4
+  %v25 = sdiv i64 %v24, 1
+  %v26 = mul nsw i64 %v25, 1
+  %v27 = add nsw i64 %v4, %v26
+  br label %head28
+head28:
+  %i31 = phi i64 [ %v4, %done7 ], [ %v46, %body29 ]
+  %v32 = icmp slt i64 %i31, %v27
+  br i1 %v32, label %body29, label %done30
+body29:
+  %v33 = sdiv i64 %i31, 2
+  %v34 = srem i64 %i31, 2
+  %v35 = mul nsw i64 %v33, %a_tile
+  %v36 = mul nsw i64 %v34, %a_p
+  %p37 = getelementptr float, ptr %a, i64 %v35
+  %p38 = getelementptr float, ptr %p37, i64 %v36
+  %v39 = mul nsw i64 %i31, %c_p
+  %p40 = getelementptr float, ptr %c, i64 %v39
+  %v41 = mul nsw i64 %i31, %bias_p
+  %p42 = getelementptr float, ptr %bias, i64 %v41
+  %v43 = mul nsw i64 %v33, %r
+  %v44 = mul nsw i64 %v43, %step
+  %p45 = getelementptr float, ptr %next, i64 %v44
+  call fastcc void @tile_1x8_masked(ptr %p38, ptr %b, ptr %p40, ptr %p42, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %p45, i64 %step)
+  %v46 = add nsw i64 %i31, 1
+  br label %head28
+done30:
+  ret void
+}
+
+define internal fastcc void @tile_2x8_masked(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
 entry:
   %v1 = sub nsw i64 %lanes, 0
   %v2 = call i64 @llvm.smin.i64(i64 %v1, i64 4)
@@ -580,107 +680,7 @@ done88:
   ret void
 }
 
-define internal fastcc void @tile_1_whole(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
-entry:
-  %v1 = mul nsw i64 %c_p, 0
-  %p2 = getelementptr float, ptr %c, i64 %v1
-  br i1 %fresh, label %fresh3, label %later4
-fresh3:
-  %v6 = load <4 x float>, ptr %bias, align 4
-  %p7 = getelementptr float, ptr %bias, i64 4
-  %v8 = load <4 x float>, ptr %p7, align 4
-  br label %done5
-later4:
-  %v9 = load <4 x float>, ptr %p2, align 4
-  %p10 = getelementptr float, ptr %p2, i64 4
-  %v11 = load <4 x float>, ptr %p10, align 4
-  br label %done5
-done5:
-  %v12 = phi <4 x float> [ %v6, %fresh3 ], [ %v9, %later4 ]
-  %v13 = phi <4 x float> [ %v8, %fresh3 ], [ %v11, %later4 ]
-  %v14 = icmp sge i64 %r, 64
-  br i1 %v14, label %yes15, label %done16
-yes15:
-  %v17 = mul nsw i64 %c_p, 1
-  %p18 = getelementptr float, ptr %p2, i64 %v17
-  call void @llvm.prefetch.p0(ptr %p18, i32 1, i32 2, i32 1)
-  %v19 = mul nsw i64 %c_p, 1
-  %p20 = getelementptr float, ptr %p2, i64 %v19
-  %p21 = getelementptr float, ptr %p20, i64 4
-  call void @llvm.prefetch.p0(ptr %p21, i32 1, i32 2, i32 1)
-  br label %done16
-done16:
-  %v22 = and i64 %r, -2
-  %v23 = mul nsw i64 %a_p, 0
-  %p24 = getelementptr float, ptr %a, i64 %v23
-  br label %head25
-head25:
-  %i28 = phi i64 [ 0, %done16 ], [ %v58, %body26 ]
-  %acc29 = phi <4 x float> [ %v12, %done16 ], [ %v56, %body26 ]
-  %acc30 = phi <4 x float> [ %v13, %done16 ], [ %v57, %body26 ]
-  %v31 = icmp slt i64 %i28, %v22
-  br i1 %v31, label %body26, label %done27
-body26:
-  %v32 = mul nsw i64 %i28, %step
-  %p33 = getelementptr float, ptr %next, i64 %v32
-  call void @llvm.prefetch.p0(ptr %p33, i32 0, i32 2, i32 1)
-  %v34 = add nsw i64 %i28, 0
-  %v35 = mul nsw i64 %v34, %b_r
-  %p36 = getelementptr float, ptr %b, i64 %v35
-  %v37 = mul nsw i64 %v34, %a_r
-  %v38 = load <4 x float>, ptr %p36, align 4
-  %p39 = getelementptr float, ptr %p36, i64 4
-  %v40 = load <4 x float>, ptr %p39, align 4
-  %p41 = getelementptr float, ptr %p24, i64 %v37
-  %v42 = load <2 x float>, ptr %p41, align 4
-  %v43 = shufflevector <2 x float> %v42, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v44 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v43, <4 x float> %v38, <4 x float> %acc29)
-  %v45 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v43, <4 x float> %v40, <4 x float> %acc30)
-  %v46 = add nsw i64 %i28, 1
-  %v47 = mul nsw i64 %v46, %b_r
-  %p48 = getelementptr float, ptr %b, i64 %v47
-  %v49 = mul nsw i64 %v46, %a_r
-  %v50 = load <4 x float>, ptr %p48, align 4
-  %p51 = getelementptr float, ptr %p48, i64 4
-  %v52 = load <4 x float>, ptr %p51, align 4
-  %p53 = getelementptr float, ptr %p24, i64 %v49
-  %v54 = load <2 x float>, ptr %p53, align 4
-  %v55 = shufflevector <2 x float> %v54, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v56 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v55, <4 x float> %v50, <4 x float> %v44)
-  %v57 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v55, <4 x float> %v52, <4 x float> %v45)
-  %v58 = add nsw i64 %i28, 2
-  br label %head25
-done27:
-  br label %head59
-head59:
-  %i62 = phi i64 [ %v22, %done27 ], [ %v78, %body60 ]
-  %acc63 = phi <4 x float> [ %acc29, %done27 ], [ %v76, %body60 ]
-  %acc64 = phi <4 x float> [ %acc30, %done27 ], [ %v77, %body60 ]
-  %v65 = icmp slt i64 %i62, %r
-  br i1 %v65, label %body60, label %done61
-body60:
-  %v66 = add nsw i64 %i62, 0
-  %v67 = mul nsw i64 %v66, %b_r
-  %p68 = getelementptr float, ptr %b, i64 %v67
-  %v69 = mul nsw i64 %v66, %a_r
-  %v70 = load <4 x float>, ptr %p68, align 4
-  %p71 = getelementptr float, ptr %p68, i64 4
-  %v72 = load <4 x float>, ptr %p71, align 4
-  %p73 = getelementptr float, ptr %p24, i64 %v69
-  %v74 = load <2 x float>, ptr %p73, align 4
-  %v75 = shufflevector <2 x float> %v74, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v76 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v75, <4 x float> %v70, <4 x float> %acc63)
-  %v77 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v75, <4 x float> %v72, <4 x float> %acc64)
-  %v78 = add nsw i64 %i62, 1
-  br label %head59
-done61:
-  store <4 x float> %acc63, ptr %p2, align 4
-  %p79 = getelementptr float, ptr %p2, i64 4
-  store <4 x float> %acc64, ptr %p79, align 4
-  ret void
-}
-
-define internal fastcc void @tile_1_masked(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
+define internal fastcc void @tile_1x8_masked(ptr noalias %a, ptr noalias %b, ptr noalias %c, ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline {
 entry:
   %v1 = sub nsw i64 %lanes, 0
   %v2 = call i64 @llvm.smin.i64(i64 %v1, i64 4)

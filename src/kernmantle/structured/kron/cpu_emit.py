@@ -2,16 +2,20 @@
 
 Sizes are arguments, so one kernel per pair of stored and computed type serves every product. A step is a matrix
 product on the view (left, columns, right) of a buffer, vectorised over ``right``, or over the rows of the factor
-where ``right`` is 1. Extents below the narrowest vector let vectors reach into what is written next.
+where ``right`` is 1. Tiles are those of Kronecker-sparse products. Without masks, vectors reach into what is written
+next where extents are below the narrowest.
 """
 
 from __future__ import annotations
 
 from ...backends.cpu.builder import ELEMENTS, SIZE, STORED, Function, suffix, vector
 from ...backends.cpu.pack import narrowed, widened
+from ..mode_product.cpu_emit import Tiles
+from ..mode_product.cpu_plan import PLAIN, Tile
 from .cpu_plan import BATCH, FIELDS, NARROWEST, PIECE, PORT_FIELDS, PORTS, STEP
 
 ENTRY = "km"
+_MASKED = 64  # bytes of vectors
 
 
 class _Kernels:
@@ -20,26 +24,16 @@ class _Kernels:
     def __init__(self, stored: str, compute: str, vector_bytes: int, registers: int) -> None:
         self.stored, self.element = stored, ELEMENTS[compute]
         self.size = SIZE[self.element]
-        full = max(NARROWEST, vector_bytes // self.size)
-        self.widths = [full >> shift for shift in range(8) if full >> shift >= NARROWEST]
-        self.deep = registers >= 32
+        self.lanes = max(NARROWEST, vector_bytes // self.size)
+        # Masked stores are slow where they are no instructions of AVX-512.
+        self.masked = vector_bytes == _MASKED
+        least = self.lanes // 2 if self.masked else NARROWEST
+        widths = [self.lanes >> shift for shift in range(8) if self.lanes >> shift >= least]
+        self.tiles = [self._tiles(compute, self.lanes, 8 if registers >= 32 else 4, 2)]
+        self.tiles += [self._tiles(compute, lanes, 8, 1) for lanes in widths]
 
-    def tiles(self, vectors: int) -> list[int]:
-        """Return how many rows of accumulators a tile may have, the largest first."""
-        most = 8 if self.deep or vectors == 1 else 4
-        return [count for count in (8, 4, 2, 1) if count <= most]
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Return the lanes and vectors of a tile, the widest first."""
-        return [(self.widths[0], 2), *((lanes, 1) for lanes in self.widths)]
-
-    def _fma(self, f: Function, kind: str, a: str, b: str, c: str) -> str:
-        return f.emit(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
-
-    def _splat(self, f: Function, scalar: str, lanes: int) -> str:
-        kind = vector(self.element, lanes)
-        first = f.emit(f"insertelement {kind} poison, {self.element} {scalar}, i64 0")
-        return f.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+    def _tiles(self, compute: str, lanes: int, rows: int, vectors: int) -> Tiles:
+        return Tiles(Tile(compute, lanes, rows, vectors, 1, False, False, PLAIN), inlined=True)
 
     def _load(self, f: Function, pointer: str, lanes: int) -> str:
         return f.load(vector(self.element, lanes), pointer, self.size)
@@ -47,83 +41,60 @@ class _Kernels:
     def _store(self, f: Function, value: str, pointer: str, lanes: int) -> None:
         f.store(vector(self.element, lanes), value, pointer, self.size)
 
-    def _accumulate(
-        self,
-        f: Function,
-        shape: tuple[int, int, int],
-        wide: str,
-        wide_stride: str,
-        narrow: list[str],
-        narrow_stride: str,
-    ) -> dict[tuple[int, int], str]:
-        """Return the accumulators [row][vector] of sum over p of narrow[row][p] * wide[p][vector]."""
-        rows, lanes, vectors = shape
-        kind = vector(self.element, lanes)
-        indices = [(i, v) for i in range(rows) for v in range(vectors)]
-        with f.carry(kind, ["zeroinitializer"] * len(indices), "0", "%columns") as (p, values, following):
-            sums = dict(zip(indices, values, strict=True))
-            address = f.at(wide, f.multiply(p, wide_stride), self.element)
-            across = [self._load(f, f.at(address, str(v * lanes), self.element), lanes) for v in range(vectors)]
-            offset = f.multiply(p, narrow_stride)
-            for i in range(rows):
-                down = self._splat(f, f.load(self.element, f.at(narrow[i], offset, self.element), self.size), lanes)
-                following += [self._fma(f, kind, down, across[v], sums[i, v]) for v in range(vectors)]
-        return sums
-
-    def step(self, transposed: bool) -> str:
-        """``out`` (left, rows, right) from ``x`` (left, columns, right); ``transposed`` is right = 1."""
-        name = "km_last" if transposed else "km_step"
+    def step(self, last: bool) -> str:
+        """``out`` (left, rows, right) from ``x`` (left, columns, right); ``last`` is right = 1."""
         f = Function(
-            f"internal fastcc void @{name}(ptr noalias %x, ptr noalias %factor, ptr noalias %out, "
-            "i64 %left, i64 %columns, i64 %rows, i64 %padded, i64 %right, i64 %pitch) noinline"
+            f"internal fastcc void @{'km_last' if last else 'km_step'}(ptr noalias %x, ptr noalias %factor, "
+            "ptr noalias %out, i64 %left, i64 %columns, i64 %rows, i64 %padded, i64 %right, i64 %pitch) noinline"
         )
-        down, across = ("%left", "%rows") if transposed else ("%rows", "%right")
-        with f.loop("0", "1" if transposed else "%left") as outer:
-            self.base = (
-                f.at("%x", f.multiply(outer, f.multiply("%columns", "%pitch")), self.element),
-                f.at("%out", f.multiply(outer, f.multiply("%rows", "%right")), self.element),
-            )
+        across = "%rows" if last else "%right"
+        with f.loop("0", "1" if last else "%left") as outer:
+            x = f.at("%x", f.multiply(outer, f.multiply("%columns", "%pitch")), self.element)
+            out = f.at("%out", f.multiply(outer, f.multiply("%rows", "%right")), self.element)
             start = "0"
-            for lanes, vectors in self.spans():
-                length = lanes * vectors
-                whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", across, start), str(length)), str(length))
+            for own in self.tiles[:-1] if self.masked else self.tiles:
+                width = str(own.tile.width)
+                whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", across, start), width), width)
                 stop = f.add(start, whole)
-                with f.loop(start, stop, str(length)) as index:
-                    self._column(f, transposed, down, index, (lanes, vectors))
+                with f.loop(start, stop, width) as first:
+                    self._panel(f, own, last, (x, out), first, "")
                 start = stop
-            with f.when(f.emit(f"icmp slt i64 {start}, {across}")):
-                last = f.most("0", f.i64("sub nsw", across, str(NARROWEST)))
-                self._column(f, transposed, down, last, (NARROWEST, 1))
+            rest = f.i64("sub nsw", across, start)
+            some = f.emit(f"icmp sgt i64 {rest}, 0")
+            if self.masked:
+                full, half = self.tiles[-2:]
+                large = f.emit(f"icmp sgt i64 {rest}, {half.tile.lanes}")
+                small = f.emit(f"and i1 {some}, {f.emit(f'xor i1 {large}, true')}")
+                for own, here in ((full, large), (half, small)):
+                    with f.when(here):
+                        self._panel(f, own, last, (x, out), start, rest)
+            else:
+                with f.when(some):
+                    start = f.most("0", f.i64("sub nsw", across, str(NARROWEST)))
+                    self._panel(f, self.tiles[-1], last, (x, out), start, "")
         f.emit_void("ret void")
         return f.text()
 
-    def _column(self, f: Function, transposed: bool, down: str, index: str, span: tuple[int, int]) -> None:
-        """All tiles of one span, one below the other."""
-        start = "0"
-        for rows in self.tiles(span[1]):
-            whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", down, start), str(rows)), str(rows))
-            stop = f.add(start, whole)
-            with f.loop(start, stop, str(rows)) as first:
-                self._tile(f, transposed, first, index, (rows, *span))
-            start = stop
+    def _panel(self, f: Function, own: Tiles, last: bool, ends: tuple[str, str], first: str, lanes: str) -> None:
+        """All results of some columns of ``out``, of which ``lanes`` are there, all unless it says how many."""
+        x, out = ends
+        a, b, p, a_p, a_r, b_r, c_p = (
+            (x, "%factor", "%left", "%columns", "1", "%padded", "%rows") if last
+            else ("%factor", x, "%rows", "1", "%padded", "%pitch", "%right")
+        )  # fmt: skip
+        b, c = f.at(b, first, self.element), f.at(out, first, self.element)
+        strides = (f.multiply(a_p, str(own.tile.rows)), a_p, a_r, b_r, str(own.tile.lanes), c_p, "1", "0")
+        f.emit_void(
+            f"call fastcc void @{own.panel_name(bool(lanes))}(ptr {a}, ptr {b}, ptr {c}, ptr null, i64 {p}, "
+            f"i64 %columns, {', '.join(f'i64 {stride}' for stride in strides)}, "
+            f"i64 {lanes or own.tile.width}, i1 true, ptr null, i64 0)"
+        )
 
-    def _tile(self, f: Function, transposed: bool, first: str, index: str, shape: tuple[int, int, int]) -> None:
-        rows, lanes, vectors = shape
-        x, out = self.base
-        if transposed:
-            row_offsets = [f.multiply(f.add(first, str(i)), "%columns") for i in range(rows)]
-            narrow = [f.at(x, address, self.element) for address in row_offsets]
-            wide = f.at("%factor", index, self.element)
-            sums = self._accumulate(f, shape, wide, "%padded", narrow, "1")
-            stride = "%rows"
-        else:
-            narrow = [f.at("%factor", f.add(first, str(i)), self.element) for i in range(rows)]
-            sums = self._accumulate(f, shape, f.at(x, index, self.element), "%pitch", narrow, "%padded")
-            stride = "%right"
-        for i in range(rows):
-            address = f.at(out, f.add(f.multiply(f.add(first, str(i)), stride), index), self.element)
-            for v in range(vectors):
-                self._store(f, sums[i, v], f.at(address, str(v * lanes), self.element), lanes)
+    def functions(self) -> list[str]:
+        """Return what the entry calls."""
+        tiles = [part for own in self.tiles for part in own.functions(False)]
+        tiles += [part for own in self.tiles[-2:] if self.masked for part in own.functions(True)]
+        return [self.step(False), self.step(True), *tiles, self.expand(), self.gather(), self.scatter()]
 
     def expand(self) -> str:
         """``into`` (rows * q, columns * p), p-major, from ``own`` (columns, rows) and a strided factor (q, p)."""
@@ -153,7 +124,7 @@ class _Kernels:
             "internal fastcc void @km_gather(ptr noalias %into, i64 %pitch, ptr %from, i64 %rows, i64 %width, "
             "i64 %row_stride, i64 %stride) noinline"
         )
-        stored, lanes = STORED[self.stored], self.widths[0]
+        stored, lanes = STORED[self.stored], self.lanes
         unit = f.emit("icmp eq i64 %stride, 1")
         whole = f.multiply(f.i64("sdiv", "%width", str(lanes)), str(lanes))
         whole = f.emit(f"select i1 {unit}, i64 {whole}, i64 0")
@@ -179,7 +150,7 @@ class _Kernels:
             f"i64 %row_stride, i64 %stride, ptr %y, i64 %y_row, i64 %y_stride, {self.element} %beta, "
             "i1 %added) noinline"
         )
-        stored, lanes = STORED[self.stored], self.widths[0]
+        stored, lanes = STORED[self.stored], self.lanes
         unit = f.emit("icmp eq i64 %stride, 1")
         y_unit = f.emit("icmp eq i64 %y_stride, 1")
         free = f.emit(f"or i1 {y_unit}, {f.emit('xor i1 %added, true')}")
@@ -210,8 +181,11 @@ class _Kernels:
         f.start(yes)
         loaded = f.load(vector(stored, lanes), y, SIZE[stored])
         wide = widened(f, loaded, self.stored, self.element, lanes)
-        beta = "%beta" if lanes == 1 else self._splat(f, "%beta", lanes)
-        total = self._fma(f, kind, beta, wide, value)
+        beta = "%beta"
+        if lanes > 1:
+            beta = f.emit(f"insertelement {kind} poison, {self.element} %beta, i64 0")
+            beta = f.emit(f"shufflevector {kind} {beta}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        total = f.emit(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {beta}, {kind} {wide}, {kind} {value})")
         after = f.label
         f.jump(done)
         f.start(done)
@@ -416,5 +390,4 @@ class _Entry:
 def emit(stored: str, compute: str, vector_bytes: int, registers: int) -> str:
     """Return LLVM IR for a storage and a compute type; the same arguments always give the same text."""
     kernels = _Kernels(stored, compute, vector_bytes, registers)
-    parts = [kernels.step(False), kernels.step(True), kernels.expand(), kernels.gather(), kernels.scatter()]
-    return "\n\n".join([f"; kron {stored} in {compute}", _Entry(kernels).text(), *parts]) + "\n"
+    return "\n\n".join([f"; kron {stored} in {compute}", _Entry(kernels).text(), *kernels.functions()]) + "\n"

@@ -14,11 +14,23 @@ _TOGETHER = 2  # of r that a pass of the loop adds: what counts takes slots of t
 _DEEP = 64  # sums of so many pay for asking for the results that are next
 
 
-class _Tiles(Vectors):
-    """Functions that compute a tile, and all tiles of a panel."""
+class Tiles(Vectors):
+    """Functions that compute a tile, and all tiles of a panel; ``inlined`` are those of other kernels, in the cache."""
+
+    def __init__(self, tile: Tile, inlined: bool = False) -> None:
+        super().__init__(tile)
+        self.inlined = inlined
 
     def _name(self, rows: int, masked: bool) -> str:
-        return f"tile_{rows}_{'masked' if masked else 'whole'}"
+        return f"tile_{rows}x{self.tile.width}_{'masked' if masked else 'whole'}"
+
+    def panel_name(self, masked: bool) -> str:
+        """Return the name of the function of a panel."""
+        return f"panel_{self.tile.width}_{'masked' if masked else 'whole'}"
+
+    @property
+    def _calls(self) -> str:
+        return "alwaysinline" if self.inlined else "noinline"
 
     def _positions(self, rows: int) -> list[tuple[int, int]]:
         return [(i, v) for i in range(rows) for v in range(self.tile.vectors)]
@@ -35,7 +47,7 @@ class _Tiles(Vectors):
         f = Function(
             f"internal fastcc void @{self._name(rows, masked)}(ptr noalias %a, ptr noalias %b, ptr noalias %c, "
             "ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, "
-            "i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline"
+            f"i64 %lanes, i1 %fresh, ptr %next, i64 %step) {self._calls}"
         )
         tile = self.tile
         self.masks = [
@@ -44,7 +56,7 @@ class _Tiles(Vectors):
         rows_of_c = [self.at(f, "%c", f.multiply("%c_p", str(i))) for i in range(rows)]
         self.row = f.alloca(self.element, tile.width) if tile.scattered else ""
         values = self._started(f, rows, rows_of_c, masked)
-        if not (masked or tile.scattered):
+        if not (masked or tile.scattered or self.inlined):
             with f.when(f.emit(f"icmp sge i64 %r, {_DEEP}")):
                 for i, v in self._positions(rows):
                     self.prefetch(
@@ -107,10 +119,11 @@ class _Tiles(Vectors):
         positions, even = self._positions(rows), f.i64("and", "%r", str(-_TOGETHER))
         starts = [self.at(f, "%a", f.multiply("%a_p", str(i))) for i in range(rows)]
         sums = [begun[position] for position in positions]
-        for first, last, step in (("0", even, _TOGETHER), (even, "%r", 1)):
+        loops = [("0", "%r", 1)] if self.inlined else [("0", even, _TOGETHER), (even, "%r", 1)]
+        for first, last, step in loops:
             with f.carry(self.kind, sums, first, last, str(step)) as (r, values, following):
                 after = values
-                if step > 1:
+                if step > 1 and not self.inlined:
                     self.prefetch(f, self.at(f, "%next", f.multiply(r, "%step")))
                 for k in range(step):
                     after = self._step(f, starts, f.add(r, str(k)), after)
@@ -151,10 +164,10 @@ class _Tiles(Vectors):
     def panel(self, masked: bool) -> str:
         """Return all rows of a panel, tile below tile."""
         f = Function(
-            f"internal fastcc void @panel_{'masked' if masked else 'whole'}(ptr noalias %a, ptr noalias %b, "
+            f"internal fastcc void @{self.panel_name(masked)}(ptr noalias %a, ptr noalias %b, "
             "ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, "
             "i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) "
-            "noinline"
+            f"{self._calls}"
         )
         start = "0"
         for rows in self.tile.heights:
@@ -175,8 +188,12 @@ class _Tiles(Vectors):
         f.emit_void("ret void")
         return f.text()
 
+    def functions(self, masked: bool) -> list[str]:
+        """Return the function of a panel and those of its tiles."""
+        return [self.panel(masked), *(self.compute(rows, masked) for rows in self.tile.heights)]
 
-class _Entry(_Tiles):
+
+class _Entry(Tiles):
     """Writes the entry: over the items and the depth, what is packed, and panel after panel."""
 
     def text(self) -> str:
@@ -250,9 +267,9 @@ class _Entry(_Tiles):
             )
             whole, part, done = f.fresh("whole"), f.fresh("part"), f.fresh("done")
             f.branch(f.emit(f"icmp sge i64 {lanes}, {tile.width}"), whole, part)
-            for label, name in ((whole, "panel_whole"), (part, "panel_masked")):
+            for label, masked in ((whole, False), (part, True)):
                 f.start(label)
-                f.emit_void(f"call fastcc void @{name}{arguments}")
+                f.emit_void(f"call fastcc void @{self.panel_name(masked)}{arguments}")
                 f.jump(done)
             f.start(done)
 
@@ -272,8 +289,7 @@ def offsets(f: Function, field: dict[str, str], block: str, *names: str) -> dict
 def emit(tile: Tile) -> str:
     """Return LLVM IR of the product by a tile; items are blocks of p and q, those of q next to each other."""
     own = _Entry(tile)
-    tiles = [own.compute(rows, masked) for rows in tile.heights for masked in (False, True)]
-    parts = [own.text(), own.panel(False), own.panel(True), *tiles, packing(own), packing_rows(own)]
+    parts = [own.text(), *own.functions(False), *own.functions(True), packing(own), packing_rows(own)]
     return "\n\n".join([f"; Kronecker-sparse {tile}", *parts]) + "\n"
 
 

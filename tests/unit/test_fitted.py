@@ -1,4 +1,4 @@
-"""Numbers that were fitted to measured times stand in tables that say on which machine, and in no function.
+"""Numbers that were fitted to measured times stand in tables that say their unit and machine, and in no function.
 
 ``python -m tests.unit.test_fitted`` counts them by room.
 """
@@ -25,6 +25,9 @@ CHOICES = {  # what a promise is, what is drawn or tried, and a picture: nobody 
 }  # fmt: skip
 PLAIN = {0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 1e-3, 1e-6, 1e-9, 1e-12}  # counts, halves and units
 MACHINE = re.compile(r"[HAB][12]00|EPYC|_H[12]00|[Dd]ecisions? 00\d\d")
+UNIT = re.compile(
+    r"second|\bus\b|byte|cycle|clock|slots|times|share|operations|multiplications|products of", re.IGNORECASE
+)
 
 
 def modules():
@@ -69,11 +72,41 @@ def counts():
     return +found
 
 
+def beside(tree, text, node):
+    """What is written beside a table: in the comments above and in it, in the text behind it and in its names."""
+    lines = text.splitlines()
+    first = node.lineno - 1
+    while first and lines[first - 1].strip():
+        first -= 1
+    behind = tree.body[tree.body.index(node) + 1 :][:1]
+    is_text = behind and isinstance(behind[0], ast.Expr) and isinstance(behind[0].value, ast.Constant)
+    return "\n".join(
+        [*lines[first : (behind[0] if is_text else node).end_lineno], *(each.lower() for each in assigned(node))]
+    )
+
+
+def explained(trees, node):
+    """What the classes say whose objects a table has."""
+    called = {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+    classes = (own for tree in trees for own in tree.body if isinstance(own, ast.ClassDef) and own.name in called)
+    return "\n".join(ast.get_docstring(own) or "" for own in classes)
+
+
+def unexplained(name, tree, text):
+    """Tables without a machine or decision, or without a unit, by the names of what they assign."""
+    room = [parsed(other) for other in modules() if other.rpartition(".")[0] == name.rpartition(".")[0]]
+    found = []
+    for node in tables(tree):
+        said = f"{beside(tree, text, node)}\n{explained([tree, *room], node)}"
+        if not MACHINE.search(f"{said}\n{ast.get_docstring(tree)}") or not UNIT.search(said):
+            found.append(sorted(assigned(node)))
+    return found
+
+
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_what_is_fitted_names_its_machine(name):
-    tree, text = parsed(name), modules()[name].read_text(encoding="utf-8")
-    unnamed = [sorted(assigned(node)) for node in tables(tree)] if not MACHINE.search(text) else []
-    assert not unnamed, f"{name} does not say on which card, or in which decision, {unnamed} were measured"
+def test_what_is_fitted_says_its_unit_and_where_it_was_measured(name):
+    found = unexplained(name, parsed(name), modules()[name].read_text(encoding="utf-8"))
+    assert not found, f"{name} does not say in which unit, or on which card or in which decision, {found} were measured"
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
@@ -86,6 +119,10 @@ def test_numbers_are_found():
     tree = ast.parse("RATE = 3.1e12\nSURE = 0.5\n\ndef cost(n):\n    return 2.0 * n / 3.1e12\n")
     assert [assigned(node) for node in tables(tree)] == [{"RATE"}]
     assert in_functions(tree) == [("cost", [3.1e12])]
+    text = (
+        '# Seconds, on one H200.\nSTART = 3.1e-6\n\nRATE = 3.1e12\n\n\nLATE = 2.1e-6\n"""Seconds (decision 0043)."""\n'
+    )
+    assert unexplained("kernmantle.a", ast.parse(text), text) == [["RATE"]]
     assert MACHINE.search("on one H200")
     assert MACHINE.search("decision 0043")
     assert not MACHINE.search("quick on every machine")

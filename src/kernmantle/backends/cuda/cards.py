@@ -22,7 +22,8 @@ class Card:
 
 # Both are of the generation whose costs were measured.
 _MEASURED = next(limits for limits in ARCHITECTURES.values() if limits.has(("measured",)))
-# Rates as measured by benchmarks/calibrate.py: the median of the rows in benchmarks/results/h100-*.jsonl, h200-*.jsonl.
+# Bytes a second as measured on an H100 and an H200 by benchmarks/calibrate.py: the median of the rows in
+# benchmarks/results/h100-*.jsonl and h200-*.jsonl.
 _ROWS = (
     Card("h100", _MEASURED, 85017493504, 2.86e12),
     Card("h200", _MEASURED, 150109880320, 3.84e12),

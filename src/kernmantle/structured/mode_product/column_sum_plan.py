@@ -98,7 +98,7 @@ def candidates(
 
 # Cycles of a product and of an instruction on a multiprocessor, and those that a stage waits; bytes a second of the
 # second-level cache, of memory, and of parts that are added; seconds of a number that is written apart from others,
-# to begin, and to begin to add parts.
+# to begin, and to begin to add parts (one H200, decision 0064).
 _PRODUCT, _ISSUE, _WAIT, _CLOCK = 3.2, 0.25, 900.0, 1.7e9
 _CACHE, _MEMORY, _PARTS, _WRITTEN, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 5e-12, 2e-6, 2e-6
 _SHARE = 1.1  # times the model: 14 sums of 1488 to 25088 entries on one H200 (decision 0064)

@@ -25,7 +25,7 @@ from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import sum_plan, sum_seconds
 
 Pattern = tuple[int, int, int, int]
-_JOINING = 2.4e-5  # zeros, their indices and copies, all of a few numbers
+_JOINING = 2.4e-5  # seconds of zeros, their indices and copies, all of a few numbers
 # Seconds to begin to rearrange weights, and of a byte of them by the bytes of a number; times that of transposed ones.
 _REARRANGING, _REARRANGED, _TRANSPOSED_WEIGHTS = 4e-7, {2: 5.8e-12, 4: 5.6e-12, 8: 5.6e-12}, {2: 1.1, 4: 1.25, 8: 1.25}
 _REARRANGED_POWERS = 0.22, -0.33, 0.44  # of the values of l, of the run of k, and of the share that is no padding

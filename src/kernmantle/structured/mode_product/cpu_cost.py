@@ -1,7 +1,7 @@
 """Predicted times on a CPU core of each algorithm for a Kronecker-sparse product and the gradient of its weights.
 
-A row of the tables has the six numbers of a machine with which an algorithm is estimated: seconds to start, and of each
-block, cache line, byte that no second cache has, byte of the weights, and product of two vectors.
+A row of the tables has the six numbers of a machine with which an algorithm is estimated (decision 0044): seconds to
+start, and of each block, cache line, byte that no second cache has, byte of the weights, and product of two vectors.
 """
 
 from __future__ import annotations

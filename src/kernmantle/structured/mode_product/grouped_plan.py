@@ -16,7 +16,8 @@ from .chain_plan import Pattern, fused
 
 DTYPES = ("f32", "f16", "bf16")
 _PARTS = _WARPS = (8, 4, 2, 1)
-_SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # products of two numbers, for which small tiles were quicker
+# Products of two numbers up to which small tiles were quicker on an H200.
+_SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}
 _MANY = 128  # tiles, about as many as multiprocessors
 _FILLED, _LONG = 640, 64  # warps below which tiles are made smaller, for sums so long
 _GATHERED = 256  # sums of a lane that the warps of a tile add up

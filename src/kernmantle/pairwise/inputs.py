@@ -88,6 +88,9 @@ def find(metric: Any) -> Metric:
             f"metric must be a name, not {type(metric).__name__}; a power is p=..., "
             "and a distance of your own is km.contract('mk,nk->mn', lambda x, y: ..., x, y)"
         )
+    row = METRICS.get(metric)
+    if row is not None:
+        return row
     name = metric.lower()
     row = METRICS.get(ALIASES.get(name, name))
     if row is None:

@@ -66,8 +66,10 @@ class BoundContraction:
         arrays = tensors if self.takes_operands else self.inputs.tensors(tensors, numbers)
         values: Sequence[float] = ()
         if self.numbers:
-            named = [(numbers.get(name, value), name) for name, value in self.numbers]
-            values = [own if type(own) is float else number_of(own, name) for own, name in named]
+            values = [
+                own if type(own := numbers.get(name, value)) is float else number_of(own, name)
+                for name, value in self.numbers
+            ]
         if outs is None:
             results = self.program.results(arrays, values)
             return results[0] if self.single else tuple(results)

@@ -40,9 +40,10 @@ def call_key(
 ) -> CallKey | None:
     """Return the key of a user's call on values that should be tensors or None; None where it has none.
 
-    ``is_cast`` says that the values are of the type to which autocast, where it is on, casts them.
+    Callers have asked whether torch.compile traces, which need not look into what gathers the values. ``is_cast`` says
+    that the values are of the type to which autocast, where it is on, casts them.
     """
-    if torch.compiler.is_compiling() or collecting() or not unwatched():
+    if collecting() or not unwatched():
         return None
     records, plain = torch.is_grad_enabled(), PLAIN
     specs: list[TensorSpec | None] = []

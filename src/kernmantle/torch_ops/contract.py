@@ -119,13 +119,14 @@ class Contraction:
         self._exponents = definition.exponents
         self._names = definition.equation.names
         self._operand_names = frozenset(definition.operand_names)
+        self._positional = len(self._names) - len(self._operand_names)
 
     def _share(self, other: Contraction) -> None:
         """Take everything from another contraction of the same text, one by one, as torch.compile can trace."""
         self.definition, self.text, self.is_symmetric = other.definition, other.text, other.is_symmetric
         self._of_rows, self.info = other._of_rows, other.info
         self._operation, self._single, self._exponents = other._operation, other._single, other._exponents
-        self._names, self._operand_names = other._names, other._operand_names
+        self._names, self._operand_names, self._positional = other._names, other._operand_names, other._positional
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parsed, (self.text,)
@@ -225,7 +226,7 @@ class Contraction:
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None
     ) -> CallKey | None:
         """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
-        if torch.compiler.is_compiling() or len(operands) != len(self._names) - len(self._operand_names):
+        if torch.compiler.is_compiling() or len(operands) != self._positional:
             return None
         values = self._in_order(operands, named) if self._operand_names else operands
         options: list[Any] = [precision, len(values) > 1 and values[0] is values[1]]

@@ -70,7 +70,7 @@ def result_types(text: str, stored: tuple[str, ...], precision: str) -> str:
 class BoundProgram:
     """The bound call of a program on arrays of one layout; ``launch`` runs it, ``shape`` is that of each result.
 
-    ``layouts`` is how a result lies in memory, none of a single number.
+    ``layouts`` is how a result lies in memory, none of a single number; ``only`` is the type of the only result.
     """
 
     launch: Runner
@@ -79,9 +79,11 @@ class BoundProgram:
     device: torch.device
     route: str
     layouts: tuple[PlainLayout, ...] = field(init=False)
+    only: torch.dtype | None = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layouts", layouts_in_one_piece([self.shape]) if self.shape else ())
+        object.__setattr__(self, "only", self.dtypes[0] if len(self.dtypes) == 1 else None)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         """Write the results to ``outs``."""
@@ -90,7 +92,7 @@ class BoundProgram:
     def results(self, tensors: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
         """Return the results in tensors of their own."""
         like = tensors[0]
-        if len(self.dtypes) == 1 and like.dtype is self.dtypes[0]:
+        if like.dtype is self.only:
             outs = allocate_each(like, self.layouts) if self.layouts else [allocate_as(like, ())]
         else:
             outs = [allocate(self.shape, dtype, self.device) for dtype in self.dtypes]

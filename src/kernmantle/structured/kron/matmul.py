@@ -150,7 +150,12 @@ def _key(
     x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any, store: Any
 ) -> CallKey | None:
     """Return the key of a call; None for arguments of unusual kinds, and for ``out`` where a gradient is recorded."""
-    if type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS or type(factors) not in (list, tuple):
+    if (
+        torch.compiler.is_compiling()
+        or type(alpha) not in _NUMBERS
+        or type(beta) not in _NUMBERS
+        or type(factors) not in (list, tuple)
+    ):
         return None
     if type(side) is not str or type(fuse) is not bool or (precision is not None and type(precision) is not str):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -270,32 +270,32 @@ class _Recorded(torch.autograd.Function):
         value, saved = own.step.forward(x, weights, bias, info)
         read = own.read_by_gradients(x, weights, saved)
         before, launch = addresses(read), own.backward.get(own.wanted)
-        ctx.ready = launch.prepare(before, value) if isinstance(launch, GroupedBackward) else None
-        ctx.own, ctx.context, ctx.before = own, copy_context(), before
+        ready = launch.prepare(before, value) if isinstance(launch, GroupedBackward) else None
+        # A graph that is kept has what is ready for its first pass.
+        ctx.made = own, before, copy_context(), [] if ready is None else [ready]
         ctx.save_for_backward(*read)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        own: RecordedChain = ctx.own
+        made: tuple[RecordedChain, list[int], Context, list[ReadyBackward]] = ctx.made
+        own, before, recorded_in, ready = made
         needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
-        ready: ReadyBackward | None = ctx.ready
-        ctx.ready = None  # a graph that is kept has it for its first pass
-        launch = bound_pass(own.backward, needed, ctx.before, tensors, grads)
-        if ready is not None and ready.own is launch:
-            return None, None, *ready.run(grads[0])
+        launch = bound_pass(own.backward, needed, before, tensors, grads)
+        if ready and (first := ready.pop()).own is launch:
+            return None, None, *first.run(grads[0])
         grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         if launch is None:
             # What is bound or recorded, is so in the configuration of the forward call: torch may run this in a
             # thread of its own.
-            context = ctx.context.copy()
+            context = recorded_in.copy()
             if torch.is_grad_enabled() or not plain(grads):
                 of_x, bias, found = context.run(gradients, own.options, x, weights, grad, needed)
                 return None, None, of_x, bias, *found
             key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
             launch = context.run(bound, key, partial(own.step.bind_backward, x, weights, saved, grad, needed))
-            keep_pass(own.backward, needed, ctx.before, tensors, grads, launch)
+            keep_pass(own.backward, needed, before, tensors, grads, launch)
         of_x, bias, found = launch(x, weights, saved, grad)
         return None, None, of_x, bias, *found
 

@@ -61,7 +61,7 @@ METRIC = [
 
 ROWS = [
     ((X, torch.zeros(5, 4)), ShapeError, r"as many columns: x has shape \(4, 3\), y has shape \(5, 4\)"),
-    ((X, Y.to(torch.complex64)), DtypeError, "y is complex64; distances are of real numbers"),
+    ((X, Y.to(torch.complex64)), DtypeError, "y is complex64; rows are of real numbers"),
     ((X, Y.to("meta")), DeviceError, "x is on cpu but y is on meta"),
     ((X[0], Y), ShapeError, r"x must have rows and columns, it has shape \(3,\)"),
     ((X, Y[0]), ShapeError, r"y must have rows and columns, it has shape \(3,\)"),
@@ -71,7 +71,7 @@ ROWS = [
     ((X, [["a"]]), DtypeError, "numbers or booleans"),
     ((1.0, Y), DtypeError, "x is a number"),
     ((X.to_sparse(), Y), DtypeError, "x has layout torch.sparse_coo"),
-    ((X.to(torch.complex64), Y.to(torch.complex64)), DtypeError, "x is complex64; distances are of real numbers"),
+    ((X.to(torch.complex64), Y.to(torch.complex64)), DtypeError, "x is complex64; rows are of real numbers"),
     ((np.array([["a"]]),), DtypeError, "numbers or booleans"),
 ]
 

@@ -159,12 +159,12 @@ BAD = [
 def test_one_gpu_takes_small_matrices_unless_more_are_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(multi_gpu, "free_bytes", lambda _: 10**12)
+    monkeypatch.setattr(multi_gpu, "available", lambda _: 10**12)
     edge = multi_gpu.QUICKER["syevd"]
     small, large = (torch.zeros(1).expand(n, n) for n in (edge, edge + 1))
     assert [multi_gpu._devices(most, small) for most in (None, 1, 3, 9)] == [1, 1, 3, 4]
     assert [multi_gpu._devices(most, large) for most in (None, 2)] == [4, 2]
-    monkeypatch.setattr(multi_gpu, "free_bytes", lambda _: 4 * small.nbytes - 1)
+    monkeypatch.setattr(multi_gpu, "available", lambda _: 4 * small.nbytes - 1)
     assert multi_gpu._devices(None, small) == 4
 
 

@@ -34,12 +34,6 @@ _LOWER = 0
 _COLUMN_MAJOR = 0
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return the bytes of a GPU's memory that can still be taken."""
-    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + reserved
-
-
 def block_of(routine: str, n: int, size: int) -> int:
     """Return the columns in a block of a matrix of order n: as many as leave every process several."""
     block = BLOCKS[routine]

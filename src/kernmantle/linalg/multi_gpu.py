@@ -16,9 +16,10 @@ from ..arrays import Wrap
 from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
 from . import spectrum
 from .arguments import check_overwrite, check_reverse, check_values, enough_memory, matrix
-from .cusolvermp import QUICKER, SOLVING, bindings, free_bytes
+from .cusolvermp import QUICKER, SOLVING, bindings
 from .eigh import MEANING, Spectrum
 from .processes import Team
+from .row_source import available
 from .solution import nan_where_failed, raise_for
 
 WORKER = "kernmantle.linalg.worker"
@@ -130,7 +131,7 @@ def _devices(most: Any, a: torch.Tensor) -> int:
         raise DeviceError("eigh_multi_gpu needs an NVIDIA GPU, and torch finds none; km.linalg.eigh runs on the CPU")
     if most is not None:
         return min(most, present)
-    fits = SOLVING * a.nbytes <= free_bytes(torch.device("cuda", torch.cuda.current_device()))
+    fits = SOLVING * a.nbytes <= available(torch.device("cuda", torch.cuda.current_device()))
     return 1 if fits and a.shape[0] <= QUICKER["syevd"] else present
 
 

@@ -142,14 +142,13 @@ def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, A
     return variant, {"p": p.to(torch.float64 if work == torch.float64 else torch.float32)}
 
 
-def _floating(tensor: torch.Tensor, label: str, integers_as: torch.dtype) -> torch.Tensor:
+def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
+    """Return a tensor of real numbers as floating point, integers as float64 where they are from the host."""
     if tensor.is_floating_point():
         return tensor
     if tensor.is_complex():
-        raise DtypeError(
-            f"{label} is {dtype_name(tensor.dtype)}; distances are of real numbers: use torch.view_as_real"
-        )
-    return tensor.to(integers_as)
+        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; rows are of real numbers: use torch.view_as_real")
+    return tensor.to(torch.float64 if host else torch.float32)
 
 
 def check_rows(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -199,7 +198,7 @@ def _check_base(base: Any) -> None:
         raise ParameterError(f"base must be above 1, got {base!r}")
 
 
-def arrays_of(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
+def tensors_of(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
     """Return the tensors of x, which no call is without, and of what else is not None; DtypeError for a number."""
     present = {name: value for name, value in named.items() if value is not None or name == "x"}
     for name, value in present.items():
@@ -219,21 +218,20 @@ def request(
     check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
-    inputs, wrap = arrays_of(named)
+    inputs, wrap = tensors_of(named)
     check_same_device(list(inputs.values()), list(inputs))
     if w is not None:
         _check_weights(w, inputs["w"])
     autocast = autocasts(inputs["x"].device)
     tensors = {name: t.float() if autocast and t.dtype in HALVES else t for name, t in inputs.items()}
-    integers_as = torch.float64 if is_numpy_like(x) else torch.float32
-    floating = {name: _floating(tensor, name, integers_as) for name, tensor in tensors.items()}
-    floating |= promoted({name: tensor for name, tensor in floating.items() if name not in ("p", "base")})
-    left = floating["x"]
-    check_rows(left, floating.get("y", left))
-    check_shapes(floating)
-    _check_gradient(row, floating)
+    real = {name: floating(tensor, name, is_numpy_like(x)) for name, tensor in tensors.items()}
+    real |= promoted({name: tensor for name, tensor in real.items() if name not in ("p", "base")})
+    left = real["x"]
+    check_rows(left, real.get("y", left))
+    check_shapes(real)
+    _check_gradient(row, real)
     halves = row.prepare is not None
-    work = {name: t.float() if halves and t.dtype in HALVES else t for name, t in floating.items()}
+    work = {name: t.float() if halves and t.dtype in HALVES else t for name, t in real.items()}
     variant, parameters = _variant(row, tensors.get("p", p), left.dtype)
     if base is not None:
         base = work.get("base", base)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from ..arrays import Wrap, check_same_device, common_shape, dtype_name, is_numpy_like, promoted
-from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
+from ..arrays import Wrap, check_same_device, common_shape, is_numpy_like, promoted
+from ..errors import DeviceError, ParameterError, ShapeError
 from ..torch_ops.checks import autocasts
 from ..torch_ops.info import RunInfo, RunInfos
 from ..torch_ops.torch_private import is_recorded
-from .inputs import HALVES, arrays_of, check_rows
+from .inputs import HALVES, check_rows, floating, tensors_of
 from .kernel_form import Form, Squares, Table, diagonal, gram
 from .transform import multiplied
 
@@ -125,15 +125,6 @@ def squares(rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     return torch.linalg.vecdot(scaled, scaled)
 
 
-def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
-    """Return a tensor of real numbers as floating point, integers as float64 where they are from the host."""
-    if tensor.is_floating_point():
-        return tensor
-    if tensor.is_complex():
-        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; rows are of real numbers: use torch.view_as_real")
-    return tensor.to(torch.float64 if host else torch.float32)
-
-
 def direct_operands(
     form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: Any, y: Any
 ) -> Sequence[torch.Tensor] | None:  # fmt: skip
@@ -171,7 +162,7 @@ def prepare(
     infos: RunInfos | None = None,
 ) -> tuple[Call, list[torch.Tensor]]:
     """Check the rows of a call; ``extra`` are further arrays of the rows' dtype, returned as tensors."""
-    tensors, wrap = arrays_of({"x": x, "y": None if y is x else y, **(extra or {})})
+    tensors, wrap = tensors_of({"x": x, "y": None if y is x else y, **(extra or {})})
     host = is_numpy_like(x)
     placed = promoted({name: floating(tensor, name, host) for name, tensor in tensors.items()})
     left = placed["x"]

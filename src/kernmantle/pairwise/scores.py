@@ -11,25 +11,23 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arrays import Wrap, check_same_device, is_numpy_like, promoted, unwrap
+from ..arrays import Wrap, check_same_device, is_numpy_like, promoted
 from ..errors import DtypeError, EquationError, ParameterError
 from ..ir.autodiff import undifferentiable
 from ..ir.definition import Definition, of_expressions
 from ..ir.node import var
 from ..ir.trace import trace
 from ..torch_ops.autograd import Attributes, assumed_constant
-from ..torch_ops.checks import is_number
 from ..torch_ops.contract import Contraction, written
 from ..torch_ops.derivation import no_gradient
 from ..torch_ops.row_reduce_autograd import rowwise
 from ..torch_ops.torch_private import is_recorded
 from .constructors import CONSTRUCTORS
-from .distances import contraction
-from .inputs import HALVES, check_rows, find, request
+from .distance import of_names
+from .inputs import HALVES, check_rows, find, floating, tensors_of
 from .kernel import Kernel
 from .kernel_form import gram
-from .kernel_inputs import floating
-from .own_metric import OPTIONS, check_names
+from .own_metric import check_names
 
 _SCALE = "scale"
 
@@ -151,14 +149,10 @@ def arrays_of(named: Mapping[str, Any], optional: str = "") -> Arrays:
     if missing is not None:
         raise DtypeError(f"{missing} is None; pass an array")
     present = {name: value for name, value in named.items() if value is not None}
-    for name, value in present.items():
-        if is_number(value) and not hasattr(value, "shape"):
-            raise DtypeError(f"{name} is a number; pass an array")
-    tensors, wrap = unwrap(*present.values(), names=list(present))
-    check_same_device(tensors, list(present))
+    tensors, wrap = tensors_of(present)
+    check_same_device([*tensors.values()], [*tensors])
     host = is_numpy_like(next(iter(present.values())))
-    floats = promoted({name: floating(t, name, host) for name, t in zip(present, tensors, strict=True)})
-    return Arrays(floats, wrap)
+    return Arrays(promoted({name: floating(tensor, name, host) for name, tensor in tensors.items()}), wrap)
 
 
 def is_inner_product(what: Any) -> bool:
@@ -199,11 +193,8 @@ def scores_of(what: Any, x: torch.Tensor, y: torch.Tensor, options: Mapping[str,
 
 def _of_metric(name: str, x: torch.Tensor, y: torch.Tensor, options: Mapping[str, Any]) -> Scores:
     check_names(options)
-    p, w, V, VI, base = (options.get(option) for option in OPTIONS)
-    wanted = request(find(name), x, y, p=p, w=w, V=V, VI=VI, base=base)
-    ready = wanted.prepared()
-    own = contraction(wanted.row.name, wanted.variant, ready.weighted, True)
-    return Scores(own, tuple(ready.operands), dict(ready.parameters))
+    _, found = of_names(name, options, x, y)
+    return Scores(found.contraction, found.operands, dict(found.parameters))
 
 
 def _of_kernel(kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> Scores:

@@ -146,24 +146,22 @@ class Cache:
         if found is not None:
             return found
         try:
-            stored = self._store.read(key.digest)
+            return self._read(key)
         except Corrupt as error:
             warnings.warn(f"a damaged entry of the kernel cache is made anew: {error}", CacheWarning, stacklevel=3)
-            return None
         except OSError as error:
             self._without_disk(error)
-            return None
-        if stored is None:
-            return None
-        found = Built(stored[0], stored[1].get("info", {}))
-        self._remember(key.digest, found)
-        return found
+        return None
 
     def _made_meanwhile(self, key: Key) -> Built | None:
         """Return what another process stored while this one waited for its lock; damage was reported before."""
-        stored = None
         with suppress(OSError, Corrupt):
-            stored = self._store.read(key.digest)
+            return self._read(key)
+        return None
+
+    def _read(self, key: Key) -> Built | None:
+        """Return what is on disk under a key, from now on in memory too, None where nothing is."""
+        stored = self._store.read(key.digest)
         if stored is None:
             return None
         found = Built(stored[0], stored[1].get("info", {}))

@@ -184,8 +184,6 @@ def check_out(
     out: Any, shape: Sequence[int], types: str, values: Sequence[torch.Tensor], tracked: bool, single: bool
 ) -> list[torch.Tensor]:
     """Return the tensors to write to, or the error that says why they cannot take the result."""
-    if tracked:
-        raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
     if not single and not isinstance(out, (tuple, list)):
         raise OutputError(f"out must be a tuple of arrays, one per output, not {type(out).__name__}")
     entries = [out] if single else list(out)
@@ -194,20 +192,29 @@ def check_out(
         raise OutputError(f"out has {len(entries)} arrays, the contraction has {len(dtypes)} outputs")
     targets = [unwrap_out(entry) for entry in entries]
     for target, dtype in zip(targets, dtypes, strict=True):
-        if tuple(target.shape) != tuple(shape):
-            raise OutputError(f"out has shape {tuple(target.shape)}, the result has {tuple(shape)}")
-        if target.dtype != DTYPES[dtype]:
-            raise OutputError(f"out has dtype {target.dtype}, the result has {DTYPES[dtype]}")
-        if target.device != values[0].device:
-            raise OutputError(f"out is on {target.device}, the operands are on {values[0].device}")
-        if target.is_neg() or target.is_conj():
-            raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
-        if target.requires_grad:
-            raise GradientError("out requires a gradient; pass out.detach() or drop out=")
-        if shares_memory(target):
-            raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
+        check_target(target, shape, DTYPES[dtype], values[0].device, tracked)
     check_apart(targets, values)
     return targets
+
+
+def check_target(
+    target: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device, tracked: bool
+) -> None:
+    """Raise the error that says why a tensor cannot take a result."""
+    if tracked:
+        raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
+    if tuple(target.shape) != tuple(shape):
+        raise OutputError(f"out has shape {tuple(target.shape)}, the result has {tuple(shape)}")
+    if target.dtype != dtype:
+        raise OutputError(f"out has dtype {target.dtype}, the result has {dtype}")
+    if target.device != device:
+        raise OutputError(f"out is on {target.device}, the operands are on {device}")
+    if target.is_neg() or target.is_conj():
+        raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
+    if target.requires_grad:
+        raise GradientError("out requires a gradient; pass out.detach() or drop out=")
+    if shares_memory(target):
+        raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
 
 
 def check_apart(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

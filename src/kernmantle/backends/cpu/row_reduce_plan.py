@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import Nest, Port
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import postorder
-from .gram_plan import CpuPlan, Work, plan, scratch
+from .gram_plan import CpuPlan, Work, exchanged, plan, scratch
 
 _BLOCK = 256  # rows of a panel, rounded up to those of a tile
 _ROWS_BYTES = 512 << 10  # of operands over the rows of an item
@@ -58,19 +57,9 @@ class CpuRowPlan:
         return f"apply {how} by {self.group} of {self.matrix}"
 
 
-def transposed(nest: Nest) -> Nest:
-    """Return the nest with m and n exchanged."""
-    table = str.maketrans("mn", "nm")
-
-    def oriented(port: Port) -> Port:
-        return replace(port, roles="".join(sorted(port.roles.translate(table), key="mnkl".index)))
-
-    return replace(nest, operands=tuple(map(oriented, nest.operands)), outs=tuple(map(oriented, nest.outs)))
-
-
 def plan_rows(rows: RowNest, host_vector_bytes: int, vector_registers: int, sizes: Mapping[str, int]) -> CpuRowPlan:
     """Choose how to run a row nest; of the extents only the columns of v matter, and only up to a power of two."""
-    matrix = plan(transposed(rows.matrix), host_vector_bytes, vector_registers)
+    matrix = plan(exchanged(rows.matrix, "mn"), host_vector_bytes, vector_registers)
     block = -(-_BLOCK // matrix.rows) * matrix.rows
     by_role = max(1, len(matrix.column_ports)) * matrix.depth * matrix.width
     states = sum(len(reduction.kinds) for reduction in rows.matrix.reductions) * block * matrix.width

@@ -12,9 +12,9 @@ import torch
 
 from ...arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap, unwrap_out
 from ...config import current
-from ...errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
+from ...errors import DtypeError, OutputError, ParameterError, ShapeError
 from ...ir.equation import broadcast
-from ...torch_ops.checks import autocasts, check_precision, overlap, shares_memory
+from ...torch_ops.checks import autocasts, check_precision, check_target, overlap
 from ...torch_ops.torch_private import plain
 from .execute import Number, rows_of
 from .factors import described, listed
@@ -205,20 +205,8 @@ def _shape(call: Product) -> tuple[int, ...]:
 def target(out: Any, call: Product) -> torch.Tensor:
     """Return ``out`` as a tensor, or raise the error that says why it cannot take the result."""
     tensor = unwrap_out(out)
-    if torch.is_grad_enabled() and any(value.requires_grad for value in call.values):
-        raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
-    if tuple(tensor.shape) != call.shape:
-        raise OutputError(f"out has shape {tuple(tensor.shape)}, the result has {call.shape}")
-    if tensor.dtype != call.x.dtype:
-        raise OutputError(f"out has dtype {tensor.dtype}, the result has {call.x.dtype}")
-    if tensor.device != call.x.device:
-        raise OutputError(f"out is on {tensor.device}, x is on {call.x.device}")
-    if tensor.is_neg() or tensor.is_conj():
-        raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
-    if tensor.requires_grad:
-        raise GradientError("out requires a gradient; pass out.detach() or drop out=")
-    if shares_memory(tensor):
-        raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
+    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in call.values)
+    check_target(tensor, call.shape, call.x.dtype, call.x.device, tracked)
     if any(overlap(tensor, value) for value in (call.x, *call.factors)):
         raise OutputError("out overlaps x or a factor in memory; only y may be written in place")
     if call.y is not None and overlap(tensor, call.y):

@@ -16,12 +16,16 @@ from kernmantle.testing import assert_close
 from kernmantle.torch_ops import execute
 from kernmantle.torch_ops.torch_private import in_callers_context
 
+from .conftest import BACKENDS
+
 HANDED = "copy_context" in inspect.getsource(torch.autograd.graph._engine_run_backward)
 """Whether torch hands the threads that compute gradients the context of their caller, as 2.11 does not."""
 TRACES = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 12),
     reason="torch 2.11 raises an error where its compiler meets this, as first_steps says",
 )
+WITH_KERNELS = pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
+"""Backends but the reference: what torch.compile traces is the same on all of them."""
 COMPILERS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
 
 
@@ -105,6 +109,7 @@ class Counter:
         return graph.forward
 
 
+@WITH_KERNELS
 def test_dynamic_shapes(backend, device):
     contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=lambda s: km.exp(-s))
     counter = Counter()
@@ -115,6 +120,7 @@ def test_dynamic_shapes(backend, device):
     assert counter.calls == 1
 
 
+@WITH_KERNELS
 def test_dynamic_shapes_with_a_gradient(backend, device):
     contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=lambda s: km.exp(-s))
     compiled = torch.compile(contraction, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -143,6 +149,7 @@ INSIDE = {
 }  # fmt: skip
 
 
+@WITH_KERNELS
 @pytest.mark.parametrize("name", INSIDE)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 def test_what_is_made_inside_a_graph_compiles_whole(name, dynamic, backend, device):
@@ -397,6 +404,7 @@ WRITTEN = {
 }
 
 
+@WITH_KERNELS
 @pytest.mark.parametrize("name", WRITTEN)
 def test_contractions_written_on_the_spot(name, backend, device):
     x, y = inputs(device)

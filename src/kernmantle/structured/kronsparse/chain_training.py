@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -278,7 +278,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        made: tuple[RecordedChain, list[int], Context, list[ReadyBackward]] = ctx.made
+        made: tuple[RecordedChain, list[int], Any, list[ReadyBackward]] = ctx.made
         own, before, recorded_in, ready = made
         needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
         launch = bound_pass(own.backward, needed, before, tensors, grads)

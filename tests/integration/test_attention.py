@@ -279,7 +279,7 @@ def test_the_inner_product_by_name_is_no_distance(options):
     ("arguments", "options", "error", "words"),
     [
         ((Q[0, 0, 0], K, V), {}, ShapeError, "q has shape (4,)"),
-        ((Q[..., :3], K, V), {}, ShapeError, "as many columns"),
+        ((Q[..., :3], K, V), {}, ShapeError, "the same number of columns"),
         ((Q, K, V[..., :7, :]), {}, ShapeError, "as many rows"),
         ((Q, K[:1].expand(3, -1, -1, -1), V), {}, ShapeError, "batch axes do not broadcast"),
         ((Q, K, V), {"mask": MASKS["rows"][:5]}, ShapeError, "mask has shape (5, 23)"),

@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import kernmantle as km
 from kernmantle.config import current
-from kernmantle.errors import KernmantleWarning, LinearAlgebraError, ParameterError
+from kernmantle.errors import KernmantleError, KernmantleWarning, LinearAlgebraError, ParameterError
 from kernmantle.estimators import GaussianProcessRegressor
 from kernmantle.estimators import KNeighborsClassifier as Neighbors
 from kernmantle.testing import assert_close
@@ -93,3 +93,33 @@ def test_a_state_of_replaced_layers_is_loaded_into_others():
     assert models[1].load_state_dict(models[0].state_dict()) == ([], [])
     x = torch.randn(7, 64)
     assert torch.equal(models[0](x), models[1](x))
+
+
+X, Y = torch.ones(4, 3), torch.ones(5, 3)
+MISTAKES = {
+    "columns": (lambda: km.cdist(X, Y[:, :2]), r"same number of columns: x has shape \(4, 3\), y has shape \(5, 2\)"),
+    "attention": (lambda: km.attention(X, Y[:, :2], Y), r"q and k must have the same number of columns"),
+    "two sets": (lambda: km.pdist(X, Y), r"not an array of shape \(5, 3\); .* are cdist\(x, y\)"),
+    "power": (lambda: km.contract("mk,nk->mn", lambda a, b: (a - b) ^ 2, X, Y), r"a power is \*\*"),
+    "sum": (lambda: km.contract("mk,nk->mn", lambda a, b: torch.sum(a - b), X, Y), "reduce= sums or compares"),
+    "arguments": (lambda: km.contract("mk,nk->mn", lambda a: a, X, Y), r"(?s):\d+: the map takes 1 .*\nwrite one"),
+    "no Gram matrix": (
+        lambda: km.linalg.solve_kernel(km.Gaussian(1.0), X * np.nan, X[:, 0], 1.0),
+        "order 1 is NaN or not",
+    ),
+    "one factor": (lambda: km.KroneckerProduct([X]) @ X[0, :2], r"2 rows, but 4x3 has 3 columns"),
+    "shapes": (lambda: km.nearest_kron(X, (2, 2)), r"shapes must be the \(rows, columns\) of each factor"),
+    "percent": (lambda: km.replace_linears(torch.nn.Sequential(torch.nn.Linear(4, 4)), 25), "up to 1, not 25"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_names_the_argument_and_what_to_do(mistake):
+    call, message = MISTAKES[mistake]
+    with pytest.raises(KernmantleError, match=message):
+        call()
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"device='cuda:99' of KernelRidge cannot be used here"):
+        km.estimators.KernelRidge(device="cuda:99").fit(np.eye(4), np.ones(4))

@@ -407,7 +407,7 @@ BAD = [
     (lambda: km.Gaussian(lengthscales=torch.ones(3))(rows(2, 2)), errors.ShapeError, "lengthscales"),
     (lambda: km.Gaussian(torch.ones(3))(rows(2, 2, 2)), errors.ShapeError, "do not broadcast"),
     (lambda: km.Gaussian()(rows(3)), errors.ShapeError, "x must have rows and columns"),
-    (lambda: km.Gaussian()(rows(3, 2), rows(3, 4)), errors.ShapeError, "as many columns"),
+    (lambda: km.Gaussian()(rows(3, 2), rows(3, 4)), errors.ShapeError, "the same number of columns"),
     (lambda: km.Gaussian()(rows(3, 2), rows(3, 2).to(torch.complex64)), errors.DtypeError, "real"),
     (lambda: km.Gaussian()(3.0), errors.DtypeError, "number"),
     (lambda: km.Gaussian()(rows(3, 2).to(torch.complex64)), errors.DtypeError, "real"),

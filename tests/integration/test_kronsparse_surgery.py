@@ -272,6 +272,19 @@ def test_what_is_no_rule(bad):
         replace_linears(bad if not isinstance(bad, nn.Module) else 3, 0.5)
 
 
+def test_numbers_and_names_that_cannot_be_meant():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 8))
+    for share in (25, 1.5, 0, -0.25, float("nan")):
+        with pytest.raises(errors.ParameterError, match=r"0: a number in rule is the share .* not "):
+            replace_linears(model, share)
+    with pytest.raises(errors.ParameterError, match=r"no linear layer 'fc1', .*its linear layers are 0, 1"):
+        replace_linears(model, {"fc1": 0.5})
+    named = nn.ModuleDict({"fc1": nn.Linear(16, 16)})
+    with pytest.raises(errors.ParameterError, match="did you mean 'fc1'"):
+        replace_linears(named, {"fc": 0.5})
+    assert [layer.name for layer in replace_linears(named, {"head": None, "fc*": 0.5}).layers] == ["fc1"]
+
+
 def test_layers_of_other_kinds():
     class Own(nn.Linear):
         pass

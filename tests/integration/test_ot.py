@@ -273,7 +273,7 @@ NAN[2, 1] = torch.nan
         ((X, Y), {"scaling": 1.5}, ParameterError, "scaling must be"),
         ((X, Y), {"tolerance": 0}, ParameterError, "tolerance must be positive"),
         ((X, Y), {"max_iterations": 0}, ParameterError, "max_iterations"),
-        ((X, Y[:, :1]), {}, ShapeError, "as many columns"),
+        ((X, Y[:, :1]), {}, ShapeError, "the same number of columns"),
         ((X, Y[:0]), {}, ShapeError, "nothing to transport"),
         ((X, Y, torch.ones(4)), {}, ShapeError, "a must have a weight for each of 5 rows"),
         ((X, Y, None, torch.ones(5)), {}, ShapeError, "b must have a weight for each of 6 rows"),

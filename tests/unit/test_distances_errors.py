@@ -60,7 +60,7 @@ METRIC = [
 ]
 
 ROWS = [
-    ((X, torch.zeros(5, 4)), ShapeError, r"as many columns: x has shape \(4, 3\), y has shape \(5, 4\)"),
+    ((X, torch.zeros(5, 4)), ShapeError, r"the same number of columns: x has shape \(4, 3\), y has shape \(5, 4\)"),
     ((X, Y.to(torch.complex64)), DtypeError, "y is complex64; rows are of real numbers"),
     ((X, Y.to("meta")), DeviceError, "x is on cpu but y is on meta"),
     ((X[0], Y), ShapeError, r"x must have rows and columns, it has shape \(3,\)"),

@@ -38,7 +38,16 @@ def placed(estimator: BaseEstimator, array: np.ndarray, *, copy: bool = False) -
     own = array.copy() if copy or not (array.flags.writeable and array.flags.c_contiguous) else array
     tensor = torch.from_numpy(own)
     device = getattr(estimator, "device", None)
-    return tensor if device is None else tensor.to(device)
+    if device is None:
+        return tensor
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        name = type(estimator).__name__
+        raise ValueError(
+            f"device={device!r} of {name} cannot be used here: {error}; leave it out for the CPU"
+        ) from error
+    return tensor.to(device)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

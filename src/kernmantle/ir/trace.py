@@ -35,16 +35,18 @@ class Trace:
     is_tuple: bool = False
 
 
-def _where(function: Callable[..., Any]) -> str:
+def _described(function: Callable[..., Any], problem: str, advice: str) -> str:
+    """Return a message in the form of ``traced.refusal``: the line of a function, what is wrong, and what to do."""
     code = getattr(function, "__code__", None)
     if code is None:
-        return repr(function)
+        return f"{function!r}: {problem}; {advice}"
     source = linecache.getline(code.co_filename, code.co_firstlineno).strip()
-    return f"{code.co_filename}:{code.co_firstlineno}" + (f"\n    {source}\n" if source else "")
+    quoted = f"\n    {source}" if source else ""
+    return f"{code.co_filename}:{code.co_firstlineno}: {problem}{quoted}\n{advice}"
 
 
 def _error(function: Callable[..., Any], what: str, problem: str, advice: str) -> TraceError:
-    return TraceError(f"the {what} at {_where(function)}: {problem}; {advice}")
+    return TraceError(_described(function, f"the {what} {problem}", advice))
 
 
 def _count(number: int) -> str:
@@ -129,7 +131,8 @@ def trace(
     missing = [name for name in further if name not in named_values and name not in defaults]
     if missing:
         names = ", ".join(missing)
-        raise ParameterError(f"the {what} at {_where(function)} needs params that were not given: {names}")
+        problem = f"the {what} needs params that were not given: {names}"
+        raise ParameterError(_described(function, problem, "pass them by name or in params="))
     used = tuple(name for name in further if name in named_values)
     result = function(*map(Traced, positional), **{name: Traced(named_values[name]) for name in used})
     remaining = {name: value for name, value in defaults.items() if name not in named_values}

@@ -23,6 +23,8 @@ _CHOICES = (
     ("not ", "use ~ instead of `not`"),
     (" in ", "use (x == a) | (x == b) instead of `in`"),
 )
+_REDUCING = {"sum", "prod", "mean", "norm", "amin", "amax", "any", "all", "argmin", "argmax", "logsumexp", "dot"}
+"""Functions of arrays for which a contraction has ``reduce=``."""
 
 
 class UnknownAttributeError(TraceError, AttributeError):
@@ -88,9 +90,10 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None)
     if name not in SPELLINGS:
         suggested = difflib.get_close_matches(name, SPELLINGS, 1, 0.7)
         hint = f"did you mean {suggested[0]}? " if suggested else ""
+        reduced = "reduce= sums or compares, over the axes that the output lacks; " if name in _REDUCING else ""
         refuse(
             f"{name}() is unknown to tracing",
-            f"{hint}a lambda may call km.*, torch.* or numpy.* functions of scalars, see kernmantle.ir.functions",
+            f"{hint}{reduced}a lambda may call functions of numbers from km, torch and numpy, such as km.exp",
         )
     optional = name in COMPOSITES
     nodes = [None if optional and arg is None else to_node(arg) for arg in args]
@@ -202,7 +205,7 @@ class Traced:
         if name.endswith("_") and name[:-1] in SPELLINGS:
             advice = f"{name} works in place; use the new value of {name[:-1]}()"
         else:
-            advice = "a traced value is a scalar with operators and the functions of kernmantle.ir.functions"
+            advice = "a traced value is a scalar: it has operators, and functions such as .abs() and .exp()"
         raise refusal(f"a traced value has no attribute {name!r}", advice, UnknownAttributeError)
 
     @classmethod

@@ -37,7 +37,7 @@ SMALL = 512  # rows of matrices that are factored as a batch
 LARGE = 256
 """Order from which on GPUs turn over what is the upper triangle in column-major memory, which takes twice as long."""
 BY_TORCH = "torch.linalg.cholesky_ex"
-MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
+MEANING = "the leading minor of order {info} is NaN or not positive definite; add to the diagonal, or pass jitter=1e-6"
 
 
 @dataclass(frozen=True, repr=False)

@@ -32,7 +32,7 @@ def checked_shapes(tensors: dict[str, torch.Tensor], shares: bool) -> tuple[int,
         raise ShapeError(f"q, k and v have rows and columns: {_listing(tensors)}")
     q, k, v = (t.shape for t in tensors.values())
     if q[-1] != k[-1]:
-        raise ShapeError(f"q and k have as many columns as each other: {_listing(tensors)}")
+        raise ShapeError(f"q and k must have the same number of columns: {_listing(tensors)}")
     if k[-2] != v[-2]:
         raise ShapeError(f"k and v have as many rows as each other: {_listing(tensors)}")
     if shares and (min(map(len, (q, k, v))) < 3 or k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]):

@@ -162,7 +162,7 @@ def check_rows(x: torch.Tensor, y: torch.Tensor) -> None:
                 f"use {label}[None] for one row and {label}[:, None] for one column"
             )
     if x.shape[-1] != y.shape[-1]:
-        raise ShapeError(f"x and y must have as many columns: {_listing({'x': x, 'y': y})}")
+        raise ShapeError(f"x and y must have the same number of columns: {_listing({'x': x, 'y': y})}")
 
 
 def _listing(tensors: Mapping[str, torch.Tensor]) -> str:

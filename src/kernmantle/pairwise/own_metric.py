@@ -29,8 +29,13 @@ def named_or_own(metric: Any, root: bool = True, **options: Any) -> str | Kernel
         return name
     kernel = kernel_of(metric, {})
     if kernel is None:
-        hint = "; a power is p=..." if isinstance(metric, (int, float)) else ""
-        raise ParameterError(f"metric must be a name, a function, a kernel or a contraction, not {metric!r}{hint}")
+        described, hint = repr(metric), ""
+        if isinstance(metric, (int, float)):
+            hint = "; a power is p=..."
+        elif hasattr(metric, "shape"):
+            described = f"an array of shape {tuple(metric.shape)}"
+            hint = "; distances between two sets of rows are cdist(x, y)"
+        raise ParameterError(f"metric must be a name, a function, a kernel or a contraction, not {described}{hint}")
     unwanted = next((option for option, value in options.items() if value is not None), None if root else "root")
     if unwanted is not None:
         raise ParameterError(

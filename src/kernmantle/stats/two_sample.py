@@ -108,8 +108,8 @@ def mmd(
     least = 2 if unbiased else 1
     if first.shape[1] != second.shape[1] or min(len(first), len(second)) < least:
         raise ShapeError(
-            f"mmd takes at least {least} rows of x and of y, of as many columns: x has shape {tuple(first.shape)}, y "
-            f"{tuple(second.shape)}"
+            f"mmd takes at least {least} rows of x and of y, with the same number of columns: "
+            f"x has shape {tuple(first.shape)}, y {tuple(second.shape)}"
         )
     rows = torch.cat([first, second])
     own = chosen_kernel(kernel, rows, "kernel")

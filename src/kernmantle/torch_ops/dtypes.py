@@ -98,7 +98,8 @@ def _require_truths(roots: Sequence[Node], truths: set[str]) -> None:
         if node.op in ("and", "or", "not") and not all(_is_truth(arg, truths) for arg in node.args):
             raise DtypeError(
                 f"{pretty(node)}: &, |, ~ and ^ join what is true or false, not the bits of numbers; "
-                "compare first, as in (a != 0) & (b != 0), or use km.logical_and, logical_or, logical_not, logical_xor"
+                "compare first, as in (a != 0) & (b != 0), or use km.logical_and, logical_or, logical_not, "
+                "logical_xor; a power is **"
             )
 
 

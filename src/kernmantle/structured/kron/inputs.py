@@ -112,9 +112,9 @@ def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[
     total = math.prod(sizes)
     own, theirs = ("columns", "rows") if side == "right" else ("rows", "columns")
     if width != total:
-        product = " * ".join(map(str, sizes))
+        product = f"{' * '.join(map(str, sizes))} = " if len(sizes) > 1 else ""
         raise ShapeError(
-            f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product} = {total} {theirs}"
+            f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product}{total} {theirs}"
         )
     if math.prod(shape) // max(width, 1) * max(total, math.prod(others)) > _LARGEST:
         raise ShapeError(f"{described(factors)} on x of shape {tuple(shape)} has more than 2**63 entries")

@@ -43,7 +43,7 @@ def nearest_kron(
     Raises
     ------
     ShapeError
-        If the shapes do not multiply to that of a.
+        If the shapes are not pairs, or do not multiply to that of a.
     ParameterError
         If ``terms`` is not positive.
 
@@ -65,7 +65,12 @@ def nearest_kron(
     >>> torch.allclose(nearest.to_dense(), torch.kron(f, g), atol=1e-5), bool(error < 1e-5)
     (True, True)
     """
-    sizes = [(int(rows), int(columns)) for rows, columns in shapes]
+    try:
+        sizes = [(int(rows), int(columns)) for rows, columns in shapes]
+    except (TypeError, ValueError):
+        raise ShapeError(
+            f"shapes must be the (rows, columns) of each factor, as [(2, 2), (3, 1)], not {shapes!r}"
+        ) from None
     whole = math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
     if a.dim() != 2 or tuple(a.shape) != whole:
         product = " ⊗ ".join(f"{rows}x{columns}" for rows, columns in sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import json
 from collections import Counter
@@ -202,6 +203,8 @@ def replace_linears(
         raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
     if isinstance(rule, PathLike) or (isinstance(rule, str) and rule.endswith(".json")):
         rule = _saved_rule(rule, model)
+    if isinstance(rule, Mapping):
+        _check_names(rule, model)
     before, reasons = _count(model), obstacles(model)
     layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     found = [index for index in _linears(model) if _belongs(index[0], part)]
@@ -255,6 +258,16 @@ def _saved_rule(path: str | PathLike[str], model: nn.Module) -> Rule:
     if missing:
         raise ParameterError(f"the model has no linear layer {missing[0]!r}, which {str(path)!r} names")
     return lambda name, _: chains.get(name)
+
+
+def _check_names(rule: Mapping[str, Any], model: nn.Module) -> None:
+    """Raise ParameterError if no linear layer has a name that the rule replaces; names to leave may be absent."""
+    names = [name for name, *_ in _linears(model)]
+    for glob, wanted in rule.items():
+        if wanted is not None and not any(fnmatch.fnmatchcase(name, glob) for name in names):
+            close = difflib.get_close_matches(str(glob), names, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"its linear layers are {', '.join(names[:8]) or 'none'}"
+            raise ParameterError(f"the model has no linear layer {glob!r}, which the rule names; {hint}")
 
 
 def _count(model: nn.Module) -> int:
@@ -386,6 +399,10 @@ def _is_share(found: Any) -> bool:
 def _wanted(found: Any, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
     """Return the patterns or a module, None to leave a layer, or why it has to be left."""
     if _is_share(found):
+        if not 0 < found <= 1:
+            raise ParameterError(
+                f"a number in rule is the share of the weights to keep, above 0 and up to 1, not {found}"
+            )
         choices = choose_patterns(layer, budget=float(found), count=1)
         return choices[0].patterns if choices else f"no chain has at most {float(found):g} of its weights"
     if isinstance(found, Sequence) and not isinstance(found, str) and found:

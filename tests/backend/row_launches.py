@@ -1,7 +1,8 @@
-"""Row reductions by kernels that are not compiled: what would be launched on a Hopper GPU, and with what."""
+"""Row reductions on a Hopper GPU that is not here: what kernels spill; what would be launched, and with what."""
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
@@ -9,14 +10,24 @@ import numpy as np
 import pytest
 import torch
 
+from kernmantle.backends.cuda.emit import headers
 from kernmantle.compiler.nest import SIZES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.torch_ops import cuda_row_reduce
 
 from ..cuda.row_nests import RowCase
+from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 Launched = list[tuple[Any, int, tuple[Any, ...]]]
+
+
+def spills(source: str, name: str) -> dict[str, int]:
+    """Bytes that every kernel of a source spills; products on tensor cores must not wait for each other (C75)."""
+    log = compile_source(source, "sm_90", headers(), name).log
+    assert "C75" not in log
+    found = re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL)
+    return {kernel: int(count) for kernel, count in found}
 
 
 def noted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, kernels: tuple[str, ...]) -> Launched:

@@ -16,8 +16,8 @@ from kernmantle.compiler.nest import Nest
 from kernmantle.ir.node import const, var
 from kernmantle.ir.reductions import REDUCTIONS
 
-from .llvm_nests import A, B, Kernel, agree, build, loops, outputs, run
-from .test_llvm_nests import DISTANCE, TOLERANCE, P, data, nest, op
+from .llvm_nests import A, B, Kernel, agree, build, outputs, run
+from .test_llvm_nests import DISTANCE, P, compare, data, nest, op, power_sums
 
 
 def compiled(one: Nest, vector_bytes: int | None = None) -> Kernel:
@@ -27,13 +27,7 @@ def compiled(one: Nest, vector_bytes: int | None = None) -> Kernel:
 
 
 def check(one: Nest, *cases: dict[str, int], vector_bytes: int | None = None, tolerance: float | None = None) -> None:
-    kernel = compiled(one, vector_bytes)
-    limit = TOLERANCE[one.compute] if tolerance is None else tolerance
-    for seed, sizes in enumerate(cases):
-        arrays, results = data(one, sizes, seed), outputs(one, sizes)
-        run(kernel, one, [*arrays, *results], sizes, [1.3], grain=1)
-        for got, want in zip(results, loops(one, arrays, sizes, [1.3]), strict=True):
-            assert agree(got, want, limit), (str(kernel.plan), sizes)
+    compare(compiled(one, vector_bytes), one, *cases, tolerance=tolerance)
 
 
 def around(plan) -> list[dict[str, int]]:
@@ -104,9 +98,7 @@ def test_quick_powers(p):
     y[..., 2, 130] = 3e38
     results = outputs(one, sizes)
     run(compiled(one), one, [x, y, *results], sizes, [p])
-    with np.errstate(all="ignore"):
-        gap = np.abs(x[:, :, :, :, None] - y[:, :, :, None]).astype(np.float64)
-        want = np.power(gap, float(np.float32(p))).sum(-1).astype(np.float32)
+    want = power_sums(x, y, p)
     assert np.array_equal(np.isfinite(results[0]), np.isfinite(want))
     finite = np.isfinite(want)
     assert np.all(np.abs(results[0][finite] - want[finite]) <= 3e-6 * np.abs(want[finite]))

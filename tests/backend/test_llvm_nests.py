@@ -15,7 +15,7 @@ from kernmantle.compiler.nest import Nest, Port
 from kernmantle.ir.node import Node, const, var
 from kernmantle.ir.reductions import REDUCTIONS, fold, semiring
 
-from .llvm_nests import NUMPY, A, B, agree, broadcast, build, loops, outputs, run, shape
+from .llvm_nests import NUMPY, A, B, Kernel, agree, broadcast, build, loops, outputs, run, shape
 
 TOLERANCE = {"f32": 3e-6, "f64": 1e-13, "i32": 0.0, "i64": 0.0, "bool": 0.0}
 C = var("x2")
@@ -72,7 +72,11 @@ def data(one: Nest, sizes: dict[str, int], seed: int = 0) -> list[np.ndarray]:
 
 
 def check(one: Nest, *cases: dict[str, int], vector_bytes: int | None = None, tolerance: float | None = None) -> None:
-    kernel = build(one, vector_bytes)
+    compare(build(one, vector_bytes), one, *cases, tolerance=tolerance)
+
+
+def compare(kernel: Kernel, one: Nest, *cases: dict[str, int], tolerance: float | None) -> None:
+    """What a kernel writes for random arrays of these sizes is what the loops make of them."""
     limit = TOLERANCE[one.compute] if tolerance is None else tolerance
     for seed, sizes in enumerate(cases):
         arrays, results = data(one, sizes, seed), outputs(one, sizes)
@@ -333,6 +337,13 @@ def test_strided_outputs():
         assert agree(view, want, 1e-6)
 
 
+def power_sums(x: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
+    """Sums of powers of the differences of all rows, in float64 from the power that float32 holds."""
+    with np.errstate(all="ignore"):
+        gap = np.abs(x[:, :, :, :, None] - y[:, :, :, None]).astype(np.float64)
+        return np.power(gap, float(np.float32(p))).sum(-1).astype(np.float32)
+
+
 @pytest.mark.parametrize("p", [1.3, 0.4, -0.6, 0.0, 7.5, 40.0, math.nan, math.inf])
 def test_quick_powers_at_their_edges(p):
     one = nest("mk,nk", "mn", op("pow", DISTANCE, P))
@@ -344,9 +355,7 @@ def test_quick_powers_at_their_edges(p):
     y[..., 11, :], x[..., 5, :] = 1e-25, -1e-25
     results = outputs(one, sizes)
     run(build(one), one, [x, y, *results], sizes, [p])
-    with np.errstate(all="ignore"):
-        gap = np.abs(x[:, :, :, :, None] - y[:, :, :, None]).astype(np.float64)
-        want = np.power(gap, float(np.float32(p))).sum(-1).astype(np.float32).astype(np.float64)
+    want = power_sums(x, y, p).astype(np.float64)
     got = results[0].astype(np.float64)
     special = ~np.isfinite(want) | (want == 0)
     assert np.array_equal(got[special], want[special], equal_nan=True)

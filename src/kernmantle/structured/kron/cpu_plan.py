@@ -14,9 +14,10 @@ CHUNK_BYTES = 16 << 10
 LEAST_RUN_BYTES = 128
 MERGED = 9
 SHORT = 8
-# Of 16 or more rows of x with two factors b x b, one core of 2021, float32, times as long as MKL's two products:
-# b = 48: 0.9, 55: 1.0 to 1.15, 62: 1.2 to 1.3, 64: 0.8 to 0.9, 65: 1.6, 80: 1.3 to 1.7, 95: 2.3 to 2.7.
-DENSE, DENSE_RAGGED = 64, 56
+# Columns of a factor up to which our kernel is taken: of 16 and 100 rows of x with two factors b x b, float32, it took
+# so many times as long as torch's two products on one core of an AMD EPYC with AVX-512 (decision 0073): b = 48: 0.6 to
+# 0.7, 57: 0.6 to 0.7, 63: 0.5 to 0.6, 65: 1.2, 72: 1.2, 80: 1.2, 96: 1.1 to 1.2.
+DENSE = 64
 SLACK = 64
 CACHE_ELEMENTS = 32
 NARROWEST = 4
@@ -84,9 +85,8 @@ def _worth_merging_last(own: Mode, product: Mode, last: bool) -> bool:
 
 
 def _is_dense(mode: Mode) -> bool:
-    """Whether the vendor's matrix product is the better kernel: sooner where rows do not fill whole cache lines."""
-    most = DENSE if mode.rows % CACHE_ELEMENTS == 0 == mode.columns % CACHE_ELEMENTS else DENSE_RAGGED
-    return mode.rows * mode.columns > most * most
+    """Whether the vendor's matrix product is the better kernel."""
+    return mode.rows * mode.columns > DENSE * DENSE
 
 
 def width(run: Pass, right: int, compute: str) -> int:

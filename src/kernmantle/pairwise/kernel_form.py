@@ -144,25 +144,34 @@ def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductio
 
 
 _MADE = Attributes()
-_MAKERS: dict[str, Callable[[Form], Any]] = {}
+_MAKERS: dict[str, Callable[..., Any]] = {}
 
 
-def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
-    """Return a function of a form that is evaluated once; also while torch.compile traces, instead of looked into."""
-    cached, name = lru_cache(maxsize=1024)(make), f"{make.__name__} {len(_MAKERS)}"
-    _MAKERS[name] = cached
+def from_forms(make: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a function of forms, then texts and numbers, that torch.compile evaluates and does not look into."""
+    name = f"{make.__name__} {len(_MAKERS)}"
+    _MAKERS[name] = make
 
     @wraps(make)
-    def call(form: Form) -> Result:
-        return getattr(_MADE, _attribute(name, form.key)) if torch.compiler.is_compiling() else cached(form)
+    def call(*parts: Any) -> Result:
+        if not torch.compiler.is_compiling():
+            return make(*parts)
+        keys = tuple([part.key for part in parts if isinstance(part, Form)])
+        return getattr(_MADE, _attribute(name, keys, *[part for part in parts if not isinstance(part, Form)]))
 
     return call
 
 
 @assumed_constant
-def _attribute(name: str, key: str) -> str:
-    """Return the attribute that holds what is made of a form."""
-    return _MADE.name_of((name, key), lambda: _MAKERS[name](Form(*_IDENTITIES[key].parts)))
+def _attribute(name: str, keys: tuple[str, ...], *rest: Any) -> str:
+    """Return the attribute that holds what is made of forms."""
+    forms = (Form(*_IDENTITIES[key].parts) for key in keys)
+    return _MADE.name_of((name, keys, rest), lambda: _MAKERS[name](*forms, *rest))
+
+
+def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
+    """Return a function of a form that is evaluated once."""
+    return from_forms(lru_cache(maxsize=1024)(make))
 
 
 @of_form
@@ -233,23 +242,6 @@ def _fresh(name: str, taken: set[str]) -> str:
     while f"{name}_{number}" in taken:
         number += 1
     return f"{name}_{number}"
-
-
-def from_forms(make: Callable[..., Result]) -> Callable[..., Result]:
-    """Return a function of forms, texts and numbers that torch.compile evaluates and does not look into."""
-
-    @constant
-    def of_keys(keys: tuple[str, ...], *rest: Any) -> Result:
-        return make(*(Form(*_IDENTITIES[key].parts) for key in keys), *rest)
-
-    @wraps(make)
-    def call(*parts: Any) -> Result:
-        if not torch.compiler.is_compiling():
-            return make(*parts)
-        keys = tuple([part.key for part in parts if isinstance(part, Form)])
-        return of_keys(keys, *[part for part in parts if not isinstance(part, Form)])
-
-    return call
 
 
 @from_forms

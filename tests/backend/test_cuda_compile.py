@@ -17,7 +17,9 @@ from kernmantle.backends.cuda.arch import ARCHS
 from kernmantle.backends.cuda.emit import emit, headers
 from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout, candidates, plan
 from kernmantle.backends.cuda.nvrtc import inlined, options, resources
+from kernmantle.backends.cuda.spelling import ExpressionEmitter
 from kernmantle.errors import CompileError
+from kernmantle.ir.ops import OPS
 from kernmantle.torch_ops import cuda
 
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
@@ -65,6 +67,21 @@ def test_every_kind_of_nest_compiles(case: Case, card: str) -> None:
     cubin = compile_source(emit(chosen), card, headers(), case.name)
     assert cubin.binary[:4] == b"\x7fELF"
     assert cubin.resources.registers > 0
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_operation_compiles(name: str) -> None:
+    """Compile what is put in place and what is called, where an operation of the cost "long" is, in both types."""
+    bodies = []
+    for prefix, apart in (("a", False), ("b", True)):
+        emitter = ExpressionEmitter({"x": ("x[0]", "value")}, True, prefix, apart=apart)
+        ((text, _),) = emitter.expressions([op(name, *(var("x"),) * OPS[name].arity)])
+        bodies += [*emitter.code, f"x[1] += C({text});"]
+    source = (
+        f'#include "scalar.cuh"\ntemplate <class C> __device__ void apply(C* x) {{ {" ".join(bodies)} }}\n'
+        'extern "C" __global__ void each(float* x, double* y) { apply(x); apply(y); }\n'
+    )
+    assert nvrtc.compile_source(source, "sm_90", headers(), name).binary[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("tile", tiles.TILES, ids=lambda tile: tile.name)

@@ -62,11 +62,11 @@ class Tile:
     resident : int
         Blocks that a multiprocessor shall hold at least; bounds the registers of a thread.
     efficiency : float
-        Share of the issue slots that the inner loop reaches; fitted, with the constants of ``gram_plan.cost``, to times
-        of all tiles over a grid of shapes (decision 0005); only ``TILES`` and ``PRODUCT_TILES`` are chosen by it, other
-        tables have 1. "positions" finds positions of extremes, for which the
-        others take more than twice the instructions that they are fitted to. 0 where it has not been measured: the
-        tile is then taken by name and by ``km.tune`` alone.
+        Share of the issue slots that the inner loop reaches, fitted with the constants of ``gram_plan.cost`` to times
+        of all tiles over a grid of shapes (decision 0005). ``TILES`` and ``PRODUCT_TILES`` are chosen by it; rows of
+        other tables have 1. The row "positions" is for positions of extremes, which take other tiles more than twice
+        the instructions that their efficiency was fitted to. 0 where it has not been measured: only a plan by name and
+        ``km.tune`` take the tile.
     schema : str
         Template that it instantiates: a header of ``backends/cuda/kernels``.
     stages : int
@@ -82,7 +82,7 @@ class Tile:
     half2 : bool
         The nest must sum distances of float16, two terms at a time.
     fragments : bool
-        Warps keep the points of their rows in registers, as tensor cores read them.
+        Warps keep the points of their rows in registers, in the layout that tensor cores read.
     """
 
     name: str
@@ -130,6 +130,7 @@ def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> 
     return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
 
 
+# Numbers of a row: threads_m, threads_n, rows, columns, depth, groups, unroll, resident, efficiency.
 TILES = (
     Tile("large", 16, 16, 8, 8, 16, 1, 4, 2, 0.731),
     Tile("large matrix operand", 16, 16, 8, 8, 16, 1, 4, 1, 0.731, matrix_operand=True),

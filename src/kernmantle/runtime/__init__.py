@@ -1,1 +1,1 @@
-"""Text to bytes to launch: the cache and the compilers. Knows nothing of contractions."""
+"""The cache of compiled kernels, the store of loaded ones, and the dispatch of calls; independent of contractions."""

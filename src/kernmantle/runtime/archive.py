@@ -1,4 +1,4 @@
-"""Kernels of a cache as one file, for machines without compilers: written on one machine, read on another.
+"""Export the kernels of a cache to one file, and import it on another machine, which needs no compiler.
 
 An archive is a gzipped tar file with the three files of each entry. Reading one gives its machine code to this user's
 processes, so the file is checked as the cache directory is: it must belong to the user and be writable by nobody else.
@@ -29,7 +29,7 @@ _LARGEST = 256 << 20
 
 
 def export(cache: Cache, path: Path) -> int:
-    """Write all intact entries of a cache to a file that only the user may write; returns their number."""
+    """Write all intact entries of a cache to a file that only the user may write, and return their number."""
     count = 0
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
         if os.name == "posix":
@@ -49,18 +49,18 @@ def export(cache: Cache, path: Path) -> int:
 
 
 def import_(cache: Cache, path: Path) -> tuple[int, int]:
-    """Store the entries of a file in a cache, where those that are there stay.
+    """Store the entries of a file in a cache; entries that the cache already has are not replaced.
 
     Returns
     -------
     tuple of int
-        Entries added, and entries that were there.
+        Entries added, and entries that the cache already had.
 
     Raises
     ------
     ParameterError
-        Where the file does not exist, is a link or no regular file, belongs to another user, may be written by others,
-        or is not an archive of whole entries. Entries before a damaged one have been added.
+        If the file does not exist, is a link or not a regular file, belongs to another user, is writable for others,
+        or is not an archive of whole entries. Entries before a damaged one have been added by then.
     """
     before = {entry.digest for entry in cache.entries()}
     added = present = 0
@@ -85,7 +85,7 @@ def import_(cache: Cache, path: Path) -> tuple[int, int]:
 
 
 def _entries(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield the digest and files of each entry; Corrupt for members of any other name, kind or size."""
+    """Yield the digest and files of each entry; raise Corrupt for a member of any other name, kind or size."""
     files: dict[str, bytes] = {}
     digest = ""
     for member in archive:

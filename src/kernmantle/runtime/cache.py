@@ -1,6 +1,6 @@
-"""The kernel cache: what was compiled once is not compiled again, by this process or any other.
+"""The kernel cache: a kernel that was compiled once is not compiled again, by this process or any other.
 
-It keeps bytes under a digest of everything they follow from and knows nothing of any compiler.
+It stores binaries under a digest of everything that they depend on, and is independent of the compilers.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ..errors import CacheWarning
 from .store import Corrupt, Entry, Store, sha256
 
 SCHEMA = 1  # version of the layout on disk
-_MEMORY_BYTES = 64 << 20  # of binaries that a process keeps
+_MEMORY_BYTES = 64 << 20  # bytes of binaries that a process has in memory
 _LOCK_SECONDS = 20.0
-"""How long a process waits for another that compiles the same kernel, which takes up to some ten seconds."""
+"""How long a process waits for another one that compiles the same kernel. A compilation takes up to about 10 s."""
 Fact = str | int | float | bool
 _CACHES: WeakSet[Cache] = WeakSet()
 
 
 @dataclass(frozen=True)
 class Key:
-    """Everything the binary follows from.
+    """Everything that a binary depends on.
 
-    ``source`` is what is compiled or, where that is generated, all that the generator is given. ``headers`` is the
-    ``fingerprint`` of the files that the source includes, or of those that generate it. ``options`` are the final
-    arguments of the compiler, in their order. ``name`` is for people only and no part of the digest.
+    ``source`` is the text that is compiled or, if a generator writes that, all arguments of the generator. ``headers``
+    is the ``fingerprint`` of the files that the source includes, or of those that generate it. ``options`` are the
+    final arguments of the compiler, in their order. ``name`` is for display and not part of the digest.
     """
 
     target: str
@@ -61,7 +61,7 @@ class Key:
 class Built:
     """A binary, its resources (registers, spills, seconds), and its source.
 
-    ``source`` is for people, and needless where it is that of the key.
+    ``source`` is stored for display; it may be left out if it is that of the key.
     """
 
     binary: bytes
@@ -70,7 +70,7 @@ class Built:
 
 
 def fingerprint(headers: Mapping[str, str | bytes]) -> str:
-    """Return the digest of header files given as name -> contents, in whatever order."""
+    """Return the digest of header files, contents by name; their order does not matter."""
     total = hashlib.sha256()
     for name in sorted(headers):
         contents = headers[name]
@@ -80,11 +80,11 @@ def fingerprint(headers: Mapping[str, str | bytes]) -> str:
 
 
 class Cache:
-    """Compiled kernels in memory and, where it can be had, on disk.
+    """Compiled kernels in memory and, if the directory is usable, on disk.
 
-    A damaged entry counts as absent, with a ``CacheWarning``. A directory that cannot be written or read is
-    reported once and done without. Threads that want one kernel build it once, and so do processes, but none waits
-    longer than ``_LOCK_SECONDS`` for another.
+    A damaged entry counts as absent, with a ``CacheWarning``. If the directory cannot be read or written, one warning
+    says so and kernels stay in memory. Threads or processes that need the same kernel build it once; a process waits
+    no longer than ``_LOCK_SECONDS`` for another.
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
@@ -99,18 +99,18 @@ class Cache:
         _CACHES.add(self)
 
     def renew_locks(self) -> None:
-        """In a forked process: forget the threads of the parent, which release nothing here."""
+        """Replace all locks in a forked process, where the threads of the parent that hold them do not exist."""
         self._lock = threading.Lock()
         self._left = {*self._left, *self._building}
         self._building.clear()
         self._store.forget_locks()
 
     def fetch(self, key: Key, build: Callable[[], Built]) -> bytes:
-        """Return the binary of a key, built and kept where it is not there yet."""
+        """Return the binary of a key; build and store it on a miss."""
         return self.fetch_built(key, build).binary
 
     def fetch_built(self, key: Key, build: Callable[[], Built]) -> Built:
-        """Return what ``fetch`` does, with the resources that are stored with the binary."""
+        """Return the same binary with the resources that are stored beside it."""
         found = self._from_memory(key.digest)
         if found is not None:
             return found
@@ -127,7 +127,7 @@ class Cache:
                 self._building.pop(key.digest, None)
 
     def _build(self, key: Key, build: Callable[[], Built]) -> Built:
-        """Build a kernel, unless another process does so at this moment."""
+        """Build a kernel, or wait for another process that is building it."""
         with self._store.locked(key.digest, 0.0 if self._warned or key.digest in self._left else _LOCK_SECONDS):
             found = self._made_meanwhile(key)
             if found is None:
@@ -141,7 +141,7 @@ class Cache:
         return found
 
     def find(self, key: Key) -> Built | None:
-        """Return what is kept under a key, None where nothing is."""
+        """Return the entry of a key, None on a miss."""
         found = self._from_memory(key.digest)
         if found is not None:
             return found
@@ -154,13 +154,13 @@ class Cache:
         return None
 
     def _made_meanwhile(self, key: Key) -> Built | None:
-        """Return what another process stored while this one waited for its lock; damage was reported before."""
+        """Return an entry that another process stored while this one waited; damage was reported before."""
         with suppress(OSError, Corrupt):
             return self._read(key)
         return None
 
     def _read(self, key: Key) -> Built | None:
-        """Return what is on disk under a key, from now on in memory too, None where nothing is."""
+        """Return the entry that the disk has for a key, and put it into memory; None on a miss."""
         stored = self._store.read(key.digest)
         if stored is None:
             return None
@@ -169,7 +169,7 @@ class Cache:
         return found
 
     def put(self, key: Key, built: Built) -> None:
-        """Keep something under a key in place of what is there."""
+        """Store an entry in place of the one that the key has."""
         with self._lock:
             gone = self._memory.pop(key.digest, None)
             self._memory_bytes -= len(gone.binary) if gone is not None else 0
@@ -179,15 +179,15 @@ class Cache:
         self._save(key, built)
 
     def files(self, digest: str) -> dict[str, bytes]:
-        """Return the files of a kept kernel; an OSError or Corrupt where it is absent or damaged."""
+        """Return the files of a stored kernel; raise OSError or Corrupt if it is absent or damaged."""
         return self._store.files(digest)
 
     def adopt(self, digest: str, source: str, binary: bytes, meta: Mapping[str, object]) -> None:
-        """Keep on disk what another cache had under a digest; an OSError where that cannot be."""
+        """Write an entry of another cache to disk under its digest; raise OSError if that fails."""
         self._store.write(digest, str(meta.get("name", "")), source, binary, meta)
 
     def entries(self) -> list[Entry]:
-        """Return the kept kernels, the most recently used first."""
+        """Return the stored kernels, the most recently used first."""
         try:
             return sorted(self._store.entries(), key=lambda entry: -entry.used)
         except OSError as error:
@@ -203,7 +203,7 @@ class Cache:
             return 0
 
     def clear(self) -> int:
-        """Forget everything; returns the bytes freed on disk."""
+        """Remove every entry, and return the bytes freed on disk."""
         with self._lock:
             self._memory.clear()
             self._memory_bytes = 0
@@ -215,7 +215,7 @@ class Cache:
         return before - self.size()
 
     def prune(self, max_bytes: int) -> list[Entry]:
-        """Remove the least recently used kernels until the rest fits; returns what went."""
+        """Remove the least recently used kernels until the rest fits, and return the removed ones."""
         with suppress(OSError):
             self._store.sweep()
         gone: list[Entry] = []
@@ -265,7 +265,7 @@ class Cache:
 
 
 def _tell(key: Key, built: Built, seconds: float) -> None:
-    """One line on stderr for a kernel that was compiled."""
+    """Write one line to stderr for a kernel that was compiled."""
     figures = "".join(f", {name} {value}" for name, value in built.info.items())
     what = f"{key.name or key.digest} for {key.target} in {1e3 * seconds:.0f} ms"
     sys.stderr.write(f"kernmantle: compiled {what}: {len(built.binary)} bytes{figures}\n")

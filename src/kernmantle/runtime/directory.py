@@ -1,7 +1,7 @@
-"""Directories by descriptor: what lies in one is opened, moved and deleted without following a link.
+"""Directories by descriptor: entries of a directory are opened, moved and deleted without following links.
 
-A name is looked up in the directory that was opened and checked, whatever its path has become since. Where a system has
-no such calls (Windows), paths are used instead.
+A name is looked up in the directory that was opened and checked, even if its path leads elsewhere by now. On systems
+without such calls (Windows), paths are used instead.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Directory:
         return os.listdir(self.descriptor if _BY_DESCRIPTOR else self.path)  # noqa: PTH208
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of what has a name, of a link itself."""
+        """Return the status of an entry; of a link, that of the link itself."""
         path, options = self._at(name)
         return os.stat(path, follow_symlinks=False, **options)  # noqa: PTH116
 
     @contextmanager
     def inside(self, name: str) -> Generator[Directory]:
-        """Open a directory in it that is the user's own and that nobody else may write to; a link is refused."""
+        """Open a subdirectory that belongs to the user and that nobody else may write to; refuse a link."""
         path, options = self._at(name)
         where = self.path / name
         if stat.S_ISLNK(self.status(name).st_mode):
@@ -60,12 +60,12 @@ class Directory:
             found.close()
 
     def make(self, name: str) -> None:
-        """Make a directory in it for the user alone."""
+        """Make a subdirectory for the user alone."""
         path, options = self._at(name)
         os.mkdir(path, 0o700, **options)  # noqa: PTH102
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a regular file of the user's own that has no second name."""
+        """Return the bytes of a regular file that belongs to the user and has no second name."""
         path, options = self._at(name)
         where = self.path / name
         if not stat.S_ISREG(self.status(name).st_mode):
@@ -85,14 +85,14 @@ class Directory:
         return os.open(path, _CREATE | _NO_FOLLOW, 0o600, **options)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a new file and wait until the disk has it."""
+        """Write a new file and wait until it is on disk."""
         with os.fdopen(self.create(name), "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
 
     def rename(self, name: str, into: Directory, new: str) -> None:
-        """Move what has a name into a directory, under a name."""
+        """Move an entry into a directory, under a name."""
         if _BY_DESCRIPTOR:
             os.rename(name, new, src_dir_fd=self.descriptor, dst_dir_fd=into.descriptor)
         else:
@@ -104,12 +104,12 @@ class Directory:
         os.utime(path, **options)
 
     def sync(self) -> None:
-        """Wait until the disk has its names."""
+        """Wait until its names are on disk."""
         if self.descriptor >= 0:
             os.fsync(self.descriptor)
 
     def delete(self, name: str) -> None:
-        """Remove a file, a link itself or a directory with all in it, as far as that can be done."""
+        """Remove a file, a link (not its target) or a directory with its contents, as far as possible."""
         path, options = self._at(name)
         with suppress(OSError):
             if not stat.S_ISDIR(self.status(name).st_mode):
@@ -122,7 +122,7 @@ class Directory:
 
 
 def opened(path: Path) -> Directory:
-    """Open the directory of a path that the user chose, links in it followed."""
+    """Open the directory of a path that the user chose; links in the path are followed."""
     found = Directory(path, os.open(path, _LIST | getattr(os, "O_CLOEXEC", 0)) if _BY_DESCRIPTOR else -1)
     try:
         for each in (path.resolve(), *path.resolve().parents):
@@ -138,13 +138,13 @@ def opened(path: Path) -> Directory:
 
 
 def check_owner(status: os.stat_result, where: Path) -> None:
-    """Raise where something is another user's."""
+    """Raise PermissionError if an entry belongs to another user."""
     if hasattr(os, "getuid") and status.st_uid != os.getuid():
         raise PermissionError(f"{where} belongs to another user")
 
 
 def check_own(status: os.stat_result, where: Path) -> None:
-    """Raise where a directory is another user's, or others may write to it."""
+    """Raise PermissionError if an entry belongs to another user, or others may write to it."""
     check_owner(status, where)
     if os.name == "posix" and status.st_mode & _OTHERS:
         raise PermissionError(f"others may write to {where}")

@@ -1,8 +1,8 @@
 """The one dispatch: a call of any family is a typed key, the bound call that ``PLANS`` has for it, and a launch.
 
-A key says everything that the checks and the plan of a call depend on. Values of numbers and addresses are not part
-of it. Whoever makes a call builds its key once, takes the bound call and calls it; on a miss it goes through all
-checks, plans, compiles, and stores what it bound.
+A key holds everything that the checks and the plan of a call depend on. Values of numbers and addresses are not part
+of it. A caller builds the key once, gets the bound call and calls it; on a miss it checks, plans, compiles, and stores
+the bound call.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .kernel_store import collecting
 from .lru import LRUCache
 
 TensorSpec = tuple[Hashable, ...]
-"""Shape, strides, dtype, device and alignment of a tensor (its address modulo 16), and whether a gradient by it is
-recorded."""
+"""Shape, strides, dtype, device and alignment of a tensor (its address modulo 16), and whether it requires a recorded
+gradient."""
 
 
 class CallKey(NamedTuple):
-    """The key of a call: everything that its plan depends on.
+    """The key of a call: everything that its checks and its plan depend on.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class CallKey(NamedTuple):
 
 
 class BoundCall(Protocol):
-    """A call whose checks are passed and whose kernels are loaded: what is left is to launch it on values.
+    """A call whose arguments are checked and whose kernels are loaded, ready to be launched on values.
 
     ``route`` names the backend, schedule and arithmetic that run.
     """
@@ -51,7 +51,7 @@ class BoundCall(Protocol):
         ...
 
     def __call__(self, tensors: Any, numbers: Any, outs: Any, /) -> Any:
-        """Launch on tensors and numbers, writing to ``outs`` where the call has given some."""
+        """Launch on tensors and numbers; write to ``outs`` if the call passes them."""
         ...
 
 
@@ -61,10 +61,10 @@ PLANS: LRUCache[CallKey, Any] = LRUCache(4096)
 
 
 def bound(key: CallKey, make: Callable[[], Bound]) -> Bound:
-    """Return the bound call of a key, made on a miss; of threads that race, all get the same.
+    """Return the bound call of a key, made on a miss; racing threads all get the same one.
 
-    While kernels are only collected, a call is made anew, so that its jobs are collected, and not stored, as it has
-    nothing to launch.
+    While kernels are only collected, the bound call is made anew, so that its jobs are collected, and it is not stored,
+    since it has nothing to launch.
     """
     if collecting():
         return make()

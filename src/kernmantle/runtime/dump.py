@@ -1,4 +1,4 @@
-"""Generated sources for people, where ``km.config(dump_source=directory)`` asks for them."""
+"""Copies of generated sources, for ``km.config(dump_source=directory)``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compiled kernels: jobs that compile them through the cache on disk, and the one store of those that are loaded.
+"""Compiled kernels: jobs that compile them through the disk cache, and the one store of loaded kernels.
 
-Inside ``collected`` nothing is compiled or loaded: the jobs that calls would need gather, to be compiled later.
+Inside ``collected`` nothing is compiled or loaded: the jobs that calls would need are collected, to be compiled later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Plan = TypeVar("Plan", bound=Hashable)
 _COLLECTED: ContextVar[dict[str, Job] | None] = ContextVar("kernmantle_collected", default=None)
 KERNELS: LRUCache[Hashable, Any] = LRUCache(8192)
-"""Loaded kernels by their plan. Machine code of a CPU is unloaded when its entry is gone and no bound call has it."""
+"""Loaded kernels by their plan. CPU machine code is unloaded when its entry is evicted and no bound call has it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Job:
 
 
 def collecting() -> bool:
-    """Return whether jobs are only collected, so that nothing may be launched, kept or taken from a cache of plans."""
+    """Return whether jobs are only collected: then nothing is launched, and no cache of plans is read or written."""
     return _COLLECTED.get() is not None
 
 
@@ -61,7 +61,7 @@ def fetch(job: Job) -> bytes | None:
 
 
 def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
-    """Return the binaries of jobs, compiling side by side what the cache lacks: NVRTC works in several threads."""
+    """Return the binaries of jobs; those that the cache lacks are compiled in parallel threads, which NVRTC allows."""
     if collecting() or len(jobs) < 2:
         return [fetch(job) for job in jobs]
     cache = current_cache()
@@ -70,7 +70,7 @@ def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
 
 
 def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[..., T]) -> T | None:
-    """Return what is loaded for a plan, after compiling its jobs if need be; None if they were only collected.
+    """Return the loaded kernels of a plan, compiled on a miss; None if its jobs were only collected.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[...
 
 
 def loaded_each(plans: Sequence[Plan], job: Callable[[Plan], Job], load: Callable[[Plan, bytes], T]) -> list[T | None]:
-    """Return what is loaded for each of several plans of one job; those that are missing are compiled side by side."""
+    """Return the loaded kernels of several plans with one job each; missing ones are compiled in parallel."""
     found: dict[Plan, T | None] = {plan: None if collecting() else KERNELS.get(plan) for plan in plans}
     missing = [plan for plan, kernel in found.items() if kernel is None]
     for plan, binary in zip(missing, fetch_all([job(each) for each in missing]), strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Launcher:
-    """``run(pointers, numbers)`` starts the kernel; ``description`` says what was planned."""
+    """A prepared kernel: ``run(pointers, numbers)`` starts it, ``description`` is the text of its plan."""
 
     run: Callable[[Sequence[int], Sequence[float]], None]
     description: str

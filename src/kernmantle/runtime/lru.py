@@ -33,7 +33,7 @@ class LRUCache(Generic[K, V]):
         Whether ``clear_all`` empties it.
     on_evict : callable, optional
         Called as ``on_evict(key, value)``, without the lock, for every entry that is evicted, replaced or cleared.
-        What it needs of an evicted value it has to hold: a reader may still use the value.
+        It must not invalidate the value, which a reader may still use.
     """
 
     def __init__(self, capacity: int, clearable: bool = True, on_evict: Callable[[K, V], object] | None = None) -> None:
@@ -63,7 +63,7 @@ class LRUCache(Generic[K, V]):
         return entry[_VALUE]
 
     def __setitem__(self, key: K, value: V) -> None:
-        """Store a value in place of what the key had, and evict what exceeds the capacity."""
+        """Store a value in place of the key's earlier one, and evict entries beyond the capacity."""
         with self._lock:
             replaced = self._entries.get(key)
             self._insert(key, value)
@@ -71,7 +71,7 @@ class LRUCache(Generic[K, V]):
         self._report([replaced, *gone] if replaced is not None else gone)
 
     def setdefault(self, key: K, value: V) -> V:
-        """Return the value that the key has, or store this one: of racing threads all get the same."""
+        """Return the value that the key has, or store this one; racing threads all get the same."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -117,7 +117,7 @@ class LRUCache(Generic[K, V]):
         heapq.heappush(self._heap, (entry[_STAMP], entry))
 
     def _excess(self) -> list[list[Any]]:
-        """Take out the least recent entries until the rest fits."""
+        """Remove the least recent entries until the rest fits, and return them."""
         gone: list[list[Any]] = []
         while len(self._entries) > self.capacity:
             stamp, entry = heapq.heappop(self._heap)

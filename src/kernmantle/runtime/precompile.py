@@ -26,8 +26,8 @@ def _build(job: Job) -> Built:
 def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None) -> int:
     """Compile every kernel that some calls would need, several at a time.
 
-    Each call is made once with kernels switched off: nothing is computed, only the kernels are noted, those of
-    backward passes included. What the disk cache has is not compiled again.
+    Each call is made once with kernels switched off: nothing is computed, and the kernels that it needs are collected,
+    those of backward passes included. Kernels that the disk cache has are not compiled again.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
     Raises
     ------
     CompileError
-        If a kernel does not compile; the others are kept.
+        If a kernel does not compile; those compiled before it stay in the cache.
     ParameterError
-        For ``workers`` below 1, and for what cannot be called.
+        For ``workers`` below 1, and for calls that are not callable.
 
     Notes
     -----
@@ -78,7 +78,7 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
 
 
 def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:
-    """Compile in worker processes; returns the jobs that were lost with a worker."""
+    """Compile in worker processes, and return the jobs that were lost with a worker."""
     lost: list[Job] = []
     with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(_build, job): job for job in jobs}

@@ -1,4 +1,4 @@
-"""The source files that an emitter's text is made of, found without loading them: the emitter and all it imports."""
+"""The source files on which an emitter's text depends, found without loading them: itself and all that it imports."""
 
 from __future__ import annotations
 

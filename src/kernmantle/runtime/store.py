@@ -2,8 +2,8 @@
 
 An entry is written under a temporary name, synced and renamed, so a reader never sees half of one. What is read
 is checked against the digests in its ``meta.json``. Entries live in a directory of the user's own inside the
-cache directory, so several users may share one without running each other's machine code: it has to be theirs, writable
-by nobody else and no link, and so has every entry in it; nothing else is read or deleted.
+cache directory, so several users may share one without running each other's machine code. That directory and every
+entry in it must belong to the user, be writable for nobody else and not be a link; nothing else is read or deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:  # Windows
 
 BINARY, SOURCE, META = "binary", "source", "meta.json"
 _TEMPORARY = "tmp-"
-_STALE_SECONDS = 3600.0  # age from which on a temporary file is removed
+_STALE_SECONDS = 3600.0  # age at which a temporary file is removed
 _POLL_SECONDS = 0.02  # between attempts to take a lock
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ATTEMPTS = 8  # renames, where other processes write the same entry
@@ -38,7 +38,7 @@ _OCCUPIED: set[int] = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, *([errno.EA
 
 
 class Corrupt(Exception):
-    """An entry that is there but is not what was written."""
+    """An entry whose contents are not those that were written."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Store:
 
     @contextmanager
     def _opened(self, make: bool = False) -> Generator[Directory]:
-        """The user's own directory; FileNotFoundError where there is none."""
+        """Open the user's own directory; raise FileNotFoundError if there is none."""
         if make:
             self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         parent = opened(self.root.parent)
@@ -83,7 +83,7 @@ class Store:
             parent.close()
 
     def read(self, digest: str) -> tuple[bytes, dict[str, Any]] | None:
-        """Return the binary and meta of an entry, None where there is none."""
+        """Return the binary and meta of an entry, None if there is none."""
         try:
             with self._opened() as root:
                 return self._read(root, digest)
@@ -107,7 +107,7 @@ class Store:
                     root.status(digest)
                 except FileNotFoundError:
                     return None
-                # Another process may be swapping this very entry: look again before calling it broken.
+                # Another process may be replacing this entry: read it again before calling it corrupt.
                 if attempt:
                     raise Corrupt(f"{path} lacks {Path(error.filename).name}") from None
             except (PermissionError, NotADirectoryError) as error:
@@ -118,7 +118,7 @@ class Store:
         return None
 
     def files(self, digest: str) -> dict[str, bytes]:
-        """Return all files of an entry, checked; Corrupt or an OSError where it is damaged or absent."""
+        """Return all files of an entry, checked; raise Corrupt or OSError if it is damaged or absent."""
         if self.read(digest) is None:
             raise FileNotFoundError(f"there is no kernel {digest}")
         with self._opened() as root, root.inside(digest) as entry:
@@ -128,7 +128,7 @@ class Store:
         return found
 
     def write(self, digest: str, name: str, source: str, binary: bytes, meta: Mapping[str, Any]) -> None:
-        """Add an entry, or replace it; when another process was first, its entry stays."""
+        """Add or replace an entry; if another process was first, its entry stays."""
         document = {**meta, "digest": digest, "name": name, "sha256": sha256(binary), "created": time.time()}
         files = {SOURCE: source.encode(), BINARY: binary, META: json.dumps(document, indent=1).encode()}
         with self._opened(make=True) as root:
@@ -164,9 +164,9 @@ class Store:
 
     @contextmanager
     def locked(self, digest: str, seconds: float) -> Generator[None]:
-        """Hold the lock of an entry among processes; without it after so many seconds, or where there is none.
+        """Hold the lock of an entry among processes; go on without it after so many seconds, or if there are no locks.
 
-        It ends with the process that holds it. A lock is needed for no result: it only saves work.
+        A lock ends with the process that holds it. No result depends on it: it only avoids duplicate work.
         """
         handle, name = -1, f"{_TEMPORARY}lock-{digest}"
         with suppress(OSError):
@@ -209,14 +209,14 @@ class Store:
         os.close(handle)
 
     def forget_locks(self) -> None:
-        """In a forked process: close the locks of the parent, which keeps them."""
+        """Close the locks of the parent in a forked process; the parent still holds them."""
         for handle in self._locks:
             with suppress(OSError):
                 os.close(handle)
         self._locks.clear()
 
     def remove(self, digest: str) -> None:
-        """Take an entry away at once, under whatever state it is in."""
+        """Remove an entry at once, whatever state it is in."""
         with suppress(FileNotFoundError), self._opened() as root:
             _remove(root, digest)
 
@@ -232,7 +232,7 @@ class Store:
         return found
 
     def size(self) -> int:
-        """Return the bytes taken, broken and half-written entries included."""
+        """Return the bytes on disk, corrupt and half-written entries included."""
         total = 0
         with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
             for name in filter(_is_own, root.names()):
@@ -241,7 +241,7 @@ class Store:
         return total
 
     def sweep(self) -> None:
-        """Remove what interrupted writers left behind; those still at work are let finish."""
+        """Remove files that interrupted writers left; those of writers at work stay."""
         with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
             _sweep(root)
 
@@ -298,7 +298,7 @@ def _is_same(status: os.stat_result, root: Directory, name: str) -> bool:
 
 
 def parse(digest: str, data: bytes) -> dict[str, Any]:
-    """Return contents of the meta file of an entry; Corrupt where they are not those of its digest."""
+    """Return the contents of the meta file of an entry; raise Corrupt if they are not those of its digest."""
     try:
         meta = json.loads(data)
     except (ValueError, RecursionError):

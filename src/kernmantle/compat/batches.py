@@ -41,6 +41,20 @@ def hyper_sizes(values: dict[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
     return {name: (value, 0) for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
+def batch_of_pairs(
+    a: torch.Tensor, b: torch.Tensor, hyper: dict[str, tuple[torch.Tensor, int]], out: torch.Tensor | None
+) -> int:
+    """Return the batch size of the pairs of rows of a and of b, once all arrays fit."""
+    check_tensors({"a": a, "b": b}, out)
+    batch = batch_size({"a": (a, 2), "b": (b, 2), **({} if out is None else {"out": (out, 2)}), **hyper})
+    if a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"K dimensions must match: a has {a.shape[-1]} columns, b has {b.shape[-1]}")
+    shape = a.shape[-2], b.shape[-2]
+    if out is not None and (tuple(out.shape[-2:]) != shape or (out.dim() == 2 and batch > 1)):
+        raise ValueError(f"out must have shape {(batch, *shape)}, it has {tuple(out.shape)}")
+    return batch
+
+
 def deliver(
     contraction: Contraction, operands: Sequence[torch.Tensor], axes: int, batch: int, out: torch.Tensor | None,
     parameters: dict[str, Any],

@@ -19,7 +19,7 @@ from ...pairwise.weighted_differences import differences
 from ...runtime.precompile import precompile
 from ...torch_ops.contract import Contraction
 from ...torch_ops.torch_private import is_untracked
-from ..batches import batch_size, check_tensors, deliver, hyper_sizes
+from ..batches import batch_of_pairs, batch_size, check_tensors, deliver, hyper_sizes
 from ..timer import CudaTimer as CudaTimer
 from .linalg import FillMode as FillMode
 
@@ -147,14 +147,7 @@ def run_kernel(
     numbers = {"p": p, "inner_p": inner_p, "outer_p": outer_p, "bandwidth": bandwidth, "epsilon": epsilon}
     numbers["regularization"] = regularization
     _check_numbers(kernel_descriptor, numbers)
-    check_tensors({"a": a, "b": b}, out)
-    sizes = {"a": (a, 2), "b": (b, 2), **hyper_sizes(numbers), **({} if out is None else {"out": (out, 2)})}
-    batch = batch_size(sizes)
-    if a.shape[-1] != b.shape[-1]:
-        raise ValueError(f"a has {a.shape[-1]} columns, b has {b.shape[-1]}")
-    shape = (a.shape[-2], b.shape[-2])
-    if out is not None and (tuple(out.shape[-2:]) != shape or (out.dim() == 2 and batch > 1)):
-        raise ValueError(f"out must have shape {(batch, *shape)}, it has {tuple(out.shape)}")
+    batch = batch_of_pairs(a, b, hyper_sizes(numbers), out)
     inner = inner_p if p is None else p
     outer = outer_p if p is None else 1 / p
     # What a descriptor does not read is a number that does not matter.

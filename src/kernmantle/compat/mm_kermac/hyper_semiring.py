@@ -9,7 +9,7 @@ import torch
 
 from ...ir.functions import FUNCTIONS
 from ...torch_ops.contract import Contraction
-from ..batches import batch_size, check_tensors, deliver, hyper_sizes
+from ..batches import batch_of_pairs, deliver, hyper_sizes
 from .body import contraction
 from .stack import PtxInstruction, Stack
 
@@ -53,15 +53,8 @@ class HyperSemiringKernel:
         try_to_align: bool = False, debug: bool = False,  # noqa: ARG002
     ) -> torch.Tensor:  # fmt: skip
         """Result (L, M, N) of a (..., M, K) and b (..., N, K); ``try_to_align`` and ``debug`` have no effect."""
-        check_tensors({"a": a, "b": b}, out)
         hyper = checked_hyper(hyper_dict)
-        sizes = {"a": (a, 2), "b": (b, 2), **({} if out is None else {"out": (out, 2)})}
-        batch = batch_size(sizes | {f"hyper_dict[{k!r}]": v for k, v in hyper_sizes(hyper).items()})
-        if a.shape[-1] != b.shape[-1]:
-            raise ValueError(f"K dimensions must match: got {a.shape[-1]} for a and {b.shape[-1]} for b")
-        shape = (a.shape[-2], b.shape[-2])
-        if out is not None and (tuple(out.shape[-2:]) != shape or (out.dim() == 2 and batch > 1)):
-            raise ValueError(f"out must have shape {(batch, *shape)}, it has {tuple(out.shape)}")
+        batch = batch_of_pairs(a, b, {f"hyper_dict[{k!r}]": v for k, v in hyper_sizes(hyper).items()}, out)
         names = tuple(hyper)
         made = self._made.get(names)
         if made is None:

@@ -28,7 +28,7 @@ from .cholesky import Triangle, factorise
 from .outside import outside
 from .row_source import RowSource, available, drawn, host_rows, tensor_of
 from .sketch_and_project import CHECKED
-from .sketch_problem import MEMORY_SHARE, Limits, check_no_gradient, check_positive, device_of, targets_of
+from .sketch_problem import MEMORY_SHARE, Limits, call_of, check_no_gradient, check_positive, targets_of
 
 FEWEST, MOST = 4, 16
 """Rows of the sample for each centre (decision 0036)."""
@@ -369,11 +369,7 @@ def _prepared(
     seed: int,
 ) -> tuple[_Problem, torch.Tensor, bool]:  # fmt: skip
     """Checked arguments: the problem, the rows of the sample, and whether y is a vector."""
-    host_rows(x)
-    where, n = device_of(x, device), x.shape[0]
-    call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)
-    if call.batch:
-        raise ShapeError(f"falkon takes one kernel, not a batch {call.batch}; loop over it")
+    (where, call), n = call_of("falkon", kernel, x, device), x.shape[0]
     targets, vector = targets_of(y, n, call.x.dtype)
     ridge = check_positive(ridge, "ridge", (int, float))
     if not ridge < math.inf:

@@ -13,6 +13,7 @@ import torch
 from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
+from ..pairwise.kernel_inputs import Call
 from .arguments import watched
 from .row_source import RowSource, available, host_rows, tensor_of
 
@@ -125,6 +126,16 @@ def targets_of(y: Any, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, bool]:
     return targets, targets.dim() == 1
 
 
+def call_of(name: str, kernel: Kernel, x: Any, device: Any) -> tuple[torch.device, Call]:
+    """Return where a solver works on rows of the host, and a call of its kernel with one of them."""
+    host_rows(x)
+    where = device_of(x, device)
+    call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)
+    if call.batch:
+        raise ShapeError(f"{name} takes one kernel, not a batch {call.batch}; loop over it")
+    return where, call
+
+
 def prepared(
     kernel: Kernel, x: Any, y: Any, ridge: Any, block: int | None, rank: int | None, passes: float, tolerance: float,
     seconds: float | None, memory: int | None, device: Any, seed: int,
@@ -132,11 +143,7 @@ def prepared(
     """Checked arguments: the system, when to stop, and whether y is a vector."""
     check_kernel(kernel)
     check_no_gradient("sketch_and_project", x, y, ridge, *kernel.hyperparameters.values())
-    host_rows(x)
-    where, n = device_of(x, device), x.shape[0]
-    call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)
-    if call.batch:
-        raise ShapeError(f"sketch_and_project takes one kernel, not a batch {call.batch}; loop over it")
+    (where, call), n = call_of("sketch_and_project", kernel, x, device), x.shape[0]
     targets, vector = targets_of(y, n, call.x.dtype)
     rows = min(BLOCKS[where.type], max(256, n // 100)) if block is None else check_positive(block, "block")
     rows = min(rows, n)

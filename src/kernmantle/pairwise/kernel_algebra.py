@@ -61,20 +61,20 @@ class Algebra:
         form, name = changed(self._form, op, name, first)
         return form, {**self._values, name: value_of(value, name)}
 
-    def __add__(self, other: Any) -> Self:
+    def _of_two(self, op: str, other: Any, sign: str, level: int, name: str) -> Self:
         if isinstance(other, Algebra):
-            return self._joined("add", other, "+", SUM)
-        form, values = self._with("add", "offset", other)
-        return self._like(form, f"{self._text} + {shown(other)}", SUM, values)
+            return self._joined(op, other, sign, level)
+        form, values = self._with(op, name, other)
+        return self._like(form, f"{bracketed(self, level)} {sign} {shown(other)}", level, values)
+
+    def __add__(self, other: Any) -> Self:
+        return self._of_two("add", other, "+", SUM, "offset")
 
     def __radd__(self, other: Any) -> Self:
         return self if isinstance(other, int) and other == 0 else self + other  # the 0 that sum() begins with
 
     def __sub__(self, other: Any) -> Self:
-        if isinstance(other, Algebra):
-            return self._joined("sub", other, "-", SUM)
-        form, values = self._with("sub", "offset", other)
-        return self._like(form, f"{self._text} - {shown(other)}", SUM, values)
+        return self._of_two("sub", other, "-", SUM, "offset")
 
     def __rsub__(self, other: Any) -> Self:
         return -self + other
@@ -88,10 +88,7 @@ class Algebra:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Self:
-        if isinstance(other, Algebra):
-            return self._joined("div", other, "/", PRODUCT)
-        form, values = self._with("div", "divisor", other)
-        return self._like(form, f"{bracketed(self, PRODUCT)} / {shown(other)}", PRODUCT, values)
+        return self._of_two("div", other, "/", PRODUCT, "divisor")
 
     def __neg__(self) -> Self:
         return -1 * self

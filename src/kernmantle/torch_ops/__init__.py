@@ -1,1 +1,1 @@
-"""Contractions in torch: operators, derivatives, the direct path of a call, kernels on torch's memory."""
+"""Contractions in torch: operators, derivatives, the direct path of eager calls, and kernels on torch's memory."""

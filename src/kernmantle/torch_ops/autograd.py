@@ -41,7 +41,7 @@ from .torch_private import (
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Cached, and evaluated while torch.compile traces instead of looked into: texts in, texts out."""
+    """Cache a function of texts, which torch.compile evaluates while it traces instead of tracing into it."""
     cached = lru_cache(maxsize=4096)(function)
 
     @wraps(function)
@@ -52,9 +52,9 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Attributes:
-    """Objects as attributes, which torch.compile looks up when it traces, the least recently traced removed.
+    """Objects as attributes, which torch.compile looks up when it traces; the least recently traced are removed.
 
-    A compiled graph guards what it looked up: where that was removed, it is traced anew.
+    A compiled graph guards the attributes that it looked up: it is traced anew after one was removed.
     """
 
     def __init__(self, capacity: int = 4096) -> None:
@@ -62,7 +62,7 @@ class Attributes:
         self._count = count()
 
     def name_of(self, key: Hashable, make: Callable[[], Any]) -> str:
-        """Return the name of the attribute of a key, made if it is not there."""
+        """Return the name of the attribute of a key; create it on a miss."""
         name = self._names.get(key)
         if name is None:
             name = f"attribute {next(self._count)}"
@@ -130,7 +130,7 @@ class Contract(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         first, present = 1 + len(ctx.numbers), [grad for grad in grads if grad is not None]
-        saved = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
+        saved = ctx.saved_tensors  # read once: under a checkpoint each may be unpacked only once
         plan = bound_pass(ctx.recorded.backward, _layout(ctx, grads), ctx.addresses, saved, present)
         if plan is not None:
             return *(None,) * first, *plan([*saved, *present], ctx.numbers)
@@ -176,7 +176,7 @@ def _backward(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) ->
 
 
 def _by_operator(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Return the gradients in a graph that is written down: all of them by one operator."""
+    """Return the gradients by one operator, in a graph that torch.compile or torch.export writes."""
     program, (needed, present) = ctx.recorded.program, _layout(ctx, grads)
     cotangents = [grad for grad in grads if grad is not None]
     own = _backward_operator(saved, cotangents, *packed(ctx.numbers), program.text, program.types, needed, present)
@@ -194,7 +194,7 @@ def _run_backward(saved: Tensors, cotangents: Tensors, *numbers_and_texts: Any) 
 
 
 def in_own_memory(found: Sequence[torch.Tensor | None], inputs: Tensors) -> list[torch.Tensor]:
-    """Return the tensors that are there, each in one piece, those copied that begin where one of the inputs does."""
+    """Return the tensors that are present, each contiguous; copy those that begin at the address of an input."""
     taken, own = set(addresses(inputs)), list[torch.Tensor]()
     for each in found:
         if each is not None:
@@ -247,7 +247,7 @@ def bound_gradients(
     program: Differentiable, saved: Tensors, numbers: Sequence[Any], grads: Sequence[torch.Tensor | None],
     needed: tuple[bool, ...],
 ) -> tuple[list[torch.Tensor | None], BoundBackward]:  # fmt: skip
-    """Return the same of tensors that nothing watches, and the bound call that gives it for tensors like them."""
+    """Return the gradients of a call that no transform sees, and the bound call that computes them."""
     arrays, present = [*saved, *[grad for grad in grads if grad is not None]], tuple([g is not None for g in grads])
     key = program_key(("backward", program.text), (program.types, needed, present), arrays)
     plan: BoundBackward | None = None if collecting() else PLANS.get(key)
@@ -267,8 +267,8 @@ def pulled_back(
 ) -> list[torch.Tensor | None]:  # fmt: skip
     """Return the gradients of a program of one output, whose cotangent is made of the output.
 
-    The output is computed for it and forgotten; derivatives of the gradients are recorded where those of the
-    tensors are.
+    The output is computed for the cotangent alone; derivatives of the gradients are recorded if those of the tensors
+    are.
     """
     program = differentiable(text, types)
     results = apply(program.full, program.full_types, numbers, tensors)
@@ -291,7 +291,7 @@ def _bound(text: str, types: str, tensors: Tensors) -> Run:
 
 
 def _shaped(value: torch.Tensor | None, like: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Return the tangent of an output of that shape and type; zero where nothing moves it."""
+    """Return the tangent of an output in that shape and type; zero if no input has a tangent."""
     return like.new_zeros(shape, dtype=dtype) if value is None else value.to(dtype).expand(shape)
 
 

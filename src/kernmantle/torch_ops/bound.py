@@ -1,4 +1,4 @@
-"""A contraction bound to the kinds of its parameters, and its bound call on tensors of one layout."""
+"""A contraction bound to the kinds of its parameters, and bound to tensors of one layout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .execute import BoundProgram
 
 
 class Bound(NamedTuple):
-    """A program's text, where its values come from, and the reduction that keeps it from having a gradient.
+    """A program's text, where its values come from, and the reduction without a gradient, if it has one.
 
-    ``twin`` says that the second operand is the first, which the program takes once.
+    ``twin``: the second operand is the first one, which the program takes once.
     """
 
     text: str
@@ -29,7 +29,7 @@ class Bound(NamedTuple):
     twin: bool
 
     def tensors(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the tensors that the program takes, of the operands in the equation's order and what is named."""
+        """Return the tensors of the program: operands in the equation's order, then named ones."""
         own = (operands[0], *operands[2:]) if self.twin else operands
         return [*own, *[named[name] for name in self.tensor_parameters]] if self.tensor_parameters else own
 

@@ -1,8 +1,8 @@
-"""The key of a call from its tensors; a call that may not take the direct path has none.
+"""The key of a call, from its tensors; a call that may not take the direct path has none.
 
-Without a key a call goes through all checks and torch's dispatcher: while torch.compile traces, where a transform of
-torch.func, a mode, forward AD, autocast or a trace sees what runs, for subclasses of Tensor, lazily negated views and
-tensors without strides, and while kernels are only collected.
+A call without a key goes through all checks and torch's dispatcher: while torch.compile traces, under a transform of
+torch.func, a mode, forward AD, autocast or a trace, for subclasses of Tensor, lazily negated views and tensors without
+strides, and while kernels are only collected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def program_key(
 ) -> CallKey:  # fmt: skip
     """Return the key of a program on tensors that are checked, below autograd and every transform.
 
-    ``settings`` are those of the configuration in force, or of the one in which it was bound.
+    ``settings`` are those of the configuration in force, or of the one in which the call was bound.
     """
     specs = [t if t is None else (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, False) for t in tensors]
     if settings is None:
@@ -40,8 +40,8 @@ def call_key(
 ) -> CallKey | None:
     """Return the key of a user's call on values that should be tensors or None; None where it has none.
 
-    Callers have asked whether torch.compile traces, which need not look into what gathers the values. ``is_cast`` says
-    that the values are of the type to which autocast, where it is on, casts them.
+    Callers ask first whether torch.compile traces, so that it need not trace the code that gathers the values.
+    ``is_cast``: the values already have the type to which autocast, if it is on, casts them.
     """
     if collecting() or not unwatched():
         return None

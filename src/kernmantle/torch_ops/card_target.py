@@ -1,4 +1,4 @@
-"""Predicted times of operators on a card that is not there: plans are made for its limits, and none is compiled.
+"""Predicted times of operators on a GPU that is not present: plans are made for its limits, and nothing is compiled.
 
 ``PREDICTIONS`` is the table of what each operator launches, entered beside the models that it reads.
 """
@@ -40,7 +40,7 @@ PREDICTIONS: dict[str, Predict] = {}
 
 
 def predicted(name: str) -> Callable[[Predict], Predict]:
-    """Enter what predicts an operator's launches from a card and the operator's arguments, tensors on "meta"."""
+    """Register what predicts an operator's launches from a card and the operator's arguments, on "meta"."""
 
     def enter(function: Predict) -> Predict:
         PREDICTIONS[name] = function
@@ -50,7 +50,7 @@ def predicted(name: str) -> Callable[[Predict], Predict]:
 
 
 class CardTarget:
-    """A card that contractions are planned for; ``launches`` are what the kernels of its plans should take."""
+    """A card for which contractions are planned; ``launches`` has the predicted times of the planned kernels."""
 
     name = "cuda"
 
@@ -85,7 +85,7 @@ class CardTarget:
 
 
 class CardRows:
-    """The same of reductions of the rows of a matrix that is not stored."""
+    """The card for reductions of the rows of a matrix that is not stored."""
 
     binary = True
 
@@ -145,7 +145,7 @@ def _between(chosen: CudaRowPlan, sizes: Mapping[str, int], card: Card) -> int:
 
 
 def _pass(name: str, moved: float, card: Card, kernels: int = 1) -> Launch:
-    """Return the elementwise operations of torch that move so many bytes."""
+    """Return the launch of torch's elementwise operations that move so many bytes."""
     return Launch(name, kernels * START, moved / card.memory_rate, 0.0)
 
 
@@ -199,7 +199,7 @@ def row_reduction(card: Card, tensors: Tensors, numbers: Any, values: Any, text:
 
 
 def _blocks(card: Card, apply: Apply, types: Types, tensors: Tensors) -> list[Launch]:
-    """By blocks of the matrix: each is written, then multiplied or reduced by torch."""
+    """Return the launches by blocks of the matrix: each is written, then multiplied or reduced by torch."""
     inner = geometry(apply.inner, [tuple(tensor.shape) for tensor in tensors[: len(apply.inner.tensors)]])
     batch, size = math.prod(inner.batch), BYTES[types.compute]
     extent = inner.sizes[apply.row], inner.sizes[apply.column]

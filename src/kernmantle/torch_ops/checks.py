@@ -43,7 +43,7 @@ def number_of(value: Any, name: str) -> float | int:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, products keep the types that they are given."""
+    """Switch autocast off, so that products are computed in the types of their operands."""
     return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
 
 
@@ -84,7 +84,7 @@ class Call:
         return Call(tuple(arrays), tuple(labels), len(definition.equation.names), names, numbers)
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Call:
-        """With every array as a tensor; float32 where autocast asks for it."""
+        """Return the call with every array as a tensor, in float32 if autocast asks for it."""
         if autocasts(tensors[0].device):
             tensors = [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
         if self.count > 1 and self.arrays[0] is self.arrays[1]:
@@ -103,7 +103,7 @@ class Call:
 
 
 def _host_number(value: Any, operand: Any) -> float | None:
-    """Return a constant 0-d CPU tensor beside operands on a device is a number: reading it costs no synchronisation."""
+    """Return a constant 0-d CPU tensor as a number if operands are on a device: reading it needs no synchronisation."""
     if not (isinstance(value, torch.Tensor) and isinstance(operand, torch.Tensor)):
         return None
     steady = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad
@@ -119,7 +119,7 @@ def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:
 
 
 def check_call(equation: Equation, call: Call) -> Extents:
-    """Return the extents of the call, or the error that says what does not fit."""
+    """Return the extents of the call, or raise the error that says what does not fit."""
     check_same_device(call.tensors, call.labels)
     check_same_dtype(call.operands, call.labels[: call.count])
     for name, tensor in call.parameters.items():
@@ -135,7 +135,7 @@ def check_call(equation: Equation, call: Call) -> Extents:
 
 
 def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
-    """Raise ShapeError for the position of the smallest or largest of nothing."""
+    """Raise ShapeError for argmin or argmax over an empty axis."""
     positions = [reduction.name for reduction in definition.reductions if reduction.result == "index"]
     empty = [axis for axis in definition.equation.letters if axis not in definition.equation.out and sizes[axis] == 0]
     if positions and empty:
@@ -157,7 +157,7 @@ def shares_memory(tensor: torch.Tensor) -> bool:
 
 
 def reach(tensor: torch.Tensor) -> int:
-    """Return the bytes from the first entry of a tensor to behind its last."""
+    """Return the bytes from the first entry of a tensor to the end of its last."""
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -165,7 +165,7 @@ def reach(tensor: torch.Tensor) -> int:
 
 
 def overlaps_any(out: torch.Tensor, arrays: Sequence[torch.Tensor], spans: Sequence[int]) -> bool:
-    """Return whether addresses of a result are those of an array; ``spans`` are the bytes it and they reach over."""
+    """Return whether a result overlaps an array; ``spans`` has the bytes that the result and each array extend over."""
     begin = out.data_ptr()
     end = begin + spans[0]
     for index, array in enumerate(arrays, 1):  # noqa: SIM110 - a generator takes 0.4 us longer
@@ -183,7 +183,7 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 def check_out(
     out: Any, shape: Sequence[int], types: str, values: Sequence[torch.Tensor], tracked: bool, single: bool
 ) -> list[torch.Tensor]:
-    """Return the tensors to write to, or the error that says why they cannot take the result."""
+    """Return the tensors of ``out``, or raise the error that says why they cannot take the result."""
     if not single and not isinstance(out, (tuple, list)):
         raise OutputError(f"out must be a tuple of arrays, one per output, not {type(out).__name__}")
     entries = [out] if single else list(out)
@@ -218,7 +218,7 @@ def check_target(
 
 
 def check_apart(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Raise OutputError where arrays to write to overlap what is read, or each other."""
+    """Raise OutputError if output arrays overlap inputs or each other."""
     for index, target in enumerate(targets):
         begin = target.data_ptr()
         end = begin + reach(target)

@@ -70,7 +70,7 @@ class Contraction:
     Raises
     ------
     EquationError, TraceError, ParameterError
-        When the definition does not make sense; nothing is compiled before.
+        If the definition is invalid; nothing is compiled before that is checked.
 
     Notes
     -----
@@ -225,7 +225,7 @@ class Contraction:
     def _key(
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None
     ) -> CallKey | None:
-        """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
+        """Return the key of a call, on which its checks and plan depend; None if it has to go through all checks."""
         if torch.compiler.is_compiling() or len(operands) != self._positional:
             return None
         values = self._in_order(operands, named) if self._operand_names else operands
@@ -297,7 +297,7 @@ class Contraction:
         return wrap(results[0] if self.definition.single else tuple(results))
 
     def _is_repeatable(self, call: Call, inputs: Bound, named: Mapping[str, Any]) -> bool:
-        """Return whether equal keys have equal plans: not where values of numbers are checked or read of tensors."""
+        """Return whether equal keys have equal plans: not if values of numbers are checked or tensors are read."""
         if inputs.numbers and not call.tensors[0].is_floating_point():
             return False
         return not any(isinstance(named.get(name), torch.Tensor) for name in call.numbers)
@@ -347,7 +347,7 @@ _TRACED = Attributes()
 
 @assumed_constant
 def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue: Any) -> str:
-    """Return where the contraction of lambdas is kept that torch.compile comes upon; made while it traces."""
+    """Return the name under which the contraction of lambdas in a compiled function is stored; made while tracing."""
     for function in (map, epilogue):
         reason = unseen(function)
         if reason:
@@ -363,7 +363,7 @@ _WRITTEN: LRUCache[Hashable, Contraction] = LRUCache(256)
 
 
 def written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
-    """Return the contraction of lambdas written on the spot, the earlier one if they compute the same."""
+    """Return the contraction of lambdas of a ``contract`` call, the earlier one if they compute the same."""
     if torch.compiler.is_compiling():
         if isinstance(reduce, (Semiring, Fold, Smallest, Largest)):
             kind = type(reduce).__name__
@@ -394,9 +394,9 @@ def contract(
 ) -> Any:
     """Return one fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
 
-    In a function for torch.compile the lambdas are traced once, while it traces: numbers that change go in as
-    parameters. A lambda that reads a global number, a helper, an attribute or an item is refused there, and so is a
-    Semiring or Fold: these need a :class:`Contraction` made beforehand.
+    In a function for torch.compile the lambdas are traced once, while it is compiled: pass numbers that change as
+    parameters. A lambda that reads a global number, a helper, an attribute or an item raises an error there, and so
+    does a Semiring or Fold: make a :class:`Contraction` outside the function for these.
 
     Parameters
     ----------
@@ -420,14 +420,14 @@ def contract(
     Raises
     ------
     KernmantleError
-        Before anything is launched; with the equation, the shapes that were given, and what to do.
+        Before anything is launched; the message has the equation, the shapes of the operands, and what to do.
 
     Notes
     -----
-    Cost, types and gradients are those of :class:`Contraction`. A lambda of its arguments, numbers, helper functions
-    and functions of kernmantle, torch, numpy and math is found again by its code and what it captures, in some
-    microseconds. Any other (one that imports, reads attributes of objects or items of dictionaries) is traced at each
-    call, in a fraction of a millisecond; a :class:`Contraction` made once saves that.
+    Cost, types and gradients are those of :class:`Contraction`. A lambda that uses its arguments, numbers, helper
+    functions and functions of kernmantle, torch, numpy and math is found in a cache by its code and captured values,
+    in a few microseconds. Any other lambda (one that imports, or reads attributes of objects or items of dictionaries)
+    is traced at each call, in a fraction of a millisecond; a :class:`Contraction` avoids that.
 
     Examples
     --------

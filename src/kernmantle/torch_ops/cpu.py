@@ -26,7 +26,7 @@ from ..runtime.launcher import Launcher, nothing
 from ..runtime.sources import sources
 
 _LONGEST = 1 << 33
-"""Operations that a thread does at most before Ctrl-C is heard: 0.1 to 0.4 s at the 2e10 to 9e10 a second of one core
+"""Operations of a thread between two checks for Ctrl-C: 0.1 to 0.4 s at the 2e10 to 9e10 operations a second of a core
 with 512-bit vectors (maps from a difference to a power)."""
 
 
@@ -36,16 +36,16 @@ class CpuTarget:
     name = "llvm"
 
     def parallel(self, device: torch.device) -> int:
-        """Pieces of work that keep the machine busy: a constant, so that results do not depend on its threads."""
+        """Pieces of work for all cores: a constant, so that results do not depend on the number of threads."""
         return 4
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Return where outputs share what the slope costs and columns fill a vector."""
+        """Return whether several outputs share the cost of the slope and columns fill a vector."""
         lanes = jit.host().vector_bytes // (8 if compute == "f64" else 4)
         return sizes.get(found.outputs, 1) > 1 and sizes[found.columns] >= lanes and compute in ("f32", "f64")
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Compile the kernel or find it."""
+        """Return the launcher of a kernel, compiled if the cache does not have it."""
         own = jit.host()
         sizes = sizes_of(integers.tolist())
         chosen = plan(nest, own.vector_bytes, own.vector_registers, sizes)
@@ -60,7 +60,7 @@ class CpuTarget:
 
 
 class SharedLaunch:
-    """A kernel with its extents and strides, on as many threads as are allowed."""
+    """A kernel with its extents and strides, on as many threads as the configuration allows."""
 
     __slots__ = ("_integers", "_kernel", "_work")
 
@@ -74,7 +74,7 @@ class SharedLaunch:
 
 
 class AloneLaunch:
-    """A kernel with its extents and strides, by the calling thread: others would have nothing to do."""
+    """A kernel with its extents and strides, on the calling thread: there is no work for others."""
 
     __slots__ = ("_entry", "_integers", "_items", "_kernel", "_pack_numbers", "_pack_pointers", "_scratch_bytes")
 
@@ -91,7 +91,7 @@ class AloneLaunch:
 
 
 class PiecedLaunch:
-    """A kernel of few long items, in ranges of columns between which the interpreter hears Ctrl-C."""
+    """A kernel of few long items, in ranges of columns between which the interpreter checks for Ctrl-C."""
 
     __slots__ = ("_integers", "_kernel", "_plan", "_work")
 
@@ -120,8 +120,8 @@ def _column_pieces(
 ) -> Iterator[tuple[list[int], bytes]]:
     """Yield the offsets of the ports, in bytes, and the integers of consecutive ranges of columns.
 
-    A thread does its items of one in a fraction of a second, so that the interpreter hears Ctrl-C between them; where
-    there are many items, it hears it between those.
+    A thread finishes its items of one range in a fraction of a second, and the interpreter checks for Ctrl-C between
+    ranges; with many items, it checks between these.
     """
     role, ports = chosen.actual("n"), chosen.nest.ports
     columns = int(integers[size_slot(role)])
@@ -141,7 +141,7 @@ def build(emitter: str, arguments: tuple[Any, ...]) -> Built:
 
 
 def emitted(emitter: str, arguments: tuple[Any, ...]) -> str:
-    """Return LLVM IR from ``emitter``, "module:function", which is loaded for what the cache lacks only."""
+    """Return LLVM IR from ``emitter``, "module:function", whose module is loaded on a miss of the cache only."""
     module, _, function = emitter.partition(":")
     return getattr(import_module(f"...{module}", __name__), function)(*arguments)
 
@@ -152,9 +152,9 @@ def _digest(module: str) -> str:
 
 
 def job_for(emitter: str, arguments: tuple[Any, ...], title: str, expression: str = "") -> Job:
-    """Return what compiling takes that which an emitter writes when it is given plans, texts and numbers.
+    """Return the job that compiles the text that an emitter writes for these plans, texts and numbers.
 
-    The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
+    The key needs no source, which depends on the arguments and on the emitter's module with all that it imports.
     """
     own = jit.host()
     if current().dump_source is not None:
@@ -166,7 +166,7 @@ def job_for(emitter: str, arguments: tuple[Any, ...], title: str, expression: st
 
 
 def job(chosen: CpuPlan) -> Job:
-    """Return what compiling a plan takes."""
+    """Return the job that compiles a plan."""
     return job_for("backends.cpu.emit:emit", (chosen,), str(chosen), chosen.nest.expression)
 
 

@@ -1,4 +1,4 @@
-"""Log-sum-exps of sums on the CPU through torch's matrix product of exponentials; what would underflow directly."""
+"""Log-sum-exps of sums on the CPU by torch's matrix product of exponentials; entries that would underflow, directly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXACT = ("none", "ieee")
 
 
 def planned(lowering: Lowering, geo: Geometry, types: Any) -> LogProduct | None:
-    """Return what is multiplied where that may be and pays: without batches, in floating point."""
+    """Return the plan of the product if it is allowed and faster: without batches, in floating point; else None."""
     if geo.batch or lowering.batch or types.precision == "ieee" or set(lowering.roles.values()) != set("mnk"):
         return None
     sizes = {role: geo.sizes[axis] for axis, role in lowering.roles.items()}
@@ -43,7 +43,7 @@ def planned(lowering: Lowering, geo: Geometry, types: Any) -> LogProduct | None:
 def runner(
     found: LogProduct, program: Program, lowering: Lowering, types: Any, direct: Runner, finish: Finish
 ) -> Runner:
-    """Return what multiplies, or ``direct`` where too many entries would underflow or products would not be exact."""
+    """Return the function that multiplies; it calls ``direct`` if too many entries would underflow or be inexact."""
     names = [operand.name for operand in program.tensors]
     axes = {role: axis for axis, role in lowering.roles.items()}
     dtype, share = DTYPES[types.compute], _SHARES[types.compute]

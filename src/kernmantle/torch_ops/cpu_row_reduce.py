@@ -25,7 +25,7 @@ class CpuRows:
     binary = False
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
-        """Not where vectors along the rows would be empty, and not where a vendor's product does most of the work."""
+        """Return False for rows too few to fill vectors, and if a vendor's product would do most of the work."""
         most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
         return sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
 

@@ -1,4 +1,4 @@
-"""Squared differences on the CPU through torch's matrix product; entries that would lose digits by differences."""
+"""Squared differences on the CPU by torch's matrix product; entries that would lose digits there, from differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def planned(
 
 
 def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, prepare: Prepare) -> Runner:
-    """Return what runs a plan, or ``direct`` where too many entries are near or products would not be exact."""
+    """Return the function that runs a plan, or calls ``direct`` if too many entries are close or products inexact."""
     names = [operand.name for operand in program.tensors]
     row, column = names.index(plan.row), names.index(plan.column)
     cancellation, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
@@ -98,7 +98,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
 
 
 def _rows(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-    """Operands, moved to the middle where they lie far from 0, and the squares of their rows; None if not finite."""
+    """Return the operands, centred if they are far from 0, and the squared norms of their rows; None if not finite."""
     middle, of_x, of_y = y.mean(0), _squares(x), _squares(y)
     if _CENTRED * middle.square().sum() > of_y.mean():
         x, y = x - middle, y - middle
@@ -117,6 +117,6 @@ def _close(parts: tuple[torch.Tensor, ...], bound: float) -> torch.Tensor:
 
 
 def _mend(out: torch.Tensor, entries: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
-    """Entries from differences, as the product that makes them."""
+    """Recompute entries from differences."""
     for row, column in (part.unbind(1) for part in entries.split(max(1, _CHUNK // x.shape[1]))):
         out[row, column] = (x[row] - y[column]).square_().sum(1).mul_(-0.5)

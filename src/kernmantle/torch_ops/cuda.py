@@ -41,7 +41,7 @@ class CudaTarget:
         return limits(index_of(device)).sm_count
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Return where it is large enough for several kernels."""
+        """Return whether the pullback is large enough for several kernels."""
         return vjp_plan.pulls(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:

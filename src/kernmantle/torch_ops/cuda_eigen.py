@@ -13,12 +13,12 @@ from .dtypes import NAMES
 
 
 def takes(a: torch.Tensor) -> bool:
-    """Return whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
+    """Return whether matrices (..., n, n) are small and on a GPU for which kernels can be compiled."""
     return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and compiles()
 
 
 def run(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor | None, info: torch.Tensor) -> None:
-    """Eigenvalues (count, n), ascending, and vectors of matrices (count, n, n) of any strides; waits for nothing.
+    """Compute eigenvalues (count, n), ascending, and vectors of matrices (count, n, n) of any strides, without waiting.
 
     The lower triangles are read; v may be the memory of a. ``w`` and ``info`` are contiguous.
     """

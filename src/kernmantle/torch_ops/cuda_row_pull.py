@@ -1,8 +1,8 @@
 """Derivatives of products by their points on the GPU, in one kernel for each of both sets of points.
 
-Where the map is a squared difference a derivative is made of products with the matrix of the slopes, which are those of
-tensor cores: Σ_n w[m, n] (x[m] - y[n]) is x[m] Σ_n w[m, n] less Σ_n w[m, n] y[n]. That loses digits where what counts
-are points close to each other, which products with random signs tell, on the device: then the kernel runs after all.
+If the map is a squared difference, a derivative is computed by products with the matrix of slopes, on tensor cores:
+Σ_n w[m, n] (x[m] - y[n]) = x[m] Σ_n w[m, n] - Σ_n w[m, n] y[n]. This loses digits if close points dominate the sum.
+Products with random signs detect that on the device, and then the kernel runs instead.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .row_reduce_blocks import LEAST_IN_KERNELS
 from .row_reduce_execute import run
 
 _LEAST_BY_PRODUCTS = 1 << 28
-"""Fewest pairs for which products are faster, with the host time of what is made of them."""
+"""Fewest pairs for which products are faster, the host time of their launches included."""
 _LEAST_NUMBERS, _MOST_WIDTH = 16, 96
-"""Fewest numbers a point and most columns of a product for which they are."""
+"""Fewest numbers a point, and most columns of a product, for which products are faster."""
 _LARGEST_PRODUCT = 1 << 26
 """Most numbers of what is multiplied and of the product: 256 MB."""
 _SKETCHES, _CANCELLATION = 3, 6.0
-"""Products with random signs, and how much larger the parts may be than their difference: each digit more is lost."""
+"""Number of products with random signs, and how many times larger both parts may be than their difference."""
 _TYPES = Types("f32", ("f32",)).text
 
 
@@ -45,7 +45,7 @@ def pulled(
 ) -> list[torch.Tensor | None] | None:  # fmt: skip
     """Return the wanted gradients by the operands of an apply, float32 without batch axes; None without a kernel.
 
-    Behind them comes that by v, if it was made on the way.
+    The gradient by v follows them, if it was computed on the way.
     """
     apply = Apply.parse(text)
     ends = [row_pull(text, by_columns) for by_columns in (False, True)]

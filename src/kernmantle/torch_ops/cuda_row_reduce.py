@@ -1,4 +1,4 @@
-"""Row nests on the GPU: two CUDA kernels on torch's current stream, one that reduces and one that joins its parts."""
+"""Row reductions on the GPU: two CUDA kernels on torch's current stream, one that reduces and one that joins parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GpuRows:
     binary = True
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
-        """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
+        """Return False for few rows, which leave tiles empty, and if the vendor's products are faster."""
         return is_worth_it(rows, sizes, limits(index_of(device)))
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:

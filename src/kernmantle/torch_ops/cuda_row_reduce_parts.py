@@ -1,8 +1,8 @@
-"""Selections of more columns than score tiles select at once: the best of those that are selected of parts of all.
+"""Selections of more columns than score tiles select at once: the best of those selected from parts of the columns.
 
-Of P parts, part i has the columns i, i + P, i + 2 P and so on. Where the worst that was selected of a part is among the
-best of all, more of that part may belong to these: then the kernel that compares all columns, which is always started
-behind, runs instead.
+Of P parts, part i has the columns i, i + P, i + 2 P and so on. If the worst column selected from a part is among the
+best of all, further columns of that part may be too: then the kernel that compares all columns does the work. It is
+always launched afterwards, and reads on the device whether it has to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..runtime.launcher import Launcher
 from .dtypes import DTYPES
 
 _BAND_BYTES = 256 << 20
-"""Most bytes of what is selected of the parts at a time."""
+"""Most bytes of values and positions selected from the parts at a time."""
 _KINDS = {2: "<i2", 4: "<f4", 8: "<i8"}
 Prepare = Callable[[RowNest, np.ndarray, Sequence[int], torch.device], Launcher]
 Fallback = Callable[[Sequence[int], Sequence[float], int], None]
@@ -31,7 +31,7 @@ Fallback = Callable[[Sequence[int], Sequence[float], int], None]
 
 @dataclass(frozen=True)
 class _View:
-    """Memory of a contiguous tensor as torch may take it over."""
+    """Memory of a contiguous tensor, in the form that torch.as_tensor takes."""
 
     address: int
     shape: tuple[int, ...]
@@ -107,7 +107,7 @@ def launcher(
 def best_of_parts(
     found: torch.Tensor, positions: torch.Tensor, count: int, *, largest: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the best of what was found of all parts, in order, where it is, and whether more may belong to it.
+    """Return the best values of all parts in order, their positions, and whether a part may have more of the best.
 
     ``found`` and ``positions`` have the shape (rows, parts, best first); ``positions`` are those inside of the part.
     """

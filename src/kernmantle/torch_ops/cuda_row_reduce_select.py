@@ -1,7 +1,7 @@
 """Selections from score tiles: a kernel that splits the points, then minima and the nearest columns for bands of rows.
 
-Behind them the kernels of the fallback are started too; the counts that the first ones leave on the device decide
-which of the two plans does the work, so that the host waits for nothing.
+The kernels of the fallback are launched after them; counts that the first kernels write on the device decide which
+of the two plans does the work, so the host never waits.
 """
 
 from __future__ import annotations

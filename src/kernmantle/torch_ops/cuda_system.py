@@ -51,12 +51,12 @@ def compiles() -> bool:
 
 
 def takes(a: torch.Tensor) -> bool:
-    """Return whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
+    """Return whether matrices (..., n, n) are small and on a GPU for which kernels can be compiled."""
     return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and compiles()
 
 
 def run(arrays: Arrays, pivoted: bool, transposed: bool = False) -> None:
-    """Factor, if there are infos, and solve, if there are right-hand sides; waits for nothing."""
+    """Factor if there are infos, and solve if there are right-hand sides, without waiting for the device."""
     index = index_of(arrays.a.device)
     own = limits(index)
     count, order = arrays.a.shape[:2]

@@ -1,4 +1,4 @@
-"""Pullbacks on the GPU: the kernels of a plan one after another, with the memory that they pass on."""
+"""Pullbacks (VJPs) on the GPU: the kernels of a plan one after another, and their workspace."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Contractions and row reductions in torch's own operations, for what has no kernels of ours, such as ONNX.
+"""Contractions and row reductions in torch's own operations, for runtimes without our kernels, such as ONNX.
 
-Every element of all axes is stored on the way, but for products of matrices.
+Except in matrix products, every element over all axes is stored in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Derivatives of a program as steps: derived programs, and functions of torch between them, on values by name.
 
-The same steps are taken where a derivative of the derivative is recorded or a transform watches, and, bound to the
-layout of the values, in warm backward passes.
+The same steps run if a derivative of the derivative is recorded or a transform is active and, bound to the layout of
+the values, in warm backward passes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def differentiable(text: str, types: str) -> Differentiable:
 
 @lru_cache(maxsize=4096)
 def _rule(kind: str, text: str, *args: Any) -> Rule | None:
-    """Return a derived program and the values it takes; None if it is zero."""
+    """Return a derived program and the values that it takes; None if the derivative is zero."""
     program = getattr(autodiff, kind)(replace(Program.parse(text), symmetric=False), *args)
     if program is None:
         return None
@@ -142,7 +142,7 @@ class TorchStep:
 
 
 class Derivation:
-    """A derivative while it is taken: values by name, and the steps that made those which were not given.
+    """A derivative under construction: values by name, and the steps that compute those which are not arguments.
 
     ``runs(text, types, tensors)`` returns what runs a program on such tensors.
     """
@@ -167,7 +167,7 @@ class Derivation:
         return None if slot is None else self._values[slot]
 
     def slot(self, name: str) -> int:
-        """Return where a value stands."""
+        """Return the slot of a value."""
         return self._slots[name]
 
     def alias(self, name: str, other: str) -> None:
@@ -180,19 +180,19 @@ class Derivation:
         self.steps.append(step)
 
     def by_torch(self, result: str, function: Callable[..., torch.Tensor], *names: str) -> None:
-        """Make a value by a function of torch."""
+        """Compute a value by a function of torch."""
         self._take(TorchStep(function, tuple(self._slots[name] for name in names)), [result])
 
     def by_program(
         self, results: Sequence[str], text: str, types: str, tensors: Sequence[str], numbers: Sequence[str]
     ) -> None:
-        """Make values by a program."""
+        """Compute values by a program."""
         run = self._runs(text, types, [self[name] for name in tensors])
         own, others = (tuple(self._slots[name] for name in group) for group in (tensors, numbers))
         self._take(ProgramStep(run, own, others), results)
 
     def by_rule(self, results: Sequence[str], rule: Rule, types: str) -> None:
-        """Make values by a derived program."""
+        """Compute values by a derived program."""
         text, _, tensors, numbers = rule
         self.by_program(results, text, types, tensors, numbers)
 
@@ -215,7 +215,7 @@ def gradients(
 
 @dataclass(frozen=True, eq=False)
 class BoundBackward:
-    """The bound call of a backward pass: its steps, and the slots of the gradients, None for one that is not wanted."""
+    """The bound call of a backward pass: its steps, and the slots of the gradients, None for those not needed."""
 
     steps: tuple[ProgramStep | TorchStep, ...]
     gradients: tuple[int | None, ...]

@@ -41,7 +41,7 @@ def name_of(dtype: torch.dtype, what: str) -> str:
 
 
 def compute_type(dtypes: Sequence[str]) -> str:
-    """Return the type of the arithmetic for operands stored so: the widest, halves and small integers widened."""
+    """Return the compute type for these storage types: the widest of them, halves and small integers widened."""
     wide = {_COMPUTE.get(dtype, dtype) for dtype in dtypes}
     return next((candidate for candidate in ("f64", "f32", "i64") if candidate in wide), "i32")
 
@@ -54,11 +54,11 @@ def stored_type(kind: str, operand: str) -> str:
 
 
 _SPELLED = {"div": "division (/ or //)", "floor": "floor (or //)", "fmod": "the remainder (fmod or %)"}
-"""How a lambda may have asked for an operation."""
+"""Spellings in a lambda of operations that have another name in the table."""
 
 
 def check_integer(text: str, stored: Sequence[str]) -> str:
-    """Type of the arithmetic; DtypeError if it is an integer one that cannot represent what the program computes."""
+    """Return the compute type; raise DtypeError if it is an integer type and the program computes fractions."""
     program, compute = Program.parse(text), compute_type(stored)
     if compute not in _LARGEST:
         return compute
@@ -74,7 +74,7 @@ def check_integer(text: str, stored: Sequence[str]) -> str:
 
 
 def check_truths(text: str, stored: Sequence[str]) -> None:
-    """Raise DtypeError where &, |, ~ or ^ meets numbers: elsewhere these join bits, here only what is true or false."""
+    """Raise DtypeError if &, |, ~ or ^ is applied to numbers: here they combine truth values, not bits."""
     program = Program.parse(text)
     truths = {op.name for op, dtype in zip(program.tensors, stored, strict=True) if dtype == "bool"}
     if program.symmetric and "x0" in truths:

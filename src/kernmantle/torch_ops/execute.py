@@ -29,7 +29,7 @@ from .torch_private import empty_on_gpu, takes_memory_directly
 
 Tensors = Sequence[torch.Tensor]
 PlainLayout = tuple[tuple[int, ...], tuple[int, ...]]
-"""Extents and strides as plain tuples, which taking memory directly wants."""
+"""Extents and strides as plain tuples, as ``empty_on_gpu`` takes them."""
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 _address = torch.Tensor.data_ptr
 
@@ -55,12 +55,12 @@ class Types:
         return Types(compute, tuple(outs.split(",")), precision)
 
     def configured(self, precision: str | None) -> Types:
-        """With the precision of the configuration where the call asks for none."""
+        """Return the types with the precision of the configuration if the call sets none."""
         return replace(self, precision=precision) if precision is not None and self.precision == "default" else self
 
 
 def result_types(text: str, stored: tuple[str, ...], precision: str) -> str:
-    """Return the types of a program on operands stored so: the widest arithmetic, results as the first operand."""
+    """Return the types of a program on operands of these types: the widest arithmetic, results as the first operand."""
     program = Program.parse(text)
     outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
     return Types(compute_type(stored), outs, precision).text
@@ -70,7 +70,7 @@ def result_types(text: str, stored: tuple[str, ...], precision: str) -> str:
 class BoundProgram:
     """The bound call of a program on arrays of one layout; ``launch`` runs it, ``shape`` is that of each result.
 
-    ``layouts`` is how a result lies in memory, none of a single number; ``only`` is the type of the only result.
+    ``layouts`` are extents and strides of a result, empty for a single number; ``only`` is the type of the only result.
     """
 
     launch: Runner
@@ -90,7 +90,7 @@ class BoundProgram:
         self.launch(tensors, numbers, outs)
 
     def results(self, tensors: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
-        """Return the results in tensors of their own."""
+        """Return the results in new tensors."""
         like = tensors[0]
         if like.dtype is self.only:
             outs = allocate_each(like, self.layouts) if self.layouts else [allocate_as(like, ())]
@@ -101,7 +101,7 @@ class BoundProgram:
 
 
 def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Uninitialised tensor of the type and on the device of another."""
+    """Return an uninitialised tensor of the type and on the device of another."""
     try:
         if like.is_cuda and takes_memory_directly(like.get_device()):
             return empty_on_gpu(*_in_one_piece(tuple(shape)), like.dtype)
@@ -111,7 +111,7 @@ def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[torch.Tensor]:
-    """Uninitialised tensors of the type and on the device of another, none of them a single number."""
+    """Return uninitialised tensors with axes, of the type and on the device of another."""
     try:
         if like.is_cuda and takes_memory_directly(like.get_device()):
             take, dtype = empty_on_gpu, like.dtype
@@ -123,7 +123,7 @@ def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[to
 
 
 def layouts_in_one_piece(shapes: Iterable[Sequence[int]]) -> tuple[PlainLayout, ...]:
-    """Return what ``allocate_each`` takes, of shapes."""
+    """Return the layouts of contiguous tensors of these shapes, as ``allocate_each`` takes them."""
     return tuple([_in_one_piece(tuple(shape)) for shape in shapes])
 
 
@@ -135,7 +135,7 @@ def _in_one_piece(shape: tuple[int, ...]) -> PlainLayout:
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
+    """Return an uninitialised tensor, or raise OutOfMemoryError that says how many bytes were requested."""
     try:
         if device.type == "cuda" and takes_memory_directly(device.index):
             return empty_on_gpu(*_in_one_piece(tuple(shape)), dtype)
@@ -213,7 +213,7 @@ def _no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
 
 
 def _stored_integer(types: Types) -> torch.dtype | None:
-    """Integer type of the results, whose extremes are the smallest and largest of nothing, or None."""
+    """Return the integer type of the results, whose extremes are the identities of max and min; None for others."""
     integers = [name for name in types.outs if name != "bool"] if types.compute in ("i32", "i64") else []
     return DTYPES[integers[0]] if integers else None
 
@@ -240,9 +240,9 @@ def _reference_runner(program: Program, types: Types, geo: Geometry, extremes: t
 
 
 def finishing(program: Program) -> Program | None:
-    """Elementwise program of the outputs from finished accumulators a0, a1, ...; None if they are the outputs.
+    """Return the elementwise program of finished accumulators a0, a1, ... to the outputs; None if these are the same.
 
-    It takes an accumulator even where no output reads one: only these have every batch axis of the result.
+    It takes an accumulator even if no output reads one, since only accumulators have every batch axis of the result.
     """
     count = len(program.reductions)
     if list(program.outputs) == [var(f"s{i}") for i in range(count)]:
@@ -315,14 +315,14 @@ class KernelLaunch:
     ports: tuple[int, ...] | None
 
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-        """Start it; ``ports`` is None where it takes the tensors as they come."""
+        """Launch; if ``ports`` is None, the kernel takes the tensors in their order."""
         arrays = tensors if self.ports is None else [tensors[port] for port in self.ports]
         self.start((*map(_address, arrays), *map(_address, outs)), [*map(float, numbers)] if numbers else ())
 
 
 @dataclass(frozen=True, eq=False)
 class PartialLaunch:
-    """A launch for each offset of the batch axes, whose registers are joined and finished where they are partial."""
+    """A launch for each offset of the batch axes; partial registers are then joined and finished."""
 
     start: Callable[[Sequence[int], Sequence[float]], None]
     ports: tuple[int, ...]
@@ -391,7 +391,7 @@ def _by_products(
     program: Program, lowering: Lowering, geo: Geometry, types: Types, tensors: Tensors, outs: Tensors | None,
     launch: Runner, route: str,
 ) -> tuple[Runner, str]:  # fmt: skip
-    """Through the vendor's matrix product on the CPU where that is as exact, else as it is."""
+    """Return the runner by the vendor's matrix product on the CPU if that is as exact, else ``launch``; and its route."""
     logs = cpu_logs.planned(lowering, geo, types)
     if logs is not None:
         finish = partial(_finish, program, types)

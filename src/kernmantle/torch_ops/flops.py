@@ -1,7 +1,7 @@
-"""How many operations programs take, for torch's ``FlopCounterMode``: those of their expressions, one for each.
+"""Counts of operations of programs, for torch's ``FlopCounterMode``: each operation of an expression counts as one.
 
 As torch counts a product of matrices, a multiplication and an addition are two operations; a function such as ``exp``
-is one, whatever it costs. What depends on numbers alone is counted by nobody: it is computed once.
+is one, whatever it costs. Expressions of numbers alone are not counted: they are computed once a call.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def rows_flops(apply: Apply, shapes: Shapes) -> int:
 
 
 def rows_backward_flops(apply: Apply, shapes: Shapes, needed: Sequence[bool]) -> int:
-    """Return the operations of the gradients that are ``needed``: entries are computed again, then pulled back."""
+    """Return the operations of the gradients that are ``needed``: entries are recomputed, then their VJP is taken."""
     inner = apply.inner
     geo = geometry(inner, [tuple(shape) for shape in shapes[: len(inner.tensors)]])
     entries = math.prod(geo.out_shape(inner.out))

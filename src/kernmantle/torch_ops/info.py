@@ -1,4 +1,4 @@
-"""How a call ran: a record that the caller makes and the products write."""
+"""The record of how a call ran: the caller creates it, and the products write to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class RunInfo:
-    """The route of one call, as the object that was called shows it in its ``info`` and repr."""
+    """The route of one call, which the called object shows in its ``info`` and repr."""
 
     __slots__ = ("route",)
 
@@ -20,7 +20,7 @@ class RunInfo:
 
 
 class RunInfos:
-    """The routes of an object's matrix and of what is made of it without storing it, by their names."""
+    """The routes of an object's matrix and of its matrix-free products and reductions, by name."""
 
     __slots__ = ("_of", "matrix")
 
@@ -29,7 +29,7 @@ class RunInfos:
         self._of: dict[str, RunInfo] = {}
 
     def of(self, name: str) -> RunInfo:
-        """Return the record of a name; one that nobody reads while torch.compile traces."""
+        """Return the record of a name; while torch.compile traces, a record that is discarded."""
         return RunInfo() if torch.compiler.is_compiling() else self._of.setdefault(name, RunInfo())
 
     def described(self) -> list[str]:

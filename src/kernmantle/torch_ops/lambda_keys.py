@@ -1,4 +1,4 @@
-"""Keys of lambdas written on the spot: a lambda has one only if its bytecode proves what it depends on.
+"""Keys of lambdas: a lambda has a key only if its bytecode proves what its result depends on.
 
 A key holds the code and every value that the code can reach: numbers, and functions that always compute the same
 (those of the table by identity, helpers by their own keys). Code that could reach anything else (an import, an
@@ -87,7 +87,7 @@ _READS: LRUCache[int, tuple[CodeType, tuple[Read, ...] | Unproven]] = LRUCache(1
 
 
 def _analysed(code: CodeType) -> tuple[Read, ...] | Unproven:
-    """Return every variable that code reads from outside, if its instructions show them all."""
+    """Return every outside variable that code reads, or Unproven if its instructions do not show them all."""
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in _SILENT]
     reads: list[Read] = []
     position = 0
@@ -186,7 +186,7 @@ def _key(function: FunctionType, depth: int) -> tuple[Hashable, ...] | Unproven:
 
 
 def fingerprint(function: Callable[..., Any] | None) -> tuple[Hashable, ...] | None:
-    """Key that two functions share only if they compute the same; None where the code proves no such thing."""
+    """Return a key that two functions share only if they compute the same; None if the code does not prove that."""
     if function is None:
         return ()
     if type(function) is not FunctionType or function.__dict__:  # whose entries can change the signature

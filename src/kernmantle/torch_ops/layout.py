@@ -1,4 +1,4 @@
-"""Where a nest's ports lie in memory: extents and strides by role, batch axes merged where they can be."""
+"""Memory layout of a nest's ports: extents and strides by role, batch axes merged if possible."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def merged(dims: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the batch dimensions (extent, stride per port) with length-1 ones dropped and neighbours joined."""
+    """Return the batch dimensions (extent, stride per port), those of length 1 dropped and neighbours merged."""
     result: list[tuple[int, tuple[int, ...]]] = []
     for extent, strides in dims:
         if extent == 1:
@@ -80,7 +80,7 @@ def merged(dims: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int
 
 @dataclass(frozen=True)
 class Calls:
-    """Integers of a launch, and the element offsets per port of each launch when there are too many batch axes."""
+    """Integer arguments of a launch; with too many batch axes there are several launches, each with offsets by port."""
 
     integers: np.ndarray
     offsets: tuple[tuple[int, ...], ...]

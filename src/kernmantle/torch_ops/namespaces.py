@@ -20,7 +20,7 @@ _TORCH = SimpleNamespace(
 
 
 def _extreme(number: Any, limits: Any) -> Any:
-    """Infinities stand for the extremes of an integer type."""
+    """Return a number, an infinity as the extreme of an integer type."""
     if isinstance(number, float) and math.isinf(number):
         return limits.max if number > 0 else limits.min
     return number

@@ -1,4 +1,4 @@
-"""Runs a contraction of scores: its row reductions, one for each pass, and what is made of their results."""
+"""Runs a contraction of scores: its row reductions, one for each pass, and the epilogue of their results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _without_gradient(outer: str, inner: str) -> str:
 
 @dataclass(frozen=True)
 class _Arguments:
-    """Tensors of a call: of the scores, of the outer operands by their number, and parameters of each by name."""
+    """Tensors of a call: those of the scores, the outer operands by number, and the parameters of both by name."""
 
     scores: Sequence[torch.Tensor]
     others: Mapping[int, torch.Tensor]
@@ -70,7 +70,7 @@ class _Arguments:
 
 
 def checked_scores(contraction: Any, call: Call) -> Scores:
-    """Return the scores of a contraction on the arguments of a call, or raise what does not fit."""
+    """Return the scores of a contraction on the arguments of a call, or raise the error that says what does not fit."""
     definition: Definition = contraction.definition
     equation = definition.equation
     if len(equation.out) != 2 or len(definition.outputs) != 1:
@@ -142,7 +142,7 @@ def run_nested(
 def _key(
     contraction: Defined, operands: Sequence[Any], named: Mapping[str, Any], precision: str | None
 ) -> CallKey | None:
-    """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
+    """Return the key of a call, on which its checks and plan depend; None if it has to go through all checks."""
     scores = next((value for value in operands if isinstance(value, Scores)), None)
     if torch.compiler.is_compiling() or scores is None or not isinstance(scores.first, torch.Tensor):
         return None

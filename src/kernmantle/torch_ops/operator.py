@@ -49,10 +49,10 @@ for _name, _schema in SCHEMAS.items():
 
 
 def implement(name: str, run: Callable[..., Any], fake: Callable[..., Any], vmap: Any = None) -> Any:
-    """Give an operator of ``SCHEMAS`` what it runs, what it is for shapes alone and under vmap; return what calls it.
+    """Register the function of an operator of ``SCHEMAS``, its fake and its vmap rule; return the callable operator.
 
-    Every operator is registered here. ``fake`` is not given to ``register_fake``, which spends 6 ms on finding the line
-    that it is called from. ``register_derivative`` adds an ``Autograd`` kernel, which takes as long as a launch: an
+    Every operator is registered here. ``fake`` is not passed to ``register_fake``, which takes 6 ms to find the line
+    of its caller. ``register_derivative`` adds an ``Autograd`` kernel, which takes as long as a launch: an
     operator that only backward passes in a graph call has none.
     """
     for key, function in (("CPU", run), ("CUDA", in_callers_context(run)), ("Meta", fake)):
@@ -63,7 +63,7 @@ def implement(name: str, run: Callable[..., Any], fake: Callable[..., Any], vmap
 
 
 def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor] | None]:
-    """Return the numbers as an operator takes them: as floats, or one tensor without axes for each.
+    """Return the numbers as an operator takes them: all as floats, or each as a 0-d tensor.
 
     Under torch.compile they travel in tensors on the host, made by additions: then they may change without compiling
     anew, while a Python number that meets an operator is compiled in. Of tensors without axes alone may lie on the
@@ -79,12 +79,12 @@ def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[t
 
 
 def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor] | None) -> Sequence[Any]:
-    """Return the inverse of ``packed``; tensors as they are."""
+    """Return the numbers of ``packed``: the floats or the 0-d tensors."""
     return values or numbers
 
 
 def read(numbers: Sequence[float], values: Sequence[torch.Tensor] | None) -> Sequence[float]:
-    """Python numbers of what ``packed`` gave."""
+    """Return Python numbers from the result of ``packed``."""
     return [value.item() for value in values or ()] or numbers
 
 

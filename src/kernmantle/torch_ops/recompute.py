@@ -1,4 +1,4 @@
-"""Functions whose intermediate results are computed again for their derivatives, to any order."""
+"""Functions whose intermediate results are recomputed for derivatives, to any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cotangents = Callable[[Tensors], Tensors]
 def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
     """Return the gradients by the inputs that are needed, for cotangents that may depend on the outputs.
 
-    They have derivatives where gradients are recorded.
+    They are differentiable if gradients are being recorded.
     """
     if not unwatched():
         return _transformed(function, inputs, needed, cotangents)
@@ -44,7 +44,7 @@ def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangen
 
 
 def _transformed(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
-    """Return the same inside a transform of torch.func, which knows no gradients but its own."""
+    """Return the same gradients inside a transform of torch.func, which needs torch.func.vjp instead of autograd."""
 
     def of(*moving: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rest = iter(moving)
@@ -98,7 +98,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 def recompute(function: Function, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the outputs of a function of tensors, which keeps nothing but its inputs for derivatives."""
+    """Return the outputs of a function of tensors, of which only the inputs are saved for derivatives."""
     if takes_functions() and is_recorded(inputs):
         return _Recomputed.apply(function, *inputs)  # pyright: ignore[reportReturnType]
     return function(*inputs)

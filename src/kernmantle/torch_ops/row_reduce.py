@@ -1,4 +1,4 @@
-"""The front of applies: a contraction whose matrix is multiplied or reduced without being stored.
+"""Applies: products with the matrix of a contraction, or reductions of its rows, without storing the matrix.
 
 ``kernmantle::apply`` is the torch operator; its arguments are the canonical text of the apply and, for a product, v
 behind the tensors of the program. Its derivatives are registered where they are made, in ``row_reduce_autograd``.
@@ -87,7 +87,7 @@ def _bound(
 def _bound_entries(
     text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...]
 ) -> tuple[str, tuple[str, ...], tuple[str | Number, ...]]:
-    """Return what ``_bound`` does, of the program of the entries themselves."""
+    """Return the same for the program of the entries themselves."""
     binding = bind(Definition.parse(text), frozenset(tensors), literals)
     return binding.program.text, binding.tensor_parameters, binding.numbers
 
@@ -178,7 +178,7 @@ class Task:
         return Apply.parse(self.text)
 
     def evaluate(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the results; the operator records derivatives, a call that nothing watches does not."""
+        """Return the results; derivatives are recorded by the operator, which plain calls without gradients bypass."""
         if plain(tensors) and not torch.compiler.is_compiling():
             if self.program is not None:
                 return self.program.results(tensors, self.numbers)

@@ -1,7 +1,7 @@
 """Reductions of the rows of a kernel's matrix that is not stored, with derivatives of every order.
 
-Forward is one kernel. The gradient of a product by v is the product with the transposed matrix; the others go back
-through blocks of the matrix, which are computed again: with a cotangent g of the result, that of an entry w[m, n] is
+Forward is one kernel. The gradient of a product by v is the product with the transposed matrix; the others recompute
+the matrix in blocks: with a cotangent g of the result, that of an entry w[m, n] is
 
 * Σ_c g[m, c] v[n, c] of a product,
 * g[m] times the weight of w[m, n] in a reduction, which stands in the reduction's row: 1 of a sum, the softmax weight
@@ -79,7 +79,7 @@ def rowwise(
 
 
 class RepeatedRows:
-    """``rowwise`` for calls that differ in the values of their tensors alone: what they come to is found out once."""
+    """``rowwise`` for calls that differ only in the values of their tensors: checks and plan are made once."""
 
     def __init__(self) -> None:
         self._found: tuple[Task, tuple[int, ...]] | None = None

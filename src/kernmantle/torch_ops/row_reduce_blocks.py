@@ -1,4 +1,4 @@
-"""An apply by blocks of its matrix, which are written, reduced by torch's functions and forgotten."""
+"""An apply by blocks of its matrix, which are written, reduced by torch's functions and freed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .execute import Types, allocate, execute
 from .layout import geometry
 
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 32 << 20}
-"""Most bytes of a block: few enough that a CPU keeps it near, and that a GPU has as much for what makes it."""
+"""Most bytes of a block: few enough for the cache of a CPU, and for a GPU to have as much again for intermediates."""
 LEAST_IN_KERNELS = 1 << 18
-"""Fewest entries of a matrix whose derivatives by points a GPU has in kernels of their own."""
+"""Fewest entries of a matrix for which a GPU computes derivatives by points in dedicated kernels."""
 _SIDE = 128  # columns that the width of a block is a multiple of
 Tensors = Sequence[torch.Tensor]
 
@@ -51,7 +51,7 @@ def block_shape(rows: int, columns: int, entries: int, device: torch.device) -> 
 
 
 def cut(apply: Apply, tensors: Tensors, rows: slice, columns: slice) -> list[torch.Tensor]:
-    """Return the operands of a block, whatever batch axes they have."""
+    """Return the operands of a block; batch axes stay as they are."""
     parts: list[torch.Tensor] = []
     for operand, tensor in zip(apply.inner.tensors, tensors, strict=False):
         for axis, piece in ((apply.row, rows), (apply.column, columns)):
@@ -63,13 +63,13 @@ def cut(apply: Apply, tensors: Tensors, rows: slice, columns: slice) -> list[tor
 
 
 def product(entries: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product, whatever autocast says."""
+    """Return the matrix product, without autocast."""
     with without_autocast(entries.device):
         return entries @ v
 
 
 def smallest(keys: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the smallest of every row and where they are: by value, then by position, NaN last.
+    """Return the smallest values of every row and their positions: ordered by value, then by position, NaN last.
 
     torch leaves open which of equal keys it takes. On GPUs it takes the first of them, on CPUs any. Its sort on GPUs
     compares bits, by which a NaN with a sign comes first: one that was negated, or infinity less infinity in float64.

@@ -1,6 +1,6 @@
 """Runs an apply on tensors: a kernel that never stores the matrix, or blocks of the matrix and the vendor's functions.
 
-Blocks are right where a kernel would idle: few rows, many columns of v, maps and backends that have no such kernel.
+Blocks are used if a kernel would leave the device idle (few rows, many columns of v), and if there is no kernel.
 """
 
 from __future__ import annotations
@@ -193,6 +193,6 @@ class RowLaunch:
 
 
 def with_folded(names: tuple[str, ...], rows: RowNest, compute: str, numbers: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the numbers of a program, then those that its kernel reads beside them."""
+    """Return the numbers of a program, then the further numbers that its kernel reads."""
     largest, values = _LARGEST[compute], dict(zip(names, numbers, strict=True))
     return (*numbers, *(max(-largest, min(largest, float(value))) for value in evaluate(rows.folded, values)))

@@ -46,7 +46,7 @@ def entry_types(types: str) -> str:
 class BoundBlock:
     """The gradients of a product whose matrix is one block: its entries, and what follows from their cotangent.
 
-    ``saves`` is the number of accumulators that gradients read. None of both: other ways are taken.
+    ``saves`` is the number of accumulators that gradients read. Without ``entries`` another algorithm is used.
     """
 
     entries: BoundProgram | None = None
@@ -66,7 +66,7 @@ class BoundBlock:
 def in_one_block(
     task: Task, tensors: Tensors, cotangent: torch.Tensor, needed: tuple[bool, ...]
 ) -> list[torch.Tensor | None] | None:
-    """Return the gradients by the tensors of the matrix from a bound call; None where that is not right."""
+    """Return the gradients by the tensors of the matrix from a bound call; None if one block does not apply."""
     if collecting():
         return None
     options = task.types, needed, blocks.LARGEST, blocks.ON_GPU

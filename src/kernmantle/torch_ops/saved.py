@@ -1,8 +1,8 @@
-"""Backward passes that a call binds once, found again by where the tensors lie that its forward pass saved.
+"""Backward passes that a call binds once, found again by the addresses of the saved tensors.
 
-A pass is bound for tensors of one layout. It fits those of another backward pass of the same call where each of them
-is in one piece and lies where it lay, and each cotangent is in one piece. Addresses alone are not enough: a hook that
-keeps tensors elsewhere may bring them back to their memory in another order.
+A pass is bound for tensors of one layout. It fits another backward pass of the same call if each saved tensor is
+contiguous and has the address that it had, and each cotangent is contiguous. Addresses alone are not enough: a hook
+that moves saved tensors elsewhere may return them at the same address in another memory order.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _address, _is_in_one_piece = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
 
 
 def addresses(tensors: Sequence[Maybe]) -> list[int]:
-    """Return where tensors lie, 0 for none."""
+    """Return the addresses of tensors, 0 for None."""
     try:
         return list(map(_address, tensors))  # pyright: ignore[reportArgumentType]
-    except TypeError:  # of None, where few gradients are wanted
+    except TypeError:  # for None, if not all gradients are needed
         return [0 if each is None else each.data_ptr() for each in tensors]
 
 
 def bound_pass(
     passes: Mapping[Key, Pass], key: Key, before: list[int], saved: Sequence[Maybe], grads: Sequence[torch.Tensor]
 ) -> Pass | None:
-    """Return the pass of a call that fits saved tensors and cotangents; None without one, and while it is watched.
+    """Return the pass of a call that fits saved tensors and cotangents; None on a miss, and under a transform.
 
     ``key`` says which gradients are needed, ``before`` are the addresses of the tensors when they were saved.
     """
@@ -50,13 +50,13 @@ def keep_pass(
     passes: dict[Key, Pass], key: Key, before: list[int], saved: Sequence[Maybe], grads: Sequence[torch.Tensor],
     found: Pass,
 ) -> None:  # fmt: skip
-    """Keep a pass that was bound for these tensors, where :func:`bound_pass` may find it."""
+    """Store a pass that was bound for these tensors, so that :func:`bound_pass` can find it."""
     if _lie(before, saved) and all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads):
         passes[key] = found
 
 
 def _lie(before: list[int], saved: Sequence[Maybe]) -> bool:
-    """Return whether tensors lie where they lay, each in one piece."""
+    """Return whether tensors have the same addresses as before and are contiguous."""
     try:
         return before == list(map(_address, saved)) and all(map(_is_in_one_piece, saved))  # pyright: ignore
     except TypeError:

@@ -14,7 +14,7 @@ from ..ir.nested import ROW_REDUCTIONS
 
 
 class Evaluated(Protocol):
-    """A contraction, as scores know it."""
+    """The interface of a contraction that scores use."""
 
     definition: Definition
     text: str
@@ -92,14 +92,14 @@ class Scores:
         return len(self.shape)
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what a matrix has and scores have not, and say how their rows are reduced."""
+        """Raise AttributeError for attributes of a matrix that scores lack, and say how their rows are reduced."""
         hint = ""
         if name in ROW_REDUCTIONS:
             hint = f': km.contract("mn->m", lambda s: s, scores, reduce={name!r}) reduces their rows'
         raise AttributeError(f"scores have no attribute {name!r}{hint}", name=name, obj=self)
 
     def __matmul__(self, v: Any) -> Any:
-        """Refuse a product, which is a contraction."""
+        """Raise an error for ``@``: a product with scores is a contraction."""
         raise TypeError(
             'scores are multiplied by km.contract("mn,nc->mc", lambda s, v: s * v, scores, v), without being stored'
         )
@@ -109,7 +109,7 @@ class Scores:
         return f"<{shape} scores of {self._text or repr(self.contraction)}>"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Refuse to be stored unasked: numpy would make an array of one object of it."""
+        """Raise an error instead of storing the matrix: numpy would make an array of one object."""
         raise TypeError("scores store no entries; scores.evaluate() makes their matrix")
 
     def evaluate(self, *, out: Any = None, precision: str | None = None) -> Any:

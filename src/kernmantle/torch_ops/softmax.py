@@ -1,6 +1,6 @@
 """Softmax-weighted sums of rows in one pass over scores that are not stored, their gradients or tangents in one more.
 
-A machine has kernels for a call or has none; then it is two row reductions, which the caller composes.
+If a machine has no kernels for a call, the caller composes it of two row reductions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class SoftmaxTarget(Protocol):
-    """A machine that weighs in one pass."""
+    """A machine with kernels for softmax-weighted sums in one pass."""
 
     def prepare(
         self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device
@@ -50,7 +50,7 @@ def _target(backend: Backend) -> SoftmaxTarget:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Return whether there are machines of this kind that weigh in one pass."""
+    """Return whether machines of this kind may have kernels for softmax-weighted sums in one pass."""
     backend = backend_of(device.type, current().backend)
     return backend is not None and backend.softmax != ""
 
@@ -71,11 +71,11 @@ class BoundSoftmax:
     route: str = ""
 
     def allocated(self, device: torch.device) -> list[torch.Tensor]:
-        """Return new tensors for what is written."""
+        """Return new tensors for the results."""
         return [allocate(shape, dtype, device) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
 
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors = ()) -> list[torch.Tensor]:
-        """Return new tensors, which are written; ``outs`` come first among what is not an operand."""
+        """Launch, and return the results in new tensors; ``outs`` stand before these among the kernel's outputs."""
         assert self.launch is not None
         own = self.allocated(tensors[0].device)
         self.launch(tensors, numbers, (*outs, *own))

@@ -1,4 +1,4 @@
-"""The machines that kernels can be built for, chosen by where the tensors lie."""
+"""The targets that kernels are compiled for, chosen by the device of the tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..runtime.launcher import Launcher
 
 @runtime_checkable
 class Target(Protocol):
-    """Something that compiles a nest for given extents and strides."""
+    """The protocol of a target: it compiles a nest for given extents and strides."""
 
     name: str
 
     def parallel(self, device: torch.device) -> int:
-        """Return how many independent pieces of work keep it busy."""
+        """Return how many independent pieces of work occupy the device."""
         ...
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:

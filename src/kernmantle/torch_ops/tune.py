@@ -1,4 +1,4 @@
-"""Measure which tile is quickest for some shapes, and keep it."""
+"""Measure which tile is fastest for some shapes, and store it in the cache."""
 
 from __future__ import annotations
 

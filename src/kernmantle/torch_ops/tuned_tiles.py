@@ -1,4 +1,4 @@
-"""Which tile a kernel works in on the GPU: the one measured to be quickest, where ``tune`` measured it."""
+"""The tile of a kernel on the GPU: the fastest one that ``tune`` measured, else the default."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Tuned:
 
 @contextmanager
 def tuning() -> Iterator[list[Tuned]]:
-    """Inside, kernels that are prepared try all their tiles at their first call and keep the quickest."""
+    """Make kernels that are prepared inside time all their tiles at their first call and store the fastest."""
     measured: list[Tuned] = []
     token = _SESSION.set(measured)
     try:
@@ -63,7 +63,7 @@ def tuning() -> Iterator[list[Tuned]]:
 
 
 def session() -> list[Tuned] | None:
-    """Return where what is measured goes; None while nothing is tuned."""
+    """Return the list that measurements are added to; None while nothing is tuned."""
     return _SESSION.get()
 
 
@@ -95,7 +95,7 @@ def launcher(
 
 
 def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> tuple[str, ...]:
-    """Return the tiles that can run a nest and are not hopeless, among them those that were not measured."""
+    """Return the tiles that can run a nest and are not predicted to be far slower, unmeasured ones among them."""
     squares = [tile.name for tile in product_tiles(nest, sizes, own, nest.mirrors)]
     products = [name for name in squares if squares_plan(nest, sizes, own, layout, name) is not None]
     single = [tile for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, layout, tile)]
@@ -135,7 +135,7 @@ def recorded(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: La
 
 
 def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:
-    """Keep a tile for a nest and all of about these extents."""
+    """Store a tile for a nest and for all with about these extents."""
     current_cache().put(_key(nest, sizes, card), Built(name.encode()))
 
 

@@ -391,7 +391,7 @@ def _by_products(
     program: Program, lowering: Lowering, geo: Geometry, types: Types, tensors: Tensors, outs: Tensors | None,
     launch: Runner, route: str,
 ) -> tuple[Runner, str]:  # fmt: skip
-    """Return the runner by the vendor's matrix product on the CPU if that is as exact, else ``launch``; and its route."""
+    """Return the runner by the vendor on the CPU if that is as exact, else ``launch``, and its route."""
     logs = cpu_logs.planned(lowering, geo, types)
     if logs is not None:
         finish = partial(_finish, program, types)

@@ -62,11 +62,11 @@ def kron_matmul(
         Arithmetic of float32: None is float32-accurate by any means, "ieee" float32 arithmetic only, "tf32" one
         pass on tensor cores.
     fuse : bool
-        Whether several factors may be applied in one pass over memory.
+        Whether several factors may share one pass over memory.
     store : {None, True, False}
-        Whether a product that needs several passes keeps what lies between them for its gradients, which otherwise
-        compute it again: memory of the size of x for the time of a pass. None does where that saves time and takes no
-        more than 1/128 of a GPU's memory.
+        Whether a product of several passes saves the intermediate results for its gradients, in memory of the size of x
+        for each; otherwise the backward pass recomputes them. None saves them if that saves time and takes at most
+        1/128 of a GPU's memory.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def kron_matmul(
     Raises
     ------
     ShapeError
-        If sizes do not chain, with the chain; for a factor that is no matrix and for no factors.
+        If sizes do not chain, for a factor that is not a matrix, and for an empty list of factors.
     DtypeError, DeviceError
         If arrays differ in dtype or device; bool arrays.
     ParameterError
@@ -88,15 +88,15 @@ def kron_matmul(
     -----
     float16, bfloat16, float32 and float64 have kernels; integers and complex numbers take one matrix product per
     factor. float16 and bfloat16 are summed in float32. On CUDA factors of 8 to 128 rows and columns run on tensor
-    cores, float32 as three products of float16 halves that are scaled for every line of entries which is reduced:
-    the error is within 1e-6 of the norm of the result, entries small beside their row do not have that accuracy
-    each, and an infinity gives NaN in what it reaches; ``precision="ieee"`` has neither limit. float64 takes the
-    tensor cores of its own up to 64 rows and columns and is never rounded.
+    cores: float32 as three products of float16 halves, each reduced vector scaled by a power of two. The error is at
+    most 1e-6 of the norm of a row of the result, so entries much smaller than their row have fewer digits, and an
+    infinity gives NaN in every entry that depends on it; ``precision="ieee"`` has neither limit. float64 uses float64
+    tensor cores for up to 64 rows and columns, without rounding.
 
-    Factors are applied in the order of fewest multiplications:
-    for square ones m * ∏p * Σp of them, and the result and x are the only memory of their size beyond one
-    workspace. Gradients of every order exist for x, all factors, alpha, beta and y. Inside ``torch.autocast``
-    arrays are cast as for a matrix product. The method is the shuffle algorithm of [1]_ with factors fused.
+    Factors are applied in the order of fewest multiplications, m * ∏p * Σp for square ones. Memory of the size of x:
+    the result and one workspace. Gradients of every order exist for x, all factors, alpha, beta and y. Inside
+    ``torch.autocast`` arrays are cast as for a matrix product. The method is the shuffle algorithm of [1]_ with factors
+    fused.
 
     References
     ----------

@@ -274,9 +274,35 @@ class KroneckerProduct:
         return self.like(self._each(torch.linalg.pinv), inverse)
 
     def solve(self, b: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` with ``self @ x = b`` for b (…, rows, m) or a vector, by the inverses of the factors.
+        """Return ``x`` with ``self @ x = b``, by the inverses of the factors.
 
-        LinearAlgebraError for a singular factor, or a scale of 0.
+        Parameters
+        ----------
+        b : tensor, shape (rows,) or (…, rows, m)
+            Of the dtype of the factors.
+
+        Returns
+        -------
+        tensor
+            Of the shape of ``b``.
+
+        Raises
+        ------
+        ShapeError
+            If a factor is not square, or ``b`` does not fit.
+        LinearAlgebraError
+            If a factor is singular or the scale is 0.
+
+        Notes
+        -----
+        Cost: :meth:`inverse`, and one product with it. Gradients exist.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+        >>> km.KroneckerProduct([torch.tensor([[2.0]]), swap]).solve(torch.tensor([2.0, 4.0]))
+        tensor([2., 1.])
         """
         return self.inverse() @ b
 

@@ -62,7 +62,7 @@ def low_rank_like(shape: Sequence[int], rank: int) -> list[KSPattern]:
     Raises
     ------
     ParameterError
-        For a rank that is no positive integer.
+        For a rank that is not a positive integer.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
     Raises
     ------
     ParameterError
-        For an n that is no power of the radix.
+        For an n that is not a power of the radix.
 
     Examples
     --------

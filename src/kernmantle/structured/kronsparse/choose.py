@@ -63,13 +63,13 @@ def choose_patterns(
     device: str | torch.device = "cuda",
     count: int = 10,
 ) -> list[Choice]:
-    """Return the chains for a layer under a budget, the best first.
+    """Return the chains of patterns for a layer within a budget, the best first.
 
     Parameters
     ----------
     layer : Linear, Conv1D of transformers, matrix or (out_features, in_features)
-        With weights, the error of each chain is that of its projection, and the smallest comes first; without, the
-        quickest.
+        If it has weights, the error of each chain is that of its projection, and chains are sorted by error; else by
+        predicted time.
     budget : float, optional
         Largest share of the dense layer's weights.
     latency : float, optional
@@ -77,11 +77,11 @@ def choose_patterns(
     error : float, optional
         Largest relative error; needs weights.
     batch : int
-        Batch that the times are for.
+        Rows for which times are predicted.
     dtype, device
-        What the times are for; a device of the type "cpu" or "cuda".
+        Type and device for which times are predicted; the device is "cpu" or "cuda".
     count : int
-        How many to return.
+        Most chains to return.
 
     Returns
     -------
@@ -92,15 +92,15 @@ def choose_patterns(
     Raises
     ------
     ParameterError
-        For a budget that is no positive number, an error without weights, or weights that are not finite.
+        For a budget that is not a positive number, an error without weights, or weights that are not finite.
     ShapeError, DtypeError, DeviceError
-        For what is no matrix of floating-point numbers that are there.
+        For a layer without a matrix of floating-point numbers, or with weights on meta.
 
     Notes
     -----
     Block-diagonal, low-rank and Monarch chains. The errors of one Monarch family follow from the singular values of
     its blocks, one decomposition for all ranks, of the Gram matrices of the blocks in float64: a second for a million
-    weights. Families that no budget allows are not decomposed. A bar shows what takes longer than a second.
+    weights. Families that exceed the budget are not decomposed. A progress bar appears after one second.
 
     Examples
     --------

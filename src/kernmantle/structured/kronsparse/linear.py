@@ -34,16 +34,16 @@ class KSLinear(ChainModule):
     in_features, out_features : int
         Sizes, checked against the patterns.
     patterns : sequence of KSPattern or of four numbers
-        ``patterns[0]`` is applied first. Required; :func:`kernmantle.kronsparse.monarch` makes a usual chain.
+        ``patterns[0]`` is applied first. Required; :func:`kernmantle.kronsparse.monarch` makes a common chain.
     bias : bool
         Whether a bias is added.
     weights : sequence of arrays (a, b, c, d), optional
-        What the factors start from; by default uniform with variance ``1 / c``, so that each factor keeps the variance
-        of what it is given. Stored in float8 they have no gradient.
+        Initial values of the factors; by default uniform with variance ``1 / c``, so that each factor preserves the
+        variance of its input. Weights stored in float8 have no gradient.
     batch_last : bool
-        Whether the batch is behind the features: ``(in_features, ...)`` gives ``(out_features, ...)``.
+        Whether the batch axes follow the features: ``(in_features, ...)`` gives ``(out_features, ...)``.
     algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
-        What computes the products.
+        Algorithm of the products; "auto" takes the fastest by a cost model.
     device, dtype
         Of the parameters.
 
@@ -60,13 +60,13 @@ class KSLinear(ChainModule):
     ShapeError
         For patterns that do not chain, or do not fit the sizes or the weights.
     DtypeError
-        For parameters that are no floating-point numbers.
+        For parameters that are not floating-point numbers.
 
     Notes
     -----
-    Gradients are those of :func:`kron_sparse_matmul`. ``layer.info`` says what the last call ran as.
+    Gradients are those of :func:`kron_sparse_matmul`. ``layer.info`` names the kernels of the last call.
 
-    Cost: ``2 (a b c d)`` operations a row for each factor, and memory for its result.
+    Cost: ``2 a b c d`` operations a row for each factor, and memory for its result.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class KSLinear(ChainModule):
         self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew; a factor keeps the variance of what it is given."""
+        """Draw all parameters anew, so that each factor preserves the variance of its input."""
         for weight, pattern in zip(self.weights, self.patterns, strict=True):
             bound = math.sqrt(3 / pattern.c)
             if weight.dtype in STORED:
@@ -187,11 +187,11 @@ class KSLinear(ChainModule):
     def pack(self) -> PackedKSLinear:
         """Return an immutable snapshot of the layer for inference.
 
-        Its weights are copied now, and rearranged (or made into the dense matrix of a factor, or of all of them, where
-        "auto" finds that quicker) with the first call of each kind; later calls read what was made. The layer itself
-        stays as it is: what happens to its parameters does not reach the snapshot, so call ``pack`` again after they
-        change. On an H200 it takes 3 us off each factor. It needs memory for the copies, and at most as much again of
-        float32 weights for each kind of tile, dense matrices apart. Hooks of the layer are carried over.
+        The weights are copied now. The first call of each kind rearranges them, or makes the dense matrix of a factor
+        or of the whole layer if "auto" finds that faster; later calls read the result. The snapshot does not see later
+        changes of the layer's parameters: call ``pack`` again after them. On an H200 a packed factor takes 3 us less.
+        Memory: the copies, at most as much again of float32 weights for each kind of tile, and dense matrices. Hooks
+        of the layer are carried over.
 
         Returns
         -------
@@ -224,7 +224,7 @@ class KSLinear(ChainModule):
     def from_linear(
         cls, linear: nn.Linear, patterns: Sequence[Any], batch_last: bool = False, algorithm: str = "auto"
     ) -> KSLinear:
-        """Return a layer whose matrix is near that of a dense layer, with its bias.
+        """Return a layer that approximates the matrix of a dense layer and has its bias.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class KSLinear(ChainModule):
         Raises
         ------
         ParameterError, ShapeError, DeviceError
-            For what is no linear layer, weights that are not there or not finite, or patterns that do not fit them.
+            For modules that are not linear layers, weights on meta or not finite, or patterns that do not fit them.
 
         Examples
         --------
@@ -271,7 +271,7 @@ class KSLinear(ChainModule):
 
     @ChainModule.algorithm.setter
     def algorithm(self, value: str) -> None:
-        """Set what computes the products."""
+        """Set the algorithm of the products."""
         self._set_options(self.batch_last, value)
 
     def _set_options(self, batch_last: bool, algorithm: str) -> None:
@@ -289,12 +289,12 @@ class KSLinear(ChainModule):
 
 
 def ends(chain: Sequence[KSPattern]) -> tuple[int, int]:
-    """Return the features that a chain takes and gives."""
+    """Return the input and output features of a chain."""
     return chain[0].in_features, chain[-1].out_features
 
 
 def saved_patterns(state: Mapping[str, Any], prefix: str) -> tuple[KSPattern, ...] | None:
-    """Return the patterns of a layer in a state_dict, the shapes of its weights; None where it has none there."""
+    """Return the patterns of a layer in a state_dict, the shapes of its weights; None if it has no weights there."""
     names = itertools.takewhile(state.__contains__, (f"{prefix}weights.{index}" for index in itertools.count()))
     shapes = [tuple(getattr(state[name], "shape", ())) for name in names]
     if not shapes or any(len(shape) != 4 or 0 in shape for shape in shapes):
@@ -305,7 +305,7 @@ def saved_patterns(state: Mapping[str, Any], prefix: str) -> tuple[KSPattern, ..
 
 
 def take_patterns(layer: KSLinear, patterns: Sequence[KSPattern]) -> None:
-    """Give a layer other patterns between the same features, and weights for them that have yet to be set."""
+    """Give a layer other patterns between the same features, with uninitialised weights."""
     first, rest = layer.weights[0], len(patterns) - len(layer.weights)
     own = [*layer.weights][: len(patterns)]
     added = [nn.Parameter(torch.empty_like(first), first.requires_grad) for _ in range(rest)]
@@ -322,7 +322,7 @@ def _is_plain(weights: nn.ParameterList) -> bool:
 
 
 def _obstacle(own: Sequence[KSPattern], saved: Sequence[KSPattern] | None, dense: bool) -> str:
-    """Say why a state cannot be loaded into a layer; empty where it can, or where its keys say so."""
+    """Return why a state cannot be loaded into a layer, or "" if it can or if torch reports its keys."""
     if saved is not None and tuple(saved) != tuple(own):
         theirs, ours = (" -> ".join(map(str, chain)) for chain in (saved, own))
         return f"the state has the patterns {theirs}, the layer {ours}; km.load_structured(model, state) makes it anew"
@@ -334,7 +334,7 @@ def _obstacle(own: Sequence[KSPattern], saved: Sequence[KSPattern] | None, dense
 def _parameters(
     patterns: Sequence[KSPattern], weights: Sequence[Any] | None, device: Any, dtype: torch.dtype | None
 ) -> list[nn.Parameter]:
-    """Return one of each pattern, with the values given if any are."""
+    """Return one parameter for each pattern, with the given values if there are any."""
     if weights is None:
         found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
     else:
@@ -348,7 +348,7 @@ def _parameters(
 
 
 def _computed(weights: Iterable[Any]) -> torch.dtype:
-    """Return the one type of all that are not stored in float8, torch's default type without any."""
+    """Return the common type of all weights that are not in float8, or torch's default type."""
     kinds = [weight.dtype for weight in weights if weight.dtype not in STORED] or [torch.get_default_dtype()]
     if len(set(kinds)) > 1:
         raise DtypeError(f"the weights are {' and '.join(map(dtype_name, dict.fromkeys(kinds)))}; pass dtype=")

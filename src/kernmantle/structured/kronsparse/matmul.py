@@ -51,8 +51,8 @@ def kron_sparse_matmul(
     x : array (..., a c d), or (a c d, ...) with ``batch_last``
         float64, float32, float16 or bfloat16, any batch, any strides.
     weight : array (a, b, c, d), or a sequence of these
-        Of the same type, or float8 (``float8_e4m3fn``, ``float8_e5m2``), which is stored so and computed in the type
-        of x. A sequence is a chain, applied from the first to the last.
+        Of the type of x, or stored in float8 (``float8_e4m3fn``, ``float8_e5m2``) and computed in the type of x. A
+        sequence is a chain, applied from the first to the last.
     pattern : KSPattern or four numbers, or a sequence of these, optional
         What the weights are checked against; by default their shape.
     bias : array (a b d), optional
@@ -60,13 +60,13 @@ def kron_sparse_matmul(
     activation : {None, "relu", "gelu", "silu"}
         The function f, applied in the same pass where no gradient is recorded.
     batch_last : bool
-        Whether the batch is behind the features, ``K @ x``, instead of in front, ``x @ K.T``.
+        Whether the batch axes follow the features, ``K @ x``, or precede them, ``x @ K.T``.
     out : array, optional
         Written in place.
     precision : {None, "ieee", "tf32"}
         Arithmetic of float32 products, see :func:`kernmantle.config`.
     algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
-        What computes it; "auto" goes by a model of their cost.
+        Algorithm of the product; "auto" takes the fastest by a cost model.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def kron_sparse_matmul(
     ShapeError
         For features or weights that do not fit, or patterns that do not chain.
     DtypeError, DeviceError, ParameterError, OutputError, GradientError
-        For anything else, before anything runs.
+        For other invalid arguments. All errors are raised before anything is launched.
 
     Notes
     -----
@@ -108,7 +108,7 @@ def multiply(
     x: Any, weight: Any, pattern: Any, bias: Any, activation: str | None, out: Any, options: Options,
     packed: PackedChain | None = None, info: RunInfo | None = None,
 ) -> Any:  # fmt: skip
-    """Return the product; ``packed`` belongs to weights that never change, ``info`` takes the route."""
+    """Return the product; ``packed`` are packed copies of immutable weights, ``info`` receives the route."""
     is_chain = isinstance(weight, (list, tuple, torch.nn.ParameterList))
     weights: Sequence[Any] = weight if is_chain else (weight,)  # pyright: ignore[reportAssignmentType]
     parts = None if packed is None else packed.parts
@@ -130,7 +130,7 @@ def multiply(
 
 
 def _has_hash(pattern: Any) -> bool:
-    """Return whether a pattern can be part of a key: lists cannot."""
+    """Return whether a pattern is hashable, as part of a key: lists are not."""
     if isinstance(pattern, tuple):
         return all(isinstance(each, int) or (isinstance(each, tuple) and _has_hash(each)) for each in pattern)
     return False

@@ -1,4 +1,4 @@
-"""A layer for inference: a snapshot of a Kronecker-sparse layer in the order in which kernels read weights."""
+"""Layers for inference: snapshots of Kronecker-sparse layers, with weights in the order in which kernels read them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .pattern import KSPattern
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the values of this moment in memory of its own; sharded tensors are gathered."""
+    """Return a copy of the current values in new memory; sharded tensors are gathered."""
     with torch.inference_mode(False), torch.no_grad():
         whole: Any = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
         return whole.detach().clone(memory_format=torch.contiguous_format)
 
 
 def check_layer_input(x: Any) -> None:
-    """Raise DtypeError for what is no tensor in memory with strides."""
+    """Raise DtypeError unless the input is a strided tensor in memory."""
     if not isinstance(x, torch.Tensor):
         raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
     if not has_strides(x):
@@ -98,9 +98,9 @@ class ChainModule(nn.Module):
 class PackedKSLinear(ChainModule):
     """Immutable snapshot of a :class:`KSLinear` for inference, made by :meth:`KSLinear.pack`.
 
-    It holds copies of the weights and the bias, and for each kind of kernel that a call takes their packed image, made
-    with the first such call. It has no parameters and no buffers: nothing that is done to the layer, to its parameters
-    or to all tensors of a model (``dist.broadcast``, ``.data``, numpy views, another thread) changes its results.
+    It holds copies of the weights and the bias, and packed weights for each kind of kernel, made by the first call that
+    takes it. It has no parameters and no buffers: changes of the layer, of its parameters or of all tensors of a model
+    (``dist.broadcast``, ``.data``, numpy views, another thread) do not change its results.
 
     Parameters
     ----------
@@ -124,21 +124,21 @@ class PackedKSLinear(ChainModule):
     Raises
     ------
     DtypeError
-        By a call, for what is no tensor of floating-point numbers of the type of the weights.
+        By a call, unless ``x`` is a floating-point tensor of the type of the weights.
     ShapeError
         By a call, for ``x`` without ``in_features`` features.
     ParameterError
-        By ``load_state_dict``, and by a call for an activation that there is not.
+        By ``load_state_dict``, and by a call with an unknown activation.
 
     Notes
     -----
     ``x`` of shape (..., in_features) gives (..., out_features); with ``batch_last``, (in_features, ...) gives
     (out_features, ...). A call costs ``2 a b c d`` operations a row for each factor.
 
-    Gradients of ``x`` are recorded, the weights have none. ``to``, ``half`` and the like convert the copies and pack
-    anew. ``state_dict`` has copies under the names of the layer; loading one raises: load it into the layer and call
-    ``pack`` again. Copies and pickles pack anew. CUDA graphs may be captured: images live as long as this object,
-    unless it is converted.
+    Gradients of ``x`` are recorded, the weights have none. ``to``, ``half`` and the like convert the copies, which are
+    then packed again. ``state_dict`` has copies under the names of the layer; loading one raises an error: load it into
+    the layer and call ``pack`` again. Copies and pickles are packed again. CUDA graphs may be captured: packed weights
+    live as long as this object, unless it is converted.
 
     Examples
     --------

@@ -36,7 +36,7 @@ class KSPattern(_Pattern):
     Raises
     ------
     ParameterError
-        For an entry that is no positive integer.
+        For an entry that is not a positive integer.
 
     Examples
     --------

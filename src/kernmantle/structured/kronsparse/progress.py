@@ -1,4 +1,4 @@
-"""Bars for what may take long."""
+"""Progress bars for long loops."""
 
 from __future__ import annotations
 

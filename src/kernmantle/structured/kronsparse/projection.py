@@ -26,7 +26,7 @@ class Projection(NamedTuple):
     error : float
         Relative error in the Frobenius norm.
     bound : float
-        The error is at most so many times that of the best factors of these patterns; 1: they are the best.
+        The error is at most this many times that of the best factors of these patterns; 1 means that they are the best.
     """
 
     patterns: tuple[KSPattern, ...]
@@ -59,7 +59,7 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     ShapeError
         For patterns that do not fit the matrix or are not chainable.
     DtypeError, DeviceError, ParameterError
-        For a matrix of other numbers, of none (on meta), or of such that are not finite.
+        For a matrix that is not real floating point, is on meta, or is not finite.
 
     Notes
     -----

@@ -22,10 +22,10 @@ State = Mapping[str, Any]
 
 
 def load_structured(model: nn.Module, state: Any, *, strict: bool = True, assign: bool = False) -> Any:
-    """Load the state of a model whose layers were replaced into a model that is dense, or replaced otherwise.
+    """Load the state of a model with replaced layers into a model that is dense or has other patterns.
 
-    Each layer that is Kronecker-sparse in the state becomes so in the model, with the patterns that the shapes of its
-    weights are; then ``model.load_state_dict`` takes the state.
+    Each layer that is Kronecker-sparse in the state becomes Kronecker-sparse in the model, with the patterns that are
+    the shapes of its weights; then ``model.load_state_dict`` loads the state.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def load_structured(model: nn.Module, state: Any, *, strict: bool = True, assign
         For a state without Kronecker-sparse layers, or layers that the model does not have, cannot replace, or has with
         other features; the model is as it was then.
     RuntimeError
-        By ``load_state_dict``, for what else does not fit.
+        By ``load_state_dict``, for other keys or shapes that do not fit.
     ImportError
         For files of safetensors without that package.
 

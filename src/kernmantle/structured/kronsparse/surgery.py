@@ -102,7 +102,7 @@ class Report:
     after: int
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the patterns of every layer, without its weights, to a file that :func:`replace_linears` takes as rule.
+        """Write the patterns of every layer, without its weights, to a file that is a rule for :func:`replace_linears`.
 
         It is JSON, names of layers with lists of patterns. The state_dict of the model holds both, see
         :func:`load_structured`.
@@ -144,48 +144,50 @@ def replace_linears(
     Parameters
     ----------
     model : Module
-        Any; torch.nn.Linear, :class:`LinearBatchLast` and transformers' Conv1D are found wherever they are.
+        Any model; torch.nn.Linear, :class:`LinearBatchLast` and transformers' Conv1D are found at any depth.
     rule : callable, mapping, patterns or float
-        What a layer becomes: patterns; a module; a number, the share of its weights that it may keep, see
-        :func:`choose_patterns`; None to leave it. A callable says so of ``(name, layer)``, a mapping by the first of
-        its patterns of names (as in a shell) that fits, patterns alone are meant for every layer of their size, a
-        number alone for every layer. The path of a file of ``report.save`` means the layers and patterns of that.
+        What replaces a layer: patterns; a module; a number, the share of its weights to keep, see
+        :func:`choose_patterns`; or None to leave it. A callable returns one of these for ``(name, layer)``; a mapping
+        has them by names, which may be shell patterns, of which the first that matches counts. Patterns alone apply to
+        every layer of their size, a number alone to every layer. The path of a file written by ``report.save`` repeats
+        its layers and patterns.
     part : {"model", "block", "attention", "ffn", "qkv", "proj", "up", "down"}
-        Which layers, by the names that timm, transformers and torchvision give them.
+        Which layers to replace, by their names in timm, transformers and torchvision.
     project : bool
-        Whether the new weights approximate the old ones, or are drawn anew.
+        Whether the new weights approximate the old ones; otherwise they are drawn at random.
     algorithm : str
         See :class:`KSLinear`.
 
     Returns
     -------
     Report
-        Its ``layers`` say of each the ``name``, ``shape``, ``patterns``, number of weights ``before`` and ``after`` and
-        relative ``error``; ``skipped`` are names and reasons; ``before`` and ``after`` count all parameters.
+        ``layers`` has the ``name``, ``shape``, ``patterns``, number of weights ``before`` and ``after`` and relative
+        ``error`` of each replaced layer; ``skipped`` has names and reasons; ``before`` and ``after`` count all
+        parameters.
 
     Raises
     ------
     ParameterError, ShapeError, DeviceError
-        For a rule that makes no sense, patterns that do not fit a layer they are meant for, or weights to approximate
-        that are not there (on meta) or not finite; the model is as it was then.
+        For an invalid rule, patterns that do not fit their layer, or weights to approximate that are on meta or not
+        finite. The model is unchanged then.
 
     Notes
     -----
-    Left as they are, with the reason in the report: layers of torch.nn.MultiheadAttention, which reads their weights
-    itself, layers within adapters of peft, which are merged into their weights in place, layers that share their
-    weight with another module, layers whose weight is made by a hook (of ``torch.nn.utils.prune``, ``spectral_norm`` or
-    ``weight_norm``) or whose state_dict has hooks, and classes derived from torch.nn.Linear, parametrized ones among
-    them, which may compute something else. New layers call the forward and backward hooks of those they replace.
-    torch.nn.TransformerEncoderLayer leaves its fast path, which knows dense layers only.
+    Some layers are not replaced, and the report says why: layers of torch.nn.MultiheadAttention, which reads their
+    weights itself; layers within adapters of peft, which merge into their weights in place; layers that share their
+    weight with another module; layers whose weight is made by a hook (``torch.nn.utils.prune``, ``spectral_norm``,
+    ``weight_norm``) or whose state_dict has hooks; and subclasses of torch.nn.Linear, parametrized layers among them,
+    which may compute something else. New layers call the forward and backward hooks of the layers that they replace.
+    torch.nn.TransformerEncoderLayer does not use its fast path afterwards, which supports dense layers only.
 
-    Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``, shown where it takes longer than a
-    second. All layers are made before the first is put in its place. Their weights and biases require gradients where
-    those of the dense layer do; modules that the rule gives stay as they are.
+    Cost: with ``project``, one :func:`kernmantle.kronsparse.project` a layer; a progress bar appears after one second.
+    All new layers are made before the model changes. Their weights and biases require gradients if those of the dense
+    layer do; modules that the rule returns are used as they are.
 
-    The state_dict of the model holds the patterns, as the shapes of the weights: :func:`load_structured` makes the
-    layers of a model anew from it. Layers whose patterns a number has chosen take those of a state that they load. The
-    configuration of a model of transformers holds them too, so that ``save_pretrained`` stores them and
-    ``from_pretrained`` finds them, where ``kernmantle.integrations.transformers`` is imported.
+    The state_dict of the model holds the patterns, as the shapes of the weights: :func:`load_structured` rebuilds the
+    layers of a model from it. Layers whose patterns were chosen by a number adopt those of a state that they load. The
+    configuration of a model of transformers holds them too, so that ``save_pretrained`` stores them, and
+    ``from_pretrained`` finds them if ``kernmantle.integrations.transformers`` is imported.
 
     Examples
     --------
@@ -231,7 +233,7 @@ def replace_linears(
 def record_patterns(model: nn.Module) -> dict[str, tuple[KSPattern, ...]]:
     """Write the patterns of a model of transformers to its configuration, and return them.
 
-    That of a model which is quantized by something else says so and stays, as does that of any other module.
+    The configuration stays as it is if it already names another quantization method, or if there is none.
     """
     found = {name: layer.patterns for name, layer in model.named_modules() if isinstance(layer, KSLinear)}
     config = getattr(model, "config", None)
@@ -275,7 +277,7 @@ def _count(model: nn.Module) -> int:
 
 
 def _linears(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
-    """Return every place of a linear layer: name, parent, name there, layer."""
+    """Return every occurrence of a linear layer: its name, parent, name in the parent, and the layer."""
     return [
         (f"{prefix}.{key}" if prefix else key, parent, key, child)
         for prefix, parent in model.named_modules()
@@ -346,7 +348,7 @@ def _obstacle(parent: nn.Module, layer: nn.Module, shared: set[int]) -> str:
 def _replacement(
     name: str, layer: Any, rule: Rule, project: bool, algorithm: str
 ) -> tuple[nn.Module, Replaced] | str | None:
-    """Return the new layer and its record, or why there is none; None where none is wanted."""
+    """Return the new layer and its record, or the reason why there is none; None if the rule leaves the layer."""
     weight, bias = dense(layer)
     rows, columns = weight.shape
     found = _found(name, layer, rule)
@@ -384,7 +386,7 @@ def _freeze(new: nn.Module, layer: nn.Module) -> None:
 
 
 def _found(name: str, layer: nn.Module, rule: Rule) -> Any:
-    """Return what a rule says of a layer."""
+    """Return the entry of a rule for a layer."""
     if callable(rule) and not isinstance(rule, nn.Module):
         return rule(name, layer)
     if isinstance(rule, Mapping):
@@ -397,7 +399,7 @@ def _is_share(found: Any) -> bool:
 
 
 def _wanted(found: Any, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
-    """Return the patterns or a module, None to leave a layer, or why it has to be left."""
+    """Return the patterns or the module for a layer, None to leave it, or the reason why it has to be left."""
     if _is_share(found):
         if not 0 < found <= 1:
             raise ParameterError(

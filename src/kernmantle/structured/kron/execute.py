@@ -32,7 +32,7 @@ _WARNED: set[str] = set()
 
 
 def configured(options: str) -> str:
-    """Return options with the precision in force where a traced call, which cannot read it, left that open."""
+    """Return options with the precision in force if a traced call, which cannot read it, left it open."""
     precision, fuse = options.split(" ")
     return f"{current().precision or precision} {fuse}" if precision == "default" else options
 
@@ -60,11 +60,11 @@ def out_shape(text: str, x: torch.Tensor, factors: Tensors, y: torch.Tensor | No
 
 @dataclass(frozen=True, eq=False)
 class BoundKron:
-    """The product of one text with arrays of equal specs: what remains is to launch it on their addresses.
+    """A product bound for arrays of equal specs, ready to be launched on their addresses.
 
-    ``reads_addresses``: the launch takes from its tensors addresses alone, so any views of equal address will do.
-    ``done`` has, for each array that lies between its passes as x lies, the positions whose factors are applied, and
-    ``between`` the bytes of all of them.
+    ``reads_addresses``: the launch reads only the addresses of its tensors, so any views with equal addresses will do.
+    ``done`` has the positions whose factors are applied for each intermediate result with the layout of x, and
+    ``between`` the bytes of all of these.
     """
 
     route: str
@@ -145,7 +145,7 @@ def execute(
 
 
 def backend_for(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
-    """Return the module that has kernels for a product of x; None where torch's operations are taken."""
+    """Return the module with kernels for a product of x; None if torch's operations run."""
     backend = targets.backend_for(x.device)
     if backend is None or not backend.kron or not has_kernels(x.dtype, modes):
         return None

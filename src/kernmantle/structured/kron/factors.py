@@ -16,7 +16,7 @@ Factor = torch.Tensor | int
 
 
 def listed(factors: Any) -> list[Any]:
-    """Return the factors as a list, identities as Python integers, or the error that says what is wrong with one."""
+    """Return the factors as a list, identities as Python integers; raise the error that says what is wrong with one."""
     if not isinstance(factors, (list, tuple)):
         raise ShapeError(f"factors must be a list of matrices, not {type(factors).__name__}; for one write [factor]")
     entries = cast("Sequence[Any]", factors)
@@ -36,7 +36,7 @@ def listed(factors: Any) -> list[Any]:
 
 
 def described(factors: Sequence[Any]) -> str:
-    """Such as "2x3 ⊗ 4", an identity by its size."""
+    """Return the sizes as text, such as "2x3 ⊗ 4", an identity by its size."""
     return " ⊗ ".join(str(f) if isinstance(f, int) else "x".join(map(str, f.shape[-2:])) for f in factors)
 
 
@@ -46,12 +46,12 @@ def sizes(factors: Sequence[Factor]) -> list[tuple[int, int]]:
 
 
 def spread(scale: Any, axes: int = 2) -> Any:
-    """Return a scale that multiplies arrays with so many axes behind the batch."""
+    """Return a scale in a shape that multiplies arrays with so many axes after the batch axes."""
     return scale[(..., *(None,) * axes)] if isinstance(scale, torch.Tensor) else scale
 
 
 def outer(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the Kronecker product, formed; batch axes broadcast."""
+    """Return the Kronecker product as a matrix; batch axes broadcast."""
     total = matrices[0]
     for matrix in matrices[1:]:
         wide = total[..., :, None, :, None] * matrix[..., None, :, None, :]
@@ -60,7 +60,7 @@ def outer(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Factor] | None:
-    """The same product with square factors of the wanted sizes: identities are cut and joined; None if it has none."""
+    """Return the factors as square ones of the wanted sizes, by splitting and merging identities; None if it fails."""
     found: list[Factor] = []
     rest = list(factors)
     for size in wanted:
@@ -86,7 +86,7 @@ def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Fact
 
 
 def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.Tensor, meaning: str) -> torch.Tensor:
-    """Return a decomposition of a factor, or LinearAlgebraError where torch finds that there is none."""
+    """Return a decomposition of a factor; raise LinearAlgebraError if torch finds none."""
     try:
         return function(factor)
     except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]

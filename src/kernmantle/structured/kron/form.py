@@ -1,4 +1,4 @@
-"""The arrays of a Kronecker product as its caller has them, and as its kernels take them."""
+"""Conversion of the arrays of a Kronecker product between the caller's form and the kernels' form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Maybe = torch.Tensor | None
 
 @dataclass(frozen=True)
 class Form:
-    """How a product on (…, k, c) looks to its caller.
+    """The caller's form of a product on (…, k, c).
 
     ``kind``: x was a "row" matrix, a "column" matrix or a "vector"; ``transposed``: factors are (p, q), not (q, p).
     """
@@ -29,7 +29,7 @@ class Form:
         return own.unsqueeze(-3) if self.kind == "row" and own.dim() > 2 else own
 
     def y(self, y: Maybe) -> Maybe:
-        """Return y as it broadcasts to the result (…, k', c)."""
+        """Return y in a shape that broadcasts to the result (…, k', c)."""
         if y is None:
             return None
         rank = 2 if self.kind == "column" else 1
@@ -37,11 +37,11 @@ class Form:
         return self.x(deep)
 
     def result(self, result: torch.Tensor) -> torch.Tensor:
-        """Return a result as the caller expects it."""
+        """Return a result in the caller's form."""
         return result if self.kind == "column" else result.squeeze(-1)
 
     def of_factor(self, gradient: Maybe) -> Maybe:
-        """Return the gradient of a factor (…, q, p) as that of the caller's."""
+        """Return the gradient of a factor (…, q, p) in the form of the caller's factor."""
         if gradient is None:
             return None
         own = gradient.squeeze(-3) if self.kind == "row" and gradient.dim() > 2 else gradient

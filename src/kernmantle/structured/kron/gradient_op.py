@@ -1,7 +1,7 @@
 """The operator ``kernmantle::kron_backward``: the gradients of a Kronecker product in a compiled graph.
 
-It runs the gradients that are bound as those of an eager call are, so that a compiled backward pass is one operator
-however many factors there are.
+It runs the same bound gradients as an eager call, so a compiled backward pass is one operator for any number of
+factors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _run(
     x: torch.Tensor, factors: list[torch.Tensor], grad: torch.Tensor, alpha: Number, modes: str, options: str,
     needed: list[bool],
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Return the gradients ``needed``, of x and the factors, each in memory of its own like these."""
+    """Return the gradients ``needed``, of x and the factors, each in new memory with the layout of its tensor."""
     options = configured(options)
     transposed = all(map(_is_transposed, factors))
     own = [factor.mT for factor in factors] if transposed else factors
@@ -39,12 +39,12 @@ def _run(
 
 
 def _is_transposed(factor: torch.Tensor) -> bool:
-    """Return whether a matrix lies in memory column by column."""
+    """Return whether a matrix is column-major."""
     return factor.dim() == 2 and not factor.is_contiguous() and factor.mT.is_contiguous()
 
 
 def _like(factor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of a factor, lying in memory as ``torch.empty_like`` of the factor does."""
+    """Return the gradient of a factor, with the strides of ``torch.empty_like`` of the factor."""
     if part.stride() == factor.stride():
         return part
     return torch.empty_like(factor).copy_(part)
@@ -54,7 +54,7 @@ def _one_by_one(
     modes: str, options: str, alpha: Number, x: torch.Tensor, factors: Tensors, grad: torch.Tensor,
     needed: Sequence[bool],
 ) -> Found:  # fmt: skip
-    """Return the gradients by products that are each bound on their own."""
+    """Return the gradients by products, each of which is bound separately."""
 
     def multiply(own: str, numbers: tuple[Number, Number], value: torch.Tensor, matrices: Tensors) -> torch.Tensor:
         return execute(own, options, numbers, value, matrices, None)

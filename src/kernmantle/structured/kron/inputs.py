@@ -1,4 +1,4 @@
-"""The arguments of kron_matmul: checked, and as a product from the left on (…, k, c)."""
+"""The arguments of kron_matmul: checked, and converted to a product from the left on (…, k, c)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Product:
-    """A checked call: x, factors and y as given, and the product on (…, k, c) that their form makes of them.
+    """A checked call: x, factors and y as passed, and their form, which converts them to the product on (…, k, c).
 
     ``text`` names the different factors by number; ``shape`` is that of the result as the caller sees it.
     """
@@ -62,7 +62,7 @@ class _Arguments:
 
 
 def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | str]]:
-    """Return the different factors, what to call them, and the entries of the product."""
+    """Return the distinct factors, their names in errors, and the entries of the product."""
     found: list[Any] = []
     labels: list[str] = []
     entries: list[int | str] = []
@@ -79,7 +79,7 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
 
 
 def _is_constant(value: torch.Tensor, x: torch.Tensor) -> bool:
-    """Return whether a tensor is a number on the host beside arrays on a device: reading it waits for nothing."""
+    """Return whether a tensor is a number on the host while x is on a device: reading it does not synchronise."""
     return (
         value.dim() == 0 and value.device.type == "cpu" != x.device.type and not value.requires_grad and plain([value])
     )
@@ -137,7 +137,7 @@ def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Arguments, Wrap]:
 
 
 def _with_alpha(arguments: _Arguments, alpha: torch.Tensor) -> _Arguments:
-    """Return a tensor alpha inside the smallest factor, or in x where there is none."""
+    """Return the arguments with a tensor alpha multiplied into the smallest factor, or into x if there is none."""
     indices = [index for index, entry in enumerate(arguments.entries) if isinstance(entry, int)]
     if not indices:
         spread = alpha[..., None] if arguments.x.dim() == 1 else alpha[..., None, None]
@@ -149,7 +149,7 @@ def _with_alpha(arguments: _Arguments, alpha: torch.Tensor) -> _Arguments:
 
 
 def _used(arguments: _Arguments) -> _Arguments:
-    """Without factors that no entry names."""
+    """Return the arguments without factors that no entry names."""
     numbers = sorted({entry for entry in arguments.entries if isinstance(entry, int)})
     entries = [numbers.index(entry) if isinstance(entry, int) else entry for entry in arguments.entries]
     return replace(arguments, factors=[arguments.factors[number] for number in numbers], entries=entries)
@@ -158,7 +158,7 @@ def _used(arguments: _Arguments) -> _Arguments:
 def gather(
     x: Any, factors: Any, side: str, alpha: Any, beta: Any, y: Any, precision: str | None, fuse: bool
 ) -> Product:
-    """Return the checked call, or raise the error that says what is wrong."""
+    """Return the checked call; raise the error that says what is wrong."""
     if side not in ("right", "left"):
         raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
     check_precision(precision, ())
@@ -203,7 +203,7 @@ def _shape(call: Product) -> tuple[int, ...]:
 
 
 def target(out: Any, call: Product) -> torch.Tensor:
-    """Return ``out`` as a tensor, or raise the error that says why it cannot take the result."""
+    """Return ``out`` as a tensor; raise the error that says why it cannot take the result."""
     tensor = unwrap_out(out)
     tracked = torch.is_grad_enabled() and any(value.requires_grad for value in call.values)
     check_target(tensor, call.shape, call.x.dtype, call.x.device, tracked)

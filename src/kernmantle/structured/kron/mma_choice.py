@@ -1,4 +1,4 @@
-"""Which tile a pass on tensor cores takes: the preferred one, or of few tiles that by which warps wait least."""
+"""The tile of a pass on tensor cores: the preferred one or, for few tiles, that with the shortest waits of warps."""
 
 from __future__ import annotations
 

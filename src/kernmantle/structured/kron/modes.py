@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Mode:
-    """One axis of the tensor: ``columns`` long before its factor, ``rows`` long after; kept where there is none."""
+    """One axis of the tensor: its length is ``columns`` before its factor and ``rows`` after it."""
 
     columns: int
     rows: int
@@ -69,7 +69,7 @@ def contracted(modes: Sequence[Mode]) -> tuple[int, ...]:
 
 
 def grouped(modes: Sequence[Mode], indices: Sequence[int], most: int) -> tuple[tuple[int, ...], ...]:
-    """The positions in groups of neighbours whose factors multiplied out have at most so many rows and columns."""
+    """Return the positions in groups of neighbours whose product has at most so many rows and columns."""
     groups: list[tuple[int, ...]] = []
     for index in indices:
         joint = (*groups[-1], index) if groups and groups[-1][-1] + 1 == index else (index,)
@@ -82,7 +82,7 @@ def grouped(modes: Sequence[Mode], indices: Sequence[int], most: int) -> tuple[t
 
 
 def cheapest(modes: Sequence[Mode]) -> tuple[int, ...]:
-    """Positions that have a factor in the order of fewest multiplications, from the last where there is no difference.
+    """Return the positions with a factor in the order of fewest multiplications; ties are taken from the last.
 
     A factor changes the size of the tensor by r / c, so of two neighbours in time the one with the smaller
     1/c - 1/r comes first: exchanging them compares 1 + (r/c) s and (s/d) (1 + ...) term by term.
@@ -94,7 +94,7 @@ def cheapest(modes: Sequence[Mode]) -> tuple[int, ...]:
 
 
 def steps(modes: Sequence[Mode], order: Sequence[int], right: int = 1) -> tuple[Step, ...]:
-    """Return the products in that order, the tensor having ``right`` more entries behind its last axis."""
+    """Return the products in that order, for a tensor with ``right`` more entries after its last axis."""
     extents = [mode.columns for mode in modes]
     found: list[Step] = []
     for position in order:

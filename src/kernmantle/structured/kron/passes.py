@@ -1,4 +1,4 @@
-"""Passes over memory of a Kronecker product: which neighbouring factors go together, and in which order."""
+"""Passes of a Kronecker product over memory: which neighbouring factors share a pass, and their order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Pass:
 
 
 def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
-    """Pass over these axes without merged factors; axes at its ends that are only kept stay outside."""
+    """Return the pass over these axes without merged factors; axes without a factor at its ends are left out."""
     while first < stop and modes[first].factor is None:
         first += 1
     while first < stop and modes[stop - 1].factor is None:
@@ -69,9 +69,9 @@ def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
 
 
 def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:
-    """Return a pass with neighbouring factors multiplied out, from the last, where that is wanted.
+    """Return a pass with neighbouring factors multiplied out, from the last, if ``wanted`` says so.
 
-    ``wanted`` is asked with what is there, what it would become, and whether it is the last axis.
+    ``wanted`` is called with the present factor, the merged one, and whether it is on the last axis.
     """
     modes: list[Mode] = []
     groups: list[tuple[int, ...]] = []
@@ -92,7 +92,7 @@ def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:
 
 
 def runs(modes: Sequence[Mode], fits: Limit, alone: Callable[[Mode], bool]) -> list[tuple[int, int]]:
-    """Ranges of neighbouring axes, from the last, each as long as ``fits(its modes, extent to the right)`` holds.
+    """Return ranges of neighbouring axes, from the last, each extended while ``fits(modes, extent to the right)``.
 
     A mode for which ``alone`` holds shares its range with no other factor.
     """
@@ -125,7 +125,7 @@ def in_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True)
 class View:
-    """The tensor as a pass sees it: (left, columns, right) before it and (left, rows, right) after it."""
+    """The view of the tensor in a pass: (left, columns, right) before it and (left, rows, right) after it."""
 
     left: int
     right: int

@@ -1,4 +1,4 @@
-"""Predicted time of a Kronecker product on a card that is not there, by the model that its plan was chosen by."""
+"""Predicted time of a Kronecker product on a GPU that is not present, by the cost model of its plan."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Arrays:
-    """x (…, k, c), factors (…, q, p), y and out (…, k', c), batch axes as many for all, shared ones of length 1."""
+    """x (…, k, c), factors (…, q, p), y and out (…, k', c), all with as many batch axes; shared axes have length 1."""
 
     x: torch.Tensor
     factors: tuple[torch.Tensor, ...]
@@ -43,7 +43,7 @@ def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
 
 
 def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor) -> Arrays:
-    """The arrays with the axis beside the product chosen so that memory is read along it, or along the product."""
+    """Return the arrays with the columns chosen so that memory is read along them, or along the product."""
     rank = out.dim()
     wide = [_of_rank(tensor, rank) for tensor in (x, *factors)]
     arrays = Arrays(wide[0], tuple(wide[1:]), None if y is None else y.expand(out.shape), out)
@@ -65,7 +65,7 @@ def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: tor
 
 
 def _columns_as_batch(arrays: Arrays) -> Arrays:
-    """Return the columns as the last batch axis."""
+    """Return the arrays with the columns as the last batch axis."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.movedim(-1, -2).unsqueeze(-1)
@@ -75,7 +75,7 @@ def _columns_as_batch(arrays: Arrays) -> Arrays:
 
 
 def _batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
-    """Return a batch axis that no factor has as the columns, which had length 1."""
+    """Return the arrays with a batch axis that no factor has as the columns, which had length 1."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.squeeze(-1).movedim(axis, -1)
@@ -86,7 +86,7 @@ def _batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
 
 @dataclass(frozen=True)
 class Port:
-    """Strides of one array in a pass: of the batch axes with ``left`` last, of the run and of what is right of it."""
+    """Strides of one array in a pass: of the batch axes (``left`` last), of the run, and of the entries right of it."""
 
     batch: tuple[int, ...]
     run: int
@@ -94,7 +94,7 @@ class Port:
 
 
 def port(tensor: torch.Tensor, left: int, run: int, right: int) -> Port | None:
-    """Strides of (…, left * run * right, columns); None where ``right`` and the columns do not lie in one line."""
+    """Return the strides of (…, left * run * right, columns); None if ``right`` and columns have no common stride."""
     *batch, own, across = tensor.stride()
     batch = [0 if size == 1 else stride for size, stride in zip(tensor.shape[:-2], batch, strict=True)]
     columns = tensor.shape[-1]
@@ -153,8 +153,8 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 class Dense:
     """One factor by the vendor's matrix product, straight into the result: how each array is read.
 
-    Several factors that a pass takes as one are multiplied out first; ``parts`` says how each of them is read. Matrices
-    with a few columns are brought into rows first where it says so (``by_rows``).
+    Several factors that a pass takes as one are multiplied out first; ``parts`` has the layout in which each is read.
+    With ``by_rows``, matrices with few columns are copied into rows first.
     """
 
     x: Layout
@@ -164,13 +164,13 @@ class Dense:
     by_rows: bool = False
 
     def matrix(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return what is multiplied by, of any views of the factors that begin where those of the layouts do."""
+        """Return the matrix to multiply by, from any views of the factors with the addresses of the layouts."""
         if not self.parts:
             return factors[0]
         return multiplied_out([own.as_strided(*layout) for own, layout in zip(factors, self.parts, strict=True)])
 
     def product(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """Return the product in memory of its own, which lies as ``out`` says; not of ``parts`` or ``by_rows``."""
+        """Return the product in new memory with the layout of ``out``; not with ``parts`` or ``by_rows``."""
         if is_autocast_on() and torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
                 return self.product(x, factor)
@@ -206,7 +206,7 @@ class Dense:
 
 
 def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dense | None:
-    """None where an array does not lie in one piece, the factor varies, or torch rounds halves on the way."""
+    """Return the product of a pass; None if arrays are not contiguous, the factor varies, or halves would round."""
     mode, x, out, y = own.modes[0], arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
     factors = _factors_of(own, modes, arrays)
     half, entries = x.dtype in (torch.float16, torch.bfloat16), math.prod(factor.numel() for factor in factors)
@@ -238,7 +238,7 @@ def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.
 
 @dataclass(frozen=True)
 class Stage:
-    """A prepared pass: its kernel, which factors it takes and the shape of what it leaves, None for the result."""
+    """A prepared pass: its kernel, its factors, and the shape of its intermediate result, None for the last pass."""
 
     start: Start | Dense
     numbers: tuple[int, ...]
@@ -257,7 +257,7 @@ def launched(start: Start, offsets: Sequence[Sequence[int]], pointers: Sequence[
 
 @dataclass(frozen=True)
 class Prepared:
-    """The kernels of a product of arrays of equal layouts: what remains is to start them."""
+    """The kernels of a product, prepared for arrays of equal layouts and ready to be launched."""
 
     stages: tuple[Stage, ...]
 
@@ -275,7 +275,7 @@ class Prepared:
         self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
         numbers: Numbers, saved: list[torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """Write the product to ``out``; ``saved`` takes what lies between the passes."""
+        """Write the product to ``out``; ``saved`` receives the intermediate results."""
         source, alpha = x, numbers[0]
         for stage in self.stages:
             if stage.shape is None:
@@ -297,7 +297,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class ByCapture:
-    """Kernels of eager calls, which take the host least, and those of a CUDA graph that is being captured."""
+    """Kernels for eager calls, with the least host time, and kernels for calls under CUDA graph capture."""
 
     eager: Prepared
     captured: Prepared
@@ -311,12 +311,12 @@ class ByCapture:
         self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
         numbers: Numbers, saved: list[torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """Write the product to ``out``; with ``saved``, which takes what lies between the passes, as an eager call."""
+        """Write the product to ``out``; with ``saved``, which receives the intermediate results, as an eager call."""
         own = self.captured if saved is None and torch.cuda.is_current_stream_capturing() else self.eager
         own(x, factors, y, out, numbers, saved)
 
     def new(self, x: torch.Tensor, factors: Sequence[torch.Tensor], alpha: float, shape: tuple[int, ...]) -> Any:
-        """Return the same in memory of its own."""
+        """Return the product in new memory."""
         own = self.captured if torch.cuda.is_current_stream_capturing() else self.eager
         return own.new(x, factors, alpha, shape)
 
@@ -357,7 +357,7 @@ def _walk(
 
 
 def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays: Arrays, kernel: Prepare) -> None:
-    """All passes, with the copies and matrix products that some need."""
+    """Run all passes, with the copies and matrix products that some need."""
     value, alpha = arrays.x, numbers[0]
     for own, view, into, y in _walk(passes, modes, arrays):
         step = replace(arrays, x=value, out=into, y=y)
@@ -370,7 +370,7 @@ def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays:
 
 
 def _ports(own: Pass, view: View, arrays: Arrays) -> dict[str, Port] | None:
-    """Return the strides of every array, None where one has no such view."""
+    """Return the strides of every array, None if an array has no such view."""
     x = port(arrays.x, view.left, own.columns, view.right)
     out = port(arrays.out, view.left, own.rows, view.right)
     y = out if arrays.y is None else port(arrays.y, view.left, own.rows, view.right)
@@ -418,7 +418,7 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int)
 
 
 def _multiplied(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers) -> None:
-    """One factor by the vendor's matrix product."""
+    """Multiply by one factor, by the vendor's matrix product."""
     mode, factors = own.modes[0], _factors_of(own, modes, arrays)
     dense = _dense(own, view, modes, arrays)
     if dense is not None:

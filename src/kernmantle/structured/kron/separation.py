@@ -13,7 +13,7 @@ from .cuda_entry import OVERLAP
 
 ENTRY = "km_separate"
 THREADS = 1024
-# Terms up to which a warp sums those of an entry.
+# Terms of an entry up to which one warp sums them.
 SHORT = 512
 # Terms of the longest sum of a block; matrices whose gradients have longer ones are left to torch's products.
 LONGEST = 1 << 17

@@ -18,7 +18,7 @@ Solve = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Implicit(torch.autograd.Function):
-    """x with A(parameters) x = b: the gradient of b solves the same system, those of A follow from A x."""
+    """Solve A(parameters) x = b: the gradient by b solves the same system, and those by A follow from A x."""
 
     @staticmethod
     def forward(
@@ -36,7 +36,7 @@ class _Implicit(torch.autograd.Function):
         wanted = [index for index in range(len(parameters)) if ctx.needs_input_grad[4 + index]]
         found: list[torch.Tensor | None] = [None] * len(parameters)
         if wanted:
-            # x depends on the parameters too: a pullback holds it fixed, where autograd.grad would come back here.
+            # x depends on the parameters too: torch.func.vjp holds it fixed, where autograd.grad would recurse.
             pulled: Any = torch.func.vjp(lambda *values: ctx.multiply(values, x), *parameters)
             slopes = pulled[1](-of_b)
             for index in wanted:
@@ -45,7 +45,7 @@ class _Implicit(torch.autograd.Function):
 
 
 def solved(multiply: Multiply, solve: Solve, b: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """``solve(b)``, where ``multiply(parameters, x)`` is the symmetric operator, with gradients of every order."""
+    """Return ``solve(b)`` with gradients of every order; ``multiply(parameters, x)`` is the symmetric operator."""
     if torch.is_grad_enabled() and any(value.requires_grad for value in (b, *parameters)):
         result: Any = _Implicit.apply(multiply, solve, len(parameters), b, *parameters)
         return result
@@ -57,7 +57,7 @@ def conjugate_gradients(
 ) -> torch.Tensor:
     """Return the solution by conjugate gradients with the diagonal as preconditioner, all columns together.
 
-    The residual is read every eighth step, which waits for the device.
+    The host reads the residual every eighth step, which synchronises with the device.
     """
     scale = diagonal.unsqueeze(-1).reciprocal()
     x, r = torch.zeros_like(b), b
@@ -293,7 +293,7 @@ class SumOfProducts:
     def solve(
         self, b: torch.Tensor, *, tolerance: float | None = None, max_iterations: int | None = None
     ) -> torch.Tensor:
-        """``x`` with ``self @ x = b`` for b (…, n, m) or a vector.
+        """Return ``x`` with ``self @ x = b`` for b (…, n, m) or a vector.
 
         Parameters
         ----------
@@ -349,7 +349,7 @@ class SumOfProducts:
         Raises
         ------
         ParameterError
-            For more terms, or two with factors of different sizes, or none of whose factors are positive definite.
+            For more than two terms, factors of different sizes, or no term with positive definite factors.
         """
         terms = self._two_terms()
         if terms is None:
@@ -362,7 +362,7 @@ class SumOfProducts:
 
 
 def _margin(factors: Sequence[Factor]) -> float:
-    """Least eigenvalue of a product over its largest, 1 for identities; 0 where a factor is not positive definite."""
+    """Return the least eigenvalue of a product over its largest: 1 for identities, 0 without positive definiteness."""
     total = 1.0
     for factor in factors:
         if isinstance(factor, torch.Tensor) and factor.numel():

@@ -13,7 +13,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def batch_of(tensors: Tensors) -> tuple[int, ...]:
-    """Broadcast shape of all axes but the last two."""
+    """Return the broadcast shape of all axes but the last two."""
     shapes = [tensor.shape[:-2] for tensor in tensors if tensor.dim() > 2]
     if all(shape == shapes[0] for shape in shapes):  # torch's own function takes longer than a small product
         return tuple(shapes[0]) if shapes else ()
@@ -21,7 +21,7 @@ def batch_of(tensors: Tensors) -> tuple[int, ...]:
 
 
 def shared_axes(factors: Tensors, rank: int) -> int:
-    """Return how many of the last of ``rank`` batch axes no factor has."""
+    """Return how many trailing batch axes, of ``rank``, no factor has."""
     for index in range(1, rank + 1):
         if any(factor.dim() >= index + 2 and factor.shape[-2 - index] != 1 for factor in factors):
             return index - 1

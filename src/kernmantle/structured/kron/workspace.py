@@ -1,4 +1,4 @@
-"""``kron_workspace``: what a product will take beside its arrays, from its plan alone: nothing is computed."""
+"""``kron_workspace``: the memory of a product in addition to its arrays, from its plan alone; nothing is computed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Found = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class KronWorkspace:
-    """Shape of a product's result and the memory beside it.
+    """Shape of a product's result, and the memory that the product takes.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of the result.
     bytes : int or None
-        Most memory at once of what stands between the passes, x and the result not counted; None where torch's
-        matrix products run, which take memory of their own.
+        Most memory of intermediate results at one time, without x and the result; None if torch's matrix products run,
+        whose memory is not known.
     bytes_per_thread : int or None
-        Memory that each thread of the CPU keeps from call to call, a fraction of its second cache; 0 on GPUs.
+        Memory that each CPU thread holds between calls, a fraction of its second-level cache; 0 on GPUs.
     route : str
-        The passes, as an operator's repr tells them after a call; "torch" where there are none.
+        The passes, as the repr of an operator shows them after a call; "torch" if no kernels run.
     """
 
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ def kron_workspace(
     dtype : torch.dtype
         Of all arrays.
     device : str
-        "cpu", "cuda" for a GPU that is there, or one that is not: "sm_80", "sm_90", "sm_100", "sm_120".
+        "cpu", "cuda" for a GPU of this machine, or an architecture: "sm_80", "sm_90", "sm_100", "sm_120".
 
     Returns
     -------
@@ -84,11 +84,11 @@ def kron_workspace(
     ParameterError
         For an unknown device or option.
     DeviceError
-        For "cuda" where no GPU is.
+        For "cuda" on a machine without a GPU.
 
     Notes
     -----
-    Exact for arrays that lie in one piece, without gradients, alpha and beta being numbers: other strides may cost a
+    The numbers are exact for contiguous arrays without gradients, with numbers alpha and beta; other strides may need a
     copy. The first call of a kind is planned with one more array of an intermediate size. Nothing is allocated or
     compiled here.
 

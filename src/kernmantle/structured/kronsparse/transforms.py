@@ -19,7 +19,7 @@ from .picture import html
 
 
 class Chain:
-    """Factors whose product is a fixed matrix, behind a permutation of what they are applied to.
+    """Factors whose product is a fixed matrix, applied after a permutation of the input.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class Chain:
     nnz : int
         Number of weights.
     info : str
-        What the last call ran as; empty before the first.
+        The backend and plan of the last call; empty before the first.
 
     Notes
     -----
-    A chain never changes: it holds copies, ``weights`` and ``permutation`` give copies, and what is made of them before
-    they are multiplied by is kept as in :class:`PackedKSLinear`: the levels of a transform run as the few factors that
-    should be quickest. ``info`` says what the last call ran as.
+    A chain is immutable: it holds copies, and ``weights`` and ``permutation`` return copies. Its packed weights are
+    stored as in :class:`PackedKSLinear`, so the levels of a transform run as the few merged factors that are predicted
+    to be fastest.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], permutation: torch.Tensor | None = None) -> None:
@@ -146,7 +146,7 @@ class Chain:
         Raises
         ------
         ParameterError
-            If ``levels`` is no positive integer.
+            If ``levels`` is not a positive integer.
         ShapeError
             If the product of two factors is supported on no pattern.
         """
@@ -183,7 +183,7 @@ def hadamard(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> 
     Raises
     ------
     ParameterError
-        For an n that is no power of 2.
+        For an n that is not a power of 2.
 
     Notes
     -----
@@ -300,9 +300,10 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
 
 
 def dct(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain:
-    """The orthonormal discrete cosine transform of type II of n numbers, ``y_k = s_k Σ_j x_j cos(π k (j + ½) / n)``.
+    """Return the orthonormal DCT-II of n numbers, ``y_k = s_k Σ_j x_j cos(π k (j + ½) / n)``.
 
-    By the Fourier transform of its even, then of its odd numbers backwards; the last factor keeps the real part.
+    It is the Fourier transform of the even-indexed numbers followed by the reversed odd-indexed ones; the last factor
+    takes the real part.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Packed images of weights that never change: what products read in place of the weights, made once for each kind.
+"""Packed weights: copies of immutable weights in the order in which kernels read them, made once for each kind.
 
-Only owners of immutable weights have one (``KSLinear.pack`` and the transforms): nothing here asks whether a weight
-changed. Whatever reads parameters passes None instead and reads them at every call.
+Only owners of immutable weights have them (``KSLinear.pack`` and the transforms), so nothing here checks whether a
+weight changed. Products with parameters pass None instead and read the parameters at every call.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...runtime.kernel_store import collecting
 
 
 class PackedWeights:
-    """Images of immutable weights by key: tensors in the order in which kernels read them, or matrices.
+    """Packed weights by key: tensors in the order in which kernels read them, or dense matrices.
 
-    An image is never replaced and lives as long as this object, so that a captured CUDA graph may hold its address.
-    Copies and pickles are empty: their owner's weights are packed again.
+    An entry is never replaced and lives as long as this object, so that a captured CUDA graph may hold its address.
+    Copies and pickles are empty: the weights of their owner are packed again.
     """
 
     def __init__(self) -> None:
@@ -27,15 +27,15 @@ class PackedWeights:
         self._pending: dict[Hashable, tuple[Any, torch.cuda.Event]] = {}
 
     def get(self, key: Hashable) -> Any:
-        """Return the image of a key that every stream may read, or None."""
+        """Return the packed weights of a key that every stream may read, or None."""
         return self._images.get(key)
 
     def get_or_pack(self, key: Hashable, pack: Callable[[], Any], device: torch.device) -> Any:
-        """Return the image of a key, by ``pack`` where there is none yet."""
+        """Return the packed weights of a key; make them by ``pack`` on a miss."""
         image = self._images.get(key)
         if image is not None:
             return image
-        if collecting():  # nothing ran, so the image has no values
+        if collecting():  # nothing ran, so the packed weights have no values
             return pack()
         if device.type != "cuda":
             return self._images.setdefault(key, pack())
@@ -44,7 +44,7 @@ class PackedWeights:
     def _pack_on_gpu(self, key: Hashable, pack: Callable[[], Any], device: torch.device) -> Any:
         """Pack on the current stream without waiting; other streams wait for it on the device.
 
-        A graph being captured takes an image that is done. Else it packs for itself, in memory of its own: replays must
+        A graph under capture uses packed weights that are complete. Otherwise it packs its own copy, since replays must
         not depend on earlier work.
         """
         if torch.cuda.is_current_stream_capturing():
@@ -64,7 +64,7 @@ class PackedWeights:
         return image
 
     def _done_before_capture(self, key: Hashable) -> Any:
-        """Return an image that was packed before the capture began, None where the device may still pack it."""
+        """Return weights that were packed before the capture began, None if the device may still be packing them."""
         pending = self._pending.get(key)
         if pending is None:
             return None
@@ -83,9 +83,9 @@ class PackedWeights:
 
 
 class PackedChain:
-    """Packed images of each weight of a chain, and of neighbours that run as one in the last place.
+    """Packed weights of each factor of a chain; the last entry has those of neighbours that run as one.
 
-    ``identity`` stands for the chain in keys of calls, which must not own its images.
+    ``identity`` stands for the chain in keys of calls, which must not hold references to its packed weights.
     """
 
     def __init__(self, count: int) -> None:

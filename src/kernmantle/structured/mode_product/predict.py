@@ -1,4 +1,4 @@
-"""Predicted times of Kronecker-sparse products on a card that is not there, by the models that choose their kernels."""
+"""Predicted times of Kronecker-sparse products on a GPU that is not present, by the models that choose kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The torch operators ``kernmantle::kron_sparse`` and ``kernmantle::kron_sparse_weight``, and their derivatives.
 
-The product is linear in ``x`` and in ``weight``: its derivatives are the same product with the transposed pattern
-and the sum over the batch that ``kron_sparse_weight`` takes, and theirs are these two again.
+The product is linear in ``x`` and in ``weight``. Its derivatives are the product with the transposed pattern and the
+sum over the batch of ``kron_sparse_weight``, whose derivatives are these two operators again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _run(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, algorithm: str,
     precision: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Run the product in the precision in force where a traced call, which cannot read it, left that open."""
+    """Run the product in the precision in force if a traced call, which cannot read it, left it open."""
     precision = precision or current().precision or ""
     return execute.product(x, weight, bias, activation, batch_last, algorithm, precision)
 
@@ -86,7 +86,7 @@ def _weight_by_torch(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int
 
 @counted("kron_sparse")
 def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    """Return the count a multiplication and an addition for each weight and row, of the groups of either."""
+    """Return the operations: a multiplication and an addition for each weight and row of each group."""
     return 2 * max(x[0], weight[0]) * x[1] * math.prod(weight[1:])
 
 
@@ -139,7 +139,7 @@ def _plus(parts: Sequence[Maybe]) -> Maybe:
 
 
 class Product(torch.autograd.Function):
-    """``x``, ``weight`` and ``bias`` to their product."""
+    """The product as an autograd.Function of ``x``, ``weight`` and ``bias``."""
 
     generate_vmap_rule = True
 
@@ -168,7 +168,7 @@ class Product(torch.autograd.Function):
 
 
 class WeightGradient(torch.autograd.Function):
-    """``x`` and the gradient of a product to the gradient of its weights."""
+    """The gradient by the weights as an autograd.Function of ``x`` and the gradient of the product."""
 
     generate_vmap_rule = True
 

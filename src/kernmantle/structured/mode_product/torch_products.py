@@ -1,4 +1,4 @@
-"""Kronecker-sparse products by torch's own operations: what the kernels are compared with, and chosen where faster.
+"""Kronecker-sparse products by torch's own operations, with which kernels are compared, and which run if faster.
 
 ``x`` is (G, N, a c d), ``weight`` (H, a, b, c, d) with H = G or 1, the result (G, N, a b d).
 """
@@ -231,7 +231,7 @@ def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without torch's notes that compressed tensors are in beta and, built right, not checked."""
+    """Suppress torch's warnings that sparse compressed tensors are in beta and that valid ones are not checked."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR|BSR) tensor support is in beta")
         warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")

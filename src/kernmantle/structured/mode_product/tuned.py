@@ -1,4 +1,4 @@
-"""Which way a Kronecker-sparse product goes on a GPU: the one measured to be quickest, where ``tune`` measured it.
+"""The algorithm of a Kronecker-sparse product on a GPU: the fastest one that ``tune`` measured.
 
 A way is the name of one of torch's algorithms, "kernel", or "kernel" and the name of a tile.
 """

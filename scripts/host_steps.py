@@ -48,18 +48,28 @@ class _Nothing:
         return (0,)
 
 
-def _bound(products: Sequence[Any], *_: object, **__: object) -> grouped.BoundProducts:
+def _planned(products: Sequence[Any], *_: object, **__: object) -> grouped.PlannedProducts:
+    plan: Any = "nothing"
+    return grouped.PlannedProducts(plan, tuple(products), 0)
+
+
+def _bound(launches: Sequence[grouped.PlannedProducts]) -> Sequence[grouped.BoundProducts]:
+    """Return one launch of all products."""
+    products = [product for each in launches for product in each.products]
     starts = range(0, PARAMETERS * len(products), PARAMETERS)
+    positions = [start + operand for start in starts for operand in range(4)]
     nothing: Any = _Nothing()
     queue = Queue(int, operator.index, nullcontext, lambda: None)  # whose device and stream are 0
-    launch = BoundLaunch(nothing, [0] * PARAMETERS * len(products), starts, 4, 0, 64, queue)
-    return grouped.BoundProducts("nothing", tuple(products), launch)
+    launch = BoundLaunch(nothing, [0] * PARAMETERS * len(products), positions, 0, 64, queue)
+    joined = grouped.JoinedLaunch(launch, tuple(launches), 0)
+    return [grouped.BoundProducts("nothing", tuple(products), joined)]
 
 
 def _replace_kernels() -> None:
-    """Let layers on a CPU take the step of a launch a factor and direction."""
+    """Let layers on a CPU take the step of a launch a direction."""
     for module, name, other in (
-        (grouped, "bind_products", _bound), (chain_cpu, "bind", lambda *_: None),
+        (grouped, "plan_products", _planned), (grouped, "bind_each", _bound),
+        (grouped, "is_captured", lambda _: False), (chain_cpu, "bind", lambda *_: None),
         (chain_training, "kind_of", lambda *_, **__: GROUPED), (chain_training, "kind_for", lambda *_, **__: GROUPED),
     ):  # fmt: skip
         setattr(module, name, other)

@@ -10,7 +10,7 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.compiler.nest import BYTES
-from kernmantle.structured.mode_product import grouped_plan
+from kernmantle.structured.mode_product import grouped, grouped_plan
 from kernmantle.structured.mode_product.chain_plan import fused
 from kernmantle.structured.mode_product.cuda_emit import emit_grouped
 from kernmantle.structured.mode_product.grouped_plan import (
@@ -61,6 +61,76 @@ def test_compiles_within_its_registers(dtype, pattern, card) -> None:
         assert resources.registers * chosen.threads <= CARDS[card].registers_per_sm
         assert resources.spill_stores <= MOST_SPILLED
         assert chosen.shared <= CARDS[card].shared_per_block
+
+
+def joined(chain, rows, dtype, own, backward=False):
+    """The launches of a pass of a chain one by one, and their plan as one."""
+    factors = [passes(pattern, rows) for pattern in chain]
+    found = [[each.of_x(), each.of_weight()] for each in reversed(factors)] if backward else []
+    if backward:
+        a, b, _, d = chain[-1]
+        found[0].insert(0, grouped_plan.sums(a * b * d, rows, (a * b * d, 1, 16)))
+    else:
+        ends = [None] * (len(chain) - 1) + [grouped_plan.bias_view(chain[-1])]
+        found = [[each.forward(bias)] for each, bias in zip(factors, ends, strict=True)]
+    plans = [plan_grouped(own, dtype, each, "" if backward else "relu") for each in found]
+    return found, plans, grouped_plan.joined_plan(plans, found, own)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f32", "sm_80")])
+def test_launches_of_a_chain_compile_as_one(dtype, card, backward) -> None:
+    found, plans, plan = joined(MONARCH, 256, dtype, CARDS[card], backward)
+    source = emit_grouped(plan)
+    assert plan.levels == tuple(map(len, found))
+    assert plan.warps == max(each.warps for each in plans)
+    assert source.count("km::wait_for_blocks") == len(found[1])
+    assert source.count("km::arrive_block") == sum(map(len, found))
+    resources = compile_source(source, card, headers(), "joined").resources
+    assert resources.registers * plan.threads <= CARDS[card].registers_per_sm
+    assert resources.spill_stores <= MOST_SPILLED
+
+
+def test_launches_are_joined_where_the_host_takes_longer() -> None:
+    """Not those that take the GPU long, nor more than a launch has arguments for; the last one has the activation."""
+    own = CARDS["sm_90"]
+    assert joined(MONARCH, 16, "f32", own)[2].levels == (1, 1)
+    assert joined(MONARCH, 25088, "f32", own)[2] is None
+    assert joined(MONARCH[:1], 16, "f32", own)[2] is None
+    five = ((16, 16, 16, 1), (4, 16, 16, 4), (1, 16, 16, 16), (4, 16, 16, 4), (16, 16, 16, 1))
+    assert joined(five, 16, "bf16", own)[2].levels == (1,) * 5
+    assert joined(five, 16, "bf16", own, True)[2].levels == (3, 2, 2, 2, 2)
+    assert joined((*five, five[1]), 16, "bf16", own, True)[2] is None
+    source = emit_grouped(joined(MONARCH, 16, "f32", own)[2])
+    first, second = (source.split(f"struct Traits{index}")[1].split("};")[0] for index in (0, 1))
+    assert "ACTIVATION = 0" in first
+    assert "ACTIVATION = 1" in second
+
+
+def test_a_graph_has_joined_launches_apart(monkeypatch) -> None:
+    """A counter of blocks belongs to a stream, and a graph may be replayed on any; kernels are bound once."""
+    products = [passes(pattern, 16).forward() for pattern in MONARCH]
+    apart = tuple([grouped.PlannedProducts(None, (product,), 3) for product in products])
+    joined, launched, bound = [], [], []
+
+    def bind(planned):
+        bound.append(planned)
+        return grouped.BoundProducts("", planned.products, launched.append)
+
+    captured = iter((False, True, True, False))
+    monkeypatch.setattr(grouped, "_bind", bind)
+    monkeypatch.setattr(grouped, "is_captured", lambda index: next(captured) if index == 3 else None)
+    launch, addresses = grouped.JoinedLaunch(joined.append, apart, 3), (1, 2, 3, 0, 3, 4, 5, 6)
+    for _ in range(4):
+        launch(addresses)
+    assert joined == [addresses] * 2
+    assert launched == [addresses[:4], addresses[4:]] * 2
+    assert bound == list(apart)
+
+
+def test_an_activation_needs_no_bias() -> None:
+    chosen = plan_grouped(CARDS["sm_90"], "f32", [passes(MONARCH[0], 16).forward()], "relu")
+    assert "ACTIVATION = 1" in emit_grouped(chosen)
 
 
 def test_products_are_the_passes_of_a_factor() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import kernmantle as km
 from kernmantle.backends.cuda import launch
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.structured.kronsparse import chain_matrix, chain_products, chain_training
-from kernmantle.structured.mode_product import grouped
+from kernmantle.structured.mode_product import grouped, grouped_plan
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import cuda
+from kernmantle.torch_ops.dtypes import NAMES
 
 from .harness import Machine, limits
 from .kronsparse_grouped_harness import FewCase, cases, check, run
@@ -91,7 +95,8 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     x[0, 3, 5], x[0, 17, 41], x[0, 20, 0] = float("inf"), float("nan"), float("-inf")
     weight[1, 7, 3, 0] = 3.0e38
     out = torch.empty(1, 21, 84, device="cuda")
-    grouped.bind_forward(x, weight, None, "", out).run((x, weight, out, None))
+    (bound,) = grouped.bind_each([grouped.plan_forward(x, weight, None, "", out)])
+    bound.run((x, weight, out, None))
     wanted = torch.einsum("nikl,ijkl->nijl", x[0].double().view(21, 4, 33, 1), weight.double()).flatten(1)
     assert_close(out[0], wanted, depth=33)
 
@@ -187,3 +192,78 @@ def test_autocast_trains_weights_of_float32(dtype, monkeypatch) -> None:
         value.float().square().sum().backward()
         assert (layer.weights[0].grad is not None) == wanted
         assert layer.weights[1].grad.dtype == torch.float32
+
+
+def steps_of(chain, batch, dtype):
+    """What runs a step of a layer of its own, and gives the result and all gradients."""
+    (a, _, c, d), (p, q, _, r) = chain[0], chain[-1]
+    layer = km.KSLinear(a * c * d, p * q * r, chain, device="cuda", dtype=dtype)
+    x = torch.randn(batch, a * c * d, device="cuda").to(dtype).requires_grad_()
+    grad = torch.randn(batch, p * q * r, device="cuda").to(dtype)
+    leaves = [x, *layer.weights, layer.bias]
+
+    def step():
+        value = layer(x)
+        return [value.detach(), *torch.autograd.grad(value, leaves, grad)]
+
+    return step
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256, 1024])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("chain", ["monarch", "square", "three"])
+def test_launches_that_follow_one_another_are_one(chain, dtype, batch, monkeypatch) -> None:
+    """Blocks wait for those before them: every repetition gives the same, and leaves no block counted."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "grouped")
+    step, launched, start = steps_of(CHAINS[chain], batch, dtype), [], launch.BoundLaunch.__call__
+    first = step()
+    for _ in range(50):
+        for one, other in zip(step(), first, strict=True):
+            assert torch.equal(one, other)
+    monkeypatch.setattr(launch.BoundLaunch, "__call__", lambda *own: (launched.append(1), start(*own))[1])
+    step()
+    joins = (
+        grouped_plan.grouped_seconds(CHAINS[chain], batch, NAMES[dtype], False, limits()) < grouped_plan._MOST_JOINED
+    )
+    assert len(launched) == 2 or not joins
+    assert all(int(counter) == 0 for counter in cuda._COUNTERS.values())
+    monkeypatch.setattr(grouped, "joined_plan", lambda *_: None)
+    PLANS.clear()
+    depth = sum(max(pattern[1:3]) for pattern in CHAINS[chain]) + batch
+    for one, other in zip(step(), first, strict=True):  # sums over rows by more warps are added in another order
+        assert_close(other, one.double(), dtype=dtype, depth=depth, magnitude=one.double().abs().max())
+
+
+def test_streams_count_their_blocks_apart(monkeypatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "grouped")
+    steps = [steps_of(CHAINS["monarch"], 256, torch.bfloat16) for _ in range(2)]
+    wanted, streams = [step() for step in steps], [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+
+    def run(step, stream, wanted):
+        with torch.cuda.stream(stream):
+            for _ in range(100):
+                for one, other in zip(step(), wanted, strict=True):
+                    assert torch.equal(one, other)
+            assert all(int(counter) == 0 for counter in cuda._COUNTERS.values())
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(run, steps, streams, wanted))
+    counters = [cuda._COUNTERS[0, stream.cuda_stream] for stream in streams]
+    assert counters[0] is not counters[1]
+    assert all(int(counter) == 0 for counter in counters)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_activation_needs_no_bias(bias, monkeypatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(chain_training, "forward_kind", lambda *_: "grouped")
+    layer = km.KSLinear(384, 1536, CHAINS["monarch"], bias=bias, device="cuda").requires_grad_(False)
+    x = torch.randn(100, 384, device="cuda")
+    value = layer(x, "relu")
+    assert "grouped" in layer.info
+    assert bool((value >= 0).all())
+    assert torch.equal(value, layer(x).relu())

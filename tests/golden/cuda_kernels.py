@@ -348,6 +348,15 @@ def _grouped(pattern: tuple[int, ...], rows: int, step: int, dtype: str) -> Call
     return make
 
 
+def _joined(rows: int, dtype: str, backward: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = grouped.joined(grouped.MONARCH, rows, dtype, CARDS[card], backward)[2]
+        assert plan is not None
+        return Planned(cuda_emit.emit_grouped(plan), f"{len(plan.tiles)} products", plan.threads, plan.shared)
+
+    return make
+
+
 def _table() -> dict[str, Kernel]:
     table = _Table()
     for name in grams.HEADLINE:
@@ -411,6 +420,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse grouped forward f32", _grouped((6, 64, 64, 1), 200, 0, "f32"))
     table.add("kronsparse grouped backward bf16", _grouped((1, 1024, 64, 4), 5, 1, "bf16"), HOPPER)
     table.add("kronsparse grouped backward f32", _grouped((6, 64, 64, 1), 200, 1, "f32"), HOPPER)
+    table.add("kronsparse joined forward f32", _joined(256, "f32", False), HOPPER)
+    table.add("kronsparse joined backward bf16", _joined(256, "bf16", True))
     table.add("kronsparse sum 4 f32", _sum(4, "f32", True))
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
     table.add("kronsparse sum over rows (3,80,112,5) f32", _row_sum((3, 80, 112, 5), "f32"))

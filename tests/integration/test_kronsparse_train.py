@@ -71,6 +71,16 @@ def computed(products, *_):
     return grouped.BoundProducts("grouped", products, launch)
 
 
+def planned(products, *_):
+    """The plan of a launch that :func:`computed_each` takes."""
+    return grouped.PlannedProducts(None, tuple(products), 0)
+
+
+def computed_each(launches):
+    """The same of launches that follow one another, as one."""
+    return [computed([product for each in launches for product in each.products])]
+
+
 class Passes:
     """Passes over transposed rows by torch."""
 
@@ -100,6 +110,8 @@ def gradients(function, given):
 def steps(monkeypatch):
     """Use steps of a kind; calls that were bound before are forgotten, and none goes to kernels of the CPU."""
     monkeypatch.setattr(grouped, "bind_products", computed)
+    monkeypatch.setattr(grouped, "plan_products", planned)
+    monkeypatch.setattr(grouped, "bind_each", computed_each)
     monkeypatch.setattr(chain_batched, "_transposing", lambda: Passes)
     monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 
-PTX = ("ptx.cuh", "ptx_wgmma.cuh", "ptx_cluster.cuh")
+PTX = ("ptx.cuh", "ptx_wgmma.cuh", "ptx_cluster.cuh", "ptx_grid.cuh")
 OTHERS = sorted(set(headers()) - set(PTX))
 
 

@@ -141,7 +141,7 @@ def host(monkeypatch):
 
 def test_a_bound_launch_writes_its_addresses_and_nothing_else(notes, host):
     kernel = launch.Kernel(b"code", "entry", 128, 64)
-    bound = launch.BoundLaunch(kernel, (0, 0, -5, 0.25, 0, 0, 2**50), (0, 4), 2, 0, 10, host.queue)
+    bound = launch.BoundLaunch(kernel, (0, 0, -5, 0.25, 0, 0, 2**50), (0, 1, 4, 5), 0, 10, host.queue)
     kernel(0, 7, 9, (1, 2, 3, 4, 5, 6, 7, 8, 9))
     for addresses in ((10, 11, 12, 13), (2**47, 0, 3, 4)):
         bound(addresses)
@@ -156,7 +156,7 @@ def test_a_bound_launch_goes_to_the_current_stream_of_its_device(notes, host, mo
     monkeypatch.setattr(
         kernel, "_prepare", lambda device: (prepared.append((device, host.device)), kernel._ready.add(device))
     )
-    bounds = [launch.BoundLaunch(kernel, (0, 3), (0,), 1, device, 10, host.queue) for device in (0, 1)]
+    bounds = [launch.BoundLaunch(kernel, (0, 3), (0,), device, 10, host.queue) for device in (0, 1)]
     for stream in (7, 7, 9, 7):
         host.streams[0] = stream
         bounds[0]((5,))
@@ -167,8 +167,23 @@ def test_a_bound_launch_goes_to_the_current_stream_of_its_device(notes, host, mo
     assert host.device == 0
 
 
+def test_a_bound_launch_has_an_argument_of_its_stream(notes, host):
+    kernel, asked = launch.Kernel(b"code", "entry", 128), []
+
+    def of_stream(device, stream):
+        asked.append((device, stream))
+        return 1000 + stream
+
+    bound = launch.BoundLaunch(kernel, (0, 3, 0), (0,), 0, 10, host.queue, of_stream)
+    for stream in (7, 7, 9, 7):
+        host.streams[0] = stream
+        bound((5,))
+        assert notes.launches[-1] == (stream, (10, 1, 1), (128, 1, 1), 0, [], struct.pack("=qqq", 5, 3, 1000 + stream))
+    assert asked == [(0, 7), (0, 9), (0, 7)]
+
+
 def test_a_thread_gets_the_context_of_its_device_once(notes, host):
-    bound = launch.BoundLaunch(launch.Kernel(b"code", "entry", 128), (0,), (0,), 1, 0, 10, host.queue)
+    bound = launch.BoundLaunch(launch.Kernel(b"code", "entry", 128), (0,), (0,), 0, 10, host.queue)
     call = partial(bound, (5,))
     for target in (lambda: (call(), call()), call):
         thread = threading.Thread(target=target)
@@ -183,9 +198,9 @@ def test_a_bound_launch_that_is_refused_names_the_kernel(notes, host):
     kernel = launch.Kernel(b"code", "entry", 32, title="rows of 8")
     notes.status = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
     with pytest.raises(LaunchError, match="'rows of 8' did not start with 5 blocks of 32 threads"):
-        launch.BoundLaunch(kernel, (0, 3), (0,), 1, 0, 5, host.queue)((1,))
+        launch.BoundLaunch(kernel, (0, 3), (0,), 0, 5, host.queue)((1,))
     with pytest.raises(LaunchError, match="4104 bytes of arguments"):
-        launch.BoundLaunch(kernel, (1,) * 513, (0,), 1, 0, 5, host.queue)
+        launch.BoundLaunch(kernel, (1,) * 513, (0,), 0, 5, host.queue)
 
 
 def test_a_device_is_prepared_once(notes, monkeypatch):

@@ -191,10 +191,37 @@ def _queue() -> Queue:
 
 
 def bind_launch(
-    kernel: Kernel, arguments: Sequence[Any], starts: Sequence[int], group: int, index: int, blocks: int
+    kernel: Kernel, arguments: Sequence[Any], positions: Sequence[int], index: int, blocks: int, counts: bool = False
 ) -> BoundLaunch:
-    """Return launches on torch's current stream of a device, see :class:`BoundLaunch`."""
-    return BoundLaunch(kernel, arguments, starts, group, index, blocks, _queue())
+    """Return launches on torch's current stream of a device, see :class:`BoundLaunch`.
+
+    With ``counts`` the last argument is where the stream's launches count their blocks.
+    """
+    return BoundLaunch(kernel, arguments, positions, index, blocks, _queue(), _counter if counts else None)
+
+
+_COUNTERS: dict[tuple[int, int], torch.Tensor] = {}  # for good: launches have their addresses
+
+
+def _counter(index: int, stream: int) -> int:
+    """Return the address of a counter for the current stream of the current device: 0, as launches leave it behind.
+
+    Launches of one stream follow one another and share it. A graph that is captured must not: it may be replayed on
+    any stream.
+    """
+    found = _COUNTERS.get((index, stream))
+    if found is None:
+        made = torch.zeros(1, dtype=torch.int32, device=torch.device("cuda", index))
+        found = _COUNTERS.setdefault((index, stream), made)
+    return found.data_ptr()
+
+
+def is_captured(index: int) -> bool:
+    """Return whether a graph is captured on the current stream of a device."""
+    if torch._C._cuda_getDevice() != index:
+        with torch.cuda.device(index):
+            return is_captured(index)
+    return torch.cuda.is_current_stream_capturing()
 
 
 def index_of(device: torch.device) -> int:

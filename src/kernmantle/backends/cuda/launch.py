@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from importlib import import_module
@@ -210,7 +210,7 @@ class Kernel:
 
 
 class BoundLaunch:
-    """Launches of a kernel on so many blocks of a device, whose arguments but for groups of addresses never change.
+    """Launches of a kernel on so many blocks of a device, whose arguments but for some addresses never change.
 
     A call takes the addresses alone and launches on the current stream.
 
@@ -220,47 +220,51 @@ class BoundLaunch:
         The kernel.
     arguments : sequence of numbers
         Its arguments, with any integers where the addresses go.
-    starts : sequence of int
-        Where each group of addresses begins.
-    group : int
-        Addresses in a group.
+    positions : sequence of int
+        The positions of the addresses among the arguments, in the order in which calls give them.
     device, blocks : int
         The device, which need not be current, and the blocks.
     queue : Queue
         What says where launches go.
+    of_stream : callable, optional
+        Returns the last argument of launches on a stream of the device, an integer.
     """
 
     def __init__(
-        self, kernel: Kernel, arguments: Sequence[Any], starts: Sequence[int], group: int, device: int, blocks: int,
-        queue: Queue,
+        self, kernel: Kernel, arguments: Sequence[Any], positions: Sequence[int], device: int, blocks: int,
+        queue: Queue, of_stream: Callable[[int, int], int] | None = None,
     ) -> None:  # fmt: skip
         packed = kernel.packing(arguments)
         self._kernel, self._ready, self._size = kernel, packed.pack(*arguments), packed.size
-        self._pack = struct.Struct(f"={group}q").pack_into
-        self._groups = tuple([(8 * start, slice(number * group, (number + 1) * group))
-                              for number, start in enumerate(starts)])  # fmt: skip
+        self._runs = tuple(_runs(positions))
         self._device, self._blocks, self._queue = device, blocks, queue
-        self._stream_of, self._device_of = queue.stream_of, queue.device_of
-        self._last: tuple[int, Any] = (-1, None)
+        self._stream_of, self._device_of, self._of_stream = queue.stream_of, queue.device_of, of_stream
+        self._last: tuple[int, Any, bytes] = (-1, None, b"")
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Launch on the current stream of the device."""
         own, device = THREADS.arguments, self._device
         if self._device_of() != device or not own.is_entered:
             return self._launch_elsewhere(own, addresses)
-        stream, (before, config) = self._stream_of(device), self._last
+        stream, (before, config, ready) = self._stream_of(device), self._last
         if stream != before:
-            config = self._kernel.configure(device, stream, self._blocks)
-            self._last = stream, config
-        values, pack, kernel = own.values, self._pack, self._kernel
-        own.memory[: self._size] = self._ready
-        for offset, group in self._groups:
-            pack(values, offset, *addresses[group])
+            _, config, ready = self._last = self._on(stream)
+        values, kernel = own.values, self._kernel
+        own.memory[: self._size] = ready
+        for pack, offset, run in self._runs:
+            pack(values, offset, *addresses[run])
         own.size.value = self._size
         (status,) = kernel.launch(config, kernel.handle, 0, own.address)
         if status:
             kernel.refuse(status, self._blocks)
         return None
+
+    def _on(self, stream: int) -> tuple[int, Any, bytes]:
+        """Return a stream of the device, the configuration of launches there and their arguments."""
+        config, ready = self._kernel.configure(self._device, stream, self._blocks), self._ready
+        if self._of_stream is not None:
+            ready = ready[:-8] + struct.pack("=q", self._of_stream(self._device, stream))
+        return stream, config, ready
 
     def _launch_elsewhere(self, own: _Arguments, addresses: Sequence[int]) -> None:
         """Launch from a thread that has no context yet, or on a device that is not the current one."""
@@ -270,3 +274,12 @@ class BoundLaunch:
             return self(addresses)
         with self._queue.on_device(self._device):
             return self(addresses)
+
+
+def _runs(positions: Sequence[int]) -> Iterator[tuple[Callable[..., None], int, slice]]:
+    """Yield what writes addresses whose positions follow one another, the byte where they begin, and which they are."""
+    begin = 0
+    for end in range(1, len(positions) + 1):
+        if end == len(positions) or positions[end] != positions[end - 1] + 1:
+            yield struct.Struct(f"={end - begin}q").pack_into, 8 * positions[begin], slice(begin, end)
+            begin = end

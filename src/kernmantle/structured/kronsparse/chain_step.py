@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -81,13 +82,13 @@ class Step(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class GroupedStep:
-    """A launch for each factor forward and one back.
+    """A launch for each factor forward and one back, or one for all where they can be joined.
 
-    ``layouts`` are those of their results. ``reads_x`` and ``reads_weights`` say that launches read these tensors, and
-    the bias, where they lie.
+    ``layouts`` are those of the results of factors. ``reads_x`` and ``reads_weights`` say that launches read these
+    tensors, and the bias, where they lie.
     """
 
-    launches: tuple[Launch, ...]
+    launches: tuple[tuple[Launch, Pick], ...]
     layouts: tuple[PlainLayout, ...]
     reads_x: bool
     reads_weights: bool
@@ -101,12 +102,10 @@ class GroupedStep:
         source = x if self.reads_x else canonical(x, self.options.batch_last)
         if not self.reads_weights:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
-        offset, last, source_at = 0 if bias is None else bias.data_ptr(), len(weights) - 1, source.data_ptr()
-        results = allocate_each(x, self.layouts)
-        for number, launch in enumerate(self.launches):
-            out_at = results[number].data_ptr()
-            launch((source_at, weights[number].data_ptr(), out_at, offset if number == last else 0))
-            source_at = out_at
+        results, offset = allocate_each(x, self.layouts), 0 if bias is None else bias.data_ptr()
+        table = [0, offset, *map(_address, weights), source.data_ptr(), *map(_address, results)]
+        for launch, operands in self.launches:
+            launch(operands(table))
         return results.pop(), results
 
     def bind_backward(
@@ -123,7 +122,7 @@ class GroupedStep:
             for one, other in zip(values, (x, *saved), strict=True)
         )
         table = _Table(_GRAD + 1 + len(weights) + len(values))
-        launches, of_x_at, of_bias_at, of_weights_at = list[tuple[Launch, Pick]](), 0, 0, [0] * len(weights)
+        launches, operands, of_x_at, of_bias_at, of_weights_at = [], list[int](), 0, 0, [0] * len(weights)
         grad_at = _GRAD
         for index in reversed(range(len(weights))):
             weight, value = own[index], values[index]
@@ -133,22 +132,29 @@ class GroupedStep:
             of_this = moved.new_empty(a * b * d) if of_bias and index == len(weights) - 1 else None
             if below is None and of_weight is None and of_this is None:
                 break
-            launch = grouped().bind_backward(
+            launches.append(grouped().plan_backward(
                 moved if value is None else value, moved, weight, below, of_weight, of_this, self.options.precision
-            )
+            ))  # fmt: skip
             below_at = 0 if below is None else table.add(memory_shape(a * c * d, grad, last))
             of_weights_at[index] = 0 if of_weight is None else table.add(tuple(weight.shape))
             of_this_at = 0 if of_this is None else table.add((a * b * d,))
             weight_at = _GRAD + 1 + index
             read, written = (weight_at + len(weights), grad_at, weight_at), (below_at, of_weights_at[index], of_this_at)
-            launches.append((launch.launch, itemgetter(*grouped().backward_operands(*read, *written))))
+            operands += grouped().backward_operands(*read, *written)
             of_bias_at = of_bias_at or of_this_at
             if below is None:
                 break
             moved, grad_at, of_x_at = below, below_at, below_at if of_x else 0
         pick = itemgetter(*[at and at - table.first + 1 for at in (of_x_at, of_bias_at, *of_weights_at)])
         written_bytes = grad.element_size() * sum(map(math.prod, table.shapes))
-        return GroupedBackward(tuple(launches), layouts_in_one_piece(table.shapes), pick, reads, last, written_bytes)
+        bound = _with_operands(grouped().bind_each(launches), operands)
+        return GroupedBackward(bound, layouts_in_one_piece(table.shapes), pick, reads, last, written_bytes)
+
+
+def _with_operands(launches: Sequence[Any], operands: Sequence[int]) -> tuple[tuple[Launch, Pick], ...]:
+    """Return each launch with what takes its operands out of a table of addresses, by the positions of all there."""
+    positions = iter(operands)
+    return tuple([(each.launch, itemgetter(*islice(positions, 4 * len(each.products)))) for each in launches])
 
 
 _GRAD = 1  # where the address of the gradient is in the table of a backward pass, which begins with an absent one's
@@ -338,15 +344,17 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
 def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, activation: str = "") -> GroupedStep:
     """Return a step of a launch for each factor; an activation is taken along where no gradient is recorded."""
     value, last = canonical(x, options.batch_last), options.batch_last
-    reads, route = value.data_ptr() == x.data_ptr(), ""
-    launches, shapes = list[Launch](), list[tuple[int, ...]]()
+    reads, count = value.data_ptr() == x.data_ptr(), len(weights)
+    launches, operands, shapes = [], list[int](), list[tuple[int, ...]]()
     for number, weight in enumerate(in_one_piece(weights, x.dtype)):
         a, b, _, d = weight.shape
-        offset, after = (bias, activation) if number == len(weights) - 1 else (None, "")
+        offset, after, offset_at = (bias, activation, 1) if number == count - 1 else (None, "", 0)
         out = empty(value, a * b * d, last)
-        product = grouped().bind_forward(value, weight, offset, options.precision, out, after)
-        launches.append(product.launch)
+        launches.append(grouped().plan_forward(value, weight, offset, options.precision, out, after))
+        operands += (2 + count + number, 2 + number, 3 + count + number, offset_at)
         shapes.append(memory_shape(a * b * d, x, last))
-        value, route = out, product.route
+        value = out
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
-    return GroupedStep(tuple(launches), layouts_in_one_piece(shapes), reads, inplace, options, route)
+    bound = grouped().bind_each(launches)
+    joined = _with_operands(bound, operands)
+    return GroupedStep(joined, layouts_in_one_piece(shapes), reads, inplace, options, bound[-1].route)

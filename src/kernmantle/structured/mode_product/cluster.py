@@ -47,7 +47,7 @@ def bind_cluster(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> Bound
     if loaded is None:
         return BoundCluster(str(plan), _nothing)
     rest = x.shape[1], x.stride(1), out.stride(1)
-    launch = bind_launch(loaded[0], (*_OPERANDS * (0,), *rest), (0,), _OPERANDS, index, plan.blocks)
+    launch = bind_launch(loaded[0], (*_OPERANDS * (0,), *rest), range(_OPERANDS), index, plan.blocks)
     return BoundCluster(str(plan), launch)
 
 

@@ -344,7 +344,7 @@ def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int
 
 def bind_ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int, blocks: int) -> BoundLaunch:
     """Return launches on so many addresses, behind which the arguments are always the same."""
-    return bind_launch(kernel, (*addresses * (0,), *rest), (0,), addresses, index, blocks)
+    return bind_launch(kernel, (*addresses * (0,), *rest), range(addresses), index, blocks)
 
 
 def _pointers(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor) -> tuple[int, ...]:

@@ -220,19 +220,26 @@ def _grouped_tile(plan: GroupedPlan, tile: GroupedTile, index: int) -> tuple[lis
     traits = {
         "WARPS": plan.warps, "WARP_L": tile.l, "MMA_M": tile.m, "MMA_N": tile.n, "LEFT": f"km::{tile.left}",
         "RIGHT": f"km::{tile.right}", "DEEP": tile.deep, "PRODUCTS": plan.products,
-        "ACTIVATION": ACTIVATIONS.index(plan.activation) if tile.bias else 0, "PACKED": tile.packed, "BIAS": tile.bias,
+        "ACTIVATION": ACTIVATIONS.index(plan.activation if index == len(plan.tiles) - 1 else ""),
+        "PACKED": tile.packed, "BIAS": tile.bias,
     }  # fmt: skip
     declaration = struct(f"Traits{index}", {"T": SCALARS[plan.dtype]}, traits)
     return [*declaration, f"typedef km::GroupedTile<Traits{index}> Tile{index};"], f"grouped_product<Tile{index}>"
 
 
 def emit_grouped(plan: GroupedPlan) -> str:
-    """Source of several small products, each with the numbers of ``_GROUPED_NUMBERS`` and its last block's place."""
+    """Return the source of several small products, each with the numbers of ``_GROUPED_NUMBERS`` and its blocks.
+
+    Those of a level wait for the blocks of the levels before it.
+    """
     tiles: list[str] = []
-    parameters, calls = "", ""
+    parameters, calls, before = list[str](), "", dict[int, str]()
+    for level in range(1, len(plan.levels)):
+        first = sum(plan.levels[:level])
+        before |= dict.fromkeys(range(first, first + plan.levels[level]), _blocks(first))
     for index, tile in enumerate(plan.tiles):
-        declared, call = _grouped_tile(plan, tile, index)
-        tiles += declared
+        traits, call = _grouped_tile(plan, tile, index)
+        tiles += traits
         used = (
             f"km::grouped_sum_shared_bytes<{SCALARS[plan.dtype]}, {plan.warps}>()"
             if tile.alone
@@ -240,30 +247,39 @@ def emit_grouped(plan: GroupedPlan) -> str:
         )
         tiles.append(f'static_assert({used} <= {plan.shared}, "bytes of shared memory exceed the plan");')
         named = [f"{name}{index}" for name in _GROUPED_NUMBERS]
-        parameters += (
-            f"    const void* left{index}, const void* right{index}, void* out{index}, const void* bias{index},\n    "
-        )
-        parameters += ", ".join(f"km::i64 {name}" for name in (*named, f"blocks{index}")) + ",\n"
+        numbers = ", ".join(f"km::i64 {name}" for name in (*named, f"blocks{index}"))
+        operands = f"const void* left{index}, const void* right{index}, void* out{index}, const void* bias{index}"
+        parameters.append(f"    {operands},\n    {numbers}")
         left, right, out, bias, rest = (", ".join(named[begin:end]) for begin, end in _GROUPED_PARTS)
         job = f"{{left{index}, {left}}}, {{right{index}, {right}}}, out{index}, {out}, bias{index}, {bias}, {rest}"
+        ready = f"        km::wait_for_blocks(arrived, {before[index]});\n" if index in before else ""
+        done = f"km::{call}(product, block, shared);\n        return km::arrive_block(arrived);"
         calls += f"""    if (block < blocks{index}) {{
-        const km::GroupedProduct product = {{{job}}};
-        return km::{call}(product, block, shared);
+{ready}        const km::GroupedProduct product = {{{job}}};
+        {done if plan.levels else f"return km::{call}(product, block, shared);"}
     }}
     block -= (unsigned)blocks{index};
 """
+    parameters += ["    unsigned* arrived"] * bool(plan.levels)
+    declared = ",\n".join(parameters)
     return _text(
-        '#include "kronsparse_grouped.cuh"\n',
+        '#include "kronsparse_grouped.cuh"',
+        '#include "ptx_grid.cuh"\n' if plan.levels else "",
         tiles,
         f"""
 extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY}(
-{parameters[:-2]}) {{
+{declared}) {{
     extern __shared__ __align__(16) float shared[];
     km::ptx::griddepcontrol_launch_dependents();
     unsigned block = blockIdx.x;
 {calls}}}
 """,
     )
+
+
+def _blocks(products: int) -> str:
+    """Return the expression for the blocks of so many products."""
+    return "(unsigned)(" + " + ".join(f"blocks{index}" for index in range(products)) + ")"
 
 
 def emit_sum(plan: SumPlan) -> str:

@@ -103,7 +103,7 @@ def _launch(
     )
     if loaded is None:
         return _nothing
-    return bind_launch(loaded[0], (*operands * (0,), *rest), (0,), operands, index, blocks)
+    return bind_launch(loaded[0], (*operands * (0,), *rest), range(operands), index, blocks)
 
 
 def _nothing(_: tuple[int, ...]) -> None:

@@ -8,20 +8,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
+from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
-from .grouped_plan import GroupedProduct, Passes, bias_view, factor, neighbours, numbers_of, plan_grouped, sums
+from .grouped_plan import (
+    GroupedPlan,
+    GroupedProduct,
+    Passes,
+    bias_view,
+    factor,
+    joined_plan,
+    neighbours,
+    numbers_of,
+    plan_grouped,
+    sums,
+)
 
 Maybe = torch.Tensor | None
 Operands = tuple[Maybe, ...]
 """Left, right, out and bias of the first product, then of the next one."""
 Addresses = Sequence[int]
 _OPERANDS = 4
+
+
+class PlannedProducts(NamedTuple):
+    """The products of a launch on a device, and their plan."""
+
+    plan: GroupedPlan
+    products: tuple[GroupedProduct, ...]
+    device: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,26 +72,26 @@ def _passes(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> Passes:
     return factor((a, b, c, d), x.shape[1], one, other, _access(weight))
 
 
-def bind_forward(
+def plan_forward(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, precision: str, out: torch.Tensor, activation: str = ""
-) -> BoundProducts:
-    """Return the product with one factor: its operands are x, weight, out and bias."""
+) -> PlannedProducts:
+    """Return the plan of the product with one factor: its operands are x, weight, out and bias."""
     a, b, c, d = weight.shape
     product = _passes(x, weight, out).forward(None if bias is None else bias_view((a, b, c, d), _access(bias)))
-    return bind_products([product], out, precision, activation)
+    return plan_products([product], out, precision, activation)
 
 
-def bind_backward(
+def plan_backward(
     x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, of_x: Maybe, of_weight: Maybe, of_bias: Maybe,
     precision: str,
-) -> BoundProducts:  # fmt: skip
-    """Return the gradients asked for in one launch, whose operands :func:`backward_operands` puts in order."""
+) -> PlannedProducts:  # fmt: skip
+    """Return the plan of the gradients asked for, whose operands :func:`backward_operands` puts in order."""
     found = [] if of_bias is None else [_sums(grad)]
     if of_x is not None:
         found.append(_passes(of_x, weight, grad).of_x())
     if of_weight is not None:
         found.append(_passes(x, of_weight, grad).of_weight())
-    return bind_products(found, grad, precision)
+    return plan_products(found, grad, precision)
 
 
 def backward_operands(x: int, grad: int, weight: int, of_x: int, of_weight: int, of_bias: int) -> tuple[int, ...]:
@@ -136,27 +157,74 @@ def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) ->
     return neighbours(tuple(first.shape), tuple(second.shape), access)  # pyright: ignore[reportArgumentType]
 
 
-def bind_products(
+def plan_products(
     products: Sequence[GroupedProduct], like: torch.Tensor, precision: str, activation: str = ""
-) -> BoundProducts:
-    """Return the launch of products of the type and on the device of ``like``."""
+) -> PlannedProducts:
+    """Return the plan of a launch of products of the type and on the device of ``like``."""
     index = index_of(like.device)
-    own = limits(index)
-    chosen = plan_grouped(own, NAMES[like.dtype], products, activation, 1 if precision == "tf32" else 3)
-    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_grouped(chosen), entry)
+    plan = plan_grouped(limits(index), NAMES[like.dtype], products, activation, 1 if precision == "tf32" else 3)
+    return PlannedProducts(plan, tuple(products), index)
+
+
+def bind_products(products: Sequence[GroupedProduct], like: torch.Tensor, precision: str) -> BoundProducts:
+    """Return the launch of products of the type and on the device of ``like``."""
+    return _bind(plan_products(products, like, precision))
+
+
+def bind_each(launches: Sequence[PlannedProducts]) -> Sequence[BoundProducts]:
+    """Return launches that follow one another: as one, on the operands of all, where they can be joined."""
+    plans, products, indices = zip(*launches, strict=True)
+    plan = joined_plan(plans, products, limits(indices[0]))
+    if plan is None:
+        return list(map(_bind, launches))
+    found = _bind(PlannedProducts(plan, tuple(chain.from_iterable(products)), indices[0]))
+    if found.launch is not _nothing:
+        found = replace(found, launch=JoinedLaunch(found.launch, tuple(launches), indices[0]))
+    return [found]
+
+
+def _bind(planned: PlannedProducts) -> BoundProducts:
+    plan, products, index = planned
+    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared, waits=True)
+    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_grouped(plan), entry)
     if loaded is None:
-        return BoundProducts(str(chosen), tuple(products), _nothing)
-    launches = [
-        numbers_of(product, tile, chosen.dtype, chosen.warps, own)
-        for product, tile in zip(products, chosen.tiles, strict=True)
-    ]
-    blocks, arguments, starts = sum(each for _, each in launches), list[int](), list[int]()
-    for numbers, count in launches:
-        starts.append(len(arguments))
-        arguments += (*_OPERANDS * (0,), *numbers, count)
-    launch = bind_launch(loaded[0], arguments, starts, _OPERANDS, index, blocks)
-    return BoundProducts(str(chosen), tuple(products), launch)
+        return BoundProducts(str(plan), products, _nothing)
+    total, arguments, positions = 0, list[int](), list[int]()
+    for product, tile in zip(products, plan.tiles, strict=True):
+        numbers, blocks = numbers_of(product, tile, plan.dtype, plan.warps, limits(index))
+        positions += range(len(arguments), len(arguments) + _OPERANDS)
+        arguments += (*_OPERANDS * (0,), *numbers, blocks)
+        total += blocks
+    if plan.levels:  # where blocks are counted
+        arguments.append(0)
+    launch = bind_launch(loaded[0], arguments, positions, index, total, counts=bool(plan.levels))
+    return BoundProducts(str(plan), products, launch)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedLaunch:
+    """Launches that follow one another as one, in which blocks wait for those before them.
+
+    A graph, which leaves the host nothing to do, has them ``apart``, bound with the first that is captured.
+    """
+
+    joined: Callable[[Addresses], None]
+    apart: tuple[PlannedProducts, ...]
+    device: int
+    captured: list[BoundProducts] = field(default_factory=list[BoundProducts])
+
+    def __call__(self, addresses: Addresses) -> None:
+        """Launch on the addresses of all operands."""
+        if not is_captured(self.device):
+            return self.joined(addresses)
+        if not self.captured:
+            self.captured.extend(map(_bind, self.apart))
+        begin = 0
+        for each in self.captured:
+            end = begin + _OPERANDS * len(each.products)
+            each.launch(addresses[begin:end])
+            begin = end
+        return None
 
 
 def _nothing(_: Addresses) -> None:

@@ -33,6 +33,9 @@ _START, _STEP, _ALONE_STEP, _STEP_POWER, _NEIGHBOURS_BYTE = 2.0e-6, 1.9e-7, 5e-7
 _RUN_BYTE, _ALONE = {4: 3.9e-13, 2: 1.8e-13}, {4: 5.7e-12, 2: 2.0e-12}
 _READ_BYTE, _WRITTEN_BYTE = 7.2e-14, 4.9e-13
 _SECTOR, _SHARE = 32, 0.3  # bytes of a sector; what is added of the smaller of memory and steps
+_ARGUMENTS = 42  # of a product: four addresses, ``numbers_of`` it, and its blocks
+_MOST_ARGUMENTS = 512  # 4 KiB, which every architecture takes
+_MOST_JOINED = 1e-4  # seconds of the GPU up to which the host is what a pass takes long for (H200, decision 0071)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,11 @@ class GroupedTile:
 
 @dataclass(frozen=True)
 class GroupedPlan:
-    """A launch: the tiles of its products, activation and passes over float32."""
+    """A launch: the tiles of its products, activation and passes over float32.
+
+    ``levels`` are how many products there are that nothing has to precede, how many that read what those have written,
+    and so on; none where no product waits for another one.
+    """
 
     arch: str
     dtype: str
@@ -120,6 +127,7 @@ class GroupedPlan:
     warps: int
     activation: str = ""
     products: int = 3
+    levels: tuple[int, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -147,7 +155,8 @@ class GroupedPlan:
     def __str__(self) -> str:
         shapes = ", ".join(f"{16 * own.m} x {8 * own.n} x {own.l}" for own in self.tiles)
         kind = "3 x tf32 " if self.dtype == "f32" and self.products == 3 else "tf32 " if self.dtype == "f32" else ""
-        return f"kron sparse grouped {self.arch} mma {shapes}, {kind}{self.dtype}"
+        after = f" in {len(self.levels)} levels" if self.levels else ""
+        return f"kron sparse grouped {self.arch} mma {shapes}, {kind}{self.dtype}{after}"
 
 
 def _l(product: GroupedProduct) -> int:
@@ -262,6 +271,23 @@ def plan_grouped(
     least = 8 if long or not several else max(parts)
     warps = next((own for own in _WARPS if own <= least or total >= 2 * own * limits.sm_count), least)
     return GroupedPlan(limits.arch, dtype, tiles, max(warps, least, 2), activation, passes if dtype == "f32" else 1)
+
+
+def joined_plan(
+    plans: Sequence[GroupedPlan], products: Sequence[Sequence[GroupedProduct]], limits: DeviceLimits
+) -> GroupedPlan | None:
+    """Return the plan of launches that follow one another as one; None for a single one, and where the GPU takes long.
+
+    Its blocks have as many warps as the largest of theirs.
+    """
+    first, tiles = plans[0], tuple([tile for plan in plans for tile in plan.tiles])
+    alone = any(tile.alone for plan in plans[1:] for tile in plan.tiles)  # which reads what nobody writes meanwhile
+    if len(plans) == 1 or alone or 1 + _ARGUMENTS * len(tiles) > _MOST_ARGUMENTS:
+        return None
+    if sum(launch_seconds(each, first.dtype, limits) for each in products) > _MOST_JOINED:
+        return None
+    warps, levels = max(plan.warps for plan in plans), tuple([len(plan.tiles) for plan in plans])
+    return replace(first, tiles=tiles, warps=warps, activation=plans[-1].activation, levels=levels)
 
 
 def numbers_of(

@@ -8,6 +8,7 @@ import torch
 
 from ..torch_ops import cuda_system
 from ..torch_ops.cuda_system import Arrays
+from ..torch_ops.execute import allocate, allocate_as
 from ..torch_ops.torch_private import is_tracked, plain
 from .arguments import System, check_overwrite, compact, enough_memory
 from .implicit import Solver, solved
@@ -26,14 +27,14 @@ def _target(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torc
     """Return where a result goes: the tensor itself if it may and its items can be walked through, else new memory."""
     if overwrite and tensor.shape == tuple(shape) and _items(tensor).data_ptr() == tensor.data_ptr():
         return tensor
-    return tensor.new_empty(tuple(shape))
+    return allocate_as(tensor, shape)
 
 
 def factor(a: torch.Tensor, pivoted: bool, overwrite: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Lower Cholesky factors with zeros above them, or LU factors with pivots; and infos."""
     target = _target(a, overwrite, a.shape)
-    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
-    pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if pivoted else None
+    info = allocate(a.shape[:-2], torch.int32, a.device)
+    pivots = allocate(a.shape[:-1], torch.int32, a.device) if pivoted else None
     cuda_system.run(Arrays(_items(a), _items(target), pivots, info), pivoted)
     if overwrite and target is not a:
         target = a.copy_(target)
@@ -78,9 +79,9 @@ def solution(
     sides = b if b.shape == pair.shape else b.expand(pair.shape)
     with torch.no_grad(), enough_memory("lu" if pivoted else "cholesky", a):
         x = _target(b, overwrite_b, pair.shape)
-        info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
-        factors = a.new_empty(a.shape) if recorded else None
-        pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if recorded and pivoted else None
+        info = allocate(a.shape[:-2], torch.int32, a.device)
+        factors = allocate_as(a, a.shape) if recorded else None
+        pivots = allocate(a.shape[:-1], torch.int32, a.device) if recorded and pivoted else None
         arrays = Arrays(_items(a if lower else a.mT), None if factors is None else _items(factors), pivots, info)
         arrays.b, arrays.x = _items(sides), _items(x)
         cuda_system.run(arrays, pivoted)

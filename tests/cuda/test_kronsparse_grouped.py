@@ -209,9 +209,9 @@ def steps_of(chain, batch, dtype):
     return step
 
 
-@pytest.mark.parametrize("batch", [1, 16, 256, 1024])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("chain", ["monarch", "square", "three"])
+@pytest.mark.parametrize("batch", [16, 256, 1024])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("chain", ["monarch", "three"])
 def test_launches_that_follow_one_another_are_one(chain, dtype, batch, monkeypatch) -> None:
     """Blocks wait for those before them: every repetition gives the same, and leaves no block counted."""
     torch.manual_seed(0)

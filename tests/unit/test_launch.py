@@ -182,6 +182,26 @@ def test_a_bound_launch_has_an_argument_of_its_stream(notes, host):
     assert asked == [(0, 7), (0, 9), (0, 7)]
 
 
+def test_a_counter_is_zero_on_its_stream(notes):
+    """Taken while other threads may capture graphs, which forbid taking memory."""
+    asked = []
+
+    def take(size):
+        asked.append((notes.mode, size))
+        return driver.CUresult.CUDA_SUCCESS, driver.CUdeviceptr(4096)
+
+    def write(at, value, count, stream):
+        asked.append((int(at), value, count, int(stream)))
+        return (notes.status,)
+
+    notes.cuMemAlloc, notes.cuMemsetD32Async, notes.CUstream = take, write, driver.CUstream
+    assert launch.zeroed_counter(9) == 4096
+    assert asked == [(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED, 4), (4096, 0, 1, 9)]
+    notes.status = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(LaunchError, match="no memory for a counter of blocks: CUDA_ERROR_OUT_OF_MEMORY"):
+        launch.zeroed_counter(9)
+
+
 def test_a_thread_gets_the_context_of_its_device_once(notes, host):
     bound = launch.BoundLaunch(launch.Kernel(b"code", "entry", 128), (0,), (0,), 0, 10, host.queue)
     call = partial(bound, (5,))

@@ -13,7 +13,7 @@ from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.arch import arch as generation
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
-from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue
+from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue, zeroed_counter
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
@@ -200,20 +200,17 @@ def bind_launch(
     return BoundLaunch(kernel, arguments, positions, index, blocks, _queue(), _counter if counts else None)
 
 
-_COUNTERS: dict[tuple[int, int], torch.Tensor] = {}  # for good: launches have their addresses
+_COUNTERS: dict[tuple[int, int], int] = {}
 
 
 def _counter(index: int, stream: int) -> int:
-    """Return the address of a counter for the current stream of the current device: 0, as launches leave it behind.
+    """Return the address of a counter for a stream of the current device: 0, as launches leave it behind.
 
     Launches of one stream follow one another and share it. A graph that is captured must not: it may be replayed on
     any stream.
     """
-    found = _COUNTERS.get((index, stream))
-    if found is None:
-        made = torch.zeros(1, dtype=torch.int32, device=torch.device("cuda", index))
-        found = _COUNTERS.setdefault((index, stream), made)
-    return found.data_ptr()
+    key = index, stream
+    return _COUNTERS.get(key) or _COUNTERS.setdefault(key, zeroed_counter(stream))
 
 
 def is_captured(index: int) -> bool:

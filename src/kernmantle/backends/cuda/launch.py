@@ -89,6 +89,21 @@ def relaxed_capture() -> Generator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
+def zeroed_counter(stream: int) -> int:
+    """Return the address of a number of 4 bytes on the current device, for good: 0 where the stream comes to it.
+
+    It is none of torch's memory, which belongs to a graph while one is warmed up.
+    """
+    driver = _driver()
+    with relaxed_capture():
+        status, found = driver.cuMemAlloc(4)
+        if not status:
+            (status,) = driver.cuMemsetD32Async(found, 0, 1, driver.CUstream(stream))
+    if status:
+        raise LaunchError(f"there is no memory for a counter of blocks: {status.name}")
+    return int(found)
+
+
 def _library(binary: bytes, shared: int, title: str) -> Any:
     """Return the loaded library of a binary, the same one for kernels that use as much shared memory."""
     key = sha256(binary).digest(), shared

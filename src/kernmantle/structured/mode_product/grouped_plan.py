@@ -35,7 +35,7 @@ _READ_BYTE, _WRITTEN_BYTE = 7.2e-14, 4.9e-13
 _SECTOR, _SHARE = 32, 0.3  # bytes of a sector; what is added of the smaller of memory and steps
 _ARGUMENTS = 42  # of a product: four addresses, ``numbers_of`` it, and its blocks
 _MOST_ARGUMENTS = 512  # 4 KiB, which every architecture takes
-_MOST_JOINED = 1e-4  # seconds of the GPU up to which the host is what a pass takes long for (H200, decision 0071)
+_MOST_JOINED = 5e-5  # seconds of the GPU up to which the host is what a pass takes long for (H200, decision 0071)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""How a CUDA kernel takes its arguments: one marshalling of pointers, extents, strides and numbers for all emitters.
+"""The arguments of CUDA kernels: one marshalling of pointers, extents, strides and numbers for all emitters.
 
-Parameters stand in the order that ``compiler.nest`` lays down. Extents and strides that a plan does not list are
-constants of the kernel: an extent of 1, a stride of 0.
+Parameters have the order of ``compiler.nest``. Extents and strides that a plan does not list are constants of the
+kernel: an extent of 1, a stride of 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .arch import arch as generation
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a kernel for ``ports`` arrays and ``numbers`` numbers; ``slots`` are the integers that it is passed.
+    """Arguments of a kernel for ``ports`` arrays and ``numbers`` numbers; ``slots`` are its integer arguments.
 
     ``absent`` is a port that has no array. The elements of the first ``paired`` ports are read in pairs along k: the
     kernel counts pairs, and their strides are those of pairs.
@@ -101,7 +101,7 @@ def register_split(arch: str, threads: int, resident: int, producer: int) -> tup
     resident : int
         Blocks that share a multiprocessor.
     producer : int
-        Registers that a producer is left with; consumers share the others, up to 240 each.
+        Registers of a producer thread; consumers share the others, up to 240 each.
     """
     groups = threads // 128 - 1
     each = generation(arch).registers_per_sm // (threads * resident) // 8 * 8

@@ -1,4 +1,4 @@
-"""The table of GPU generations: a row says what its instructions, limits and rates are; nothing else asks for a name.
+"""The table of GPU generations: a row has the instructions, limits and rates of one; no other code compares names.
 
 A plan asks whether a generation has a feature, never which one it is. Limits are those of NVIDIA's table of compute
 capabilities; rates are in operations a clock of one multiprocessor.
@@ -29,11 +29,11 @@ Features = frozenset[Feature]
 class Arch:
     """One generation; bytes of shared memory, registers of 32 bits.
 
-    ``target`` is what NVRTC is told: instructions of one generation only need its own target. ``sm_count`` are the
-    multiprocessors of the card for which plans are made where there is none, 0 without such a card. ``half_products``
-    are products of float16 that are added in float32, a clock of a multiprocessor, at their fastest; ``mma_share`` is
-    the share of them that ``mma.sync`` reaches. ``memory_rate`` are bytes a second that a pass over memory reads and
-    writes, 0.8 of what it is made for.
+    ``target`` is the architecture passed to NVRTC: instructions of one generation only need its own target.
+    ``sm_count`` are the multiprocessors of the card for which plans are made on machines without a GPU, 0 if there is
+    none. ``half_products`` is the peak rate of float16 products with float32 sums, per clock of a multiprocessor;
+    ``mma_share`` is the share of it that ``mma.sync`` reaches. ``memory_rate`` are bytes a second that a pass over
+    memory reads and writes, 0.8 of the nominal bandwidth.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The GPUs whose times are predicted without them: limits, memory and what a pass over memory was measured to take."""
+"""The GPUs for which times are predicted without having one: limits, memory and measured copy bandwidth."""
 
 from __future__ import annotations
 

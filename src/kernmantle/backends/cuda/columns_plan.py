@@ -1,4 +1,4 @@
-"""When score tiles are multiplied with many columns of v on Hopper's tensor cores, in which tile and memory.
+"""Plans for score tiles times many columns of v on Hopper's tensor cores: when they run, the tile and the memory.
 
 Entries are made of products of float16 halves, as ``score_plan`` describes, and taken apart in registers for the
 product with v, see ``apply_columns.cuh``, or of points of more numbers ``apply_deep.cuh``.
@@ -26,7 +26,7 @@ from .score_plan import (
 from .tiles import DeviceLimits, Tile
 
 MOST = 256
-"""Most columns of v, so that blocks have the work space that they need."""
+"""Most columns of v, which bounds the work space of the blocks."""
 LARGEST_AT = 256
 """Where the list holds the largest values of columns of v, in numbers of 4 bytes."""
 TILES = (
@@ -48,11 +48,11 @@ _TWO_STAGES = 1.4
 """Factor of the time where there are two stages: no tile is on its way while both are used."""
 _WIDTHS = (16, 24, 32, 64, 96, 128)  # columns of v
 _REGISTERS = {2: 200, 3: 120}
-"""Registers that accumulators and fragments may take, by how many warpgroups multiply."""
+"""Registers of a thread that accumulators and fragments may take, by the number of warpgroups that multiply."""
 _MOST_STAGES, _LEAST_STAGES = 6, 2  # stages of shared memory
 _LEAST_ROWS = 192
 _LEAST_DEPTH, _SHALLOW, _DEEPEST = 16, 128, 4096
-"""Fewest numbers a point, most of which a block has whole points in shared memory, and most."""
+"""Fewest numbers a point; most for which a block has whole points in shared memory; most at all."""
 _LEAST_WIDTH = 5  # columns of v
 _LEAST_ENTRIES = 1 << 24
 """Fewest pairs for which it is faster."""
@@ -64,7 +64,7 @@ def columns_of(width: int) -> int:
 
 
 def columns_tiles(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> list[tuple[Tile, int]]:
-    """Return the tiles in which it is possible with how many columns of v at once, the one believed fastest first."""
+    """Return the tiles that fit and their columns of v at once, the one predicted to be fastest first."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
     deep = sizes["k"] > _SHALLOW
     wide = rows.how == PRODUCT and (1 if deep else _LEAST_WIDTH) <= sizes["l"] <= MOST
@@ -89,7 +89,7 @@ def _with_points(tile: Tile, depth: int) -> Tile:
 
 
 def column_ends(rows: RowNest) -> tuple[Port, ...]:
-    """Return the operands that entries read of one column."""
+    """Return the operands that entries read for one column."""
     used = set(variables(rows.matrix.outputs))
     return tuple(port for port in rows.matrix.operands if port.roles == "n" and port.name in used)
 
@@ -109,12 +109,12 @@ def clocks(tile: Tile, columns: int, sizes: Mapping[str, int]) -> float:
 
 
 def columns_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, int] | None:
-    """Return the tile and how many columns of v are multiplied at once, where it is faster."""
+    """Return the tile and its columns of v at once; None if another form is faster."""
     return next(iter(columns_tiles(rows, sizes, limits)), None)
 
 
 def _fixed_bytes(tile: Tile, columns: int, ends: int) -> int:
-    """Shared memory beside the stages: points of rows, or rows of v and what travels with columns, and two barriers."""
+    """Return the shared bytes besides the stages: points of rows, or rows of v and data of columns, two barriers."""
     if tile.schema == "deep":
         return 4 * tile.n * columns + side_bytes(ends, 0) + 16
     return (0 if tile.fragments else 4 * tile.depth * POINTS) + 16

@@ -40,9 +40,9 @@ def core() -> Any:
 
 
 def is_from_cuda(error: Exception) -> bool:
-    """Return whether an exception is the driver's, the compiler's or the package's own, whose classes are not public.
+    """Return whether an exception comes from the driver, the compiler or cuda.core, whose classes are not public.
 
-    Running out of memory, wrong types and other faults of the caller are not.
+    Out-of-memory errors, wrong types and other errors of the caller do not count.
     """
     own = type(error).__module__.partition(".")[0] == "cuda"
     return own or isinstance(error, (RuntimeError, OSError, SystemError))
@@ -50,7 +50,7 @@ def is_from_cuda(error: Exception) -> bool:
 
 @lru_cache(maxsize=64)
 def gpu(index: int) -> Gpu:
-    """Return the GPU of that index; raises where there is none or it is too old."""
+    """Return the GPU of that index; raise an error if there is none or it is too old."""
     try:
         device = core().Device(index)
         properties, capability = device.properties, device.compute_capability

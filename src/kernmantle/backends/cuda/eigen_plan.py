@@ -1,4 +1,4 @@
-"""How the GPU finds eigenvalues of batches of small matrices, and the text: by threads, by lanes or by blocks."""
+"""Plans and CUDA text for eigenvalues of batches of small matrices: a thread, some lanes or a block for each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ ENTRY = "km_eigen"
 _TYPES = {"f32": "float", "f64": "double"}
 _STRIDES = [f"{name}_{axis}" for name in ("a", "v") for axis in ("item", "row", "column")]
 BY_LANES = 32
-"""Order up to which a lane has a column, so that a warp has one matrix."""
+"""Largest order for which each lane has a column, so that a warp has one matrix."""
 MOST = 64
-"""Order at most: a block has one matrix, in shared memory."""
+"""Largest order: a block has one matrix, in shared memory."""
 THREADS = 128  # of a block
 BY_THREAD = 3
-"""Order up to which a thread has a matrix of its own."""
+"""Largest order for which each thread has a matrix."""
 _RESIDENT = {
     ("f32", 32): 5, ("f32", 16): 7, ("f32", 8): 8, ("f64", 32): 2, ("f64", 16): 4, ("f64", 8): 5,
     ("f32", 40): 4, ("f32", 48): 4, ("f32", 56): 3, ("f32", 64): 3,
     ("f64", 40): 2, ("f64", 48): 2, ("f64", 56): 2, ("f64", 64): 2,
 }  # fmt: skip
-"""Blocks a multiprocessor that registers are to allow: with one, the compiler takes a third more than it needs."""
+"""Least blocks of a multiprocessor that registers must allow: with one, the compiler uses a third more than needed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EigenPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: eight for each two columns of its matrix, where it has one."""
+        """Threads of a block: eight for each two columns of its matrix, if a block has one matrix."""
         return 4 * self.width if self.width > BY_LANES else THREADS
 
     @property

@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).parents[2]
 
 @lru_cache(maxsize=1)
 def headers() -> dict[str, str]:
-    """Return the templates, by the name they are included as."""
+    """Return the templates by the name under which they are included."""
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.cuh"))}
 
 
@@ -87,12 +87,12 @@ def _is_half(plan: CudaPlan) -> bool:
 
 
 def _has_cheap_form(plan: CudaPlan) -> bool:
-    """Return whether there is another way than the exact one."""
+    """Return whether there is an approximate form besides the exact one."""
     return plan.power is not None or (plan.product is not None and plan.product.sign != "")
 
 
 def _prefix(plan: CudaPlan) -> list[Node]:
-    """Return what multiplies a sign that is counted in halves."""
+    """Return the factor of a sign that is counted in halves."""
     return [plan.product.prefix] if plan.product is not None and _is_half(plan) else []
 
 
@@ -120,7 +120,7 @@ def numbers_of(nest: Nest) -> dict[str, Typed]:
 
 
 def state_of(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
-    """Return the registers of one accumulator, under the names that its reduction knows them by."""
+    """Return the registers of one accumulator under the names of its reduction."""
     items = enumerate(zip(names, reduction.kinds, strict=True))
     return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in items}
 
@@ -170,13 +170,13 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
 
 
 def _has_sines(plan: CudaPlan) -> bool:
-    """Return whether the map has sines that are taken in place while their arguments are moderate."""
+    """Return whether the map has sines that are computed inline for moderate arguments."""
     plain = plan.schema == "gram" and plan.nest.compute == "f32" and plan.power is None and plan.product is None
     return plain and any(node.op in WITHIN for node in postorder(plan.nest.map))
 
 
 def _sines(plan: CudaPlan) -> list[str]:
-    """Return a step that tells of large arguments of sines instead of taking these."""
+    """Return a step that reports large arguments of sines instead of computing them."""
     if not _has_sines(plan):
         return []
     head = f"void step_within(Registers& s, {_STEP}, const Numbers& number, km::i64 position, bool& large)"
@@ -213,7 +213,7 @@ def _reads_mapped(reduction: Reduction) -> bool:
 
 
 def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: str) -> list[str]:
-    """Write all registers after all are computed."""
+    """Return the statements that write all registers after all are computed."""
     casts = [cast(typed, kind) for typed, kind in zip(new, reduction.kinds, strict=True)]
     if len(names) == 1:
         return [f"s.{names[0]} = {casts[0]};"]
@@ -378,7 +378,7 @@ def _weight(plan: CudaPlan) -> list[str]:
 
 
 def _argument_type(plan: CudaPlan) -> str:
-    """Return the type of the arguments around those of every kernel."""
+    """Return the type of the further arguments, besides those that every kernel has."""
     return "km::Prepared<{}>" if plan.schema in _PREPARED else "km::Listed<{}>" if plan.listed else "{}"
 
 

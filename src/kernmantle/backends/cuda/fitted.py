@@ -1,7 +1,7 @@
 """Constants of models of kernels, fitted to measured times: a row names its card and the rows it was fitted to.
 
-Models say which of several plans is quicker, and what a plan takes where there is no card to ask. On a card that is not
-named they are a guess; ``km.tune`` measures there.
+Models choose between plans, and predict times on machines without the card. For cards that are not named they are a
+guess; ``km.tune`` measures there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _H200, _TILES, _CONTRACTIONS = "NVIDIA H200", "h200-tiles (decision 0005)", "h20
 
 @dataclass(frozen=True)
 class Fitted:
-    """``card`` as torch names it; ``rows`` are a file of ``benchmarks/results``, with its decision."""
+    """``card`` is torch's name of the device; ``rows`` is a file of ``benchmarks/results`` and its decision."""
 
     card: str
     rows: str

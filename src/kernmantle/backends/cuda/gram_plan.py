@@ -1,7 +1,7 @@
-"""How the GPU runs a nest: which tile, which vector widths, which arguments. Pure arithmetic on sizes and strides.
+"""Plans of nests on the GPU: the tile, the vector widths and the arguments, computed from sizes and strides.
 
-A plan depends on sizes only through the choices it records, so one compiled kernel serves every size that
-makes the same choices.
+A plan depends on sizes only through the choices that it records, so one compiled kernel serves all sizes with the same
+choices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Argument = int | float
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the arrays of one call lie: per port its strides for ROLES, in elements, and its alignment in bytes."""
+    """Memory layout of the arrays of one call: for each port strides for ROLES, in elements, and alignment in bytes."""
 
     strides: tuple[tuple[int, ...], ...]
     alignment: tuple[int, ...]
@@ -46,7 +46,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Access:
-    """How a port is read or written: along which axis its elements run and how many at once.
+    """Access to a port: the axis along which it is vectorised, and the elements of one access.
 
     An axis is "k", "tile" or "any"; "dense" is k without gaps between the rows.
     """
@@ -59,7 +59,7 @@ class Access:
 class CudaPlan:
     """Everything the emitter needs, and nothing of the sizes.
 
-    ``listed``: it runs the tiles of a list that another kernel made.
+    ``listed``: it runs the tiles of a list that another kernel wrote.
     """
 
     nest: Nest
@@ -80,7 +80,7 @@ class CudaPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block, those that only copy included."""
+        """Threads of a block, copying threads included."""
         return self.tile.threads + _PRODUCERS.get(self.schema, 0)
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
@@ -90,7 +90,7 @@ class CudaPlan:
     def arguments(
         self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]
     ) -> tuple[Argument, ...]:
-        """Return what the kernel is launched with, from the argument lists that ``compiler.nest`` lays down."""
+        """Return the arguments of a launch, from the argument lists of ``compiler.nest``."""
         return (*pointers, *self.fixed(integers), *numbers, *self.trailing(numbers))
 
     def fixed(self, integers: Sequence[int]) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class CudaPlan:
         return tuple(integers[slot] for slot in self.integers)
 
     def trailing(self, numbers: Sequence[float]) -> tuple[Argument, ...]:
-        """Return the arguments behind the numbers, which depend on them."""
+        """Return the arguments after the numbers, which depend on these."""
         return () if self.power is None else self.power.arguments(tuple(numbers))
 
     def of_degree(self, degree: int) -> CudaPlan:
@@ -118,7 +118,7 @@ class CudaPlan:
 
 
 def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
-    """The operands the map reads by how they are held: "rows" and "columns" of the tile, "vectors" along k, "cells"."""
+    """Operands of the map by how they are staged: "rows" and "columns" of the tile, "vectors" along k, "cells"."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
     used = set(variables([*nest.map, *steps]))
     kinds: dict[str, list[Port]] = {"rows": [], "columns": [], "vectors": [], "cells": []}
@@ -138,14 +138,14 @@ def register_kinds(nest: Nest) -> tuple[str, ...]:
 
 
 def cell_words(nest: Nest) -> int:
-    """32-bit registers one output cell takes."""
+    """32-bit registers of one output cell."""
     value = max(1, BYTES[nest.compute] // 4)
     kinds = {"value": value, "bool": 1, "index": 2}
     return sum(kinds[kind] for kind in register_kinds(nest)) + value * len(staged(nest)["cells"])
 
 
 def is_heavy(nest: Nest) -> bool:
-    """Whether a step calls a function, so that many small threads hide its latency better than few large ones."""
+    """Return whether a step calls a function: many threads with few cells hide its latency best."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
     return any(is_transcendental(node) and not _is_product(node) for node in postorder([*nest.map, *steps]))
 
@@ -189,7 +189,7 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
 
 
 def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: int, alignment: int) -> int:
-    """Most elements of one access along a role: it must be contiguous, everything else a multiple of it."""
+    """Return the elements of one access along a role: it must be contiguous, other strides multiples of the width."""
     if sizes[along] > 1 and strides[ROLES.index(along)] != 1:
         return 1
     others = [stride for role, stride in zip(ROLES, strides, strict=True) if role != along and sizes[role] > 1]
@@ -200,7 +200,7 @@ def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: i
 
 
 def _is_dense(strides: Sequence[int], sizes: Mapping[str, int], tile_role: str) -> bool:
-    """Return whether neighbours along the tile follow each other without a gap, each with its k in a row."""
+    """Return whether rows of k, contiguous in memory, follow each other without a gap along the tile."""
     step = dict(zip(ROLES, strides, strict=True))
     others = [step[role] for role in "abc" if sizes[role] > 1]
     packed = step[tile_role] == sizes["k"] and (step["k"] == 1 or sizes["k"] == 1)
@@ -220,7 +220,7 @@ def _access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignm
 
 
 def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int, run: int) -> Access:
-    """Outputs are written ``run`` neighbouring columns at a time where that is one aligned access."""
+    """Return the access to an output: ``run`` neighbouring columns at a time if that is one aligned access."""
     size = BYTES[port.dtype]
     contiguous = sizes["n"] > 1 and strides[ROLES.index("n")] == 1
     others = [s for role, s in zip(ROLES, strides, strict=True) if role != "n" and (sizes[role] > 1 or role == "k")]
@@ -229,7 +229,7 @@ def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], al
 
 
 def column_run(nest: Nest, tile: Tile) -> int:
-    """Neighbouring columns that a thread owns."""
+    """Return the number of neighbouring columns that a thread owns."""
     wide = min(4, _WIDEST // BYTES[nest.compute])
     if tile.schema == "thin":
         return 4
@@ -255,7 +255,7 @@ def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) ->
 def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     """Return cycles by a coarse model: issue slots of the busiest multiprocessor, a latency per wave and per stage.
 
-    They are infinite for a tile that was not measured.
+    The cost is infinite for a tile without measured efficiency.
     """
     if tile.efficiency == 0:
         return math.inf
@@ -305,7 +305,7 @@ def _sums_half2(nest: Nest) -> bool:
 
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
-    """Return whether so little is reduced that writing a large result is all the work."""
+    """Return whether the reduction is so short that writing a large result dominates."""
     operands = staged(nest)
     plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"] and not nest.symmetric
     outer = nest.partial or any("l" in port.roles for port in nest.ports)
@@ -345,7 +345,7 @@ def _has_matrix_operand(nest: Nest) -> bool:
 
 
 def _in_order(tile: Tile) -> Tile:
-    """Return the tile without its groups, for reductions that cannot be cut."""
+    """Return the tile without split-K groups, for reductions that must run in order."""
     return replace(tile, groups=1, resident=1)
 
 
@@ -357,7 +357,7 @@ def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, ...]:
-    """Return every tile that can run a nest, the one believed fastest first, those that were not measured last."""
+    """Return every tile that can run a nest, the one predicted to be fastest first, unmeasured ones last."""
     symmetric = nest.mirrors
     folds = any(reduction.is_fold for reduction in nest.reductions)
     family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]
@@ -389,7 +389,7 @@ def plan(
 
 
 def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: Tile) -> bool:
-    """Return whether a candidate can run where the arrays lie: pairs must be read two at a time."""
+    """Return whether a candidate suits the layout of the arrays: pairs must be read in one access."""
     chosen = planned(nest, sizes, limits, layout, tile)
     return not chosen.half2 or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
 

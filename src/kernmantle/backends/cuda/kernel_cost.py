@@ -1,7 +1,7 @@
 """Predicted times of contraction kernels on a card: their start, memory, and arithmetic by the models of their plans.
 
-A plan's model counts clocks of a device that issues without a pause; how many of them a second holds was fitted, once
-for each kind of kernel, on an H200: ``fitted.TIMES``.
+A plan's model counts clocks of a device that issues without stalls. How many such clocks a second has was fitted on an
+H200 for each kind of kernel: ``fitted.TIMES``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _ROOT_POWER = 8.0  # issue slots of a power that is a root
 
 @dataclass(frozen=True)
 class Launch:
-    """Kernels that run one after another: seconds to start them, of memory and of arithmetic; bytes between them.
+    """Kernels that run one after another: seconds of launches, memory and arithmetic; bytes of intermediate arrays.
 
-    ``total`` are the seconds of all together where a model of its own gives them.
+    ``total`` are the seconds of all together, if a separate model predicts them.
     """
 
     name: str

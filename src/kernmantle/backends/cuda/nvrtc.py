@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code through NVRTC, on any machine, with a report of what the kernel takes."""
+"""Compilation of CUDA C++ to machine code by NVRTC, on any machine, with the resources of the kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code for one architecture, what the compiler said and what the kernel takes."""
+    """Machine code for one architecture, the log of the compiler and the resources of the kernel."""
 
     binary: bytes
     arch: str
@@ -70,13 +70,13 @@ def compiler_version() -> str:
 
 @lru_cache(maxsize=1)
 def supported_targets() -> tuple[str, ...]:
-    """Return the generations that NVRTC compiles for, as "sm_90"; an empty tuple where it does not tell."""
+    """Return the generations that NVRTC compiles for, as "sm_90"; an empty tuple if it cannot be asked."""
     status, numbers = import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
     return tuple(f"sm_{number}" for number in numbers) if int(status) == 0 else ()
 
 
 def _unsupported(target: str) -> str:
-    """Return what to do about a target that NVRTC does not know, "" if it knows it."""
+    """Return advice for a target that NVRTC does not support, "" if it does."""
     supported = supported_targets()
     if not supported or target.rstrip("af") in supported:
         return ""

@@ -1,4 +1,4 @@
-"""Entries of rows that kernels make at less cost: linear ones and powers of 2."""
+"""Forms of matrix entries that kernels compute at less cost: linear ones and powers of 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When rows of a matrix are reduced from score tiles on Hopper's tensor cores, in which tile, with how much memory.
+"""Plans for reductions of rows from score tiles on Hopper's tensor cores: when they run, the tile and the memory.
 
 Squared distances and inner products of up to 128 numbers a point come from products of float16 halves; pairs that lose
 digits there are taken by differences, and where these are too many another kernel runs, see ``apply_score.cuh``.
@@ -74,7 +74,7 @@ def steps_of(depth: int) -> tuple[int, int]:
 
 
 def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
-    """Return the tile, where score tiles are both right and faster."""
+    """Return the tile; None if score tiles are not applicable or not faster."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
     narrow = rows.how != PRODUCT or sizes["l"] <= _WIDEST
     suits = limits.has(("wgmma",)) and single and narrow and not rows.selects

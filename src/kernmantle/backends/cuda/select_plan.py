@@ -1,7 +1,8 @@
-"""When the nearest columns of rows are found by score tiles on Hopper's tensor cores, in which tile, in what memory.
+"""Plans for nearest columns from score tiles on Hopper's tensor cores: when they run, the tile and the memory.
 
-One product of halves bounds every squared distance from below, of 16 columns the smallest bound is kept, and what can
-still be among the nearest is compared by differences: the result is that of differences, see ``apply_select.cuh``.
+One product of halves bounds every squared distance from below. The smallest bound of each 16 columns is stored, and
+columns that can still be among the nearest are compared by differences, so the result is that of differences, see
+``apply_select.cuh``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LEAST_COLUMNS, _LEAST_ROWS, _LEAST_ENTRIES = 2048, 16, 1 << 19
 
 
 def selection_order(rows: RowNest) -> Order | None:
-    """Return how entries of a selection are ordered by squared distances, None where they are made of others."""
+    """Return how the order of entries follows from squared distances; None if they depend on anything else."""
     nest = rows.matrix
     groups, used = staged(nest), set(variables(nest.outputs))
     one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
@@ -70,7 +71,7 @@ def folded_output(nest: Nest) -> tuple[Node, set[str]]:
 
 
 def part_count(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    """Return into how many parts columns are dealt of which more than ``MOST`` are selected, 0 where that is not right.
+    """Return the number of parts of the columns if more than ``MOST`` are selected, 0 if parts do not apply.
 
     An odd number, so that columns that repeat themselves every so often are in several parts. Of columns without order
     a part has a quarter of ``MOST``, on average: all of ``MOST`` once in 10^10 parts.
@@ -82,7 +83,7 @@ def part_count(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) ->
 
 
 def select_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
-    """Return the tile, where selections by score tiles are faster."""
+    """Return the tile; None if selections by score tiles are not faster."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
     deep = _LEAST_DEPTH <= sizes["k"] <= _DEEPEST
     large = sizes["m"] >= _LEAST_ROWS and _LEAST_COLUMNS <= sizes["n"] < _MOST_COLUMNS

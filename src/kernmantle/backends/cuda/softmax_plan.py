@@ -1,4 +1,4 @@
-"""When softmax-weighted sums of rows, their gradients and tangents are made in one pass on Hopper's tensor cores.
+"""Plans for softmax-weighted sums of rows, their gradients and tangents in one pass on Hopper's tensor cores.
 
 Entries are made of inner products or of squared distances, see ``apply_softmax.cuh``, ``pull_softmax.cuh`` and
 ``push_softmax.cuh``. Halves are multiplied as they are, float32 as three products of halves.
@@ -62,7 +62,7 @@ def _is_linear(rows: RowNest) -> bool:
 def softmax_tile(
     rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, row_ends: int, column_ends: int
 ) -> Tile | None:
-    """Return the tile, where this form is both right and faster; ``ends`` are the operands that entries read."""
+    """Return the tile, None if this form does not apply or is not faster; ``ends`` are the operands of entries."""
     v, derived = rows.v, rows.how in (GRADIENTS, *FORWARD)
     assert v is not None
     same = v.dtype == rows.matrix.operands[0].dtype

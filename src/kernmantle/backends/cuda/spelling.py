@@ -21,7 +21,7 @@ SPELLINGS: dict[str, str] = {
 }  # fmt: skip
 
 WITHIN = {"sin": "sine_within", "cos": "cosine_within"}
-"""Functions that are taken in place of moderate arguments, by their forms that tell of others."""
+"""Functions with a form for moderate arguments, which reports other arguments: the name of that form."""
 
 TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
 _ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
@@ -77,7 +77,7 @@ def _power(base: str, exponent_text: str, node: Node, approximate: bool) -> str 
 
 
 def _mixed(approximate: str, base: str, exponent_text: str, exponent: object, difference: str, degree: int) -> str:
-    """Return a power of |difference| in the way the step is told to take it."""
+    """Return a power of |difference| by table, by special function or approximately, as the template parameter says."""
     unit = f"km::power_unit({difference}, {exponent_text})"
     if exponent in _ROOTS:
         unit = f"km::root_factor({base})" if exponent == 0.5 else approximate

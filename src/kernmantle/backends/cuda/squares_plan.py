@@ -1,4 +1,4 @@
-"""How the GPU takes sums of squared differences as products on tensor cores: three kernels and what they hand on.
+"""Plans for sums of squared differences by products on tensor cores: three kernels and their workspace.
 
 The first splits the operands into halves, the second multiplies and computes entries that lose digits directly, the
 third computes tiles where these are many. What the halves take is as large as the operands in float32.

@@ -1,4 +1,4 @@
-"""How the GPU solves batches of small systems, and the text of the kernel: a row a lane, in registers."""
+"""Plan and CUDA text for batches of small systems: each lane has one row of a matrix in registers."""
 
 from __future__ import annotations
 

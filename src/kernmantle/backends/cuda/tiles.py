@@ -1,4 +1,4 @@
-"""The tiles a GPU kernel may work in, a row each, and the limits of a device that choose among them."""
+"""The tables of tiles of GPU kernels, and the device limits by which a tile is chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESERVED_SHARED = 1 << 10
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """Limits of a device that plans are made by; ``arch`` is its compute capability as "sm_90"."""
+    """Limits of a device, for which plans are made; ``arch`` is its compute capability as "sm_90"."""
 
     arch: str
     sm_count: int
@@ -38,7 +38,7 @@ CARDS = {
     for row in ARCHS.values()
     if row.sm_count
 }
-"""Cards that plans can be made for where they are not there."""
+"""Cards for which plans can be made on machines without them."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block that hold cells."""
+        """Threads of a block that have output cells."""
         return self.threads_m * self.threads_n * self.groups
 
 

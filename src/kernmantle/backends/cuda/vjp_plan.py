@@ -1,4 +1,4 @@
-"""How the GPU runs a pullback: one kernel that reduces over the rows, and what prepares and finishes.
+"""Plans of pullbacks (VJPs) on the GPU: one kernel that reduces over the rows, and kernels before and after it.
 
 Signs are exact; powers of a difference come half from a table, half from the special function unit; any other slope is
 taken as it is written. On tensor cores numbers are split in two: halves scaled by powers of two where their sizes are
@@ -76,7 +76,7 @@ class PullPlan:
 
     @property
     def mends(self) -> bool:
-        """Whether the quick arithmetic hides or makes what is not finite."""
+        """Whether the fast arithmetic may hide or create non-finite values."""
         return self.tile.engine != "scalar" or self.slope.kind != "plain"
 
     def power_arguments(self, numbers: Sequence[float]) -> tuple[float, ...]:
@@ -138,7 +138,7 @@ def _wide(port: Port, strides: Sequence[int], sizes: Mapping[str, int], role: st
 
 
 def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-    """Return whether these kernels know a pullback, and whether its extents are worth several of them."""
+    """Return whether these kernels support a pullback and its extents are large enough for several kernels."""
     roles = found.roles
     over = {op.name: "".join(roles.get(axis, "") for axis in op.axes) for op in program.operands if not op.number}
     if compute != "f32" or program.rounds_alike or _sorted_operands(found, over) is None:
@@ -153,7 +153,7 @@ def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: 
 def pull_plan(
     nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, kind: str = "", tile: str = ""
 ) -> PullPlan | None:
-    """Choose how to run a pullback; None if it is none that these kernels know.
+    """Choose how to run a pullback; None if these kernels do not support it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The tiles that pullbacks are computed in on a GPU, a row each."""
+"""The table of tiles of pullbacks on a GPU."""
 
 from __future__ import annotations
 

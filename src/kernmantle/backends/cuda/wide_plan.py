@@ -1,4 +1,4 @@
-"""When rows of few numbers are multiplied with many columns of v on Hopper's tensor cores, in which tile and memory.
+"""Plans for rows of few numbers times many columns of v on Hopper's tensor cores: when they run, tile and memory.
 
 Entries are made by FP32 instructions, as they are written, and taken apart in registers, see ``apply_wide.cuh``.
 """
@@ -44,7 +44,7 @@ def value_bytes(columns: int) -> int:
 
 
 def wide_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, ends: int) -> Tile | None:
-    """Return the tile, where entries in registers times many columns are faster."""
+    """Return the tile; None if entries in registers times many columns are not faster."""
     nest, operands = rows.matrix, staged(rows.matrix)
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
     one = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["vectors"]

@@ -1,4 +1,4 @@
-"""Chains of Kronecker-sparse products: one key, the bound chain that the launch cache has for it, and a launch.
+"""Calls of chains of Kronecker-sparse products: a key, the bound chain that the launch cache has for it, and a launch.
 
 ``weights`` are (a, b, c, d) each, ``bias`` (features,) or None, ``x`` has its features first or last.
 """
@@ -39,13 +39,13 @@ def chain_key(
 ) -> CallKey | None:  # fmt: skip
     """Return the key of a call; None where it has none, and while tiles are tuned.
 
-    ``form`` is what else its checks depend on. Of packed weights, which never change, the identity is in the key.
-    ``is_cast`` says that autocast has nothing to cast.
+    ``form`` has everything else that the checks depend on. The key has the identity of packed weights, which are
+    immutable. ``is_cast``: autocast has nothing to cast.
     """
     if torch.compiler.is_compiling() or not (activation is None or type(activation) is str):
         return None
     own = current()
-    # Threads decide on a CPU; on a GPU what was tuned, which is in the cache.
+    # The plan depends on the threads on a CPU, and on tuned tiles, which are in the cache, on a GPU.
     if not getattr(x, "is_cuda", False):
         machine = own.threads or torch.get_num_threads()
     elif session() is None:
@@ -59,7 +59,7 @@ def chain_key(
 
 @dataclass(frozen=True, eq=False)
 class ProductChain:
-    """One product after the other, by what should be quickest for each."""
+    """One product after the other, each by its predicted fastest algorithm."""
 
     products: tuple[Multiply, ...]
     batch_last: bool
@@ -169,7 +169,7 @@ class ClusterChain:
 
 @dataclass(frozen=True, eq=False)
 class WatchedChain:
-    """Each product with whatever derivative is being recorded: under a transform, and while torch.compile traces."""
+    """Each product by its differentiable operator: under a transform of torch.func, and while torch.compile traces."""
 
     activation: str
     options: Options

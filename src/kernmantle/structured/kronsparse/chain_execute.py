@@ -1,4 +1,4 @@
-"""Runs a chain of Kronecker-sparse products in steps: neighbours as one, some rows of the batch at a time."""
+"""Runs chains of Kronecker-sparse products in steps: neighbouring factors as one, some rows of the batch at a time."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _COLUMNS, _WIDE, _ALL = 2048, 512, 2**62
 
 @lru_cache(maxsize=1)
 def _gpu() -> Any:
-    """Loaded with the first chain on a GPU."""
+    """Return the module of GPU products, loaded with the first chain on a GPU."""
     return import_module("..mode_product.cuda", __package__)
 
 
 @lru_cache(maxsize=1)
 def _fused() -> Any:
-    """Return the same."""
+    """Return the module of two products in one kernel."""
     return import_module("..mode_product.fused", __package__)
 
 
@@ -90,7 +90,7 @@ def _steps(
 
 
 def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
-    """Return the rows of the batch for which a core's caches hold what is between two factors."""
+    """Return the rows of the batch whose intermediate results between two factors fit into a core's caches."""
     between = max(a * b * d for a, b, _, d in patterns[:-1])
     if last:
         return _COLUMNS if between >= _WIDE else _ALL
@@ -128,7 +128,7 @@ def run(
     found: Sequence[Step], rows: int, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
     activation: str, options: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
-    """Return the product with a chain in steps; ``packed`` has an entry for each weight and one for all."""
+    """Return the product with a chain in steps; ``packed`` has packed weights for each factor, then for all of them."""
     batch = x.shape[1]
     if rows >= batch:
         return _run(found, x, weights, bias, activation, options, packed, info, None)

@@ -1,4 +1,4 @@
-"""Dense linear layers as other libraries write them: their matrix (out_features, in_features) and bias."""
+"""Dense linear layers of other libraries: their matrix (out_features, in_features) and bias."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Dense(NamedTuple):
 
 
 def dense(layer: Any) -> Dense:
-    """Return the weight (out_features, in_features) and bias of a layer, or ParameterError for what is none."""
+    """Return the weight (out_features, in_features) and bias of a layer; raise ParameterError if it is not linear."""
     weight = getattr(layer, "weight", None)
     if not isinstance(layer, nn.Module) or not isinstance(weight, torch.Tensor):
         raise ParameterError(f"a linear layer with a weight (out_features, in_features) is needed, not {_kind(layer)}")
@@ -38,9 +38,9 @@ def dense(layer: Any) -> Dense:
 
 
 def carry_hooks(old: nn.Module, new: nn.Module, share: bool = False) -> None:
-    """Let a module that replaces another call its forward and backward hooks, after its own.
+    """Make a module call the forward and backward hooks of the module that it replaces, after its own.
 
-    ``share``: the old module is out of use, and handles that users have of its hooks remove them from the new one.
+    ``share``: handles of the old module's hooks, which is no longer used, remove them from the new module too.
     """
     for name in _HOOKS:
         found, own = getattr(old, name), getattr(new, name)
@@ -71,7 +71,7 @@ def matrix_of(layer: Any) -> torch.Tensor | None:
 
 
 def decomposable(matrix: torch.Tensor) -> torch.Tensor:
-    """Return a matrix in float32 or float64, with values and finite ones, or the error that says what is wrong."""
+    """Return a finite matrix in float32 or float64; raise the error that says what is wrong."""
     if not matrix.dtype.is_floating_point:
         raise DtypeError(f"the matrix is {matrix.dtype}; a real floating-point one is needed")
     if matrix.is_meta:

@@ -1,4 +1,4 @@
-"""Patterns as pictures, for notebooks."""
+"""Drawings of patterns for notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 SIDE = 180
 STROKES = 4096
-"""Diagonals that are drawn one by one; a block of more is one grey square."""
+"""Most diagonals that are drawn separately; a block with more is one grey square."""
 
 
 class Support(NamedTuple):

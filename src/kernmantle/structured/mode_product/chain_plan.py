@@ -1,4 +1,4 @@
-"""Which neighbours in a chain of Kronecker-sparse products run as one, where their weights are kept beforehand."""
+"""Plans of chains of Kronecker-sparse products with packed weights: which neighbouring factors run as one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 Pattern = tuple[int, int, int, int]
 _MOST_WEIGHTS = 2**26  # weights of a product of factors
-_SHORT = 4  # factors of which all joinings are tried
+_SHORT = 4  # factors; up to as many, all groupings are tried
 
 
 @dataclass(frozen=True)
 class Step:
     """Factors ``begin`` .. ``end`` of a chain.
 
-    ``kind`` is "factor": they run as one factor, their product; "dense": as the matrix that their product is;
+    ``kind`` is "factor": they run as one factor, their product; "dense": as the dense matrix of their product;
     "back-to-back": as two such factors in one kernel, the second of which begins at ``middle``.
     """
 
@@ -36,7 +36,7 @@ def _range(begin: int, end: int) -> str:
 
 
 def composes(first: Pattern, second: Pattern) -> bool:
-    """Return whether the blocks of one are in blocks of the other: the product of two patterns is one again."""
+    """Return whether the product of two patterns is a pattern again: blocks of one are in blocks of the other."""
     a, b, _, d = first
     fits = a * b * d == second[0] * second[2] * second[3]
     return fits and a % second[0] == 0 and second[3] % d == 0 and b % (second[3] // d) == 0
@@ -51,7 +51,7 @@ def steps(
     patterns: Sequence[Pattern], factor: Callable[[Pattern], float], back_to_back: Callable[[Pattern, Pattern], float],
     dense: float,
 ) -> tuple[Step, ...]:  # fmt: skip
-    """The steps that should be quickest together, from what a factor, two in one kernel and the matrix should take."""
+    """Return the steps with the least predicted time, from the times of a factor, of a fused pair and of the matrix."""
     products = _products(patterns)
     factors = {index: factor(pattern) for index, pattern in products.items()}
     found = [(taken, Step("factor", begin, begin, end)) for (begin, end), taken in factors.items()]
@@ -83,7 +83,7 @@ def _products(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:
 
 
 def _shortest(count: int, found: Sequence[tuple[float, Step]]) -> tuple[float, tuple[Step, ...]]:
-    """Return the quickest way from the first factor behind the last."""
+    """Return the steps with the least total time, from the first factor to the last."""
     best: list[tuple[float, tuple[Step, ...]]] = [(0.0, ())]
     for end in range(1, count + 1):
         paths = [

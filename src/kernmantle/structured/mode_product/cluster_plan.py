@@ -1,7 +1,7 @@
-"""When a GPU runs a chain of two Kronecker-sparse factors in one launch, for a few rows of the batch.
+"""Plans for two Kronecker-sparse factors in one launch on a GPU, for a few rows of the batch.
 
-An output of the second factor reads what the first one has for its own i and l: a cluster of blocks computes that for
-some neighbouring l, keeps it in shared memory, and multiplies it by the second factor's blocks.
+An output of the second factor reads results of the first one with its own i and l. A cluster of blocks computes these
+for some neighbouring l, stores them in shared memory, and multiplies them by the blocks of the second factor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClusterPlan:
 
 
 def cluster_seconds(plan: ClusterPlan, batch: int) -> float:
-    """Return what a launch should take."""
+    """Return the predicted seconds of a launch."""
     one, two = math.prod(plan.first) * plan.split, math.prod(plan.second)
     added = batch * (_ROW + _ADDED * (one + two) / plan.blocks)
     return _START + added + BYTES[plan.dtype] * (one + two) / _READ
@@ -64,7 +64,7 @@ def cluster_seconds(plan: ClusterPlan, batch: int) -> float:
 def cluster_plan(
     first: Pattern, second: Pattern, batch: int, dtype: str, bias: bool, activation: str, limits: DeviceLimits
 ) -> ClusterPlan | None:
-    """Return the plan of a chain whose rows, and x, are whole vectors; None for what takes a launch for each factor."""
+    """Return the plan of a chain whose rows, and x, are whole vectors; None if each factor takes its own launch."""
     (a, b, c, d), (blocks, _, columns, steps) = first, second
     if dtype not in DTYPES or not limits.has(("clusters",)) or not 0 < batch <= _MOST_ROWS or d != 1:
         return None

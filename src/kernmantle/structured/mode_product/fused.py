@@ -25,7 +25,7 @@ Maybe = torch.Tensor | None
 def problem_of(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> FusedProblem | None:
-    """Return two products with weights (a, b, c, d) as the kernel sees them; None if it does not take them."""
+    """Return the problem of two products with weights (a, b, c, d); None if the kernel does not take it."""
     first, second = ((a, b, c, d) for a, b, c, d in (weight.shape for weight in weights))
     name = NAMES[x.dtype]
     if x.shape[0] != 1 or name not in DTYPES or precision == "ieee" or not composes(first, second):
@@ -43,7 +43,7 @@ def expected(
     patterns: tuple[tuple[int, int, int, int], tuple[int, int, int, int]], batch: int, dtype: str, first: bool,
     device: torch.device,
 ) -> float:  # fmt: skip
-    """Return what two products as one should take, weights prepared before; infinite where that is no quicker."""
+    """Return the predicted seconds of two products as one, with packed weights; infinite if that is not faster."""
     if dtype not in DTYPES or not composes(*patterns):
         return math.inf
     return fused_seconds(contiguous(*patterns, batch, dtype, first), limits(index_of(device)))
@@ -53,7 +53,7 @@ def product(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor,
     packed: PackedWeights | None = None, chosen: FusedPlan | None = None,
 ) -> str | None:  # fmt: skip
-    """Write the product with both weights to ``out``; returns what ran, None if the kernel does not take it."""
+    """Write the product with both weights to ``out``; return the route, None if the kernel does not take it."""
     first, second = weights
     key = program_key(("kron_sparse fused", chosen), (activation, precision), (x, first, second, bias, out))
 
@@ -81,7 +81,7 @@ class _Bound(NamedTuple):
 
 
 def _bound(problem: FusedProblem, x: torch.Tensor, out: torch.Tensor, chosen: FusedPlan | None) -> _Bound | None:
-    """Return everything about two products but their addresses."""
+    """Return the bound kernel of two products, without their addresses."""
     index = index_of(x.device)
     chosen = chosen or plan_fused(problem, limits(index))
     if chosen is None:
@@ -95,7 +95,7 @@ def _bound(problem: FusedProblem, x: torch.Tensor, out: torch.Tensor, chosen: Fu
     rest = (problem.batch, *chosen.sizes(problem), *x.stride()[1:], *out.stride()[1:])
 
     def prepared(weight: torch.Tensor, view: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights in the order in which the kernel reads them, and what undoes the scales of their columns."""
+        """Return the weights in the order in which the kernel reads them, and the inverse scales of their columns."""
         size, scales, units = chosen.image(view)
         image = allocate((size,), torch.uint8, weight.device)
         scale = allocate((scales,), torch.float32, weight.device)

@@ -1,4 +1,4 @@
-"""How a GPU runs two Kronecker-sparse products as one, with what the first gives in shared memory."""
+"""Plans for two Kronecker-sparse products in one GPU kernel, the intermediate result in shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 
 Pattern = tuple[int, int, int, int]
-EDGE = 16  # columns and positions of k that the weights are prepared by
+EDGE = 16  # columns, and positions of k, of a block of packed weights
 DTYPES = ("f32", "f16", "bf16")
 _WARPS = (4, 8, 16)  # warps of a block
 _REGISTERS, _MOST_REGISTERS = 65536, 128
@@ -31,7 +31,7 @@ _MOST_ROWS, _MARGIN = 16, 1.1
 
 @dataclass(frozen=True)
 class FusedProblem:
-    """Two products as the kernel sees them.
+    """The sizes and layouts of two products, as the kernel takes them.
 
     ``inner`` blocks of the second factor's columns come from each block of the first's rows, ``rank`` columns for
     each; ``p`` blocks of the first are in one of the second. ``vector``: 4 numbers of x may be read at once, ``y_run``
@@ -78,7 +78,7 @@ def contiguous(first: Pattern, second: Pattern, batch: int, dtype: str, features
 
 
 def run_of(second: Pattern, size: int, access: int) -> int:
-    """Numbers of a row of y that may be written at once, where pointers and steps allow accesses of so many bytes."""
+    """Return the numbers of a row of y in one store, if pointers and strides allow accesses of so many bytes."""
     return math.gcd(access // size, second[1] * second[3], EDGE * second[3])
 
 
@@ -138,7 +138,7 @@ class FusedPlan:
         return a * problem.first[3] * parts * -(-problem.batch // self.rows)
 
     def sizes(self, problem: FusedProblem) -> tuple[int, ...]:
-        """Return what the kernel is told of the problem and of the part of a block."""
+        """Return the arguments of the kernel for the problem and for the part of a block."""
         a, b, _, _ = problem.second
         own = problem.p, problem.first[2], problem.rank, problem.inner
         return *own, b, a, problem.first[3], self.slice, self.columns
@@ -201,7 +201,7 @@ def _each(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> int:
 
 
 def seconds(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> float:
-    """Return what a plan should take."""
+    """Return the predicted seconds of a plan."""
     b, c = problem.first[1:3]
     if plan.across:
         first = problem.p * -(-(plan.slice if plan.slice < problem.inner else b) // EDGE)
@@ -222,13 +222,13 @@ def seconds(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> flo
 
 @lru_cache(maxsize=4096)
 def plan_fused(problem: FusedProblem, limits: DeviceLimits) -> FusedPlan | None:
-    """Return the plan that should be quickest; None if nothing fits into shared memory."""
+    """Return the plan with the least predicted time; None if none fits into shared memory."""
     return min(candidates(problem, limits), key=lambda found: seconds(found, problem, limits), default=None)
 
 
 @lru_cache(maxsize=4096)
 def fused_seconds(problem: FusedProblem, limits: DeviceLimits) -> float:
-    """Return the seconds of two products as one; infinite where two launches are known, or likely, to be no slower."""
+    """Return the seconds of two products as one; infinite if two launches are likely to be no slower."""
     reads = problem.vector or (problem.dtype != "f32" and not problem.x_first)
     chosen = plan_fused(problem, limits) if problem.batch <= _MOST_ROWS and reads else None
     if chosen is None or chosen.blocks(problem) > limits.sm_count * _each(chosen, problem, limits):

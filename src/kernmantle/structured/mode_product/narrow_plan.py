@@ -1,4 +1,4 @@
-"""How a GPU runs a Kronecker-sparse product whose blocks have a few rows and columns."""
+"""Plans of Kronecker-sparse products on a GPU whose blocks have a few rows and columns."""
 
 from __future__ import annotations
 

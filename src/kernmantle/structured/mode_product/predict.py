@@ -75,7 +75,7 @@ def weight_gradient(
 def _launch(
     name: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, taken: float, scratch: int, card: Card
 ) -> Launch:
-    """Return one launch, with what its bytes and its multiplications alone would take."""
+    """Return one launch, with the times of its bytes alone and of its multiplications alone."""
     products = float(x.shape[0]) * x.shape[1] * math.prod(weight.shape[1:])
     moved = x.nbytes + weight.nbytes + out.nbytes
     return Launch(name, START, moved / card.memory_rate, products / PRODUCTS[NAMES[x.dtype]], scratch, taken)

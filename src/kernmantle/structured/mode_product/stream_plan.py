@@ -1,6 +1,6 @@
-"""How a GPU runs Kronecker-sparse products of a small batch: the weights are read once, where they lie.
+"""Plans of Kronecker-sparse products of a small batch on a GPU: the weights are read once, in their own layout.
 
-What other kernels rearrange before, or read in runs of a block's tile, is nearly all that such products move.
+The weights are nearly all memory traffic of such products, so rearranging them first, as other kernels do, is too slow.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StreamPlan:
 
     @property
     def rounds(self) -> int:
-        """How often a thread reads ``steps`` positions of k."""
+        """Rounds in which a thread reads ``steps`` positions of k."""
         return -(-self.pattern[2] // (self.steps * (self.columns if self.along else self.depth)))
 
     def blocks(self, problem: Problem) -> int:
@@ -148,7 +148,7 @@ def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=4096)
 def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPlan | None:
-    """Return the plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed.
+    """Return the plan of a product, with k (``along``) or j next to l in memory; None if it is not streamed.
 
     A sum is shared by as few threads as read whole sectors along k, or do not go through it in many steps. Where that
     leaves multiprocessors idle, first outputs and rows of a thread are fewer, then more threads share a sum.
@@ -189,7 +189,7 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPl
 
 @lru_cache(maxsize=4096)
 def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -> float:
-    """Return what the product should take; infinite for what is not streamed."""
+    """Return the predicted seconds of the product; infinite if it is not streamed."""
     found = stream_plan(problem, along, limits)
     if found is None:
         return math.inf
@@ -217,7 +217,7 @@ def _copy_seconds(costs: Costs, size: float) -> float:
 def stream_sum_plan(
     pattern: Pattern, batch: int, groups: int, dtype: str, limits: DeviceLimits
 ) -> StreamSumPlan | None:  # fmt: skip
-    """Return the plan of the gradient of weights; None for what is not streamed."""
+    """Return the plan of the gradient of weights; None if it is not streamed."""
     a, b, c, d = pattern
     if not _fits(pattern, batch, dtype):
         return None
@@ -240,7 +240,7 @@ def stream_sum_plan(
 
 @lru_cache(maxsize=4096)
 def stream_sum_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits, last: bool = False) -> float:
-    """Return what the gradient of weights should take; infinite for what is not streamed."""
+    """Return the predicted seconds of the gradient of weights; infinite if it is not streamed."""
     if stream_sum_plan(pattern, batch, 1, dtype, limits) is None:
         return math.inf
     (a, b, c, d), size = pattern, BYTES[dtype] * batch

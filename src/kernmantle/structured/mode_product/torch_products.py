@@ -39,7 +39,7 @@ def by_bmm(
 
 
 def lies_ready(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> bool:
-    """Return whether few batched products read and write where x and the result lie."""
+    """Return whether a few batched products can read x and write the result in their own layouts."""
     groups, _, a, _, _, d = _sizes(x, weight)
     last = x.stride(1) == 1 != x.stride(2)
     apart = d * max(x.shape[1], x.stride(2), 0 if out is None else out.stride(2))
@@ -47,7 +47,7 @@ def lies_ready(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) 
 
 
 def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """The same after bringing the strided entries together; of a batch that is last only rows of the result move."""
+    """Return the same product after copies to contiguous blocks; with the batch last, only rows of the result move."""
     groups, a, d, b, c = blocks.shape
     count = x.shape[1]
     if x.stride(1) == 1 != x.stride(2):
@@ -58,7 +58,7 @@ def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def block_matrices(weight: torch.Tensor) -> torch.Tensor:
-    """The matrices (..., a, d, b, c) of weights; those of transposed weights as transposes, which cost less to copy."""
+    """Return the matrices (..., a, d, b, c) of weights; those of transposed weights as transposes, cheaper to copy."""
     if weight.stride(-3) < weight.stride(-2):
         return weight.transpose(-3, -2).movedim(-1, -3).contiguous().mT
     return weight.movedim(-1, -3).contiguous()
@@ -147,7 +147,7 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Non
 
 
 def by_entries(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Entry by entry of the blocks, each with all rows, i and l at once: for blocks of a few entries."""
+    """Return the product entry by entry of the blocks, each with all rows, i and l at once: for small blocks."""
     groups, count, a, b, c, d = _sizes(x, weight)
     own, factors = x.reshape(groups, count, a, c, d), weight.expand(groups, a, b, c, d)[:, None]
     out = x.new_empty((groups, count, a, b, d))
@@ -170,7 +170,7 @@ def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def by_dense(
     x: torch.Tensor, weight: torch.Tensor, made: torch.Tensor | None = None, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Through the dense matrix, ``made`` if it is there already; a batch that is last in memory stays there."""
+    """Return the product with the dense matrix, ``made`` if it exists; a batch that is last in memory stays last."""
     matrix = dense(weight) if made is None else made
     last = x.stride(1) == 1 != x.stride(2)
     if x.shape[0] == matrix.shape[0] == 1:
@@ -184,7 +184,7 @@ def by_dense(
 
 
 def by_sparse(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
-    """Through compressed sparse rows, those of ``made`` if they are there already."""
+    """Return the product with compressed sparse rows, those of ``made`` if they exist already."""
     return _each(x, sparse_rows(weight.expand(x.shape[0], *weight.shape[1:])) if made is None else made)
 
 
@@ -258,7 +258,7 @@ def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
 
 
 def fused(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-    """Weights (a, b, c, d) of the product of two factors that compose, ``first`` applied first."""
+    """Return the weights (a, b, c, d) of the product of two factors that compose, ``first`` applied first."""
     (a, b, c, d), (blocks, _, columns, steps) = second.shape, first.shape
     outer, inner = blocks // a, d // steps
     one = second.reshape(a, b, outer, c // outer, inner, steps)
@@ -284,7 +284,7 @@ def entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tenso
 
 
 def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """``Σ_n gradient[g, n, i, j, l] x[g, n, i, k, l]``, of shape (G, a, b, c, d), as batched products."""
+    """Return ``Σ_n gradient[g, n, i, j, l] x[g, n, i, k, l]``, of shape (G, a, b, c, d), by batched products."""
     if adds_strided(x, gradient, (a, b, c, d)):
         made = x.new_empty((x.shape[0], a, d, b, c))
         add_strided(x, gradient, made)

@@ -1,8 +1,8 @@
-"""When a product with the batch in front goes over transposed rows, where the entries of a block lie together.
+"""Plans of products over transposed rows, in which the entries of a block are contiguous, for a batch that is first.
 
 ``y[n, i, j, l]`` of ``x[n, i, k, l]``: for each i the matrix of k and l is transposed, the d blocks of i are multiplied
-as blocks on a diagonal, and the result is transposed back. Two more passes, for a product that reads whole vectors of
-memory: blocks of the array between are padded to them by zeros, whatever the extents and alignment of x.
+as blocks on a diagonal, and the result is transposed back. That costs two more passes, and the product reads whole
+vectors of memory: blocks of the intermediate array are zero-padded to vectors, whatever the extents and alignment of x.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TransposePlan:
 
 
 def padded(extent: int, size: int) -> int:
-    """Return the least extent of whole vectors that is not less."""
+    """Return the extent rounded up to whole vectors."""
     each = ACCESS // size
     return -(-extent // each) * each
 
@@ -134,7 +134,7 @@ def _lanes_l(row: int, vectors: int) -> int:
 
 
 def inner(problem: Problem) -> Problem | None:
-    """Return the product over transposed rows, a group for each i; None for what is not transposed."""
+    """Return the product over transposed rows, with a group for each i; None if it is not transposed."""
     a, b, c, d = problem.pattern
     size = BYTES[problem.dtype]
     if not (problem.x_first and problem.y_first and problem.groups == 1) or size > 4 or d == 1:
@@ -144,12 +144,12 @@ def inner(problem: Problem) -> Problem | None:
 
 
 def arranges(pattern: tuple[int, int, int, int], size: int) -> bool:
-    """Return whether so many weights of a GPU, interleaved, are brought together by the pass that transposes rows."""
+    """Return whether interleaved weights of this size are gathered into blocks by the pass that transposes rows."""
     return pattern[3] > 1 and size <= 4 and math.prod(pattern) * size >= _LEAST_WEIGHTS
 
 
 def pass_seconds(high: int, l: int, rows: int, size: int, before: bool, aligned: bool) -> float:
-    """Return what it should take to move so many matrices ``high`` x ``l`` and their padded transposes, once begun."""
+    """Return the seconds to transpose so many matrices ``high`` x ``l``, padded, without the start of the pass."""
     if aligned and in_squares(high, l, size):
         rate = _SQUARES
     else:
@@ -158,6 +158,6 @@ def pass_seconds(high: int, l: int, rows: int, size: int, before: bool, aligned:
 
 
 def start_seconds(extents: tuple[int, int], l: int, size: int, aligned: bool) -> float:
-    """Return what two passes take to begin."""
+    """Return the seconds to start two passes."""
     whole = aligned and all(in_squares(extent, l, size) for extent in extents)
     return _SQUARES_START if whole else _START_SECONDS

@@ -1,6 +1,6 @@
 """The algorithm of a Kronecker-sparse product on a GPU: the fastest one that ``tune`` measured.
 
-A way is the name of one of torch's algorithms, "kernel", or "kernel" and the name of a tile.
+A choice is the name of one of torch's algorithms, "kernel", or "kernel" and the name of a tile.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SLOWEST = 8.0  # times the least predicted time: slower ways are not measured
 
 
 def tile_of(algorithm: str) -> Tile | None:
-    """Return the tile that a way names."""
+    """Return the tile that a choice names."""
     name = algorithm.removeprefix(KERNEL).strip()
     return Tile.of(name) if algorithm.startswith(KERNEL) and name else None
 
 
 def candidate_algorithms(problem: Problem, own: DeviceLimits, packed: bool) -> tuple[str, ...]:
-    """Return ways that are not hopeless; ``packed``: what is made of the weights is there already."""
+    """Return the choices that are not predicted to be far slower; ``packed``: with weights that are packed already."""
     taken = seconds(problem.pattern, problem.batch, problem.dtype, "cuda", not problem.x_first, packed)
     limit = _SLOWEST * min(taken.values())
     torch_has = tuple(name for name, each in taken.items() if name != KERNEL and each <= limit)
@@ -46,7 +46,7 @@ def candidate_algorithms(problem: Problem, own: DeviceLimits, packed: bool) -> t
 
 
 def _key(problem: Problem, packed: bool, card: str) -> Key:
-    """Batches between two powers of 2 are alike."""
+    """Return the key of a product; batches between the same powers of 2 share one."""
     alike = replace(problem, batch=(problem.batch - 1).bit_length())
     return Key(card, "kronsparse", canonical((alike, packed)), _headers(), name=f"way of {problem.pattern}")
 
@@ -57,7 +57,7 @@ def _headers() -> str:
 
 
 def find_tuned(problem: Problem, packed: bool, own: DeviceLimits, card: str) -> str | None:
-    """Return the way kept for products like this one; None where nothing was measured or its tile does not fit."""
+    """Return the choice stored for such products; None if nothing was measured or its tile does not fit."""
     return _find_tuned(current_cache(), problem, packed, own, card)
 
 
@@ -72,7 +72,7 @@ def _find_tuned(cache: Cache, problem: Problem, packed: bool, own: DeviceLimits,
 
 
 def tuned(calls: dict[str, Callable[[], object]], default: str, problem: Problem, packed: bool, card: str) -> Tuned:
-    """Return the time every way, and keep the quickest."""
+    """Time every choice and store the fastest."""
     found = {name: Launcher(lambda *_, call=call: call(), name) for name, call in calls.items()}
     sizes = dict(zip("abcd", problem.pattern, strict=True)) | {"batch": problem.batch}
     result = Tuned(sizes, default, measured(found, default, (), ()))

@@ -1,4 +1,4 @@
-"""How a GPU sums over the batch to the gradient of a Kronecker-sparse product's weights."""
+"""Plans of the sum over the batch for the gradient of Kronecker-sparse weights on a GPU."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SumPlan:
 
 @dataclass(frozen=True)
 class PartsPlan:
-    """How parts of sums are added and rounded, see ``kronsparse_add_parts.cuh``: ``rows`` threads share an entry's."""
+    """Plan of the kernel that adds partial sums, see ``kronsparse_add_parts.cuh``: ``rows`` threads share an entry."""
 
     arch: str
     dtype: str
@@ -112,7 +112,7 @@ _COSTS = {
 
 
 def sum_seconds(plan: SumPlan, pattern: tuple[int, int, int, int], batch: int, limits: DeviceLimits) -> float:
-    """Return what a plan should take for one group."""
+    """Return the predicted seconds of a plan for one group."""
     a, b, c, d = pattern
     size = 4 if plan.dtype == "f32" else 2
     own, slots = _COSTS[size == 2, plan.x_first], plan.slots(pattern, 1, batch, limits)
@@ -126,7 +126,7 @@ def sum_seconds(plan: SumPlan, pattern: tuple[int, int, int, int], batch: int, l
 
 @lru_cache(maxsize=4096)
 def _even(tiles: int, resident: int, most: int) -> int:
-    """Return the fewest parts for which the waves of blocks come out about as even as they can."""
+    """Return the fewest parts of the batch for which the last wave of blocks is nearly full."""
     several = max(1, min(most, _WAVES * -(-resident // tiles)))
     return min(
         range(1, several + 1),

@@ -276,10 +276,7 @@ def plan_grouped(
 def joined_plan(
     plans: Sequence[GroupedPlan], products: Sequence[Sequence[GroupedProduct]], limits: DeviceLimits
 ) -> GroupedPlan | None:
-    """Return the plan of launches that follow one another as one; None for a single one, and where the GPU takes long.
-
-    Its blocks have as many warps as the largest of theirs.
-    """
+    """Return one plan for consecutive launches, with the most warps of any; None for one, or if they are long."""
     first, tiles = plans[0], tuple([tile for plan in plans for tile in plan.tiles])
     alone = any(tile.alone for plan in plans[1:] for tile in plan.tiles)  # which reads what nobody writes meanwhile
     if len(plans) == 1 or alone or 1 + _ARGUMENTS * len(tiles) > _MOST_ARGUMENTS:

@@ -145,13 +145,13 @@ def _factor_matrix(own: FactorMatrix) -> dict[str, int | bool]:
 def emit_matrix(plan: MatrixPlan) -> str:
     """Return the source of the matrix of two factors."""
     return _text(
-        '#include "kronsparse_meeting.cuh"\n',
+        '#include "kronsparse_factor_matrix.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, _factor_matrix(plan.matrix)),
-        [shared_check("km::KronSparseMeeting<Plan>::SHARED_BYTES", plan.shared)],
+        [shared_check("km::KronSparseFactorMatrix<Plan>::SHARED_BYTES", plan.shared)],
         f"""
 extern "C" __global__ void __launch_bounds__({MATRIX_THREADS}) {ENTRY}(
     const void* first, const void* second, void* matrix) {{
-    km::kron_sparse_join<Plan>(first, second, matrix);
+    km::kron_sparse_factor_matrix<Plan>(first, second, matrix);
 }}
 """,
     )
@@ -163,15 +163,16 @@ def emit_matrix_gradient(plan: MatrixGradientPlan) -> str:
         "STAGES": plan.stages, "FIRST": plan.first, "SECOND": plan.second, "SUMS": plan.sums,
     }  # fmt: skip
     return _text(
-        '#include "kronsparse_meeting_gradient.cuh"\n',
+        '#include "kronsparse_factor_matrix_gradient.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, _factor_matrix(plan.matrix) | asked),
-        [shared_check("km::KronSparsePartBlock<Plan>::SHARED_BYTES", plan.shared)],
+        [shared_check("km::KronSparseFactorMatrixGradient<Plan>::SHARED_BYTES", plan.shared)],
         f"""
 extern "C" __global__ void __launch_bounds__({MATRIX_THREADS}, {plan.each}) __cluster_dims__({MATRIX_CLUSTER}) {ENTRY}(
     const void* first, const void* second, const void* matrix, void* of_first, void* of_second, const void* summed,
     void* sums, km::i64 count, km::i64 apart) {{
-    const km::KronSparsePart arguments = {{first, second, matrix, of_first, of_second, summed, sums, count, apart}};
-    km::kron_sparse_part<Plan>(arguments);
+    const km::FactorMatrixGradientArguments arguments = {{
+        first, second, matrix, of_first, of_second, summed, sums, count, apart}};
+    km::kron_sparse_factor_matrix_gradient<Plan>(arguments);
 }}
 """,
     )

@@ -20,7 +20,7 @@ _WIDES = (64, 128)  # columns of a block of the first factor
 
 @dataclass(frozen=True)
 class FactorMatrix:
-    """Two factors and their matrix, by the numbers of ``kronsparse_meeting.cuh``."""
+    """Two factors and their matrix, by the numbers of ``kronsparse_factor_matrix.cuh``."""
 
     b: int
     blocks: int

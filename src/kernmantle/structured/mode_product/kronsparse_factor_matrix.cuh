@@ -1,4 +1,4 @@
-// The matrix of two Kronecker-sparse factors that meet, (BLOCKS, WIDE, DEPTH, 1) and then (1, B, BLOCKS RANK, L) with WIDE = RANK L:
+// The matrix of two Kronecker-sparse factors, (BLOCKS, WIDE, DEPTH, 1) and then (1, B, BLOCKS RANK, L) with WIDE = RANK L:
 //   matrix[(j, l), (o, c)] = sum over r of second[j, o RANK + r, l] first[o, r L + l, c].
 // A block makes a tile of 128 rows and 64 columns. For halves.
 #pragma once
@@ -8,11 +8,11 @@
 
 namespace km {
 
-// What both kernels know of the factors, for tiles of 16 rows a warp, from a struct of parameters:
+// What both kernels share, for tiles of 16 rows a warp, from a struct of parameters:
 //   T                          type of arrays
 //   B, BLOCKS, RANK, L, DEPTH  as above
 template <class P>
-struct KronSparseMeeting : P {
+struct KronSparseFactorMatrix : P {
     using typename P::T;
     using P::L, P::RANK, P::BLOCKS, P::B, P::DEPTH;
     static constexpr int WARPS = 8, THREADS = 32 * WARPS, TILE = 16 * WARPS, EDGE = 64, WIDE = RANK * L, TILE_J = TILE / L;
@@ -102,8 +102,8 @@ struct KronSparseMeeting : P {
 
 // The matrix alone: a block has a tile.
 template <class P>
-__device__ __forceinline__ void kron_sparse_join(const void* first, const void* second, void* matrix) {
-    typedef KronSparseMeeting<P> M;
+__device__ __forceinline__ void kron_sparse_factor_matrix(const void* first, const void* second, void* matrix) {
+    typedef KronSparseFactorMatrix<P> M;
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = shared_address(shared);
     const int tile = blockIdx.x % M::TILES, c = blockIdx.x / M::TILES * M::EDGE, o = c / M::DEPTH;

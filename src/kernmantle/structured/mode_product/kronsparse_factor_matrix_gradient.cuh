@@ -1,15 +1,15 @@
-// Gradients of two Kronecker-sparse factors that meet (kronsparse_meeting.cuh) from that of their matrix, in one launch of clusters of
+// Gradients of two Kronecker-sparse factors (kronsparse_factor_matrix.cuh) from that of their matrix, in one launch of clusters of
 // blocks: a cluster has one block o of the first factor. For halves.
 #pragma once
-#include "kronsparse_meeting.cuh"
+#include "kronsparse_factor_matrix.cuh"
 #include "ptx_cluster.cuh"
 
 namespace km {
 
 // What is made of a tile of the matrix's gradient in shared memory.
 template <class P>
-struct KronSparseMeetingGradient : KronSparseMeeting<P> {
-    typedef KronSparseMeeting<P> M;
+struct KronSparseFactorMatrixTile : KronSparseFactorMatrix<P> {
+    typedef KronSparseFactorMatrix<P> M;
     using typename M::T;
     using M::L, M::RANK, M::BLOCKS, M::B, M::EDGE, M::WARPS, M::THREADS, M::TILE_J, M::WIDE, M::PITCH;
     using M::row_at, M::first_at, M::halves_of;
@@ -166,7 +166,7 @@ struct KronSparseMeetingGradient : KronSparseMeeting<P> {
     }
 };
 
-struct KronSparsePart {
+struct FactorMatrixGradientArguments {
     const void *first, *second, *matrix;
     void *of_first, *of_second;
     const void* summed;
@@ -180,8 +180,8 @@ struct KronSparsePart {
 //   STAGES                tiles that are under way together
 //   FIRST, SECOND, SUMS   what is asked for
 template <class P>
-struct KronSparsePartBlock : KronSparseMeetingGradient<P> {
-    typedef KronSparseMeetingGradient<P> M;
+struct KronSparseFactorMatrixGradient : KronSparseFactorMatrixTile<P> {
+    typedef KronSparseFactorMatrixTile<P> M;
     using typename M::T;
     using M::L, M::RANK, M::BLOCKS, M::B, M::EDGE, M::TILE, M::TILE_J, M::TILES, M::THREADS, M::WARPS, M::WIDE, M::FEATURES, M::COLUMNS;
     using M::ROWS_BYTES, M::FIRST_BYTES, M::SECOND_BYTES, M::PITCH;
@@ -192,7 +192,7 @@ struct KronSparsePartBlock : KronSparseMeetingGradient<P> {
     static constexpr int SHARED_BYTES = OUT_AT + SECOND_BYTES;
     static_assert(WIDE * SUM_PITCH * 4 <= SHARED_BYTES, "sums of a block take the place of its stages");
 
-    const KronSparsePart& g;
+    const FactorMatrixGradientArguments& g;
     unsigned char* shared;
     unsigned base;
     int rank, o;
@@ -243,9 +243,9 @@ struct KronSparsePartBlock : KronSparseMeetingGradient<P> {
 };
 
 template <class P>
-__device__ __forceinline__ void kron_sparse_part(const KronSparsePart& g) {
+__device__ __forceinline__ void kron_sparse_factor_matrix_gradient(const FactorMatrixGradientArguments& g) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    KronSparsePartBlock<P> own = {{}, g, shared, shared_address(shared)};
+    KronSparseFactorMatrixGradient<P> own = {{}, g, shared, shared_address(shared)};
     own.run();
 }
 

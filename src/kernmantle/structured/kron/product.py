@@ -361,6 +361,12 @@ class KroneckerProduct:
         Notes
         -----
         Cost: q³ / 3 operations for each factor (q, q). Gradients exist.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> km.KroneckerProduct([torch.tensor([[4.0]]), torch.tensor([[9.0]])]).cholesky().to_dense()
+        tensor([[6.]])
         """
         self._square("cholesky")
         if not isinstance(self.scale, torch.Tensor) and not (isinstance(self.scale, (int, float)) and self.scale > 0):

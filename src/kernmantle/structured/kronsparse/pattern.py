@@ -108,10 +108,18 @@ class KSPattern(_Pattern):
         return KSPattern(self.a, self.c, self.b, self.d)
 
     def rank(self, first: KSPattern) -> int | None:
-        """Return the rank of the blocks of ``self @ first``, None if their product has no blocks.
+        """Return the rank of the blocks of ``self @ first``, None if the two are not chainable.
 
-        Two patterns are chainable if ``a | first.a``, ``first.d | d`` and ``a c / first.a = first.b first.d / d`` is
-        an integer: the rank. Then the product is supported on a pattern again, see :meth:`fuse`.
+        Two patterns are chainable if ``a`` divides ``first.a``, ``first.d`` divides ``d``, and the rank
+        ``a c / first.a = first.b first.d / d`` is an integer. Then the support of the product is a pattern again, see
+        :meth:`fuse`.
+
+        Examples
+        --------
+        >>> import kernmantle as km
+        >>> first, second = km.kronsparse.monarch((16, 16), p=4, q=4)
+        >>> second.rank(first)
+        1
         """
         first = KSPattern.of(first)
         fits = self.in_features == first.out_features and first.a % self.a == 0 and self.d % first.d == 0
@@ -123,7 +131,7 @@ class KSPattern(_Pattern):
         Raises
         ------
         ShapeError
-            If the sizes differ, or the product is supported on no pattern.
+            If the sizes differ, or the support of the product is not a pattern.
 
         Examples
         --------
@@ -152,6 +160,13 @@ class KSPattern(_Pattern):
         ------
         ShapeError
             For weights of another shape.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> km.KSPattern(2, 1, 2, 1).to_dense(torch.tensor([1.0, 2.0, 3.0, 4.0]).view(2, 1, 2, 1))
+        tensor([[1., 2., 0., 0.],
+                [0., 0., 3., 4.]])
         """
         (weight,), wrap = unwrap(weight, names=("weight",))
         if tuple(weight.shape[-4:]) != self:
@@ -194,7 +209,15 @@ class KSPattern(_Pattern):
         return wrap(entries.diagonal(dim1=-6, dim2=-3).diagonal(dim1=-4, dim2=-2).movedim(-2, -4))
 
     def mask(self, device: torch.device | str | None = None) -> torch.Tensor:
-        """Return the support as a boolean matrix."""
+        """Return the support as a boolean matrix (a b d, a c d).
+
+        Examples
+        --------
+        >>> import kernmantle as km
+        >>> km.KSPattern(2, 1, 2, 1).mask()
+        tensor([[ True,  True, False, False],
+                [False, False,  True,  True]])
+        """
         return dense(torch.ones(self, dtype=torch.bool, device=device))
 
     def _repr_html_(self) -> str:

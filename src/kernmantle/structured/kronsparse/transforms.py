@@ -50,7 +50,16 @@ class Chain:
     -----
     A chain is immutable: it holds copies, and ``weights`` and ``permutation`` return copies. Its packed weights are
     stored as in :class:`PackedKSLinear`, so the levels of a transform run as the few merged factors that are predicted
-    to be fastest.
+    to be fastest. A call costs ``nnz`` multiplications a row, and memory for its result.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> chain = km.kronsparse.hadamard(4)
+    >>> chain.patterns
+    (KSPattern(a=2, b=2, c=2, d=1), KSPattern(a=1, b=2, c=2, d=2))
+    >>> chain(torch.tensor([1.0, 0.0, 0.0, 1.0]))
+    tensor([2., 0., 0., 2.])
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], permutation: torch.Tensor | None = None) -> None:
@@ -148,7 +157,17 @@ class Chain:
         ParameterError
             If ``levels`` is not a positive integer.
         ShapeError
-            If the product of two factors is supported on no pattern.
+            If the support of the product of two factors is not a pattern.
+
+        Notes
+        -----
+        Cost: the products of the weights, once; a call then makes fewer passes with more multiplications.
+
+        Examples
+        --------
+        >>> import kernmantle as km
+        >>> [tuple(pattern) for pattern in km.kronsparse.hadamard(16).fused(2).patterns]
+        [(4, 4, 4, 1), (1, 4, 4, 4)]
         """
         levels = positive("levels", levels)
         weights: list[torch.Tensor] = []

@@ -42,7 +42,7 @@ from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_s
 from kernmantle.structured.mode_product.tile_cost import tile_seconds
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
-from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
+from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan, sum_seconds
 from kernmantle.torch_ops.tuned_tiles import tuning
 
 from ..cases import pairwise, sampled
@@ -229,7 +229,21 @@ def test_gradients_over_columns_fit_narrow_blocks() -> None:
     assert min(wide.extents[:2]) > 16
     assert column_sum_seconds(wide, (1, 128, 128, 8), 25088, card) < math.inf
     wider = column_sum_plan((1, 1024, 256, 1), 25088, "f32", 16, 16, 3, card)
-    assert column_sum_seconds(wider, (1, 1024, 256, 1), 25088, card) == math.inf  # others are quicker
+    assert wider.extents[:2] == (128, 128)
+    assert wider.resident == wider.warps
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_a_few_rows_take_features_that_begin_anywhere(dtype) -> None:
+    pattern, card = (38, 927, 11, 40), CARDS["sm_90"]
+    chosen = column_sum_plan(pattern, 59, dtype, BYTES[dtype], BYTES[dtype], 3, card)
+    assert (chosen.shifted, chosen.whole, chosen.alone) == (True, True, False)
+    assert chosen.blocks(chosen.tiles(pattern, 1), card) == card.sm_count * chosen.blocks_each(card)
+    other = sum_seconds(sum_plan("sm_90", 40, dtype, False, False), pattern, 59, card)
+    assert column_sum_seconds(chosen, pattern, 59, card) < other
+    longer = column_sum_plan(pattern, 5901, dtype, BYTES[dtype], BYTES[dtype], 3, card)
+    assert longer.alone
+    assert longer.blocks(longer.tiles(pattern, 1), card) == longer.tiles(pattern, 1)
 
 
 @pytest.mark.parametrize("pattern", [(1, 300, 30, 9), (1, 100, 200, 10), (2, 50, 40, 11), (1, 96, 384, 12)], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,19 +43,37 @@ def bound(monkeypatch, x, grad, pattern, plan=None):
 
 def plans(pattern, entries, dtype):
     """A tile of every kind."""
-    access = math.gcd(16, DTYPES[dtype].itemsize * entries)
+    shifted = DTYPES[dtype].itemsize * entries % column_sum_plan.ALIGNED != 0
     products = 3 if dtype == "f32" else 1
-    own = column_sum_plan.candidates(pattern, dtype, access, access, products, cuda.limits(0))
-    return {(plan.m, plan.n, plan.warps_j > 1, plan.warps_k > 1, plan.tile_l > 1): plan for plan in own}
+    own = column_sum_plan.candidates(pattern, entries, dtype, shifted, products, cuda.limits(0))
+    return {
+        (plan.m, plan.n, plan.warps_j > 1, plan.warps_k > 1, plan.tile_l > 1, plan.piece, whole): replace(
+            plan, whole=whole
+        )
+        for plan in own
+        for whole in (False, True)
+    }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
-def test_every_kind_of_tile(pattern, dtype, monkeypatch) -> None:
-    x, grad = operands(pattern, 200, dtype)
+@pytest.mark.parametrize("entries", [200, 203])
+def test_every_kind_of_tile(entries, pattern, dtype, monkeypatch) -> None:
+    x, grad = operands(pattern, entries, dtype)
     exact, size = terms(x.double(), grad.double(), pattern), terms(x.double().abs(), grad.double().abs(), pattern)
-    for plan in list(plans(pattern, 200, dtype).values())[::5]:
-        assert_close(bound(monkeypatch, x, grad, pattern, plan)(x, grad), exact, depth=200, magnitude=size)
+    every = list(plans(pattern, entries, dtype).values())
+    for plan in every[:: -(-len(every) // 4) | 1]:
+        assert_close(bound(monkeypatch, x, grad, pattern, plan)(x, grad), exact, depth=entries, magnitude=size)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "entries"), [((40, 70, 11, 40), 59), ((6, 33, 390, 42), 16), ((82, 29, 17, 17), 18)], ids=str
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_that_take_many_tiles(pattern, entries, dtype, monkeypatch) -> None:
+    x, grad = operands(pattern, entries, dtype)
+    exact, size = terms(x.double(), grad.double(), pattern), terms(x.double().abs(), grad.double().abs(), pattern)
+    assert_close(bound(monkeypatch, x, grad, pattern)(x, grad), exact, depth=entries, magnitude=size)
 
 
 @pytest.mark.parametrize("gap", [0, 1, 2, 8])

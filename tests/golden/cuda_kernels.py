@@ -27,6 +27,7 @@ from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
 from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
+from kernmantle.structured.mode_product.dense_plan import dense_plan
 from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
 from kernmantle.structured.mode_product.factor_matrix_plan import matrix_gradient_plan, matrix_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
@@ -321,6 +322,14 @@ def _factor_matrix(kind: str) -> Callable[[str], Planned]:
     return make
 
 
+def _dense(size: int) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = dense_plan(card, (16, 11, 65, 2), size)
+        return Planned(cuda_emit.emit_dense(plan), str(plan), plan.threads, 0)
+
+    return make
+
+
 def _transpose(size: int, pads: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = transpose_plan(card, size, 60, 7, pads, True)
@@ -433,6 +442,7 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))
     table.add("kronsparse streamed sum bf16", _stream_sum((6, 302, 390, 42), 16, "bf16"))
+    table.add("kronsparse dense matrix 2 bytes", _dense(2))
     table.add("kronsparse transpose 4 bytes, padded", _transpose(4, True))
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
     table.add("kronsparse chain in clusters, 1 row bf16", _cluster(1, "bf16"), HOPPER)

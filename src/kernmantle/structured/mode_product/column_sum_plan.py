@@ -5,27 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .tiled_sum import TiledSum
+from .tiled_sum import LONG, TiledSum
 
-PIECE = 128  # bytes of a feature that a stage has
+ALIGNED = 16  # bytes of a copy, at multiples of which features begin where they are not shifted
+_PIECES = (128, 64, 32)  # bytes of a feature that a stage has
 _STAGES = (4, 3, 2)
 _MOST_WARPS, _MOST_L = 8, 8
-_OTHER_REGISTERS = 50  # of a thread, beside sums, what it reads and its halves
+_RESIDENT = 16, 8  # warps of a multiprocessor, fewer where a warp's tile takes more registers
+_OTHER_REGISTERS = 56  # of a thread, beside sums, what it reads and its halves
 _LEAST_CHUNKS = 8  # of a part
 _FRAGMENTS = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4))  # of 16 columns and of 8 positions of k of a warp
 
 
 @dataclass(frozen=True)
 class ColumnSumPlan(TiledSum):
-    """Template parameters, see ``kronsparse_column_sums.cuh``."""
-
-    RESIDENT_WARPS = 16
+    """Template parameters, see ``kronsparse_column_sums.cuh``, and the warps among which registers are shared."""
 
     arch: str
     dtype: str
@@ -34,9 +34,12 @@ class ColumnSumPlan(TiledSum):
     warps_j: int
     n: int
     warps_k: int
+    resident: int
+    piece: int
     stages: int
-    x_bytes: int
-    y_bytes: int
+    shifted: bool
+    whole: bool
+    alone: bool
     products: int
 
     @property
@@ -52,13 +55,24 @@ class ColumnSumPlan(TiledSum):
     @property
     def depth(self) -> int:
         """Entries of the batch in a stage."""
-        return PIECE // BYTES[self.dtype]
+        return self.piece // BYTES[self.dtype]
 
     @property
-    def shared(self) -> int:
-        """Bytes of shared memory of a block."""
+    def pitch(self) -> int:
+        """Bytes from a feature of a stage to the next one."""
+        return self.piece + (ALIGNED if self.shifted else 0)
+
+    @property
+    def staged(self) -> int:
+        """Bytes of the stages of a block."""
         columns, positions, deep = self.extents
-        return self.stages * PIECE * deep * (columns + positions)
+        return self.stages * self.pitch * deep * (columns + positions)
+
+    @property
+    def written(self) -> int:
+        """Numbers of the sums that are brought together before they are written."""
+        _, positions, deep = self.extents
+        return 16 * self.warps_j * (positions * deep + 1)
 
     @property
     def least_part(self) -> int:
@@ -69,50 +83,49 @@ class ColumnSumPlan(TiledSum):
         columns, positions, deep = self.extents
         return (
             f"kron sparse gradient {self.arch} mma over columns, {columns} x {positions} x {deep}, {self.warps} warps, "
-            f"{self.stages} stages of {self.depth} entries, {self.kind}"
+            f"{self.stages} stages of {self.depth} entries{' anywhere' if self.shifted else ''}, {self.kind}"
         )
 
 
 def candidates(
-    pattern: Pattern, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
+    pattern: Pattern, batch: int, dtype: str, shifted: bool, products: int, own: DeviceLimits
 ) -> Iterator[ColumnSumPlan]:
-    """Yield the plans of every tile that fits, for features of which so many bytes may be copied at once."""
-    _, b, c, d = pattern
-    deep = [l for l in (1, 2, 4, _MOST_L) if l < 2 * d]
-    for (m, n), warps_j, warps_k, tile_l in itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4), deep):
+    """Yield the plans of every tile that fits; ``shifted``: features begin anywhere."""
+    (_, b, c, d), size = pattern, BYTES[dtype]
+    deep = sorted({l for l in (1, 2, 4, _MOST_L) if l < 2 * d} | {-(-d // -(-d // most)) for most in (3, 6, _MOST_L)})
+    pieces = [piece for piece in _PIECES if piece >= 16 * size and (piece < 2 * batch * size or piece == 16 * size)]
+    fragments = itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4), deep, pieces)
+    for (m, n), warps_j, warps_k, tile_l, piece in fragments:
         warps, columns, positions = tile_l * warps_j * warps_k, 16 * m * warps_j, 8 * n * warps_k
         if warps > _MOST_WARPS or columns >= 2 * max(16, b) or positions >= 2 * max(8, c):
             continue
-        registers = 4 * m * n + (4 if dtype == "f32" else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
-        if registers > REGISTERS // (32 * ColumnSumPlan.RESIDENT_WARPS):
+        registers = 4 * m * n + (4 if size == 4 else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
+        resident = next((each for each in _RESIDENT if registers <= REGISTERS // (32 * each)), 0)
+        if warps > resident:
             continue
-        every = (
-            ColumnSumPlan(own.arch, dtype, tile_l, m, warps_j, n, warps_k, stages, x_bytes, y_bytes, products)
-            for stages in _STAGES
-        )
+        tile = own.arch, dtype, tile_l, m, warps_j, n, warps_k, resident, piece
+        every = (ColumnSumPlan(*tile, stages, shifted, False, batch >= LONG, products) for stages in _STAGES)
         fits = [plan for plan in every if plan.shared <= own.shared_per_block]
         if fits:  # more stages, unless fewer blocks share a multiprocessor
             most = max(plan.blocks_each(own) for plan in fits)
             yield next(plan for plan in fits if plan.blocks_each(own) == most)
 
 
-# Cycles of a product and of an instruction on a multiprocessor, and those that a stage waits; bytes a second of the
-# second-level cache, of memory, and of parts that are added; seconds of a number that is written apart from others,
-# to begin, and to begin to add parts (one H200, decision 0064).
-_PRODUCT, _ISSUE, _WAIT, _CLOCK = 3.2, 0.25, 900.0, 1.7e9
-_CACHE, _MEMORY, _PARTS, _WRITTEN, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 5e-12, 2e-6, 2e-6
-_SHARE = 1.1  # times the model: 14 sums of 1488 to 25088 entries on one H200 (decision 0064)
-# Shorter batches, and those that are copied fewer bytes at a time, took up to four times as long as by the kernel that
-# reads single numbers.
-_LEAST_BATCH, _LEAST_BYTES = 1024, 8
-_WIDEST = 128  # of blocks both ways: (1, 1024, 256, 1), f32, takes 537 us, 474 by the other kernel (decision 0064)
+# Cycles on a multiprocessor: of a product, of a number of a product by float32, of what a lane reads of a feature that
+# begins anywhere, of the copy and of the store of a warp; of a stage and of 16 columns that a warp writes, besides; the
+# share that long sums of whole vectors take more with twice as many warps, which wait for one another; bytes a second
+# of the second-level cache, of memory, and of parts that are added; seconds of a sector that is written, to begin, and
+# to begin to add parts. Fitted on one H200 to 82 sums of 6 to 28983 entries within 13 % (root mean square; decision
+# 0068).
+_PRODUCT, _NUMBER, _APART, _COPY, _STORE, _CLOCK = 3.2, {True: 3.85, False: 0.16}, 8.1, 12.5, 13.5, 1.7e9
+_STAGE, _WRITE, _TOGETHER = 150.0, 580.0, 0.04
+_CACHE, _MEMORY, _PARTS, _WRITTEN, _START, _ADDED = 5.9e12, 4.0e12, 6e11, 2.8e-12, 1.5e-6, 2e-6
+_SECTOR = 32  # bytes that are written at once
 
 
 def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
-    """Return what a plan should take for one group; infinite for what other kernels are quicker at."""
+    """Return what a plan should take for one group."""
     a, b, c, d = pattern
-    if batch < _LEAST_BATCH or min(plan.x_bytes, plan.y_bytes) < _LEAST_BYTES or min(b, c) > _WIDEST:
-        return math.inf
     columns, positions, deep = plan.extents
     size, split = BYTES[plan.dtype], plan.dtype == "f32"
     each, slots, tiles = plan.blocks_each(limits), plan.slots(pattern, 1, batch, limits), plan.tiles(pattern, 1)
@@ -120,18 +133,20 @@ def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits
     chunks = -(-batch // (slots * plan.depth))
     fragments, reads, steps = plan.m * plan.n, 2 * plan.m + plan.n, plan.depth // 16
     multiplied = fragments * (plan.products if split else 1) * _PRODUCT
-    copied = PIECE * deep * (columns / plan.y_bytes + positions / plan.x_bytes) / plan.threads
-    numbers = 4 * reads
-    issued = steps * (2 * reads + numbers * (6 if split else 1) + 4 * fragments * (2 if split else 0) + 20)
-    issued += 8 * copied + 60
-    chunk = each * plan.warps * max(steps * multiplied, issued * _ISSUE) + _WAIT / (plan.stages - 1)
+    loaded = (4 if split else _APART) * reads if plan.shifted else size * reads
+    step = max(multiplied, loaded, 4 * reads * _NUMBER[split] + fragments / 4 + 5)
+    copied = _COPY * plan.pitch * deep * (columns + positions) / (ALIGNED * plan.threads)
+    stored = 4 * fragments + _STORE * columns * positions * deep / plan.threads + 50 * plan.m
+    warps = each * plan.warps * (1 + (plan.alone and not plan.shifted) * _TOGETHER * math.log2(plan.warps))
+    tile = warps * (chunks * (steps * step + copied) + stored) + _STAGE * chunks + _WRITE * plan.m
     moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
-    memory = size * batch * a * d * (b + c) / _MEMORY
-    written = math.prod(pattern) * slots * _WRITTEN * min(d, 8) / 8
+    out = size if slots == 1 else 4
+    memory = (size * batch * a * d * (b + c) + out * slots * math.prod(pattern)) / _MEMORY
+    run = out * (positions * d if deep >= d else deep)  # bytes that are written together
+    written = math.prod(pattern) * slots * out / min(run, _SECTOR) * _WRITTEN
     parts = _ADDED + 4 * math.prod(pattern) * (slots + 1) / _PARTS if slots > 1 else 0.0
-    worked = rounds * (chunks * chunk + 3000) / _CLOCK
-    together = (worked**3 + moved**3 + memory**3) ** (1 / 3)
-    return _START + parts + written + _SHARE * together
+    worked = (rounds * tile + 3000) / _CLOCK
+    return _START + parts + (worked**3 + moved**3 + memory**3 + written**3) ** (1 / 3)
 
 
 @lru_cache(maxsize=4096)
@@ -139,13 +154,15 @@ def column_sum_plan(
     pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
 ) -> ColumnSumPlan:
     """Return the plan that should be quickest, for features of which so many bytes may be copied at once."""
-    found = candidates(pattern, dtype, x_bytes, y_bytes, products if dtype == "f32" else 1, limits)
-    return min(found, key=lambda plan: column_sum_seconds(plan, pattern, batch, limits))
+    shifted = min(x_bytes, y_bytes) < ALIGNED
+    found = candidates(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
+    best = min(found, key=lambda plan: column_sum_seconds(plan, pattern, batch, limits))
+    return replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
 
 
 @lru_cache(maxsize=4096)
 def columns_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> float:
     """Return what sums over arrays without gaps should take."""
-    access = math.gcd(16, BYTES[dtype] * batch)
+    access = math.gcd(ALIGNED, BYTES[dtype] * batch)
     chosen = column_sum_plan(pattern, batch, dtype, access, access, 3, limits)
     return column_sum_seconds(chosen, pattern, batch, limits)

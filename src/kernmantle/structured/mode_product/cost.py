@@ -19,7 +19,7 @@ from .row_sum_plan import row_sum_plan, row_sum_seconds
 from .stream_plan import stream_sum_seconds
 from .tiles import expected_seconds
 from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
-from .vendor_cost import MOST_DENSE, blocks_seconds, matrix_seconds
+from .vendor_cost import MOST_DENSE, between_copies_seconds, blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import sum_plan, sum_seconds
@@ -34,7 +34,7 @@ _SAVED = 0.33  # of what torch's copies of weights should take, what gradients t
 _CONTRACTION_START, _CONTRACTION, _SCATTERED = 8e-5, 3e13, 5.0
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
 _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
-_TRANSPOSED_SUM = 1.1  # times its model, where that is the least sure of all
+_TRANSPOSED_SUM = 0.85  # times its model: 13 sums took 0.6 to 1.3 times it on an H200 (decision 0068)
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,22 @@ def _blocks_arranging_seconds(pattern: Pattern, dtype: str) -> float:
 
 
 def matrix_step_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> float:
-    """Return what a step on a GPU takes that makes the matrix of one factor once, and takes its gradient apart."""
+    """Return what a step on a GPU takes that makes the matrix of one factor once, and sums as is quickest."""
     a, b, c, d = pattern
     high, wide = a * b * d, a * c * d
     through = sum(dense_seconds(shape, batch, dtype, "cuda", last) for shape in ((high, wide), (wide, high)))
-    return _making_seconds(pattern, dtype) + through + by_vendor(pattern, batch, dtype, last)["dense"]
+    return _making_seconds(pattern, dtype) + through + quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
+
+
+@lru_cache(maxsize=4096)
+def step_of_blocks(pattern: Pattern, batch: int, dtype: str, last: bool) -> tuple[float, bool, bool]:
+    """Return what a GPU takes for blocks, their product and that by their transposes, and whether these copy."""
+    a, b, c, d = pattern
+    taken, copies = _rates(dtype).overhead + _blocks_arranging_seconds(pattern, dtype), list[bool]()
+    for own in (pattern, (a, c, b, d)):
+        direct, copied = blocks_seconds(own, batch, dtype, last), between_copies_seconds(own, batch, dtype, last)
+        taken, copies = taken + min(direct, copied), [*copies, copied < direct]
+    return taken, copies[0], copies[1]
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:

@@ -8,6 +8,7 @@ from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
 from .column_sum_plan import ColumnSumPlan
+from .dense_plan import DensePlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
 from .factor_matrix_plan import THREADS as MATRIX_THREADS
 from .factor_matrix_plan import FactorMatrix, MatrixGradientPlan, MatrixPlan
@@ -307,18 +308,19 @@ def emit_row_sum(plan: RowSumPlan) -> str:
     traits = {
         "FULL": plan.full, "WARP_L": plan.warp_l, "WARPS_L": plan.warps_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j,
         "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "X_BYTES": plan.x_bytes,
-        "Y_BYTES": plan.y_bytes, "PRODUCTS": plan.products,
+        "Y_BYTES": plan.y_bytes, "SHIFTED": plan.shifted, "TILE_L": plan.extents[2], "WRITE_N": 1,
+        "ALONE": plan.alone, "PRODUCTS": plan.products,
     }  # fmt: skip
     return _text(
         '#include "kronsparse_row_sums.cuh"\n',
-        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
         "typedef km::KronSparseRowSumTile<Traits> Tile;",
         shared_check("Tile::SHARED_BYTES", plan.shared),
         f"""
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
-    const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
-    km::i64 xg, km::i64 xn, km::i64 yg, km::i64 yn) {{
-    const km::KronSparseRowSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xn, yg, yn}};
+    const void* x, const void* grad, void* out, km::i64 count, {_SUM_SIZES},
+    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
+    const km::KronSparseSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xs, yg, ys}};
     km::kron_sparse_row_sums<Tile>(arguments);
 }}
 """,
@@ -328,19 +330,20 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
 def emit_column_sum(plan: ColumnSumPlan) -> str:
     """Return the source of the gradient of weights over a batch that lies together."""
     traits = {
-        "TILE_L": plan.tile_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n, "WARPS_K": plan.warps_k,
-        "STAGES": plan.stages, "X_BYTES": plan.x_bytes, "Y_BYTES": plan.y_bytes, "PRODUCTS": plan.products,
+        "TILE_L": plan.tile_l, "WARPS_L": plan.tile_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n,
+        "WARPS_K": plan.warps_k, "PIECE": plan.piece, "STAGES": plan.stages, "SHIFTED": plan.shifted,
+        "WRITE_N": plan.n, "ALONE": plan.alone, "PRODUCTS": plan.products,
     }  # fmt: skip
     return _text(
         '#include "kronsparse_column_sums.cuh"\n',
-        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
         "typedef km::KronSparseColumnSumTile<Traits> Tile;",
         shared_check("Tile::SHARED_BYTES", plan.shared),
         f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.RESIDENT_WARPS // plan.warps}) {ENTRY}(
-    const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
-    km::i64 xg, km::i64 xf, km::i64 yg, km::i64 yf) {{
-    const km::KronSparseColumnSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xf, yg, yf}};
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.resident // plan.warps}) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, {_SUM_SIZES},
+    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
+    const km::KronSparseSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xs, yg, ys}};
     km::kron_sparse_column_sums<Tile>(arguments);
 }}
 """,
@@ -356,6 +359,21 @@ def emit_parts(plan: PartsPlan) -> str:
 extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
     const float* parts, {kind}* out, km::i64 slots, km::i64 count) {{
     km::add_parts<{kind}, {plan.rows}, {plan.threads}>(parts, out, slots, count);
+}}
+""",
+    )
+
+
+def emit_dense(plan: DensePlan) -> str:
+    """Return the source that makes the dense matrix of weights."""
+    strides = ", ".join(f"km::i64 w{name}" for name in "ijkl")
+    return _text(
+        '#include "kronsparse_dense.cuh"\n',
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
+    const void* weight, void* out, {", ".join(f"km::i64 {name}" for name in _SIZES)}, {strides}) {{
+    const km::KronSparseDense arguments = {{weight, out, (int)a, (int)b, (int)c, (int)d, wi, wj, wk, wl}};
+    km::kron_sparse_dense<km::Word<{plan.size}>::type, {str(plan.whole).lower()}>(arguments);
 }}
 """,
     )

@@ -237,6 +237,8 @@ def _by_torch(
         made = packed.get_or_pack((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
     elif algorithm == "bmm" and _on_gpu(x):
         made = block_matrices(weight)
+    elif algorithm == "dense" and weight.shape[0] == 1 and makes_dense(weight[0]):
+        made = dense_matrix(weight[0])[None]
     if algorithm == "dense":
         return by_dense(x, weight, made, bias)
     if algorithm == "bmm":
@@ -246,6 +248,17 @@ def _by_torch(
     if bias is None:
         return value
     return value.add_(bias[:, None]) if value is out else value + bias[:, None]
+
+
+def makes_dense(weight: torch.Tensor) -> bool:
+    """Return whether our pass makes the dense matrix of weights (a, b, c, d)."""
+    usual = weight.shape[0] * weight.shape[3] > 1 and weight.numel() > 0 and weight.dtype.itemsize in (2, 4)
+    return usual and _on_gpu(weight)
+
+
+def dense_matrix(weight: torch.Tensor) -> torch.Tensor:
+    """Return the dense matrix of such weights."""
+    return _transposing().dense_matrix(weight)
 
 
 def block_matrices(weight: torch.Tensor) -> torch.Tensor:

@@ -1,71 +1,75 @@
 // Gradients of the weights of Kronecker-sparse products on tensor cores, where the features of x and grad lie together in memory:
 //   out[slot, g, i, j, k, l] = sum over n of grad[g, n, i, j, l] x[g, n, i, k, l],
-// in parts of the batch (split-K) that are added later.
+// see kronsparse_sums.cuh.
 //
 // A block computes TILE_J columns j by TILE_K positions k of one i and TILE_L neighbouring l. Rows are copied as they lie, DEPTH at a
-// time, to a ring of stages; a warp reads its operands from there, WARP_L neighbouring l in one access, and takes two rows to a
-// register. The order of rows in one product is free, so a lane takes those whose banks no other lane reads. float32 is split into
-// two halves (split_hi_lo.cuh), with a scale for the warp's part of x and of grad in a stage, whose products have their own
-// accumulators.
+// time, to a ring of stages, those that begin anywhere (SHIFTED) with the aligned 16 bytes around them; a warp reads its operands from
+// there, WARP_L neighbouring l in one access, and takes two rows to a register. The order of rows in one product is free, so a lane
+// takes those whose banks no other lane reads. float32 is split into two halves (split_hi_lo.cuh), with a scale for the warp's part of
+// x and of grad in a stage, whose products have their own accumulators.
 #pragma once
-#include "kronsparse_tile.cuh"
-#include "pipeline.cuh"
+#include "kronsparse_sums.cuh"
 
 namespace km {
 
-struct KronSparseRowSums {
-    const void *x, *grad;
-    float* out;
-    i64 count;
-    int groups, a, b, c, d, slots;
-    i64 xg, xn, yg, yn;
-};
-
 // The tile of a kernel, from a struct of its parameters:
 //   T                    type of x and grad
+//   OUT                  type of the sums
 //   FULL                 TILE_L is the pattern's d
 //   WARP_L, WARPS_L      values of l of a warp, and warps of others
 //   MMA_M, WARPS_J       fragments of 16 columns j of a warp, and warps of others
 //   MMA_N, WARPS_K       fragments of 8 positions k of a warp, and warps of others
 //   STEPS, STAGES        products of 16 rows of a stage, and stages of the ring
-//   X_BYTES, Y_BYTES     bytes of a copy of x and of grad
+//   SHIFTED              rows of a tile, which is FULL, begin anywhere
+//   X_BYTES, Y_BYTES     bytes of a copy of x and of grad where rows are not shifted
+//   WRITE_N              fragments of k that are written at once
+//   ALONE                a block has one tile
 //   PRODUCTS             3 products of halves for float32, or 1 in one pass
 template <class Traits>
-struct KronSparseRowSumTile : Traits {
-    using typename Traits::T;
-    using Traits::WARP_L, Traits::WARPS_L, Traits::MMA_M, Traits::WARPS_J, Traits::MMA_N, Traits::WARPS_K, Traits::STEPS, Traits::STAGES;
-    static constexpr bool SPLIT = sizeof(T) == 4;
-    static constexpr int SIZE = sizeof(T), DEPTH = 16 * STEPS, WARPS = WARPS_L * WARPS_J * WARPS_K, THREADS = 32 * WARPS;
-    static constexpr int TILE_L = WARP_L * WARPS_L, WARP_J = 16 * MMA_M, WARP_K = 8 * MMA_N, TILE_J = WARP_J * WARPS_J, TILE_K = WARP_K * WARPS_K;
+struct KronSparseRowSumTile : KronSparseSumTile<Traits> {
+    using Base = KronSparseSumTile<Traits>;
+    using Base::TILE_L, Base::TILE_J, Base::TILE_K, Base::STAGES, Base::SIZE, Traits::WARP_L, Traits::STEPS, Traits::SHIFTED;
+    static constexpr int DEPTH = 16 * STEPS;
     // Bytes of an access of a lane, the accesses between neighbouring columns, and whether a lane's rows are apart as 0, 1, 4, 5.
     static constexpr int ACCESS = WARP_L * SIZE, APART = TILE_L / WARP_L;
     static constexpr bool CROSSED = ACCESS == 16 && APART % 2 == 0;
     // Rows begin so many bytes apart modulo 128, by which the lanes that are served together read different banks.
-    static constexpr int SKEW_BYTES = ACCESS < 16 ? 32 : CROSSED ? 16 : 32;
-    static constexpr int pitch(int columns) { return (columns * TILE_L * SIZE + 127 - SKEW_BYTES) / 128 * 128 + SKEW_BYTES; }
+    static constexpr int SKEW_BYTES = ACCESS < 16 ? 32 : CROSSED ? 16 : 32, SHIFT_BYTES = SHIFTED ? 16 : 0;
+    static constexpr int pitch(int columns) { return (columns * TILE_L * SIZE + SHIFT_BYTES + 127 - SKEW_BYTES) / 128 * 128 + SKEW_BYTES; }
     static constexpr int X_PITCH = pitch(TILE_K), Y_PITCH = pitch(TILE_J), Y_STAGE = DEPTH * Y_PITCH, STAGE = DEPTH * (X_PITCH + Y_PITCH);
-    static constexpr int SHARED_BYTES = STAGES * STAGE;
-    // Fragments of k whose products are under way together.
-    static constexpr int BATCH = MMA_N < 4 ? MMA_N : 4;
-    static_assert(MMA_N % BATCH == 0 && TILE_L % WARP_L == 0, "whole batches");
+    static constexpr int SHARED_BYTES = Base::shared_bytes(STAGES * STAGE);
+    // The column, or position of k, of a warp that is f-th of a fragment of 8.
+    static KM_DEVICE int column_of(int fragment, int f) { return 8 * fragment + f; }
+    static KM_DEVICE int position_of(int fragment, int f) { return 8 * fragment + f; }
+    static_assert(TILE_L % WARP_L == 0 && (Traits::FULL || !SHIFTED), "whole accesses, and runs of all l where rows are shifted");
 };
 
 template <class P>
-struct KronSparseRowSumBlock {
+struct KronSparseRowSumBlock : KronSparseSumBlock<P, KronSparseRowSumBlock<P>> {
+    typedef KronSparseSumBlock<P, KronSparseRowSumBlock<P>> Base;
     typedef typename P::T T;
     typedef typename Word<sizeof(T)>::type Bits;
     typedef typename Products<T>::type H;
-    typedef CopyPipeline<P::STAGES> Pipeline;
     static constexpr int MMA_M = P::MMA_M, MMA_N = P::MMA_N, WARP_L = P::WARP_L, TILE_L = P::TILE_L, SIZE = P::SIZE, BATCH = P::BATCH;
-    const KronSparseRowSums& g;
-    unsigned char* shared;
-    const T *x, *y;
-    int k0, j0, l0, lane, warp_l, warp_j, warp_k;
+    using Base::g, Base::lane, Base::warp_l, Base::warp_j, Base::warp_k;
+    float sum[WARP_L][MMA_M][MMA_N][4];
+    // Bytes before the first column in a lane's rows of x and of grad, of every other row.
+    int x_shift[2], y_shift[2];
 
-    // Copies a stage's rows of one operand, from row n0 on. `extent` columns are inside from the block's first one on; INSIDE: no
-    // edge is reached.
+    __device__ __forceinline__ KronSparseRowSumBlock(const KronSparseSums& arguments, unsigned char* shared)
+        : Base(arguments, shared, threadIdx.x / 32 % P::WARPS_L) {}
+
+    __device__ __forceinline__ const T* x_begin(const KronSparseSumOrigin& at) const {
+        return (const T*)g.x + at.group * g.xg + ((i64)at.i * g.c + at.k) * g.d + at.l;
+    }
+    __device__ __forceinline__ const T* y_begin(const KronSparseSumOrigin& at) const {
+        return (const T*)g.grad + at.group * g.yg + ((i64)at.i * g.b + at.j) * g.d + at.l;
+    }
+
+    // Copies a stage's rows of one operand, from row n0 on. `extent` columns are inside from the block's first one on, and `deep` values
+    // of l; INSIDE: no edge is reached.
     template <bool INSIDE, int BYTES, int COLUMNS, int PITCH>
-    __device__ __forceinline__ void copy_rows(unsigned char* to, const T* from, i64 apart, i64 n0, int extent) const {
+    __device__ __forceinline__ void copy_rows(unsigned char* to, const T* from, i64 apart, i64 n0, int extent, int deep) const {
         constexpr int EACH = BYTES / SIZE, PIECES = COLUMNS * TILE_L / EACH, LANES = common(PIECES, P::THREADS), ROWS_AT_ONCE = P::THREADS / LANES;
         const int row0 = threadIdx.x / LANES, position0 = threadIdx.x % LANES * EACH;
         const T* source = from + (n0 + row0) * apart;
@@ -78,7 +82,7 @@ struct KronSparseRowSumBlock {
                 const i64 along = P::FULL ? position : (i64)(position / TILE_L) * g.d + position % TILE_L;
                 int valid = EACH;
                 if (!INSIDE) {
-                    int left = P::FULL ? extent * TILE_L - position : position / TILE_L < extent ? g.d - l0 - position % TILE_L : 0;
+                    int left = P::FULL ? extent * TILE_L - position : position / TILE_L < extent ? deep - position % TILE_L : 0;
                     if (n0 + row0 + row >= g.count) left = 0;
                     valid = left <= 0 ? 0 : left < EACH ? left : EACH;
                 }
@@ -94,21 +98,71 @@ struct KronSparseRowSumBlock {
         }
     }
 
+    // The same of rows that begin anywhere. A thread copies the same 16 bytes of rows.
+    template <int COLUMNS, int PITCH>
+    __device__ __forceinline__ void copy_shifted(unsigned char* to, const T* from, i64 apart, i64 n0, int extent) const {
+        constexpr int PIECES = COLUMNS * TILE_L * SIZE / 16 + 1, ALONG = PIECES < P::THREADS ? PIECES : P::THREADS, AT_ONCE = P::THREADS / ALONG;
+        const int row0 = threadIdx.x / ALONG, bytes = (extent < COLUMNS ? extent : COLUMNS) * TILE_L * SIZE;
+        const int inside = n0 + P::DEPTH <= g.count ? P::DEPTH : (int)(g.count - n0);
+        if (row0 >= AT_ONCE) return;
+        const i64 step = (i64)AT_ONCE * apart * SIZE;
+#pragma unroll 1
+        for (int piece = threadIdx.x % ALONG; piece < PIECES; piece += ALONG) {
+            const unsigned char* source = (const unsigned char*)(from + (n0 + row0) * apart) + 16 * piece;
+#pragma unroll 4
+            for (int row = row0; row < P::DEPTH; row += AT_ONCE, source += step) {
+                const int shift = (int)((size_t)source & 15), left = row < inside ? bytes - 16 * piece + shift : 0;
+                const void* const valid = left > 0 ? source - shift : (const unsigned char*)((size_t)from & ~(size_t)15);
+                ptx::cp_async<16>(shared_address(to + row * PITCH + 16 * piece), valid, left <= 0 ? 0 : left < 16 ? left : 16);
+            }
+        }
+    }
+
     template <int BYTES, int COLUMNS, int PITCH>
-    __device__ __forceinline__ void copy(unsigned char* to, const T* from, i64 apart, i64 n0, int extent) const {
-        if (n0 + P::DEPTH <= g.count && extent >= COLUMNS && (P::FULL || l0 + TILE_L <= g.d))
-            copy_rows<true, BYTES, COLUMNS, PITCH>(to, from, apart, n0, extent);
+    __device__ __forceinline__ void copy(unsigned char* to, const T* from, i64 apart, i64 n0, int extent, int deep) const {
+        if constexpr (P::SHIFTED)
+            copy_shifted<COLUMNS, PITCH>(to, from, apart, n0, extent);
+        else if (n0 + P::DEPTH <= g.count && extent >= COLUMNS && (P::FULL || deep >= TILE_L))
+            copy_rows<true, BYTES, COLUMNS, PITCH>(to, from, apart, n0, extent, deep);
         else
-            copy_rows<false, BYTES, COLUMNS, PITCH>(to, from, apart, n0, extent);
+            copy_rows<false, BYTES, COLUMNS, PITCH>(to, from, apart, n0, extent, deep);
+    }
+
+    // Copies chunk `n` of a tile to a stage.
+    __device__ __forceinline__ void issue(unsigned char* to, const KronSparseSumOrigin& at, i64 n) const {
+        copy<P::Y_BYTES, P::TILE_J, P::Y_PITCH>(to, y_begin(at), g.ys, n * P::DEPTH, g.b - at.j, g.d - at.l);
+        copy<P::X_BYTES, P::TILE_K, P::X_PITCH>(to + P::Y_STAGE, x_begin(at), g.xs, n * P::DEPTH, g.c - at.k, g.d - at.l);
+    }
+
+    // The row of 16 that a lane takes e-th.
+    __device__ __forceinline__ int row_of(int e) const {
+        const int quad = lane % 4;
+        return P::CROSSED ? quad % 2 + 4 * (quad / 2) + 2 * (e % 2) + 8 * (e / 2) : quad + 4 * e;
+    }
+
+    // Begins a tile.
+    __device__ __forceinline__ void begin(const KronSparseSumOrigin& at) {
+#pragma unroll
+        for (int l = 0; l < WARP_L; ++l)
+#pragma unroll
+            for (int m = 0; m < MMA_M; ++m)
+#pragma unroll
+                for (int t = 0; t < MMA_N; ++t)
+#pragma unroll
+                    for (int r = 0; r < 4; ++r) sum[l][m][t][r] = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            x_shift[e] = P::SHIFTED ? (int)((size_t)(x_begin(at) + row_of(e) * g.xs) & 15) : 0;
+            y_shift[e] = P::SHIFTED ? (int)((size_t)(y_begin(at) + row_of(e) * g.ys) & 15) : 0;
+        }
     }
 
     // What a lane reads of column `column` of an operand's stage: [e][l], rows in an order that both operands share.
-    __device__ __forceinline__ void read(Bits (&v)[4][WARP_L], const unsigned char* stage, int pitch, int first, int column) const {
-        const int quad = lane % 4;
+    __device__ __forceinline__ void read(Bits (&v)[4][WARP_L], const unsigned char* stage, int pitch, const int (&shift)[2], int step, int column) const {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const int row = first + (P::CROSSED ? quad % 2 + 4 * (quad / 2) + 2 * (e % 2) + 8 * (e / 2) : quad + 4 * e);
-            const Pack<Bits, WARP_L> pack = read_pack<Bits, WARP_L>(stage + row * pitch + (column * TILE_L + warp_l * WARP_L) * SIZE);
+            const unsigned char* const row = stage + (16 * step + row_of(e)) * pitch + (P::SHIFTED ? shift[e % 2] : 0);
+            const Pack<Bits, WARP_L> pack = read_pack<Bits, WARP_L>(row + (column * TILE_L + warp_l * WARP_L) * SIZE);
 #pragma unroll
             for (int l = 0; l < WARP_L; ++l) v[e][l] = pack.v[l];
         }
@@ -143,13 +197,13 @@ struct KronSparseRowSumBlock {
             high = (unsigned)v[e][l] | (unsigned)v[e + 1][l] << 16;
     }
 
-    // Adds the products of 16 rows of a stage, from row `first` on.
-    __device__ __forceinline__ void multiply(float (&sum)[WARP_L][MMA_M][MMA_N][4], const unsigned char* stage, int first) const {
+    // Adds the products of 16 rows of a stage.
+    __device__ __forceinline__ void multiply(const unsigned char* stage, int step) {
         Bits p[2 * MMA_M][4][WARP_L], q[MMA_N][4][WARP_L];
 #pragma unroll
-        for (int m = 0; m < 2 * MMA_M; ++m) read(p[m], stage, P::Y_PITCH, first, warp_j * P::WARP_J + 8 * m + lane / 4);
+        for (int m = 0; m < 2 * MMA_M; ++m) read(p[m], stage, P::Y_PITCH, y_shift, step, warp_j * P::WARP_J + 8 * m + lane / 4);
 #pragma unroll
-        for (int t = 0; t < MMA_N; ++t) read(q[t], stage + P::Y_STAGE, P::X_PITCH, first, warp_k * P::WARP_K + 8 * t + lane / 4);
+        for (int t = 0; t < MMA_N; ++t) read(q[t], stage + P::Y_STAGE, P::X_PITCH, x_shift, step, warp_k * P::WARP_K + 8 * t + lane / 4);
         HalfScale left = {1.0f, 1.0f}, right = {1.0f, 1.0f};
         if constexpr (P::SPLIT) left = scale_of(p), right = scale_of(q);
 #pragma unroll
@@ -190,70 +244,20 @@ struct KronSparseRowSumBlock {
         }
     }
 
-    __device__ __forceinline__ void run() {
-        const int across = (g.c + P::TILE_K - 1) / P::TILE_K, down = (g.b + P::TILE_J - 1) / P::TILE_J, deep = (g.d + TILE_L - 1) / TILE_L;
-        const int own = blockIdx.x % (gridDim.x / (unsigned)g.slots), slot = blockIdx.x / (gridDim.x / (unsigned)g.slots);
-        const int i = own / (across * down * deep) % g.a, group = own / (across * down * deep * g.a), warp = threadIdx.x / 32;
-        k0 = own % across * P::TILE_K, j0 = own / across % down * P::TILE_J, l0 = own / (across * down) % deep * TILE_L;
-        lane = threadIdx.x % 32, warp_l = warp % P::WARPS_L, warp_j = warp / P::WARPS_L % P::WARPS_J, warp_k = warp / (P::WARPS_L * P::WARPS_J);
-        x = (const T*)g.x + group * g.xg + ((i64)i * g.c + k0) * g.d + l0;
-        y = (const T*)g.grad + group * g.yg + ((i64)i * g.b + j0) * g.d + l0;
-        const i64 chunks = (g.count + P::DEPTH - 1) / P::DEPTH, each = (chunks + g.slots - 1) / g.slots;
-        const i64 begin = slot * each, end = begin + each < chunks ? begin + each : chunks;
-        float sum[WARP_L][MMA_M][MMA_N][4];
+    // The sums of fragment (m, t), of the warp's l: columns that are lane / 4-th of 8, positions 2 (lane % 4) (+ 1)-th.
+    template <class Put>
+    __device__ __forceinline__ void each(int m, int t, Put put) const {
 #pragma unroll
-        for (int l = 0; l < WARP_L; ++l)
+        for (int r = 0; r < 4; ++r)
 #pragma unroll
-            for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-                for (int t = 0; t < MMA_N; ++t)
-#pragma unroll
-                    for (int r = 0; r < 4; ++r) sum[l][m][t][r] = 0.0f;
-        Pipeline filled, used;
-        i64 next = begin;
-        auto issue = [&] {
-            if (next < end) {
-                unsigned char* const to = shared + filled.stage * P::STAGE;
-                copy<P::Y_BYTES, P::TILE_J, P::Y_PITCH>(to, y, g.yn, next * P::DEPTH, g.b - j0);
-                copy<P::X_BYTES, P::TILE_K, P::X_PITCH>(to + P::Y_STAGE, x, g.xn, next * P::DEPTH, g.c - k0);
-                ++next;
-                filled.advance();
-            }
-            Pipeline::commit();
-        };
-#pragma unroll
-        for (int s = 0; s < P::STAGES - 1; ++s) issue();
-#pragma unroll 1
-        for (i64 chunk = begin; chunk < end; ++chunk) {
-            Pipeline::wait();
-            __syncthreads();
-            issue();
-#pragma unroll 1
-            for (int step = 0; step < P::STEPS; ++step) multiply(sum, shared + used.stage * P::STAGE, 16 * step);
-            used.advance();
-        }
-        float* const out = g.out + (((i64)slot * g.groups + group) * g.a + i) * g.b * g.c * g.d;
-#pragma unroll
-        for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-            for (int t = 0; t < MMA_N; ++t)
-#pragma unroll
-                for (int r = 0; r < 4; ++r) {
-                    const int j = j0 + warp_j * P::WARP_J + 16 * m + lane / 4 + r / 2 * 8, k = k0 + warp_k * P::WARP_K + 8 * t + 2 * (lane % 4) + r % 2;
-#pragma unroll
-                    for (int l = 0; l < WARP_L; ++l) {
-                        const int at = l0 + warp_l * WARP_L + l;
-                        if (j < g.b && k < g.c && at < g.d) out[((i64)j * g.c + k) * g.d + at] = sum[l][m][t][r];
-                    }
-                }
+            for (int l = 0; l < WARP_L; ++l) put(r, warp_l * WARP_L + l, sum[l][m][t][r]);
     }
 };
 
 template <class P>
-__device__ __forceinline__ void kron_sparse_row_sums(const KronSparseRowSums& g) {
+__device__ __forceinline__ void kron_sparse_row_sums(const KronSparseSums& g) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    KronSparseRowSumBlock<P> block{g, shared};
-    block.run();
+    KronSparseRowSumBlock<P>(g, shared).run();
 }
 
 }  // namespace km

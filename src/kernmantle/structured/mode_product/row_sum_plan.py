@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .tiled_sum import TiledSum
+from .tiled_sum import LONG, TiledSum
 
 DEPTH = 16  # rows of a product
 _MOST_WHOLE = 12  # values of l, up to which a block takes all of them
@@ -31,8 +31,7 @@ _FRAGMENTS = {
 class RowSumPlan(TiledSum):
     """Template parameters, see ``kronsparse_row_sums.cuh``."""
 
-    RESIDENT_WARPS = 12
-
+    resident = 12
     arch: str
     dtype: str
     full: bool
@@ -46,6 +45,9 @@ class RowSumPlan(TiledSum):
     stages: int
     x_bytes: int
     y_bytes: int
+    shifted: bool
+    whole: bool
+    alone: bool
     products: int
 
     @property
@@ -65,13 +67,19 @@ class RowSumPlan(TiledSum):
         size = BYTES[self.dtype]
         crossed = self.warp_l * size == 16 and self.warps_l % 2 == 0
         skew = 16 if crossed else 32
-        pitches = ((each * deep * size + 127 - skew) // 128 * 128 + skew for each in (columns, positions))
+        shift = 16 if self.shifted else 0
+        pitches = ((each * deep * size + shift + 127 - skew) // 128 * 128 + skew for each in (columns, positions))
         return self.steps * DEPTH * sum(pitches)
 
     @property
-    def shared(self) -> int:
-        """Bytes of shared memory of a block."""
+    def staged(self) -> int:
+        """Bytes of the stages of a block."""
         return self.stages * self.stage_bytes
+
+    @property
+    def written(self) -> int:
+        """Numbers of the sums that are brought together before they are written."""
+        return 16 * self.warps_j * (8 * self.warps_k * self.extents[2] + 1)
 
     @property
     def least_part(self) -> int:
@@ -82,27 +90,30 @@ class RowSumPlan(TiledSum):
         columns, positions, deep = self.extents
         return (
             f"kron sparse gradient {self.arch} mma over rows, {columns} x {positions} x {deep}, {self.warps} warps, "
-            f"{self.stages} stages of {DEPTH * self.steps} rows, {self.kind}"
+            f"{self.stages} stages of {DEPTH * self.steps} rows{' anywhere' if self.shifted else ''}, {self.kind}"
         )
 
 
 def candidates(
-    d: int, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
+    d: int, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
 ) -> Iterator[RowSumPlan]:
     """Yield the plans of every tile that fits, for rows of which so many bytes may be copied at once."""
     size = BYTES[dtype]
     whole = d <= _MOST_WHOLE or d * size == 32
     deep = d if whole else 8 if d * size < 32 else 32 // size
+    shifted = whole and min(x_bytes, y_bytes) < 16
     read = math.gcd(deep, 16 // size)
-    if not whole:
+    if shifted:
+        read, x_bytes, y_bytes = math.gcd(read, x_bytes // size, y_bytes // size), 16, 16
+    elif not whole:
         x_bytes, y_bytes = (math.gcd(each, size * d, size * deep) for each in (x_bytes, y_bytes))
     for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS[read], (1, 2, 4), (1, 2, 4)):
         warps, raw = deep // read * warps_j * warps_k, 4 * read * (2 * m + n)
         registers = 4 * read * m * n + raw + 8 * m + _OTHER_REGISTERS
-        if warps > min(RowSumPlan.RESIDENT_WARPS, REGISTERS // (32 * registers)):
+        if warps > min(RowSumPlan.resident, REGISTERS // (32 * registers)):
             continue
-        warp = read, deep // read, m, warps_j, n, warps_k
-        every = (RowSumPlan(own.arch, dtype, whole, *warp, *stages, x_bytes, y_bytes, products) for stages in _STAGES)
+        warp, rest = (read, deep // read, m, warps_j, n, warps_k), (x_bytes, y_bytes, shifted, False, batch >= LONG)
+        every = (RowSumPlan(own.arch, dtype, whole, *warp, *stages, *rest, products) for stages in _STAGES)
         fits = [plan for plan in every if plan.shared <= own.shared_per_block]
         if fits:  # stages of 32 rows wait less for one another, unless fewer blocks share a multiprocessor
             most = max(plan.blocks_each(own) for plan in fits)
@@ -113,7 +124,7 @@ def candidates(
 # Cycles of a product and of an instruction on a multiprocessor, those that a step waits, and bytes a second of the
 # second-level cache, of memory, and of parts that are written and added; seconds to begin, and to begin to add parts.
 _PRODUCT, _ISSUE, _WAIT, _LOADED, _CLOCK = 3.2, 0.25, 350.0, 1400.0, 1.7e9
-_CACHE, _MEMORY, _PARTS, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 5e-6, 3e-6
+_CACHE, _MEMORY, _PARTS, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 3.5e-6, 3e-6
 # Times of 62 sums of 18 patterns over this model on one H200 (decision 0060): where a block has all l of a column, and
 # where it has some, whose rows are read in short runs.
 _SHARES = {True: 1.4, False: 1.9}
@@ -149,5 +160,6 @@ def row_sum_plan(
     pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
 ) -> RowSumPlan:
     """Return the plan that should be quickest, for rows of which so many bytes may be copied at once."""
-    found = candidates(pattern[3], dtype, x_bytes, y_bytes, products if dtype == "f32" else 1, limits)
-    return min(found, key=lambda plan: row_sum_seconds(plan, pattern, batch, limits))
+    found = candidates(pattern[3], batch, dtype, x_bytes, y_bytes, products if dtype == "f32" else 1, limits)
+    best = min(found, key=lambda plan: row_sum_seconds(plan, pattern, batch, limits))
+    return replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .plan import Pattern
 from .weight_gradient_plan import MOST_PART_BYTES
 
 _WAVES = 2  # of blocks, up to which parts even them out
+LONG = 512  # entries of the batch from which on a block has one tile
 
 
 class TiledSum(ABC):
     """Plan whose blocks have columns, positions of k and values of l, and share the batch in parts."""
 
-    RESIDENT_WARPS: ClassVar[int]
+    resident: int
     """Warps of a multiprocessor, among which its registers are shared."""
     dtype: str
+    alone: bool
     products: int
 
     @property
@@ -33,8 +34,19 @@ class TiledSum(ABC):
 
     @property
     @abstractmethod
+    def staged(self) -> int:
+        """Bytes of the stages of a block."""
+
+    @property
+    @abstractmethod
+    def written(self) -> int:
+        """Numbers of the sums that are brought together before they are written."""
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
+        written = -(-4 * self.written // 16) * 16
+        return max(self.staged, written) if self.alone else self.staged + written
 
     @property
     @abstractmethod
@@ -54,7 +66,11 @@ class TiledSum(ABC):
 
     def blocks_each(self, limits: DeviceLimits) -> int:
         """Return the blocks that share a multiprocessor."""
-        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), self.RESIDENT_WARPS // self.warps))
+        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), self.resident // self.warps))
+
+    def blocks(self, tiles: int, limits: DeviceLimits) -> int:
+        """Return the blocks of a launch for the tiles of all parts."""
+        return tiles if self.alone else min(tiles, limits.sm_count * self.blocks_each(limits))
 
     def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> int:
         """Return the parts of the batch, which are added at the end."""

@@ -17,6 +17,7 @@ from ...torch_ops.info import RunInfo
 from . import cuda_emit
 from .cost import TRANSPOSED, sums_of_blocks
 from .cuda import choose_algorithm
+from .dense_plan import dense_plan
 from .pack import PackedWeights
 from .torch_products import add_strided, adds_strided
 from .transpose_plan import ACCESS, TransposePlan, arranges, padded, transpose_plan
@@ -139,6 +140,19 @@ def block_matrices(weight: torch.Tensor) -> torch.Tensor:
     made = allocate((groups, a * d * pitch), weight.dtype, weight.device)
     _transpose(weight.reshape(groups, -1), made, a, b * c, d, True)
     return made.view(groups, a, d, pitch)[..., : b * c].unflatten(3, (b, c))
+
+
+def dense_matrix(weight: torch.Tensor) -> torch.Tensor:
+    """Return the matrix (a b d, a c d) of weights (a, b, c, d) of 2 or 4 bytes, of any strides, in one pass."""
+    a, b, c, d = weight.shape
+    index, pattern = index_of(weight.device), (a, b, c, d)
+    plan = dense_plan(limits(index).arch, pattern, weight.element_size())
+    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_dense(plan), Entry(cuda_emit.ENTRY, plan.threads))
+    out = allocate((a * b * d, a * c * d), weight.dtype, weight.device)
+    if loaded is not None:
+        arguments = weight.data_ptr(), out.data_ptr(), *pattern, *weight.stride()
+        start(loaded[0], index, plan.blocks(pattern), arguments)
+    return out
 
 
 def is_arranged(weight: torch.Tensor) -> bool:

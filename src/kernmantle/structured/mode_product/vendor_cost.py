@@ -17,6 +17,7 @@ Pattern = tuple[int, int, int, int]
 MOST_CALLS = 16  # batched products, one after the other, where blocks have two strides
 MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 _SQUARE, _PROCESSORS = 128, 132  # edge of the tiles that are shared out, and among how many multiprocessors
+_SMALL = 64  # edge of those of halves that are not aligned
 _AGAIN = 1.4  # times as fast as from memory what the second-level cache has still
 _VECTOR = 16  # bytes to which rows must be aligned for the quickest kernels
 
@@ -25,8 +26,9 @@ _VECTOR = 16  # bytes to which rows must be aligned for the quickest kernels
 class ProductRates:
     """Seconds of a launch, bytes and multiplications a second, the tile, seconds of a position of k in a tile.
 
-    Halves whose rows are not aligned take ``unaligned`` times as long to multiply, at ``unaligned_bytes`` a second; of
-    the smaller of memory and multiplications a share ``overlap`` is added.
+    Halves whose rows are not aligned take ``unaligned`` times as long to multiply, at ``unaligned_bytes`` a second, and
+    in smaller tiles ``unaligned_position`` for each position; of the smaller of memory and multiplications a share
+    ``overlap`` is added.
     """
 
     launch: float
@@ -39,6 +41,7 @@ class ProductRates:
     unaligned: float
     overlap: float
     unaligned_bytes: float = 0.0
+    unaligned_position: float = 0.0
 
 
 # By the type, "dense" the matrix, "bmm" products in place, "copies" those between copies; by the batch last in memory.
@@ -64,7 +67,7 @@ _SUMS = {
     ("f32", "dense", False): ProductRates(2.7e-6, 2.1e12, 2.55e13, 66, 64, 16, 1.3e-9, 1.0, 0.3),
     ("f32", "dense", True): ProductRates(4.1e-6, 1.6e12, 2.25e13, 75, 73, 16, 3.2e-9, 1.0, 0.3),
     ("f16", "bmm", False): ProductRates(5.1e-6, 1.4e12, 9.47e13, 26, 68, 34, 3.9e-9, 2.3, 0.36),
-    ("f16", "bmm", True): ProductRates(6.3e-6, 6.4e12, 1.53e14, 71, 118, 305, 5e-9, 1.2, 0.17, 8.01e11),
+    ("f16", "bmm", True): ProductRates(6.3e-6, 6.4e12, 1.53e14, 71, 118, 305, 5e-9, 1.2, 0.17, 8.01e11, 1.6e-8),
     ("f16", "copies", False): ProductRates(7e-6, 4e12, 5.44e14, 55, 69, 58, 9.8e-10, 8.9, 1.4),
     ("f16", "copies", True): ProductRates(7.4e-6, 1.2e12, 2.09e14, 53, 64, 238, 3.7e-9, 1.0, 1.7, 9.33e11),
     ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
@@ -98,6 +101,8 @@ def product_seconds(
     moved = whole / own.bytes
     if size == 2 and not aligned:
         work *= own.unaligned
+        small = count * math.ceil(rows / _SMALL) * math.ceil(columns / _SMALL)
+        work = max(work, math.ceil(small / _PROCESSORS) * depth * own.unaligned_position)
         moved = whole / (own.unaligned_bytes or own.bytes / math.sqrt(own.unaligned))
     elif size == 2:
         moved /= quicker(whole, _AGAIN)
@@ -135,6 +140,14 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
     calls = min(a, d)
     if (last or d == 1) and calls <= MOST_CALLS:
         return calls * product_seconds(*sides, c, a * d / calls, dtype, _rates(dtype, "bmm", last), aligned)
+    return between_copies_seconds(pattern, batch, dtype, last)
+
+
+def between_copies_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> float:
+    """Return batched products through the matrices of the blocks, between copies."""
+    a, b, c, d = pattern
+    size, sides = BYTES[dtype], (b, batch) if last else (batch, b)
+    aligned = _aligned(size, c, batch if last else b)
     rows = batch * a * d
     if last:
         copied = 2.0 * size * rows * (b + (c if a > 1 else 0)) / _COPIED

@@ -40,8 +40,7 @@ def bind_gradient(
     if streamed is not None:
         return streamed
     products = 1 if precision == "tf32" else 3
-    whole = None if any(first) != all(first) else (_bind_rows if all(first) else _bind_columns)
-    found = None if whole is None else whole(x, grad, pattern, products, limits(index))
+    found = _bind_tiles(x, grad, pattern, products, limits(index), first[0]) if first[0] == first[1] else None
     if found is not None:
         return found
     chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
@@ -50,28 +49,37 @@ def bind_gradient(
     blocks = chosen.tiles(pattern, groups)
     slots = chosen.slots(pattern, groups, batch, limits(index))
     rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
-    return _in_parts(loaded, pattern, groups, slots, blocks, rest, x)
+    return _in_parts(loaded, pattern, groups, slots, blocks * slots, rest, x)
 
 
-def _bind_rows(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], products: int, own: DeviceLimits
-) -> Sums | None:
-    """Return sums over rows as they lie; None where the kernel that reads single numbers should be quicker."""
-    _, b, c, d = pattern
-    groups, batch, _ = x.shape
-    if x.stride(2) != 1 or grad.stride(2) != 1:
+def _bind_tiles(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], products: int, own: DeviceLimits,
+    first: bool,
+) -> Sums | None:  # fmt: skip
+    """Return sums over rows, or features, as they lie; None where the kernel for single numbers should be quicker.
+
+    ``first``: features lie together, and not the batch.
+    """
+    (_, b, c, d), (groups, batch, _), dtype = pattern, x.shape, NAMES[x.dtype]
+    if any(side.stride(2 if first else 1) != 1 for side in (x, grad)):
         return None
-    dtype = NAMES[x.dtype]
-    x_bytes, y_bytes = _copied(x, *x.stride()[:2], c * d), _copied(grad, *grad.stride()[:2], b * d)
-    chosen = row_sum_plan(pattern, batch, dtype, x_bytes, y_bytes, products, own)
-    other = sum_plan(own.arch, d, dtype, True, True)
-    if row_sum_seconds(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
+    step, runs = (1, (c * d, b * d)) if first else (2, (0, 0))
+    bytes_ = [_copied(side, side.stride(0), side.stride(step), run) for side, run in zip((x, grad), runs, strict=True)]
+    plan, expected, emit = (
+        (row_sum_plan, row_sum_seconds, cuda_emit.emit_row_sum)
+        if first
+        else (column_sum_plan, column_sum_seconds, cuda_emit.emit_column_sum)
+    )
+    chosen: Any = plan(pattern, batch, dtype, *bytes_, products, own)
+    other = sum_plan(own.arch, d, dtype, first, first)
+    if expected(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
         return None
     entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_row_sum(chosen), entry)
-    slots = chosen.slots(pattern, groups, batch, own)
-    rest = (batch, groups, *pattern, slots, *x.stride()[:2], *grad.stride()[:2])
-    return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups), rest, x)
+    loaded = load_kernels(chosen, chosen.arch, lambda: emit(chosen), entry)
+    slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
+    rest = (batch, groups, *pattern, slots, *(side.stride(axis) for side in (x, grad) for axis in (0, step)))
+    blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
+    return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
 
 
 def _copied(side: torch.Tensor, *steps: int) -> int:
@@ -80,37 +88,20 @@ def _copied(side: torch.Tensor, *steps: int) -> int:
     return math.gcd(16, side.data_ptr(), *(size * step for step in steps))
 
 
-def _bind_columns(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], products: int, own: DeviceLimits
-) -> Sums | None:
-    """Return sums over a batch that lies together; None where the kernel for single numbers should be quicker."""
-    groups, batch, _ = x.shape
-    if x.stride(1) != 1 or grad.stride(1) != 1:
-        return None
-    dtype = NAMES[x.dtype]
-    x_bytes, y_bytes = (_copied(side, side.stride(0), side.stride(2), batch) for side in (x, grad))
-    chosen = column_sum_plan(pattern, batch, dtype, x_bytes, y_bytes, products, own)
-    other = sum_plan(own.arch, pattern[3], dtype, False, False)
-    if column_sum_seconds(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
-        return None
-    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_column_sum(chosen), entry)
-    slots = chosen.slots(pattern, groups, batch, own)
-    rest = (batch, groups, *pattern, slots, x.stride(0), x.stride(2), grad.stride(0), grad.stride(2))
-    return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups), rest, x)
-
-
 def _in_parts(
-    loaded: Any, pattern: tuple[int, int, int, int], groups: int, slots: int, tiles: int, rest: tuple[int, ...],
-    like: torch.Tensor,
+    loaded: Any, pattern: tuple[int, int, int, int], groups: int, slots: int, blocks: int, rest: tuple[int, ...],
+    like: torch.Tensor, whole: bool = False,
 ) -> Sums:  # fmt: skip
-    """Return sums in so many parts of the batch, which are added and rounded to the type of ``like``."""
+    """Return sums in so many parts of the batch, which are added and rounded to the type of ``like``.
+
+    ``whole``: the one part is of that type already.
+    """
     index, shape, dtype = index_of(like.device), (groups, *pattern), like.dtype
-    launch = None if loaded is None else bind_ready(loaded[0], 3, rest, index, tiles * slots)
-    if slots == 1 and dtype == torch.float32:
+    launch = None if loaded is None else bind_ready(loaded[0], 3, rest, index, blocks)
+    if whole or (slots == 1 and dtype == torch.float32):
 
         def run_whole(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-            out = allocate(shape, torch.float32, x.device)
+            out = allocate(shape, dtype, x.device)
             if launch is not None:
                 launch((x.data_ptr(), grad.data_ptr(), out.data_ptr()))
             return out

@@ -37,7 +37,9 @@ BATCHED = {
 STEPS = [
     pytest.param(kind, chain, last, id=f"{kind}-{name}-{'last' if last else 'first'}")
     for kind in ("grouped", "matrix", "long matrix") for name, chain in CHAINS.items() for last in (False, True)
-] + [pytest.param("batched", chain, False, id=f"batched-{name}") for name, chain in BATCHED.items()]  # fmt: skip
+] + [pytest.param("batched", chain, False, id=f"batched-{name}") for name, chain in BATCHED.items()] + [
+    pytest.param("blocks", CHAINS["one"], last, id=f"blocks-{'last' if last else 'first'}") for last in (False, True)
+]  # fmt: skip
 
 
 launched = []

@@ -20,6 +20,7 @@ from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
 from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern, composes, fused
+from ..mode_product.cost import quickest_gradient
 from ..mode_product.execute import DENSE, uncast
 from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
@@ -29,8 +30,10 @@ from .chain_products import (
     Backward,
     Gradients,
     Saved,
+    Sum,
     Weights,
     bind_bias,
+    bind_gradient,
     canonical,
     grouped,
     in_one_piece,
@@ -107,7 +110,9 @@ class MatrixStep:
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and the matrix if the gradient of x reads it."""
         info.route = self.route
-        if self.products is None:
+        if self.products is None and len(weights) == 1 and execute.makes_dense(weights[0]):
+            matrix = execute.dense_matrix(weights[0].to(x.dtype))
+        elif self.products is None:
             matrix = uncast(x.device.type, chain_execute.matrix_of, weights, x.dtype, x.dtype)
         else:
             own = weights if self.products.reads_weights else in_one_piece(weights, x.dtype)
@@ -125,13 +130,23 @@ class MatrixStep:
         within = of_bias and summed and self.products is not None and rows <= _MOST_SIDE_ROWS
         moved = canonical(grad, self.options.batch_last)
         by_kernels = summed and self.products is not None
+        is_far = any(step > BLAS_FARTHEST for step in (*grad.stride(), *(() if x is None else x.stride())))
         return MatrixBackward(
             self.products, _bind_gradients(weights, of_weights, moved if within else None) if by_kernels else (),
             bind_bias(moved) if of_bias and not within else None, within, of_x and saved[0] is not None, summed,
             tuple(of_weights), self.options.batch_last,
-            any(step > BLAS_FARTHEST for step in (*grad.stride(), *(() if x is None else x.stride()))),
+            is_far,
             of_bias and x is not None and float(grad.numel()) * (x.numel() / max(1, rows)) >= _LONG,
+            None if x is None or not summed or is_far else self._bind_sums(x, moved, weights),
         )  # fmt: skip
+
+    def _bind_sums(self, x: torch.Tensor, grad: torch.Tensor, weights: Weights) -> Sum | None:
+        """Return the gradient of the weights of a single factor; None where that of the matrix should be quicker."""
+        if len(weights) > 1:
+            return None
+        x, pattern = canonical(x, self.options.batch_last), tuple(weights[0].shape)
+        algorithm, _ = quickest_gradient(pattern, *execute.described(x))  # pyright: ignore[reportArgumentType]
+        return None if algorithm == "dense" else bind_gradient(x, grad, pattern, self.options)
 
 
 class _GradientLevel(NamedTuple):
@@ -173,6 +188,7 @@ class MatrixBackward:
     ``bias`` sums rows in a launch of its own, ``within`` says that they are summed beside the gradients of weights;
     ``is_far`` that entries lie further apart than BLAS can say; ``is_long`` that products are so long, and a bias is
     summed, that the gradient of x waits for that of the matrix, and what is taken apart and summed runs beside it.
+    ``direct`` sums the gradient of the weights of a single factor without that of the matrix.
     """
 
     products: _Products | None
@@ -185,6 +201,7 @@ class MatrixBackward:
     batch_last: bool
     is_far: bool
     is_long: bool
+    direct: Sum | None = None
     route: str = DENSE
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
@@ -202,7 +219,10 @@ class MatrixBackward:
         side = partial(side_stream, grad.device) if apart else nullcontext
         with side():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
-            taken = None if self.is_long else self._gradients(weights, self._of_matrix(x, flat), grad, flat)
+            if self.direct is not None and x is not None:
+                taken = None, [self.direct(canonical(x, last), canonical(grad, last))[0]]
+            else:
+                taken = None if self.is_long else self._gradients(weights, self._of_matrix(x, flat), grad, flat)
         if taken is None:
             of_matrix = self._of_matrix(x, flat)  # it outlives what reads it on the other stream
             with side():

@@ -26,7 +26,7 @@ from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
-from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
+from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 from .pattern import KSPattern
 
 _HEAD = 5  # arguments of the Function before its tensors
@@ -255,4 +255,5 @@ def _kind(
 ) -> str:
     """Return the kind that should be quickest, looked up while a graph is traced."""
     options = Options(batch_last, algorithm, precision)
-    return chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device))
+    kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device))
+    return FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it

@@ -23,6 +23,7 @@ from ...torch_ops.saved import addresses
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import BatchedStep
+from .chain_blocks import bind_blocks
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
@@ -48,7 +49,7 @@ from .chain_products import (
     splits_streams,
 )
 
-FACTORS, GROUPED, MATRIX, BATCHED = "factors", "grouped", "matrix", "batched"
+FACTORS, GROUPED, MATRIX, BATCHED, BLOCKS = "factors", "grouped", "matrix", "batched", "blocks"
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
 """Addresses of the operands of a launch, out of a table of addresses."""
@@ -332,6 +333,8 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
         return bind_grouped(x, weights, bias, options)
     if kind == BATCHED:
         return BatchedStep()
+    if kind == BLOCKS:
+        return bind_blocks(canonical(x, options.batch_last), weights, options, of_x)
     products, value = list[Multiply](), canonical(x, options.batch_last)
     for number, weight in enumerate(weights):
         a, b, _, d = weight.shape

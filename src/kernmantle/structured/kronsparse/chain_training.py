@@ -29,9 +29,10 @@ from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
 from .chain_batched import batched_seconds, is_batched
+from .chain_blocks import blocks_seconds
 from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
-from .chain_step import BATCHED, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
+from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
 
 _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H200)
 # What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
@@ -46,6 +47,7 @@ _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4.5e-4, 1e-3
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
+_SURELY = 1.05  # times the model of batched products, so that they are chosen where they are quicker for sure
 
 
 @lru_cache(maxsize=1)
@@ -79,6 +81,7 @@ def kind_for(
         GROUPED: _HOST_GROUPED * count,
         MATRIX: _HOST_MATRIX,
         BATCHED: _HOST_BATCHED,
+        BLOCKS: _HOST_FACTORS,
     }
     return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
 
@@ -117,6 +120,8 @@ def expected(
     if is_batched(patterns, batch, dtype, last):
         found[BATCHED] = batched_seconds(patterns, batch, dtype)
     first, final = patterns[0], patterns[-1]
+    if len(patterns) == 1 and first[3] > 1:
+        found[BLOCKS] = 3 * _BETWEEN + _SURELY * blocks_seconds(first, batch, dtype, last)
     blocks, shape = first[0] * first[3], (final[0] * final[1] * final[3], first[0] * first[2] * first[3])
     if math.prod(shape) > MOST_DENSE:
         return found

@@ -123,8 +123,8 @@ _UNALIGNED: Mapping[tuple[bool, bool], tuple[Mapping[int, float], Mapping[int, f
 }
 
 
-# Values of l of a block in the fit; with more, no power of two, 1.5 to 1.75 times that.
-_MOST_SPAN, _WIDER_SPAN = 12, 1.6
+# Values of l of a block in the fit; with more, no power of two, so many times that, by whether numbers are split.
+_MOST_SPAN, _WIDER_SPAN = 12, {True: 1.6, False: 1.2}
 # A few rows by narrow, deep blocks of halves take so many times as long.
 _LEAST_ROWS, _NARROW, _DEEP, _SLOWER = 4, 16, 64, 2.0
 
@@ -225,7 +225,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     pressure = 0.0 if tile.resident and tile.columns == 128 else each * plan.pipeline_bytes / 65536
     slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
     if plan.stores_runs and plan.span > _MOST_SPAN:
-        together *= _WIDER_SPAN
+        together *= _WIDER_SPAN[plan.split]
     total = own.start + together * (1 + own.crowded * max(0.0, pressure - 1)) + _extra_seconds(plan, problem)
     return total * (_SLOWER if slow else 1.0)
 

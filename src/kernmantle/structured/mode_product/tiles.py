@@ -16,8 +16,9 @@ from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .tile_cost import packed_seconds, tile_seconds, together_seconds
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
-_MOST_NEIGHBOURS = 12  # values of l, no power of two, all of which a thread takes
-_THIRDS, _HALVES_IN_THIRDS = (15, 21), (12,)  # values of l, a third of which each of three warps takes (decision 0064)
+_MOST_NEIGHBOURS = {True: 12, False: 19}  # values of l, no power of two, that a thread takes, by whether it splits
+# The warps that share rows, by the values of l of which each has as many, whole words (decisions 0064 and 0067).
+_PARTS = {True: {14: 2, 15: 3, 18: 3, 21: 3}, False: {12: 3, 18: 3, 24: 3}}
 _LEAST_SHARED = 9  # values of l, no power of two, of which a warp alone takes too few columns in float32
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
@@ -34,7 +35,7 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
     if d < 4:
         return ((d, 1, 1),)
     if d & (d - 1) and problem.y_first:
-        alone = ((d, 1, 1),) if d <= _MOST_NEIGHBOURS else ()
+        alone = ((d, 1, 1),) if d <= _MOST_NEIGHBOURS[problem.dtype == "f32"] else ()
         return (*alone, *_shared(problem, grouped), *_several(problem, grouped))
     return _several(problem, grouped)
 
@@ -44,8 +45,9 @@ def _shared(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]
     d, split = problem.pattern[3], problem.dtype == "f32"
     if not grouped or d < _LEAST_SHARED:
         return ()
-    if d > _MOST_NEIGHBOURS or not split:  # of which a warp reads whole words
-        return ((d // 3, 3, 1),) if d in (_THIRDS if split else _HALVES_IN_THIRDS) else ()
+    if d > _MOST_NEIGHBOURS[True] or not split:
+        count = _PARTS[split].get(d)
+        return ((d // count, count, 1),) if count else ()
     return tuple((d // count, count, 1) for count in (2, 3) if d % count == 0) or ((d, 1, 2),)
 
 

@@ -35,8 +35,14 @@ def suite() -> Suite:
     tokens = [_case(name, rows, dtype, False) for name in models for rows in TOKENS for dtype in TYPES]
     own = [_case(VIT, rows, dtype, True) for rows in ROWS for dtype in TYPES]
     own += [_case(VIT, rows, dtype, True, bias=True) for rows in ROWS for dtype in TYPES]
-    eager = [_case(name, rows, dtype, True, "eager") for name in list(CHAINS)[:2] for rows in EAGER for dtype in TYPES]
-    late = [_case(name, rows, "bf16", True, "compiled") for name in list(CHAINS)[:2] for rows in COMPILED]
+    first, biased = list(CHAINS)[:2], (False, True)
+    eager = [
+        _case(name, rows, dtype, True, "eager", bias) for bias in biased for name in first for rows in EAGER
+        for dtype in TYPES
+    ]  # fmt: skip
+    late = [
+        _case(name, rows, "bf16", True, "compiled", bias) for bias in biased for name in first for rows in COMPILED
+    ]  # fmt: skip
     blocks, compiled = (
         [block_case(name, shape, dtype, how) for how in hows for name, shape in BLOCKS.items() for dtype in TYPES]
         for hows in (("", "eager"), ("compiled",))

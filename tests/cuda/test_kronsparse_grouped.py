@@ -135,7 +135,11 @@ def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) 
     for _ in range(3):
         graph.replay()
     for one, other in zip(found, step(), strict=True):
-        assert torch.equal(one, other)
+        if kind in ("grouped", "factors"):
+            assert torch.equal(one, other)
+        else:  # eager products of matrices are others of the vendor's
+            error = (one.double() - other.double()).norm() / other.double().norm()
+            assert error <= 2 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -190,6 +190,13 @@ def _queue() -> Queue:
     return Queue(private._cuda_getDevice, private._cuda_getCurrentRawStream, torch.cuda.device, _enter)
 
 
+def enter_thread() -> None:
+    """Give this thread the context of its device, unless it has it."""
+    own = THREADS.arguments
+    if not own.is_entered:
+        own.enter(_queue())
+
+
 def bind_launch(
     kernel: Kernel, arguments: Sequence[Any], positions: Sequence[int], index: int, blocks: int, counts: bool = False
 ) -> BoundLaunch:

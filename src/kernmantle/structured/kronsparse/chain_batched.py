@@ -12,12 +12,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from ...compiler.nest import BYTES
-from ...torch_ops.execute import allocate_as
+from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.execute import block_matrices, uncast
@@ -26,6 +27,7 @@ from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
 from ..mode_product.transpose_plan import in_squares, pass_seconds, start_seconds
 from ..mode_product.vendor_cost import batch_last_seconds
+from .chain_launches import GRAD, Launch, LaunchedBackward, LaunchedForward, Pick, ReadyBackward, Table
 from .chain_products import (
     Backward,
     Gradients,
@@ -33,8 +35,11 @@ from .chain_products import (
     Weights,
     bind_bias,
     canonical,
+    grouped,
     in_one_piece,
+    is_in_one_piece,
     join_side_stream,
+    matmul,
     memory_shape,
     shaped,
     side_stream,
@@ -68,16 +73,26 @@ def batched_seconds(patterns: tuple[Pattern, ...], batch: int, dtype: str) -> fl
     return products + passes + start_seconds((e, e), d, size, whole)
 
 
+_ROUTE = "torch bmm, batch last between"
+
+
 @dataclass(frozen=True, eq=False)
 class BatchedStep:
-    """Forward: a batched product for each factor, and a pass behind the second one."""
+    """Forward: a batched product for each factor, and a pass behind the second one.
 
-    route: str = "torch bmm, batch last between"
+    ``launches`` are what an eager call takes where all of it is launched on addresses.
+    """
+
+    launches: LaunchedForward | None = None
+    route: str = _ROUTE
     saves_between: bool = False
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, what lies between the factors, features first, and the second one's blocks (d, e, f)."""
         info.route = self.route
+        if self.launches is not None and not splits_streams(x.device):
+            between, blocks, _, value = self.launches.run(x, weights, bias)
+            return (value if bias is None else value.add_(bias)), [between, blocks]
         first, second = in_one_piece(weights, x.dtype)
         (a, b, c, _), (_, e, f, d) = first.shape, second.shape
         rows = _rows(x)
@@ -98,20 +113,104 @@ class BatchedStep:
         self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
     ) -> Backward:
         """Return the gradients, of a factor by two batched products."""
-        del x, weights, saved  # whose layouts it takes as they come
-        return BatchedBackward(tuple(needed), bind_bias(canonical(grad, False)) if needed[1] else None)
+        launches = None if self.launches is None else _bind_backward(x, weights, saved, grad, needed)
+        return BatchedBackward(tuple(needed), bind_bias(canonical(grad, False)) if needed[1] else None, launches)
+
+    @property
+    def on_addresses(self) -> bool:
+        """Whether it reads tensors in one piece where they lie."""
+        return self.launches is not None
+
+
+def bind_batched(x: torch.Tensor, weights: Weights) -> BatchedStep:
+    """Return the step for tensors like these, by launches on addresses where all of them are in one piece."""
+    first, second = weights
+    if not (x.is_contiguous() and is_in_one_piece(weights, x.dtype)):
+        return BatchedStep()
+    (a, b, c, _), (_, e, f, d) = first.shape, second.shape
+    rows = x.view(-1, a * c)
+    count = len(rows)
+    shapes = (a * b, count), (d, e, f), (count, d, e), memory_shape(e * d, x, False)
+    between, blocks, after, value = (x.new_empty(shape) for shape in shapes)
+    x_at, first_at, second_at, _, between_at, blocks_at, after_at, value_at = range(1, 9)
+    one = bind_matmul(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
+    other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.mT, after.transpose(0, 1))
+    if one is None or other is None:
+        return BatchedStep()
+    arrange = _transposing().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e * f, d, True)
+    finish = _transposing().bind_transpose(after.flatten(1), value.view(count, -1), 1, e, d, False)
+    launches = (
+        (one, itemgetter(first_at, x_at, between_at, 0)), (arrange, itemgetter(second_at, blocks_at)),
+        (other, itemgetter(between_at, blocks_at, after_at, 0)), (finish, itemgetter(after_at, value_at)),
+    )  # fmt: skip
+    return BatchedStep(LaunchedForward(launches, layouts_in_one_piece(shapes)))
+
+
+def _bind_backward(
+    x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
+) -> LaunchedBackward | None:
+    """Return the gradients by launches on addresses; None where some of it is left to torch's operations."""
+    first, (between, blocks), (of_x, of_bias, of_first, of_second) = weights[0], saved, needed
+    if x is None or between is None or blocks is None or not (x.is_contiguous() and grad.is_contiguous()):
+        return None
+    (a, b, c, _), (d, e, f) = first.shape, blocks.shape
+    rows, flat = x.view(-1, a * c), grad.view(-1, e * d)
+    count, like = len(rows), grad.new_empty
+    table, launches = Table(5), list[tuple[Launch | None, Pick]]()  # reads both factors, x and what was saved
+    first_at, _, x_at, between_at, blocks_at = range(GRAD + 1, GRAD + 6)
+    of_x_at = of_bias_at = of_first_at = of_second_at = 0
+    if of_bias:
+        of_bias_at = table.add((e * d,))
+        launches.append((grouped().bind_sums(flat[None]).launch, itemgetter(GRAD, 0, of_bias_at, 0)))
+    transposed, transposed_at = like((count, d * e)), table.add((count, d * e))
+    columns = transposed.view(count, d, e).permute(1, 2, 0)
+    launches.append((_transposing().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
+    if of_second:
+        made, made_at = like((d, e, f)), table.add((d, e, f))
+        product = bind_matmul(columns, between.view(f, d, count).permute(1, 2, 0), made)
+        launches.append((product, itemgetter(transposed_at, between_at, made_at, 0)))
+        of_second_at = table.add((1, e, f, d))
+        arrange = _transposing().bind_transpose(made.view(1, -1), like((1, e * f * d)), 1, e * f, d, False)
+        launches.append((arrange, itemgetter(made_at, of_second_at)))
+    moved = like((a * b, count))
+    if of_x or of_first:
+        moved_at = table.add((a * b, count))
+        product = bind_matmul(blocks.mT, columns, moved.view(f, d, count).transpose(0, 1))
+        launches.append((product, itemgetter(blocks_at, transposed_at, moved_at, 0)))
+        if of_first:
+            of_first_at = table.add((a, b, c, 1))
+            product = bind_matmul(
+                moved.view(a, b, count), rows.unflatten(1, (a, c)).transpose(0, 1), like((a, b, c))
+            )  # fmt: skip
+            launches.append((product, itemgetter(moved_at, x_at, of_first_at, 0)))
+        if of_x:
+            of_x_at = table.add(tuple(x.shape))
+            below = like((count, a, c)).transpose(0, 1)
+            product = bind_matmul(moved.view(a, b, count).mT, first[..., 0], below)
+            launches.append((product, itemgetter(moved_at, first_at, of_x_at, 0)))
+    bound = [(launch, pick) for launch, pick in launches if launch is not None]
+    if len(bound) < len(launches):
+        return None
+    found = of_x_at, of_bias_at, of_first_at, of_second_at
+    return table.bind(bound, found, True, False, grad.element_size(), _ROUTE)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchedBackward:
-    """The backward pass of :class:`BatchedStep`; while a graph is captured, sums lie on a second stream."""
+    """The backward pass of :class:`BatchedStep`; while a graph is captured, sums lie on a second stream.
+
+    ``launches`` are what an eager call takes where all of it is launched on addresses.
+    """
 
     needed: tuple[bool, ...]
     bias: Callable[[torch.Tensor], torch.Tensor] | None
-    route: str = BatchedStep.route
+    launches: LaunchedBackward | None = None
+    route: str = _ROUTE
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
         """Return the gradients."""
+        if self.launches is not None and not splits_streams(grad.device):
+            return self.launches(x, weights, saved, grad)
         of_x, _, *of_weights = self.needed
         first, (between, blocks) = weights[0].to(grad.dtype).contiguous(), saved
         (a, b, c, _), (_, e, f, d) = first.shape, weights[1].shape
@@ -140,6 +239,17 @@ class BatchedBackward:
         if splits_streams(device):
             join_side_stream(device)
         return below, of_bias, found
+
+    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
+        """Return the pass for a gradient like the result, its memory taken now, where it is launches alone."""
+        if self.launches is None or splits_streams(result.device):
+            return None
+        return self.launches.prepare(read, result)
+
+
+def bind_matmul(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Launch | None:
+    """Return batched products on addresses; None where torch's operation takes them."""
+    return matmul().bind_matmul(left, right, out)
 
 
 def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tensor:

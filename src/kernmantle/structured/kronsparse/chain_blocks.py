@@ -56,6 +56,7 @@ class BlocksStep:
     of_x: bool
     route: str = "torch bmm"
     saves_between: bool = False
+    on_addresses: bool = False
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and the blocks if the gradient of x reads them."""

@@ -194,6 +194,7 @@ class KernelStep:
 
     chain: KernelChain
     saves_between: bool = True
+    on_addresses: bool = False
 
     @property
     def route(self) -> str:

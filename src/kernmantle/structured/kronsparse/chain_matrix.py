@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST, entries
 from . import chain_execute
+from .chain_launches import GRAD, Launch, LaunchedBackward, Pick, ReadyBackward, Table
 from .chain_products import (
     Backward,
     Gradients,
@@ -39,6 +41,7 @@ from .chain_products import (
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
+    matmul,
     memory_shape,
     side_stream,
     splits_streams,
@@ -99,26 +102,88 @@ def _bind_products(weights: Weights, dtype: torch.dtype) -> _Products:
 
 @dataclass(frozen=True, eq=False)
 class MatrixStep:
-    """Through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do."""
+    """Through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do.
+
+    ``through`` multiplies x by it in one launch on addresses, None where torch's operation does.
+    """
 
     products: _Products | None
     options: Options
     of_x: bool
+    through: Launch | None = None
     route: str = DENSE
     saves_between: bool = False
 
+    def make(self, weights: Weights, dtype: torch.dtype) -> torch.Tensor:
+        """Return the matrix, of the type of x."""
+        if self.products is None and len(weights) == 1 and execute.makes_dense(weights[0]):
+            return execute.dense_matrix(weights[0].to(dtype))
+        if self.products is None:
+            return uncast(weights[0].device.type, chain_execute.matrix_of, weights, dtype, dtype)
+        own = weights if self.products.reads_weights else in_one_piece(weights, dtype)
+        return self.products(own, len(own))[-1]
+
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and the matrix if the gradient of x reads it."""
-        info.route = self.route
-        if self.products is None and len(weights) == 1 and execute.makes_dense(weights[0]):
-            matrix = execute.dense_matrix(weights[0].to(x.dtype))
-        elif self.products is None:
-            matrix = uncast(x.device.type, chain_execute.matrix_of, weights, x.dtype, x.dtype)
-        else:
-            own = weights if self.products.reads_weights else in_one_piece(weights, x.dtype)
-            matrix = self.products(own, len(own))[-1]
+        info.route, matrix = self.route, self.make(weights, x.dtype)
+        if self.through is not None and not splits_streams(x.device):
+            value = allocate_as(x, (*x.shape[:-1], matrix.shape[0]))
+            offset = 0 if bias is None else bias.data_ptr()
+            self.through((x.data_ptr(), matrix.data_ptr(), value.data_ptr(), offset))
+            return value, [matrix if self.of_x else None]
         value = uncast(x.device.type, execute.through, x, matrix, bias, "", self.options.batch_last)
         return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
+
+    @property
+    def on_addresses(self) -> bool:
+        """Whether it reads tensors in one piece where they lie."""
+        return self.through is not None
+
+    def bind_gradient(self, weights: Weights, needed: Sequence[bool], summed: Maybe = None) -> MatrixGradient:
+        """Return what takes the gradient of the matrix apart; ``summed``: a gradient whose rows it sums beside."""
+        levels = _bind_gradients(weights, needed, summed) if self.products is not None and any(needed) else ()
+        return MatrixGradient(self.products, levels, tuple(needed))
+
+    def _bind_launches(
+        self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
+    ) -> LaunchedBackward | None:
+        """Return the gradients by launches on addresses; None where some of it is left to torch's operations.
+
+        The gradient of the matrix is a product that sums the rows of a bias on its way.
+        """
+        of_x, of_bias, *of_weights = needed
+        matrix, sums = saved[0], any(of_weights)
+        if self.through is None or x is None or len(weights) != 2 or not (sums or not of_bias):
+            return None
+        if not (x.is_contiguous() and grad.is_contiguous()) or self.products is None or not self.products.reads_weights:
+            return None
+        out, width = grad.shape[-1], x.shape[-1]
+        rows, flat, like = x.view(-1, width), grad.view(-1, out), grad.new_empty((out, width))
+        table, launches = Table(4), list[tuple[Launch, Pick]]()  # reads the factors, x and the matrix
+        first_at, second_at, x_at, matrix_at = range(GRAD + 1, GRAD + 5)
+        of_x_at = of_bias_at = 0
+        of_weights_at = [0, 0]
+        if sums:
+            bias = grad.new_empty(out) if of_bias else None
+            product = matmul().bind_matmul(flat.mT, rows, like, sums=bias)
+            if product is None:
+                return None
+            like_at, of_bias_at = table.add((out, width)), table.add((out,)) if of_bias else 0
+            launches.append((product, itemgetter(GRAD, x_at, like_at, of_bias_at)))
+            of_weights_at = [
+                table.add(tuple(weight.shape)) if needs else 0
+                for weight, needs in zip(weights, of_weights, strict=True)
+            ]
+            (level,) = _bind_gradients(weights, of_weights, None)
+            launch, operands = level.launch.on_addresses(first_at, second_at, like_at, *of_weights_at)
+            launches.append((launch, itemgetter(*operands)))
+        if of_x and matrix is not None:
+            product = matmul().bind_matmul(flat, matrix, torch.empty_like(rows))
+            if product is None:
+                return None
+            of_x_at = table.add(tuple(x.shape))
+            launches.append((product, itemgetter(GRAD, matrix_at, of_x_at, 0)))
+        return table.bind(launches, (of_x_at, of_bias_at, *of_weights_at), True, False, grad.element_size(), DENSE)
 
     def bind_backward(
         self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
@@ -129,13 +194,11 @@ class MatrixStep:
         summed = any(of_weights) and x is not None
         within = of_bias and summed and self.products is not None and rows <= _MOST_SIDE_ROWS
         moved = canonical(grad, self.options.batch_last)
-        by_kernels = summed and self.products is not None
         is_far = any(step > BLAS_FARTHEST for step in (*grad.stride(), *(() if x is None else x.stride())))
         return MatrixBackward(
-            self.products, _bind_gradients(weights, of_weights, moved if within else None) if by_kernels else (),
+            self.bind_gradient(weights, of_weights if summed else [False] * len(weights), moved if within else None),
             bind_bias(moved) if of_bias and not within else None, within, of_x and saved[0] is not None, summed,
-            tuple(of_weights), self.options.batch_last,
-            is_far,
+            self.options.batch_last, self._bind_launches(x, weights, saved, grad, needed), is_far,
             of_bias and x is not None and float(grad.numel()) * (x.numel() / max(1, rows)) >= _LONG,
             None if x is None or not summed or is_far else self._bind_sums(x, moved, weights),
         )  # fmt: skip
@@ -182,23 +245,51 @@ def _bind_gradients(weights: Weights, needed: Sequence[bool], summed: Maybe) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixBackward:
-    """The backward pass of :class:`MatrixStep`.
-
-    ``bias`` sums rows in a launch of its own, ``within`` says that they are summed beside the gradients of weights;
-    ``is_far`` that entries lie further apart than BLAS can say; ``is_long`` that products are so long, and a bias is
-    summed, that the gradient of x waits for that of the matrix, and what is taken apart and summed runs beside it.
-    ``direct`` sums the gradient of the weights of a single factor without that of the matrix.
-    """
+class MatrixGradient:
+    """Gradients of the weights ``needed`` from that of their chain's matrix, a launch for each product of two."""
 
     products: _Products | None
     levels: tuple[_GradientLevel, ...]
+    needed: tuple[bool, ...]
+    route: str = DENSE
+
+    def __call__(self, weights: Weights, of_matrix: torch.Tensor, summed: Any = None) -> list[Maybe]:
+        """Return them; ``summed``: a gradient (1, N, features), and where sums over its rows are written beside."""
+        if self.products is None:
+            return _gradients_by_torch(weights, of_matrix, self.needed)
+        own = weights if self.products.reads_weights else in_one_piece(weights, of_matrix.dtype)
+        before, grad = self.products(own, len(own) - 1), of_matrix
+        found: list[Maybe] = [None] * len(weights)
+        for index, launch, shape, sums_this in self.levels:
+            of_this = found[index] = allocate_as(grad, own[index].shape) if sums_this else None
+            below = None if shape is None else allocate_as(grad, shape)
+            launch(before[index - 1], own[index], grad, below, of_this, summed)
+            summed = None
+            if below is not None:
+                grad = below
+        if self.needed[0]:
+            found[0] = grad
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixBackward:
+    """The backward pass of :class:`MatrixStep`.
+
+    ``launches`` are what an eager call takes where all is launched on addresses, one after the other; the rest is for
+    others. ``bias`` sums rows in a launch of its own, ``within`` says that they are summed beside the gradients of
+    weights; ``is_far`` that entries lie further apart than BLAS can say; ``is_long`` that products are so long, and a
+    bias is summed, that the gradient of x waits for that of the matrix, and what is taken apart and summed runs beside
+    it. ``direct`` sums the gradient of the weights of a single factor without that of the matrix.
+    """
+
+    apart: MatrixGradient
     bias: Callable[[torch.Tensor], torch.Tensor] | None
     within: bool
     of_x: bool
     sums: bool
-    of_weights: tuple[bool, ...]
     batch_last: bool
+    launches: LaunchedBackward | None
     is_far: bool
     is_long: bool
     direct: Sum | None = None
@@ -206,6 +297,8 @@ class MatrixBackward:
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
         """Return the gradients."""
+        if self.launches is not None and not splits_streams(grad.device):
+            return self.launches(x, weights, saved, grad)
         kind = grad.device.type
         if torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
@@ -220,7 +313,7 @@ class MatrixBackward:
         with side():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
             if self.direct is not None and x is not None:
-                taken = None, [self.direct(canonical(x, last), canonical(grad, last))[0]]
+                taken = None, list[Maybe]([self.direct(canonical(x, last), canonical(grad, last))[0]])
             else:
                 taken = None if self.is_long else self._gradients(weights, self._of_matrix(x, flat), grad, flat)
         if taken is None:
@@ -235,6 +328,12 @@ class MatrixBackward:
         if apart:
             join_side_stream(grad.device)
         return below, within if self.within else of_bias, found
+
+    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
+        """Return the pass for a gradient like the result, its memory taken now, where it is launches alone."""
+        if self.launches is None or splits_streams(result.device):
+            return None
+        return self.launches.prepare(read, result)
 
     def _of_matrix(self, x: Maybe, flat: torch.Tensor) -> Maybe:
         """Return the gradient of the matrix where gradients of weights are wanted."""
@@ -251,26 +350,7 @@ class MatrixBackward:
         if of_matrix is None:
             return None, [None] * len(weights)
         of_bias = allocate_as(grad, (flat.shape[0 if self.batch_last else 1],)) if self.within else None
-        return of_bias, self._of_weights(weights, of_matrix, (grad, of_bias) if self.within else None)
-
-    def _of_weights(self, weights: Weights, of_matrix: torch.Tensor, summed: Any) -> list[Maybe]:
-        """Return gradients of weights from that of their chain's matrix."""
-        dtype = of_matrix.dtype
-        if self.products is None:
-            return _gradients_by_torch(weights, of_matrix, self.of_weights)
-        own = weights if self.products.reads_weights else in_one_piece(weights, dtype)
-        before, grad = self.products(own, len(own) - 1), of_matrix
-        found: list[Maybe] = [None] * len(weights)
-        for index, launch, shape, sums_this in self.levels:
-            of_this = found[index] = allocate_as(grad, own[index].shape) if sums_this else None
-            below = None if shape is None else allocate_as(grad, shape)
-            launch(before[index - 1], own[index], grad, below, of_this, summed)
-            summed = None
-            if below is not None:
-                grad = below
-        if self.of_weights[0]:
-            found[0] = grad
-        return found
+        return of_bias, self.apart(weights, of_matrix, (grad, of_bias) if self.within else None)
 
 
 def _gradients_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence[bool]) -> list[Maybe]:
@@ -286,10 +366,27 @@ def _gradients_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Seque
     return [next(taken) if each else None for each in needed]
 
 
-def bind_matrix(weights: Weights, dtype: torch.dtype, options: Options, of_x: bool) -> MatrixStep:
-    """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded."""
+def bind_matrix(
+    weights: Weights, dtype: torch.dtype, options: Options, of_x: bool, x: Maybe = None, bias: Maybe = None
+) -> MatrixStep:
+    """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded.
+
+    Rows that are like ``x``, in one piece, are multiplied on addresses.
+    """
     by_kernels = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
-    return MatrixStep(_bind_products(weights, dtype) if by_kernels else None, options, of_x)
+    products = _bind_products(weights, dtype) if by_kernels else None
+    through = None if products is None or x is None else _bind_through(products, x, bias, options)
+    return MatrixStep(products, options, of_x, through)
+
+
+def _bind_through(products: _Products, x: torch.Tensor, bias: Maybe, options: Options) -> Launch | None:
+    """Return the product of x with the matrix on addresses; None where torch's operation takes it."""
+    if options.batch_last or x.dim() < 2 or not (products.reads_weights and x.is_contiguous()):
+        return None
+    if bias is not None and not bias.is_contiguous():
+        return None
+    rows, matrix = x.view(-1, x.shape[-1]), x.new_empty(products.shapes[-1])
+    return matmul().bind_matmul(rows, matrix.mT, x.new_empty((len(rows), len(matrix))), bias)
 
 
 @lru_cache(maxsize=1)

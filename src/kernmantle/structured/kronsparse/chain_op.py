@@ -1,8 +1,11 @@
-"""The operators ``kernmantle::kron_sparse_chain`` and ``…_backward``: a training step of a chain in a compiled graph.
+"""The operators of a training step of a chain in a compiled graph.
 
-Each runs a pass that is bound as that of an eager call is, so that a compiled step has two operators however many
-factors there are. Eager calls do not come here, nor what torch.export writes. They have no ``Autograd`` kernel, which
-would take as long as a launch: only ``CompiledChain`` calls them, below autograd.
+``kernmantle::kron_sparse_chain`` and ``…_backward`` each run a pass that is bound as that of an eager call is, so that
+a compiled step has two operators however many factors there are. A step through the matrix of the chain has
+``kernmantle::kron_sparse_matrix``, which makes it, and ``…_backward``, which takes its gradient apart; its products are
+torch's, which the compiler starts and joins with what is around them. Eager calls do not come here, nor what
+torch.export writes. They have no ``Autograd`` kernel, which would take as long as a launch: only ``CompiledChain`` and
+``CompiledMatrix`` call them, below autograd.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
 from ...torch_ops.torch_private import assumed_constant, is_autocast_on, is_exported, is_static, is_transformed
-from ..mode_product.chain_plan import Pattern
+from ..mode_product.chain_plan import Pattern, composes, fused
+from ..mode_product.execute import through
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
+from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 from .pattern import KSPattern
@@ -113,9 +118,6 @@ def _fake(
     if kind == BATCHED:
         (a, b, _, _), (_, e, f, d) = patterns
         return [found[-1], x.new_empty((a * b, math.prod(x.shape[:-1]))), x.new_empty((d, e, f))]
-    if kind == MATRIX:
-        (a, _, c, d), (i, j, _, k) = patterns[0], patterns[-1]
-        return [found[-1], *([x.new_empty((i * j * k, a * c * d))] if of_x else [])]
     return [found[-1], *found[:-1]]
 
 
@@ -156,6 +158,60 @@ def _rows(shape: Sequence[int], batch_last: bool) -> int:
     return math.prod(shape[1:] if batch_last else shape[:-1])
 
 
+def _make_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str) -> torch.Tensor:
+    """Return the matrix of a chain, of the type of what it is multiplied with."""
+    return _matrix_step(weights, dtype, precision).make(weights, dtype)
+
+
+def _matrix_step(weights: Weights, dtype: torch.dtype, precision: str) -> MatrixStep:
+    options = _options(False, "auto", precision)
+    key = program_key(("kron_sparse matrix", dtype), options, weights)
+    return bound(key, partial(bind_matrix, weights, dtype, options, True))  # pyright: ignore
+
+
+def _take_apart(
+    weights: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], precision: str
+) -> list[torch.Tensor]:
+    """Return the gradients of the weights ``needed`` from that of their matrix."""
+    options = _options(False, "auto", precision)
+    key = program_key(("kron_sparse matrix backward",), (options, *needed), (*weights, grad))
+    launch = bound(key, partial(_bind_apart, weights, grad, needed, options.precision))  # pyright: ignore
+    return [each for each in launch(weights, grad.contiguous()) if each is not None]
+
+
+def _bind_apart(weights: Weights, grad: torch.Tensor, needed: Sequence[bool], precision: str) -> MatrixGradient:
+    return _matrix_step(weights, grad.dtype, precision).bind_gradient(weights, needed)
+
+
+def _fake_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str) -> torch.Tensor:
+    (a, _, c, d), (i, j, _, k) = weights[0].shape, weights[-1].shape
+    return weights[0].new_empty((i * j * k, a * c * d), dtype=dtype)
+
+
+def _fake_apart(
+    weights: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], precision: str
+) -> list[torch.Tensor]:
+    return [grad.new_empty(weight.shape) for weight, needs in zip(weights, needed, strict=True) if needs]
+
+
+@counted("kron_sparse_matrix")
+def _flops_matrix(weights: Sequence[Pattern], *_: Any, out_shape: Any) -> int:
+    """Count a multiplication and an addition for each weight and entry in a row of what precedes it."""
+    (a, b, c, d), total = weights[0], 0
+    for i, j, k, l in weights[1:]:
+        total += 2 * i * j * k * l * c
+        own, other = (a, b, c, d), (i, j, k, l)
+        a, b, c, d = fused(own, other) if composes(own, other) else (1, i * j * l, a * c * d, 1)
+    return total
+
+
+@counted("kron_sparse_matrix_backward")
+def _flops_apart(weights: Sequence[Pattern], grad: Any, needed: Any, *_: Any, out_shape: Any) -> int:
+    return 2 * _flops_matrix(weights, out_shape=None)
+
+
+_matrix = implement("kron_sparse_matrix", _make_matrix, _fake_matrix)
+_matrix_backward = implement("kron_sparse_matrix_backward", _take_apart, _fake_apart)
 _forward = implement("kron_sparse_chain", _run, _fake)
 _backward = implement("kron_sparse_chain_backward", _run_backward, _fake_backward)
 
@@ -188,6 +244,35 @@ class CompiledChain(torch.autograd.Function):
         return *(None,) * _HEAD, *(next(found) if needs else None for needs in needed)
 
 
+class CompiledMatrix(torch.autograd.Function):
+    """Weights to the matrix of their chain, in a graph that is compiled."""
+
+    @staticmethod
+    def forward(dtype: torch.dtype, precision: str, *weights: torch.Tensor) -> torch.Tensor:
+        return _matrix(list(weights), dtype, precision)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, ctx.precision, *weights = inputs
+        ctx.save_for_backward(*weights)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
+        needed = list(ctx.needs_input_grad[2:])
+        found = iter(_matrix_backward(list(ctx.saved_tensors), grads[0], needed, ctx.precision))
+        return None, None, *(next(found) if needs else None for needs in needed)
+
+
+def _compiled(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor:
+    """Return the product by the operators of a kind of step."""
+    batch_last, algorithm, precision = options
+    if kind == MATRIX:
+        matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
+        return through(x, matrix, bias, "", batch_last)
+    result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
+    return result[0]
+
+
 def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
     """Return the product in a graph that is being compiled; None where one factor has to follow the other.
 
@@ -201,8 +286,7 @@ def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Opti
         rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
         patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
         kind = _kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
-    result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
-    return result[0]
+    return _compiled(kind, x, weights, bias, options)
 
 
 def compiled_layer(form: str, x: Any, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
@@ -217,10 +301,7 @@ def compiled_layer(form: str, x: Any, weights: Weights, bias: Maybe, options: Op
     specs = tuple([(tuple(t.shape), t.dtype, t.device, t.layout, t.requires_grad) for t in tensors])
     batch_last, algorithm, precision = options
     kind = _kind_of_layer(form, batch_last, algorithm, precision, len(weights), specs)
-    if not kind:
-        return None
-    result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
-    return result[0]
+    return _compiled(kind, x, weights, bias, options) if kind else None
 
 
 @assumed_constant
@@ -255,5 +336,5 @@ def _kind(
 ) -> str:
     """Return the kind that should be quickest, looked up while a graph is traced."""
     options = Options(batch_last, algorithm, precision)
-    kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device))
+    kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device), is_compiled=True)
     return FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it

@@ -319,6 +319,12 @@ def grouped() -> Any:
 
 
 @lru_cache(maxsize=1)
+def matmul() -> Any:
+    """Return the module of bound products of matrices, loaded with the first one on a GPU."""
+    return import_module("...torch_ops.cuda_matmul", __package__)
+
+
+@lru_cache(maxsize=1)
 def _gpu() -> Any:
     """Return what is loaded with the first chain on a GPU."""
     return import_module("..mode_product.cuda", __package__)

@@ -6,7 +6,6 @@ and gradients have the features last, or first with ``batch_last``; weights are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.saved import addresses
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
-from .chain_batched import BatchedStep
+from .chain_batched import bind_batched
 from .chain_blocks import bind_blocks
+from .chain_launches import GRAD, Launch, Pick, Table
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
@@ -50,11 +50,6 @@ from .chain_products import (
 )
 
 FACTORS, GROUPED, MATRIX, BATCHED, BLOCKS = "factors", "grouped", "matrix", "batched", "blocks"
-Launch = Callable[[Sequence[int]], None]
-Pick = Callable[[Sequence[int]], Sequence[int]]
-"""Addresses of the operands of a launch, out of a table of addresses."""
-_address = torch.Tensor.data_ptr
-_MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer
 
 
 class Step(Protocol):
@@ -68,6 +63,11 @@ class Step(Protocol):
     @property
     def saves_between(self) -> bool:
         """Whether what is saved lies between the factors."""
+        ...
+
+    @property
+    def on_addresses(self) -> bool:
+        """Whether it reads tensors in one piece where they lie, the gradient of its result too."""
         ...
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
@@ -96,6 +96,7 @@ class GroupedStep:
     options: Options
     route: str
     saves_between: bool = True
+    on_addresses: bool = False
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and what lies between the factors."""
@@ -104,7 +105,7 @@ class GroupedStep:
         if not self.reads_weights:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
         results, offset = allocate_each(x, self.layouts), 0 if bias is None else bias.data_ptr()
-        table = [0, offset, *map(_address, weights), source.data_ptr(), *map(_address, results)]
+        table = [0, offset, *addresses((*weights, source, *results))]
         for launch, operands in self.launches:
             launch(operands(table))
         return results.pop(), results
@@ -122,9 +123,9 @@ class GroupedStep:
             one is None or other is None or one.data_ptr() == other.data_ptr()
             for one, other in zip(values, (x, *saved), strict=True)
         )
-        table = _Table(_GRAD + 1 + len(weights) + len(values))
+        table = Table(len(weights) + len(values))
         launches, operands, of_x_at, of_bias_at, of_weights_at = [], list[int](), 0, 0, [0] * len(weights)
-        grad_at = _GRAD
+        grad_at = GRAD
         for index in reversed(range(len(weights))):
             weight, value = own[index], values[index]
             a, b, c, d = weight.shape
@@ -139,93 +140,21 @@ class GroupedStep:
             below_at = 0 if below is None else table.add(memory_shape(a * c * d, grad, last))
             of_weights_at[index] = 0 if of_weight is None else table.add(tuple(weight.shape))
             of_this_at = 0 if of_this is None else table.add((a * b * d,))
-            weight_at = _GRAD + 1 + index
+            weight_at = GRAD + 1 + index
             read, written = (weight_at + len(weights), grad_at, weight_at), (below_at, of_weights_at[index], of_this_at)
             operands += grouped().backward_operands(*read, *written)
             of_bias_at = of_bias_at or of_this_at
             if below is None:
                 break
             moved, grad_at, of_x_at = below, below_at, below_at if of_x else 0
-        pick = itemgetter(*[at and at - table.first + 1 for at in (of_x_at, of_bias_at, *of_weights_at)])
-        written_bytes = grad.element_size() * sum(map(math.prod, table.shapes))
         bound = _with_operands(grouped().bind_each(launches), operands)
-        return GroupedBackward(bound, layouts_in_one_piece(table.shapes), pick, reads, last, written_bytes)
+        return table.bind(bound, (of_x_at, of_bias_at, *of_weights_at), reads, last, grad.element_size())
 
 
 def _with_operands(launches: Sequence[Any], operands: Sequence[int]) -> tuple[tuple[Launch, Pick], ...]:
     """Return each launch with what takes its operands out of a table of addresses, by the positions of all there."""
     positions = iter(operands)
     return tuple([(each.launch, itemgetter(*islice(positions, 4 * len(each.products)))) for each in launches])
-
-
-_GRAD = 1  # where the address of the gradient is in the table of a backward pass, which begins with an absent one's
-
-
-class _Table:
-    """Addresses of a backward pass: none, those of the gradient, weights and values, and from ``first`` of results."""
-
-    def __init__(self, first: int) -> None:
-        self.first, self.shapes = first, list[tuple[int, ...]]()
-
-    def add(self, shape: tuple[int, ...]) -> int:
-        """Return the position of another array to be written."""
-        self.shapes.append(shape)
-        return self.first + len(self.shapes) - 1
-
-
-@dataclass(frozen=True, eq=False)
-class GroupedBackward:
-    """The backward pass of :class:`GroupedStep`: launches that take their operands from a table of addresses.
-
-    ``layouts`` are those of what it writes, of which ``pick`` takes the gradients of x, the bias and the weights,
-    behind None for one that is not wanted. ``reads`` says that launches read all tensors where they lie.
-    """
-
-    launches: tuple[tuple[Launch, Pick], ...]
-    layouts: tuple[PlainLayout, ...]
-    pick: Callable[[Sequence[Maybe]], tuple[Maybe, ...]]
-    reads: bool
-    batch_last: bool
-    written_bytes: int
-    route: str = "grouped"
-
-    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
-        """Return the gradients."""
-        dtype, values = grad.dtype, (x, *saved)
-        if not self.reads:
-            grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
-            values = [None if value is None else canonical(value, self.batch_last) for value in values]
-        of_x, of_bias, *of_weights = ReadyBackward(self, addresses((*weights, *values)), grad).run(grad)
-        return of_x, of_bias, of_weights
-
-    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
-        """Return the pass for a gradient like the result, its memory taken now; None where that is too much or copied.
-
-        ``read`` are the addresses of weights, x and what was saved. In the thread of the forward pass this takes the
-        host a third of what it takes in autograd's own.
-        """
-        return ReadyBackward(self, read, result) if self.reads and self.written_bytes <= _MOST_READY else None
-
-
-class ReadyBackward:
-    """A backward pass, to be run once, whose memory is taken and whose table lacks the address of the gradient.
-
-    ``read`` are the addresses of weights, x and what was saved; the gradient is like ``like``.
-    """
-
-    __slots__ = ("_found", "_table", "own")
-
-    def __init__(self, own: GroupedBackward, read: Sequence[int], like: torch.Tensor) -> None:
-        found = allocate_each(like, own.layouts)
-        self.own, self._table, self._found = own, [0, 0, *read, *map(_address, found)], (None, *found)
-
-    def run(self, grad: torch.Tensor) -> tuple[Maybe, ...]:
-        """Return the gradients of x, the bias and the weights."""
-        own, table = self.own, self._table
-        table[_GRAD] = grad.data_ptr()
-        for launch, operands in own.launches:
-            launch(operands(table))
-        return own.pick(self._found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +165,7 @@ class FactorStep:
     options: Options
     route: str = "factor by factor"
     saves_between: bool = True
+    on_addresses: bool = False
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and what lies between the factors."""
@@ -328,11 +258,11 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
     """Return the step of a kind for tensors of these layouts."""
     x, weights = x.detach(), [weight.detach() for weight in weights]
     if kind == MATRIX:
-        return bind_matrix(weights, x.dtype, options, of_x)
+        return bind_matrix(weights, x.dtype, options, of_x, x, None if bias is None else bias.detach())
     if kind == GROUPED:
         return bind_grouped(x, weights, bias, options)
     if kind == BATCHED:
-        return BatchedStep()
+        return bind_batched(x, weights)
     if kind == BLOCKS:
         return bind_blocks(canonical(x, options.batch_last), weights, options, of_x)
     products, value = list[Multiply](), canonical(x, options.batch_last)

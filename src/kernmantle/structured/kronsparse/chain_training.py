@@ -28,11 +28,12 @@ from ..mode_product.factor_matrix_plan import made_seconds
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
-from .chain_batched import batched_seconds, is_batched
+from .chain_batched import BatchedBackward, batched_seconds, is_batched
 from .chain_blocks import blocks_seconds
-from .chain_matrix import has_matrix
+from .chain_launches import LaunchedBackward, ReadyBackward
+from .chain_matrix import MatrixBackward, has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
-from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedBackward, ReadyBackward, Step, bind_step
+from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
 
 _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H200)
 # What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
@@ -40,10 +41,13 @@ _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H
 _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # Seconds of the host on an H200 (decision 0039): for each factor of a product a launch with its result, or the
 # algorithm that is quickest on the GPU, which makes images or views of its weights; for each factor of a step a launch
-# forward and one back, or two products, a sum and what they allocate; of a step through the matrix. An eager call takes
-# these or the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
+# forward and one back, or two products, a sum and what they allocate; of a step through the matrix or by batched
+# products, on addresses (decision 0072, in proportion to launches). An eager call takes these or the GPU's, whichever
+# is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
-_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4.5e-4, 1e-3, 5e-4
+_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 5.2e-4, 6.7e-4, 5e-4
+# In a compiled graph both take two operators; its own code starts the products with the matrix.
+_HOST_COMPILED = 2.5e-4
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
@@ -68,9 +72,9 @@ def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options, 
 
 def kind_for(
     patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, options: Options, device: torch.device,
-    is_captured: bool = False,
+    is_captured: bool = False, is_compiled: bool = False,
 ) -> str:  # fmt: skip
-    """Return the same of rows that are described."""
+    """Return the same of rows that are described; ``is_compiled``: of a step in a compiled graph."""
     if not _has_kernels(batch, dtype, options, device):
         return FACTORS
     found, count = expected(patterns, batch, dtype, last, device), len(patterns)
@@ -78,8 +82,8 @@ def kind_for(
         return min(found, key=lambda name: found[name])
     host = {
         FACTORS: _HOST_FACTORS * count,
-        GROUPED: _HOST_GROUPED * count,
-        MATRIX: _HOST_MATRIX,
+        GROUPED: _HOST_COMPILED if is_compiled else _HOST_GROUPED * count,
+        MATRIX: _HOST_COMPILED if is_compiled else _HOST_MATRIX,
         BATCHED: _HOST_BATCHED,
         BLOCKS: _HOST_FACTORS,
     }
@@ -262,6 +266,9 @@ def _bind_kind(
     return RecordedChain(step, activation, options, (own.backend, own.precision), wanted)
 
 
+_PREPARED = LaunchedBackward, MatrixBackward, BatchedBackward
+
+
 class _Recorded(torch.autograd.Function):
     """``x``, ``bias`` and weights to their product, for calls that nothing but autograd sees.
 
@@ -275,20 +282,24 @@ class _Recorded(torch.autograd.Function):
         value, saved = own.step.forward(x, weights, bias, info)
         read = own.read_by_gradients(x, weights, saved)
         before, launch = addresses(read), own.backward.get(own.wanted)
-        ready = launch.prepare(before, value) if isinstance(launch, GroupedBackward) else None
+        ready = launch.prepare(before, value) if isinstance(launch, _PREPARED) else None
         # A graph that is kept has what is ready for its first pass.
-        ctx.made = own, before, copy_context(), [] if ready is None else [ready]
+        ctx.made = own, before, copy_context(), [] if ready is None else [(launch, ready)]
         ctx.save_for_backward(*read)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        made: tuple[RecordedChain, list[int], Any, list[ReadyBackward]] = ctx.made
+        made: tuple[RecordedChain, list[int], Any, list[tuple[Backward, ReadyBackward]]] = ctx.made
         own, before, recorded_in, ready = made
         needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
+        if own.step.on_addresses and not grads[0].is_contiguous() and not torch.is_grad_enabled():
+            grads = (grads[0].contiguous(),)
         launch = bound_pass(own.backward, needed, before, tensors, grads)
-        if ready and (first := ready.pop()).own is launch:
-            return None, None, *first.run(grads[0])
+        if ready:
+            prepared, first = ready.pop()
+            if prepared is launch:
+                return None, None, *first.run(grads[0])
         grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         if launch is None:

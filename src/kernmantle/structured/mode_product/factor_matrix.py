@@ -60,6 +60,12 @@ class BoundMatrixGradient:
         tensors = first, second, grad, of_first, of_second, *(summed or (None, None))
         self.launch(tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors]))
 
+    def on_addresses(
+        self, first: int, second: int, grad: int, of_first: int, of_second: int
+    ) -> tuple[Callable[[tuple[int, ...]], None], tuple[int, ...]]:
+        """Return the launch and its operands, from positions of both factors and gradients; 0 is none."""
+        return self.launch, (first, second, grad, of_first, of_second, 0, 0)
+
 
 def bind_matrix_gradient(
     first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, summed: Maybe

@@ -138,6 +138,15 @@ class BoundMatrixGradient:
             operands += (second, grad, of_first, None) if self.transposed else (grad, second, of_first, None)
         self.launch.run(operands)
 
+    def on_addresses(
+        self, first: int, second: int, grad: int, of_first: int, of_second: int
+    ) -> tuple[Callable[[Addresses], None], tuple[int, ...]]:
+        """Return the launch and its operands, from positions of both factors and gradients; 0 is none."""
+        found = (grad, first, of_second, 0) if of_second else ()
+        if of_first:
+            found += (second, grad, of_first, 0) if self.transposed else (grad, second, of_first, 0)
+        return self.launch.launch, found
+
 
 def bind_matrix_gradient(
     first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, summed: Maybe

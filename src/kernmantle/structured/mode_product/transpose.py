@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from ...backends.cuda.launch import Kernel
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
@@ -223,20 +223,42 @@ def _blocks(weight: torch.Tensor, high: int, wide: int, packed: PackedWeights | 
 
 def _transpose(source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool) -> None:
     """Transpose a matrices ``high`` x ``l`` in each row and pad the new rows, or undo that."""
-    index, size = index_of(source.device), source.element_size()
-    plain, pitch = source if pads else target, padded(high, size)
+    kernel, blocks, rest = _pass(source, target, a, high, l, pads)
+    if kernel is not None:
+        start(kernel, index_of(source.device), blocks, (source.data_ptr(), target.data_ptr(), *rest))
+
+
+def bind_transpose(
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool
+) -> Callable[[Sequence[int]], None]:
+    """Return the launch of such a pass on the addresses of tensors like these.
+
+    Each row (a, ``high``, ``l``) of the source becomes (a, ``l``, ``high``) of the target, whose rows are padded, or,
+    without ``pads``, the other way round.
+    """
+    kernel, blocks, rest = _pass(source, target, a, high, l, pads)
+    if kernel is None:
+        return _nothing
+    return bind_launch(kernel, (0, 0, *rest), range(2), index_of(source.device), blocks)
+
+
+def _nothing(_: Sequence[int]) -> None:
+    """Launch nothing, of a kernel that was only collected."""
+
+
+def _pass(
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool
+) -> tuple[Kernel | None, int, tuple[int, ...]]:
+    """Return the kernel of a pass, its blocks, and its arguments behind the addresses."""
+    size, plain, pitch = source.element_size(), source if pads else target, padded(high, source.element_size())
     in_one_piece = plain.stride(0) == a * high * l
     aligned = (plain.data_ptr() | plain.stride(0) * size) % ACCESS == 0
-    plan = transpose_plan(limits(index).arch, size, high, l, pads, in_one_piece, aligned)
-    kernel = _kernel(plan)
-    if kernel is None:
-        return
+    plan = transpose_plan(limits(index_of(source.device)).arch, size, high, l, pads, in_one_piece, aligned)
     count = source.shape[0]
     blocks, extents = plan.tiles(count * a, high, pitch), (high, pitch)
     if plan.lanes:
         blocks, extents = -(-blocks // plan.warps), (high, l) if pads else (l, high)
-    pointers = source.data_ptr(), target.data_ptr()
-    start(kernel, index, blocks, (*pointers, count, a, *extents, source.stride(0), target.stride(0)))
+    return _kernel(plan), blocks, (count, a, *extents, source.stride(0), target.stride(0))
 
 
 def _kernel(plan: TransposePlan) -> Kernel | None:

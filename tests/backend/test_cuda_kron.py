@@ -15,7 +15,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
-from kernmantle.structured.kron.factor_gradient_plan import gram
+from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, GramPlan, gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
@@ -223,7 +223,8 @@ def test_without_fusion_every_factor_has_its_pass() -> None:
 
 GRAMS = [
     (64, 64, 64, "f32"), (64, 64, 1, "f32"), (8, 8, 1, "f32"), (31, 63, 7, "f32"), (128, 128, 1, "f16"),
-    (69, 69, 75, "bf16"), (17, 17, 5175, "bf16"), (60, 60, 3, "f16"), (5, 10, 4, "f16"), (218, 130, 33, "f16"),
+    (69, 69, 75, "bf16"), (17, 17, 5175, "bf16"), (34, 34, 21, "bf16"), (49, 49, 1, "f16"), (48, 48, 64, "f32"),
+    (90, 90, 1, "f32"), (60, 60, 3, "f16"), (5, 10, 4, "f16"), (218, 130, 33, "f16"),
     (64, 20, 1, "bf16"), (33, 7, 1, "f16"), (4, 4, 100, "f32"), (8, 8, 1, "f32"), (8, 8, 75, "bf16"), (3, 5, 6, "f16"),
 ]  # fmt: skip
 
@@ -235,8 +236,12 @@ GRAMS = [
         *((*case, card) for case, card in zip(GRAMS, itertools.cycle(["sm_80", "sm_120"]), strict=False)),
     ],
 )
-def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, stored, card) -> None:
-    found = gram(rows, columns, right, stored, True, card)
+@pytest.mark.parametrize("applied", [False, True])
+def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, stored, card, applied) -> None:
+    found = gram(rows, columns, right, stored, True, card, ((rows, columns),) if applied else ())
+    if applied and (card != "sm_90" or max(rows, columns) > WIDEST_APPLIED):
+        assert found is None
+        return
     assert found is not None
     taken = compiled(factor_gradient_emit.emit(found), card).resources
     assert taken.spill_stores == 0
@@ -288,10 +293,33 @@ def test_gradients_of_factors_are_shared_out() -> None:
     assert wide is not None
     assert (wide.capacities, wide.tiles) == ((96, 128), 2)
     assert gram(16, 16, 1, "f64", True, "sm_90") is None
-    short = gram(16, 16, 3, "f16", True, "sm_90")
+    short = gram(16, 16, 3, "f16", False, "sm_90")
     assert short is not None
-    assert (short.order, short.right, short.vec_v) == ("flat", 3, 8)
+    assert (short.order, short.right, short.vec_v) == ("flat", 3, 1)
     assert short.shares(42 * 10, 3, 264) == 10
+
+
+def test_halves_whose_runs_are_no_whole_vectors_are_set_apart() -> None:
+    def runs(*sizes: tuple[int, int]) -> list[int | None]:
+        found = [gram(size, size, right, "bf16", True, "sm_90") for size, right in sizes]
+        return [own.right if isinstance(own, GramPlan) and own.order == "apart" else None for own in found]
+
+    assert runs((34, 15), (60, 3), (15, 7), (95, 7)) == [15, 3, 7, 7]
+    assert runs((49, 1), (16, 8), (64, 3), (69, 75), (48, 1), (42, 714), (130, 3), (8, 3)) == [None] * 8
+    wide = gram(160, 7, 1, "f16", True, "sm_90")
+    assert isinstance(wide, GramPlan)
+    assert (wide.order, wide.capacities, wide.tiles) == ("apart", (160, 16), 1)
+
+
+def test_runs_of_float32_lie_in_one_piece() -> None:
+    def vectors(*sizes: tuple[int, bool]) -> list[int]:
+        found = [gram(size, size, 5, "f32", is_aligned, "sm_90") for size, is_aligned in sizes]
+        return [own.vec_v for own in found if own is not None and own.order == "flat"]
+
+    assert vectors((27, True), (128, True), (27, False), (130, True)) == [4, 4, 1, 1]
+
+
+def test_odd_rows_are_copied_as_wide_as_they_allow() -> None:
     odd = gram(30, 7, 1, "f32", True, "sm_90")
     assert odd is not None
     assert (odd.vec_v, odd.vec_u) == (2, 1)

@@ -125,18 +125,23 @@ def _product(x: Array, factors: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class GramCase:
-    """The gradient of a factor (rows, columns) from ``count`` lines with ``right`` entries to their right."""
+    """The gradient of a factor (rows, columns) from ``count`` lines with ``right`` entries to their right.
+
+    ``factors``: sizes of those that are applied by the same kernel.
+    """
 
     rows: int
     columns: int
     count: int
     right: int
     dtype: str
+    factors: Sizes = ()
 
     @property
     def name(self) -> str:
         """What its test is called."""
-        return f"gram_{self.rows}x{self.columns}_{self.count}x{self.right}_{self.dtype}"
+        applied = "_by_" + "*".join(f"{q}x{p}" for q, p in self.factors) if self.factors else ""
+        return f"gram_{self.rows}x{self.columns}_{self.count}x{self.right}_{self.dtype}{applied}"
 
     @property
     def transposed(self) -> tuple[tuple[int, int], ...]:
@@ -150,9 +155,15 @@ class GramCase:
         v, u = (random.standard_normal(shape).astype(TYPES[self.dtype]) for shape in shapes)
         return v, u
 
+    def matrices(self) -> list[Array]:
+        """The factors, which lie by columns where there is an odd number of lines."""
+        random = np.random.default_rng(self.count + 1)
+        found = [(random.standard_normal(size) / math.sqrt(size[0])).astype(TYPES[self.dtype]) for size in self.factors]
+        return [np.asfortranarray(own) for own in found] if self.count % 2 else found
+
     def plan(self, own: DeviceLimits) -> GramPlan | RegisterGramPlan:
         """Of arrays that are well aligned."""
-        found = gram(self.rows, self.columns, self.right, self.dtype, True, own.arch)
+        found = gram(self.rows, self.columns, self.right, self.dtype, True, own.arch, self.factors)
         assert found is not None
         return found
 
@@ -162,17 +173,49 @@ class GramCase:
         terms = np.sqrt(np.einsum("lqr,lpr->qp", v**2, u**2))
         assert_close(found, np.einsum("lqr,lpr->qp", v, u), depth=self.count * self.right, magnitude=terms)
 
+    def check_applied(self, found: Array) -> None:
+        """Assert that v with the transposes of the factors applied is right."""
+        whole, v = np.ones((1, 1)), self.arrays()[0].astype(np.float64)
+        for factor in self.matrices():
+            whole = np.kron(whole, factor.astype(np.float64))
+        wanted, terms = np.einsum("qp,lqr->lpr", whole, v), np.sqrt(np.einsum("qp,lqr->lpr", whole**2, v**2))
+        several = DEVIATIONS if self.dtype == "f16" and len(self.factors) > 1 else 1.0  # their product is rounded
+        assert_close(found, ALPHA * wanted, depth=self.rows, magnitude=ALPHA * several * terms)
+
 
 GRAM_SIZES = (
     (8, 8), (3, 5), (12, 4), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100), (69, 69), (90, 20), (5, 130),
-    (218, 239), (140, 141), (150, 163),
+    (218, 239), (140, 141), (150, 163), (160, 7), (37, 165), (251, 30),
 )  # fmt: skip
 GRAMS = [
     GramCase(rows, columns, count, right, dtype)
     for rows, columns in GRAM_SIZES
-    for count, right in ((1, 1), (700, 1), (37, 8), (5, 64), (3, 130), (400, 4), (33, 3), (7, 15), (9, 75), (9000, 17))
+    for count, right in (
+        (1, 1),
+        (700, 1),
+        (37, 8),
+        (5, 64),
+        (3, 130),
+        (400, 4),
+        (33, 3),
+        (7, 15),
+        (9, 75),
+        (9000, 17),
+        (3, 301),
+    )
     for dtype in ("f32", "f16")
     if count * right * rows * columns < 2**28
+]
+APPLIED: tuple[Sizes, ...] = (
+    ((8, 8),), ((5, 3),), ((2, 3), (4, 2)), ((2, 2), (2, 2), (2, 2)), ((16, 16),), ((31, 63),), ((64, 64),),
+    ((12, 20),), ((5, 5), (3, 3), (2, 2)), ((48, 17),), ((8, 8), (8, 4)), ((40, 24),),
+)  # fmt: skip
+GRAMS += [
+    GramCase(math.prod(q for q, _ in sizes), math.prod(p for _, p in sizes), count, right, dtype, sizes)
+    for sizes in APPLIED
+    for count, right in ((700, 1), (37, 8), (5, 64), (3, 130), (400, 4), (33, 3), (7, 15), (9, 75), (2000, 17))
+    for dtype in ("f32", "f16")
+    if gram(math.prod(q for q, _ in sizes), math.prod(p for _, p in sizes), right, dtype, True, "sm_90", sizes)
 ]
 
 
@@ -185,8 +228,8 @@ def binary_of(source: str) -> bytes:
     return current_cache().fetch(_key(source, arch), lambda: built(source, arch))
 
 
-def run_gram(machine: Machine, case: GramCase) -> Array:
-    """The result, in shares of few blocks."""
+def run_gram(machine: Machine, case: GramCase) -> tuple[Array, Array]:
+    """The result, in shares of few blocks, and v with the factors' transposes applied where there are any."""
     own = limits()
     chosen, (v, u) = case.plan(own), case.arrays()
     source = factor_gradient_emit.emit(chosen)
@@ -196,14 +239,22 @@ def run_gram(machine: Machine, case: GramCase) -> Array:
     left, right, out = machine.upload(v), machine.upload(u), machine.upload(result)
     parts = out if shares == 1 else machine.upload(np.full((shares, *result.shape), np.nan, np.float32))
     pointers = [int(buffer.handle) for buffer in (left, right, parts)]
-    kernel(0, stream, shares * chosen.tiles, (*pointers, case.count, case.right))
+    applied, others = np.full((case.count, case.columns, case.right), np.nan, TYPES[case.dtype]), list[float]()
+    into, matrices = machine.upload(applied), case.matrices()
+    there = [machine.upload(np.ascontiguousarray(own.T if case.count % 2 else own)) for own in matrices]
+    if matrices:
+        others = [int(into.handle), ALPHA]
+        for own_factor, memory in zip(matrices, there, strict=True):
+            others += [int(memory.handle), *(step // own_factor.itemsize for step in own_factor.strides)]
+    kernel(0, stream, shares * chosen.tiles, (*pointers, case.count, case.right, *others))
     if shares > 1:
         total = Kernel(
             binary_of(emit_total(case.dtype, case.transposed)), factor_gradient_emit.ENTRY, TOTAL_THREADS, 0, "total"
         )
         total(0, stream, -(-result.size // TOTAL_ENTRIES), (int(parts.handle), int(out.handle), shares, result.size))
     found = machine.download(out, result)
-    return found.reshape(case.columns, case.rows).T if case.transposed and shares > 1 else found
+    found = found.reshape(case.columns, case.rows).T if case.transposed and shares > 1 else found
+    return found, machine.download(into, applied)
 
 
 def cases() -> Iterator[KronCase]:
@@ -310,9 +361,10 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     if isinstance(case, GramCase):
         found = case.plan(own)
         if isinstance(found, RegisterGramPlan):
-            return {("gram", found.stored, found.order, found.vec, found.vec_v, found.vec_u)}
+            applies = bool(found.factors)
+            return {("gram", found.stored, found.order, found.vec, found.vec_v, found.vec_u, applies)}
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
-        kind = "gram", found.stored, found.order
+        kind = "gram", found.stored, found.order, bool(found.factors), found.order == "apart" and found.right > 1
         return {(*kind, is_round), (*kind, found.capacities, found.vec_u > 1)}
     if isinstance(case, BackCase):
         return {
@@ -428,7 +480,10 @@ def main(words: Sequence[str]) -> int:
     for case in chosen:
         try:
             if isinstance(case, GramCase):
-                case.check(run_gram(machine, case))
+                found, applied = run_gram(machine, case)
+                case.check(found)
+                if case.factors:
+                    case.check_applied(applied)
             elif isinstance(case, BackCase):
                 case.check(run_back(machine, case, limits(), binary_of(gradient_emit.emit(case.plan(limits())))))
             elif isinstance(case, SeparationCase):

@@ -12,7 +12,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.structured.kron import cuda, cuda_plan
-from kernmantle.structured.kron.gradient import outer
+from kernmantle.structured.kron.factor_sums import outer
 from kernmantle.structured.kron.matmul import multiply
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS

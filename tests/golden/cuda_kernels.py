@@ -199,9 +199,11 @@ def _kron(name: str) -> Callable[[str], Planned]:
     return make
 
 
-def _kron_gram(rows: int, columns: int, right: int, dtype: str) -> Callable[[str], Planned]:
+def _kron_gram(
+    rows: int, columns: int, right: int, dtype: str, factors: tuple[tuple[int, int], ...] = ()
+) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
-        plan = gram(rows, columns, right, dtype, True, card)
+        plan = gram(rows, columns, right, dtype, True, card, factors)
         assert plan is not None
         source = factor_gradient_emit.emit(plan)
         return Planned(source, f"gram {rows}x{columns}", plan.threads, plan.shared, plan.blocks)
@@ -411,6 +413,11 @@ def _table() -> dict[str, Kernel]:
     table.add("kron gram 8x8 f32", _kron_gram(8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)
     table.add("kron gram 128x128 f16", _kron_gram(128, 128, 1, "f16"), HOPPER)
+    table.add("kron gram 60x60 apart f16", _kron_gram(60, 60, 3, "f16"), HOPPER)
+    table.add("kron gram 160x7 apart bf16", _kron_gram(160, 7, 1, "bf16"), HOPPER)
+    table.add("kron gram 8x8 applied f32", _kron_gram(8, 8, 64, "f32", ((8, 8),)), HOPPER)
+    table.add("kron gram 32x32 applied f32", _kron_gram(32, 32, 64, "f32", ((32, 32),)), HOPPER)
+    table.add("kron gram 64x64 applied bf16", _kron_gram(64, 64, 64, "bf16", ((8, 8), (8, 8))), HOPPER)
     for size, count in ((8, 5), (16, 4), (32, 3)):
         table.add(f"kron back {size}^{count} f32", _kron_back((size,) * count, 0, "f32"), ("sm_80", "sm_90"))
     table.add("kron back 16^4 f16", _kron_back((16,) * 4, 0, "f16"), HOPPER)

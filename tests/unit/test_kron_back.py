@@ -12,8 +12,8 @@ from kernmantle import kron_matmul
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
 from kernmantle.structured.kron.gradient_cost import GpuPrice
-from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, seconds, tiled, whole
-from kernmantle.structured.kron.gradient_steps import seconds_of_steps
+from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, tiled, whole
+from kernmantle.structured.kron.gradient_steps import gradient_steps
 from kernmantle.structured.kron.mma_plan import Tensor
 from kernmantle.structured.kron.modes import parse, text_of
 from kernmantle.testing import assert_close
@@ -81,6 +81,17 @@ def started(monkeypatch):
     return starts
 
 
+def _followed(passes, applied, factors, x, grad, slope):
+    """The gradient of x and those of the factors by passes; ``applied``: the product that x needs before each."""
+    found, value = {}, grad
+    for number, (own, apply) in enumerate(zip(passes, applied, strict=True)):
+        scale = slope if number == len(passes) - 1 else 1.0
+        value, shares = own(value, x if apply is None else apply(x, factors), factors, scale)
+        for factor, share in zip(own.numbers, shares, strict=True):
+            found[factor] = found[factor] + share if factor in found else share
+    return value.view(x.shape), found
+
+
 def _square(*extents):
     return tuple((extent, extent) for extent in extents)
 
@@ -105,7 +116,7 @@ def test_passes_give_every_gradient(started, sizes, right, transposed):
         own = [math.prod(p for _, p in sizes[: places[0]]), *(factors[n] for n in places)] if places else []
         return (lambda value, _: kron_matmul(value, own, side="left")) if places else None
 
-    dx, found = gradient_cuda.gradients(chosen, [applied(one.rest) for one in chosen], factors, x, grad, 0.5)
+    dx, found = _followed(chosen, [applied(one.rest) for one in chosen], factors, x, grad, 0.5)
     exact = [tensor.double().requires_grad_() for tensor in (x, *factors)]
     product = kron_matmul(exact[0], exact[1:], side="left")
     wanted = torch.autograd.grad(product, exact, grad.double())
@@ -134,7 +145,7 @@ def test_identities_stand_before_and_behind(started, text, extents, right):
         return (lambda value, _: kron_matmul(value, own, side="left")) if places else None
 
     chosen = gradient_cuda.bind(modes, factors, x)
-    dx, found = gradient_cuda.gradients(chosen, [applied(one.rest) for one in chosen], factors, x, grad, 1.0)
+    dx, found = _followed(chosen, [applied(one.rest) for one in chosen], factors, x, grad, 1.0)
     exact = [tensor.double().requires_grad_() for tensor in (x, *factors)]
     wide = [
         entry if isinstance(entry, int) else exact[1 + int(name)]
@@ -151,7 +162,7 @@ def test_a_factor_that_stands_twice_has_one_gradient(started):
     x, grad, factor = torch.randn(5, 256, 1), torch.randn(5, 256, 1), torch.randn(16, 16)
     modes = parse("0 0", ((16, 16),))
     chosen = gradient_cuda.bind(modes, [factor], x)
-    found = gradient_cuda.gradients(chosen, [None] * len(chosen), [factor], x, grad, 1)[1]
+    found = _followed(chosen, [None] * len(chosen), [factor], x, grad, 1.0)[1]
     exact = factor.double().requires_grad_()
     (wanted,) = torch.autograd.grad(kron_matmul(x.double(), [exact, exact], side="left"), exact, grad.double())
     assert_close(found[0], wanted, depth=x.numel(), magnitude=wanted.abs().max())
@@ -204,17 +215,16 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
 
 
 def test_passes_are_taken_where_they_should_be_quicker():
-    def quicker(sizes, rows, wanted, of_x=True):
-        chosen = back(sizes, 1, "f32", "sm_90", HOPPER.shared_per_block)
+    def kinds(sizes, rows, wanted, of_x=True):
         text, is_wanted = " ".join(map(str, range(len(sizes)))), tuple(place in wanted for place in range(len(sizes)))
         price = GpuPrice(sizes, rows, 1, "f32", HOPPER, Tensor("f16", 3), True)
-        steps = seconds_of_steps(text, sizes, is_wanted, of_x, (), price)
-        return seconds(chosen, sizes, (rows, 1), HOPPER) < steps
+        steps = gradient_steps(text, sizes, is_wanted, (False,) * len(sizes), of_x, (), price)
+        return [(step[0], len(step[3])) for step in steps if step[0] != "product"]
 
-    assert quicker(_square(64, 64), 1024, range(2))
-    assert quicker(_square(*[12] * 4), 500, range(4))
-    assert not quicker(_square(*[10] * 4), 2000, range(4))
-    assert not quicker(_square(48, 48, 48), 300, [0], False)
+    assert kinds(_square(64, 64), 1024, range(2)) == [("pass", 2)]
+    assert kinds(_square(*[16] * 4), 1024, range(4)) == [("pass", 2)] * 2
+    assert kinds(_square(*[12] * 4), 500, range(4)) == [("pass", 2)] * 2
+    assert not any(kind == "pass" for kind, _ in kinds(_square(48, 48, 48), 300, [0], False))
 
 
 def test_copies_are_as_wide_as_lines_allow():

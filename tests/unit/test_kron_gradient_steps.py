@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import CARDS
-from kernmantle.structured.kron.gradient import BoundGradients, _Operand, _parts, _Sum, outer, separated
+from kernmantle.structured.kron.factor_sums import outer, parts_of, separated
+from kernmantle.structured.kron.gradient import BoundGradients, _Operand, _Pass, _Sum
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_steps import gradient_steps, seconds_of_steps
 from kernmantle.structured.kron.mma_plan import Tensor
@@ -30,6 +31,14 @@ class AnyPrice:
 
     def sum(self, group, left, right):
         return self.prices.setdefault((tuple(group), left, right), self.source.random())
+
+    def applying_sum(self, group, left, right):
+        own = (math.inf, 1.5 * self.source.random())[self.source.random() < 0.7]
+        return self.prices.setdefault(("applying", tuple(group), left, right), own)
+
+    def passing(self, group, left, right):
+        own = (math.inf, 2.5 * self.source.random())[self.source.random() < 0.5]
+        return self.prices.setdefault(("pass", tuple(group), left, right), own)
 
 
 def _drawn(source):
@@ -57,6 +66,7 @@ def _applied(modes, positions):
 def _followed(steps, modes, x, factors, grad, saved):
     """Gradients of x and the factors by the steps."""
     values, through, found = [x, grad, *saved], None, [None] * len(factors)
+    shapes = tuple(tuple(factor.shape) for factor in factors)
     for kind, *step, released in steps:
         if kind == "product":
             source, text, is_adjoint, is_last = step
@@ -64,12 +74,21 @@ def _followed(steps, modes, x, factors, grad, saved):
             values.append(product(values[source], own, parse(text, tuple(tuple(factor.shape) for factor in own))))
             through = values[-1] if is_last else through
         else:
-            of_x, of_grad, group, left, size = step
-            joint = outer(values[of_x], values[of_grad], left, size)
+            of_x, of_grad, group, left, size, *others = step
             own = [factors[modes[position].factor] for position in group]
+            if kind == "pass":  # of x as it is
+                now = parse(others.pop(), shapes)
+                assert math.prod(mode.columns for mode in now) == values[of_x].shape[-2]
+                assert [place for place, mode in enumerate(now) if mode.factor is not None] == list(group)
+            joint = outer(values[of_x], values[of_grad], left, size)
             parts = [joint] if len(own) == 1 else separated(joint, own)
             for position, part in zip(group, parts, strict=True):
                 found[modes[position].factor] = part
+            if kind != "sum":
+                text, is_last = others
+                own = [factor.mT for factor in factors]
+                values.append(product(values[of_grad], own, parse(text, tuple(tuple(factor.shape) for factor in own))))
+                through = values[-1] if is_last else through
         for number in released:
             values[number] = None
     return through, found
@@ -133,9 +152,9 @@ def test_many_small_factors_share_few_gradients():
         half = "f16" if stored == "f32" else stored
         price = GpuPrice(shapes, 3550, 1, stored, CARDS["sm_90"], Tensor(half, products), True)
         steps = gradient_steps("0 1 2 3 4", shapes, (True,) * 5, (False,) * 5, True, (), price)
-        groups = [step[3] for step in steps if step[0] == "sum"]
+        groups = [step[3] for step in steps if step[0] != "product"]
         assert sorted(sum(groups, ())) == [0, 1, 2, 3, 4]
-        assert len(groups) <= 3
+        assert len(groups) <= 4
 
 
 def test_a_frozen_factor_shares_a_gradient_where_that_costs_less():
@@ -143,7 +162,7 @@ def test_a_frozen_factor_shares_a_gradient_where_that_costs_less():
     price = GpuPrice(shapes, 3550, 1, "f16", CARDS["sm_90"], Tensor("f16", 1), True)
     for own, most in ((price, 3), (None, 4)):
         steps = gradient_steps("0 1 2 3 4", shapes, wanted, (False,) * 5, True, (), own)
-        groups = [step[3] for step in steps if step[0] == "sum"]
+        groups = [step[3] for step in steps if step[0] != "product"]
         assert set(sum(groups, ())) >= {0, 1, 3, 4}
         assert len(groups) <= most
     assert 2 not in sum(groups, ())
@@ -174,7 +193,48 @@ def test_gradients_of_halves_feel_no_rounding_of_the_one_they_share(dtype):
 
 
 def test_long_sums_of_halves_have_parts_for_all_multiprocessors():
-    assert _parts(1 << 15, 84, 84) == 1
-    assert _parts(101640, 84, 84) == 264
-    assert _parts(480000, 264, 8) == 88
-    assert _parts(10**6, 2000, 2000) == 31
+    assert parts_of(1 << 15, 84, 84) == 1
+    assert parts_of(101640, 84, 84) == 264
+    assert parts_of(480000, 264, 8) == 88
+    assert parts_of(10**6, 2000, 2000) == 31
+
+
+class FakePass:
+    """Both gradients of x (count, p, p') by two factors, and the product, by torch."""
+
+    numbers = (0, 1)
+
+    def __call__(self, grad, x, factors, slope):
+        first, second = factors
+        x, grad = x.view(-1, first.shape[1], second.shape[1]), grad.view(-1, first.shape[0], second.shape[0])
+        of_x = torch.einsum("nqs,qp,sr->npr", grad, first, second)
+        parts = torch.einsum("nqs,npr,sr->qp", grad, x, second), torch.einsum("nqs,npr,qp->sr", grad, x, first)
+        return slope * of_x, parts
+
+
+@pytest.mark.parametrize("alpha", [1.0, -2.5])
+@pytest.mark.parametrize("wanted", [(True, True), (True, False)])
+def test_a_step_that_applies_factors_leaves_the_next_value(alpha, wanted):
+    double = torch.float64
+    factors = [torch.randn(2, 3, dtype=double), torch.randn(4, 2, dtype=double)]
+    x, grad = torch.randn(5, 6, 1, dtype=double), torch.randn(5, 8, 1, dtype=double)
+    whole, seen = torch.kron(*factors), []
+
+    def applying(u, v, own, slope):
+        seen.append(slope)
+        joint = torch.einsum("nqr,npr->qp", v.view(5, 8, 1), u.view(5, 6, 1))
+        return joint, slope * torch.einsum("nqr,qp->npr", v.view(5, 8, 1), torch.kron(*own)).reshape(-1)
+
+    u, v = (_Operand(number, None, lambda value: value) for number in (0, 1))
+    one = _Sum(lambda *_: None, u, v, (0, 1), (0, 1), applying=applying, shape=(5, 6, 1), is_last=True)
+    for step in (one, _Pass(FakePass(), 0, 1, (5, 6, 1), True, (0, 1))):
+        launch = BoundGradients("", (step,), 0, wanted)
+        of_x, (first, second) = launch((x, factors, grad, ()), alpha, (5, 6))
+        assert of_x.shape == (5, 6)
+        assert_close(of_x, alpha * torch.einsum("nqr,qp->npr", grad, whole).view(5, 6), depth=8)
+        exact = separated(torch.einsum("nqr,npr->qp", grad, x), factors)
+        assert_close(first, alpha * exact[0], depth=40)
+        assert (second is None) == (not wanted[1])
+        assert not launch.reads_saved
+        assert launch.steps[0].reads == {0, 1}
+    assert seen == [alpha]

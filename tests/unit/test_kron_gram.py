@@ -65,3 +65,58 @@ def test_what_has_no_kernel_is_left_to_products(started):
     assert gradient_cuda.bind_sum(whole.mT, whole.mT) is None
     assert gradient_cuda.bind_sum(torch.randn(3, 300, 1), torch.randn(3, 300, 1)) is None
     assert not started
+
+
+@pytest.mark.parametrize("sizes", [((8, 8),), ((5, 3),), ((2, 3), (4, 2)), ((31, 7),), ((4, 4), (2, 2), (3, 3))])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_kernel_that_applies_factors_is_handed_them_by_their_strides(started, monkeypatch, sizes, transposed):
+    count, right, slope = 500, 3, -2.0
+    (rows, columns), starts = np.prod(sizes, axis=0).tolist(), []
+
+    def start(kernel, index, blocks, arguments):
+        if len(arguments) == 4:
+            parts, out, shares, size = arguments
+            total = _array(parts, (shares, rows, columns)).sum(0)
+            _array(out, (size,))[:] = (total.T if transposed else total).reshape(-1)
+            return
+        v, u, parts, _, _, applied, scale, *factors = arguments
+        whole = np.ones((1, 1))
+        for place, (q, p) in enumerate(sizes):
+            address, *steps = factors[3 * place : 3 * place + 3]
+            flat = _array(address, (q * p,))
+            whole = np.kron(whole, np.lib.stride_tricks.as_strided(flat, (q, p), [4 * step for step in steps]))
+        v, u = _array(v, (count, rows, right)), _array(u, (count, columns, right))
+        _array(parts, (blocks, rows, columns))[:] = np.einsum("lqr,lpr->qp", v, u) / blocks
+        _array(applied, u.shape)[:] = scale * np.einsum("qp,lqr->lpr", whole, v)
+        starts.append(blocks)
+
+    totals = []
+
+    def total(stored, arch, of_transposed=()):
+        totals.append(of_transposed)
+        return "total"
+
+    monkeypatch.setattr(gradient_cuda, "start", start)
+    monkeypatch.setattr(gradient_cuda, "load_kernels", lambda *_, **__: [None])
+    monkeypatch.setattr(gradient_cuda, "_total", total)
+    u, v = torch.randn(count, columns, right), torch.randn(count, rows, right)
+    given = [torch.randn(p, q) if transposed else torch.randn(q, p) for q, p in sizes]
+    factors = [factor.mT if transposed else factor for factor in given]
+    found, applied = gradient_cuda.bind_applying(u, v, factors, transposed)(u, v, given, slope)
+    exact, whole = torch.einsum("lqr,lpr->qp", v.double(), u.double()), torch.ones(1, 1, dtype=torch.float64)
+    for factor in factors:
+        whole = torch.kron(whole, factor.double())
+    assert_close(found, exact.mT if transposed else exact, depth=count * right)
+    assert_close(applied.view(u.shape), slope * torch.einsum("qp,lqr->lpr", whole, v.double()), depth=rows)
+    assert totals == [((rows, columns),) if transposed else ()]
+    assert starts[0] > 1
+
+
+def test_wide_factors_and_single_chunks_are_applied_apart(started):
+    def bound(rows, columns, count):
+        u, v = torch.randn(count, columns, 20), torch.randn(count, rows, 20)
+        return gradient_cuda.bind_applying(u, v, [torch.randn(rows, columns)], False)
+
+    assert bound(65, 8, 100) is None
+    assert bound(8, 65, 100) is None
+    assert bound(16, 16, 1) is None

@@ -35,7 +35,6 @@ from .form import Form
 from .gradient import (
     UNBOUND,
     BoundGradients,
-    BoundPasses,
     bind_gradients,
     conjugate,
     factor_numbers,
@@ -222,7 +221,7 @@ class KronCall:
             launch = bind_gradients(
                 self.text, self.options, form.x(x), factors, form.x(grad), needed, form.transposed, done, saved
             )
-            found = self.pays[needed] = isinstance(launch, BoundGradients) and launch.reads_saved
+            found = self.pays[needed] = launch.reads_saved
         return found
 
     @property
@@ -277,7 +276,7 @@ class KronCall:
 class BoundPass(NamedTuple):
     """The bound backward pass of a call; where it ``reads_addresses``, x and gradients go in and out as they are."""
 
-    launch: BoundGradients | BoundPasses
+    launch: BoundGradients
     reads_addresses: bool
 
 
@@ -342,9 +341,7 @@ def _gradients(
     if found is None and not torch.is_grad_enabled() and plain((grad,)):
         done = call.product.done if saved else ()
         launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, done, saved)
-        as_they_are = (
-            isinstance(launch, BoundGradients) and launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape))
-        )
+        as_they_are = launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape))
         found = BoundPass(launch, as_they_are)
         if call.product is not None:
             key = ctx.needs_input_grad[3:], ctx.saved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.arch import arch as generation
@@ -12,6 +12,12 @@ SIZES = {"f16": 2, "bf16": 2, "f32": 4}
 # Largest rows or columns.
 WIDEST = 256
 STAGES = 3
+# Stages at least where the factor is applied too, and its most rows or columns on tensor cores.
+LEAST_STAGES, WIDEST_APPLIED = 2, 64
+# The same of halves whose runs are copied as they lie, which takes more registers.
+WIDEST_FLAT = 32
+# Factors that such a kernel multiplies out.
+MOST_APPLIED = 4
 # Fewest positions that follow each other in memory for copies along them: shorter runs are copied as they lie.
 RUN = 16
 # Entries of a factor of which one thread keeps all sums, by the bytes of a number, and with what it reads, for two
@@ -21,13 +27,16 @@ REGISTER_ENTRIES, _TWO_BLOCKS = {2: 64, 4: 100}, 104
 ALONE = 4
 # Threads of the kernel that adds shares, and entries of its blocks.
 TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
-WARPS = 8
+WARPS, MOST_THREADS = 8, 512
+# Fragments of a warp, of two blocks of a multiprocessor.
+FRAGMENTS = 8
 # Rows or columns of a tile, by the bytes of a number; a warp has up to 32 of each.
 _CAPACITIES = {2: (16, 32, 64, 128), 4: (16, 32, 64, 96, 128)}
 # Of float32: rows and columns, more than and up to, for which warps have larger tiles. 96 x 96 and 144 x 144 take 0.80
 # and 0.64 times as long so as with tiles of 32 x 32 for a warp (H200).
 _SPLIT_TILES = (
-    ((64, 96), (64, 96), (3, 2, 1), (2, 6)),
+    ((32, 48), (32, 48), (3, 1, 2), (1, 6)),
+    ((64, 96), (64, 96), (3, 2, 2), (2, 6)),
     ((64, 96), (128, 144), (3, 3, 1), (2, 6)),
     ((64, 96), (144, 192), (3, 4, 1), (2, 6)),
     ((128, 192), (64, 96), (3, 2, 1), (2, 6)),
@@ -36,8 +45,12 @@ _SPLIT_TILES = (
     ((96, 128), (96, 128), (4, 2, 1), (2, 8)),
     ((192, 256), (192, 256), (4, 2, 1), (2, 8)),
 )
+Size = tuple[int, int]
+"""Rows and columns of a factor."""
 # Rows of a fragment, and positions of a step of the tensor cores.
 LANES = 16
+# Rows of so many halves at a step of an odd number lie in the same banks.
+_BANKS = 32
 # Bytes of shared memory that tiles of 128 x 128 take: of halves three stages of 64 positions, padded, and the sum.
 _WIDE_SHARED = STAGES * (128 + 128) * (64 + 8) * 2 + 4 * 128 * 128
 
@@ -47,9 +60,11 @@ class GramPlan:
     """The sum of v[l, q, r] u[l, p, r] over l and r for a factor of q = ``rows`` and p = ``columns``.
 
     ``order``: "along" where positions r follow each other in long runs, "rows" where there is one, "flat" where the
-    entries of an l are copied as they lie, ``right`` positions each; ``vec_v`` and ``vec_u``: neighbours of a copy.
+    entries of an l are copied as they lie, ``right`` positions each, "apart" where halves are moved after that;
+    ``vec_v`` and ``vec_u``: neighbours of a copy.
     ``warps`` are those of a block down, across and along the sum, ``fragments`` rows in 16s and columns in 8s of a
-    warp, ``deep`` the positions of a stage.
+    warp, ``deep`` the positions of a stage. ``factors``: sizes of those whose product's transpose is applied to
+    v on the way, none where it is not.
     """
 
     rows: int
@@ -63,6 +78,7 @@ class GramPlan:
     warps: tuple[int, int, int]
     fragments: tuple[int, int]
     deep: int
+    factors: tuple[Size, ...] = ()
 
     @property
     def capacities(self) -> tuple[int, int]:
@@ -77,8 +93,11 @@ class GramPlan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold."""
-        fits = SIZES[self.stored] == 2 or 2 * self._shared(STAGES) <= generation(self.arch).shared_per_block
-        return 2 if fits and self.threads <= 32 * WARPS else 1
+        least = LEAST_STAGES if self.factors or self.order == "apart" else STAGES
+        fits = (SIZES[self.stored] == 2 and self.order != "apart") or 2 * self._shared(least) <= generation(
+            self.arch
+        ).shared_per_block
+        return 2 if fits and self.threads <= 32 * WARPS and math.prod(self.fragments) <= FRAGMENTS else 1
 
     @property
     def tiles(self) -> int:
@@ -89,8 +108,12 @@ class GramPlan:
     @property
     def stages(self) -> int:
         """Stages of the pipeline: of float32 one more where shared memory has room for it."""
-        most = generation(self.arch).shared_per_block
-        return STAGES + (SIZES[self.stored] == 4 and self.blocks * self._shared(STAGES + 1) <= most)
+        is_apart = self.order == "apart"
+        if SIZES[self.stored] == 2 and not is_apart:
+            return STAGES
+        most, least = generation(self.arch).shared_per_block, LEAST_STAGES if self.factors or is_apart else STAGES
+        fits = (own for own in range(STAGES + 1, least, -1) if self.blocks * self._shared(own) <= most)
+        return next(fits, least)
 
     @property
     def shared(self) -> int:
@@ -99,21 +122,50 @@ class GramPlan:
 
     def _shared(self, stages: int) -> int:
         size, (down, across) = SIZES[self.stored], self.capacities
-        copied, sums = stages * size * self._stage(size), 4 * self.warps[2] * down * across
+        copied, sums = stages * size * self._copied(size), 4 * self.warps[2] * down * across
+        if self.order == "apart":
+            return copied + 2 * size * self._stage(size) + sums
         if size == 2:
-            return copied + sums
-        return max(copied + 4 * SIZES["f16"] * self._stage(SIZES["f16"]), sums)
+            return copied + sums + self._applying
+        return max(copied + 4 * SIZES["f16"] * self._stage(SIZES["f16"]) + self._applying, sums)
+
+    @property
+    def _applying(self) -> int:
+        """Return the bytes of the factor, in halves, and of the results of a stage."""
+        if not self.factors:
+            return 0
+        size, (_, across) = SIZES[self.stored], self.capacities
+        down, steps = (-(-extent // LANES) for extent in (self.columns, self.rows))
+        table = SIZES["f16"] * (2 if size == 4 else 1) * LANES * down * (LANES * steps + 8)
+        if self.order == "flat" and size == 4 and self.vec_v == 4:
+            return table + size * self._run(self.columns)
+        return table + size * (across * (self.deep + 16 // size) if self.order == "along" else self.deep * (across + 8))
+
+    def _run(self, extent: int) -> int:
+        """Return the numbers of a stage of float32 as they lie, and of what is copied before and behind them."""
+        return (self.deep // self.right * self.right * extent + 6) // 4 * 4
+
+    def _copied(self, size: int) -> int:
+        """Return the numbers of a stage as they are copied."""
+        if self.order == "flat" and size == 4 and self.vec_v == 4:
+            return self._run(self.rows) + self._run(self.columns)
+        if self.order == "apart":
+            items = self.deep // self.right * self.right
+            return sum((items * extent + 14) // 8 * 8 for extent in (self.rows, self.columns))
+        return self._stage(size)
 
     def _stage(self, size: int) -> int:
         """Return the numbers of a stage, of so many bytes each."""
         down, across = self.capacities
-        if self.order == "along":
+        if self.order == "along" or (self.order == "apart" and self.right != 1):
             return (down + across) * (self.deep + 16 // size)
         return self.deep * (down + across + 16)
 
     def chunks(self, count: int, right: int) -> int:
         """Return the stages that a sum over ``count`` x ``right`` takes."""
-        return -(-count // (self.deep // self.right)) if self.order == "flat" else -(-count * right // self.deep)
+        if self.order in ("flat", "apart"):
+            return -(-count // (self.deep // self.right))
+        return -(-count * right // self.deep)
 
     def shares(self, count: int, right: int, resident: int) -> int:
         """Return the shares of the sum for so many blocks that run at once."""
@@ -122,7 +174,8 @@ class GramPlan:
 
     def __str__(self) -> str:
         copies = f"copies of {self.vec_v} and {self.vec_u}"
-        return f"gradient of {self.rows}x{self.columns} {self.stored} {self.order}, {copies}"
+        applies = ", applied" * bool(self.factors)
+        return f"gradient of {self.rows}x{self.columns} {self.stored} {self.order}, {copies}{applies}"
 
 
 @dataclass(frozen=True)
@@ -130,7 +183,7 @@ class RegisterGramPlan:
     """The same by additions, where a thread keeps all sums in registers: ``vec`` positions at a time.
 
     ``order``: "along" where positions follow each other, else "rows", of which an access has ``vec_v`` or ``vec_u``
-    entries.
+    entries. ``factors``: sizes of those whose product's transpose is applied to v on the way, none where it is not.
     """
 
     rows: int
@@ -141,6 +194,7 @@ class RegisterGramPlan:
     vec: int
     vec_v: int
     vec_u: int
+    factors: tuple[Size, ...] = ()
 
     threads = 256
     tiles = 1
@@ -153,7 +207,8 @@ class RegisterGramPlan:
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return 4 * self.threads // 32 * self.rows * self.columns
+        pitch = -(-self.rows // 4) * 4 if self.factors else 0
+        return 4 * (self.threads // 32 * self.rows * self.columns + pitch * self.columns)
 
     def chunks(self, count: int, right: int) -> int:
         """Return how often a block reads for a sum over ``count`` x ``right``."""
@@ -166,12 +221,18 @@ class RegisterGramPlan:
 
     def __str__(self) -> str:
         copies = f"{self.vec} positions, accesses of {self.vec_v} and {self.vec_u}"
-        return f"gradient of {self.rows}x{self.columns} {self.stored} by additions {self.order}, {copies}"
+        applies = ", applied" * bool(self.factors)
+        return f"gradient of {self.rows}x{self.columns} {self.stored} by additions {self.order}, {copies}{applies}"
+
+
+def _is_wide(arch: str) -> bool:
+    """Return whether a block has room for the largest tiles."""
+    return generation(arch).shared_per_block >= _WIDE_SHARED
 
 
 def _tile(rows: int, columns: int, stored: str, arch: str) -> tuple[tuple[int, int, int], tuple[int, int], int]:
     """Return the warps of a block, the fragments of a warp and the positions of a stage."""
-    size, is_wide = SIZES[stored], generation(arch).shared_per_block >= _WIDE_SHARED
+    size, is_wide = SIZES[stored], _is_wide(arch)
     if size == 4 and is_wide:
         for (least_rows, most_rows), (least, most), warps, fragments in _SPLIT_TILES:
             if least_rows < rows <= most_rows and least < columns <= most:
@@ -194,22 +255,59 @@ def _capacity(extent: int, size: int, most: int) -> int:
 
 @lru_cache(maxsize=1024)
 def gram(
-    rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str
+    rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str, factors: tuple[Size, ...] = ()
 ) -> GramPlan | RegisterGramPlan | None:
-    """Return the plan of a gradient; None where the vendor's product is taken."""
+    """Return the plan of a gradient; None where the vendor's product is taken.
+
+    With ``factors``, whose product has so many rows and columns, it is that of a kernel that applies them too.
+    """
     if stored not in SIZES or max(rows, columns) > WIDEST:
         return None
     size = SIZES[stored]
+    if factors and not _is_wide(arch):
+        return None
     if rows * columns <= REGISTER_ENTRIES[size]:
-        return register_gram(rows, columns, right, stored, aligned, arch)
+        return replace(register_gram(rows, columns, right, stored, aligned, arch), factors=factors)
+    if factors and max(rows, columns) > WIDEST_APPLIED:
+        return None
     most, tile = 16 // size if aligned else 1, _tile(rows, columns, stored, arch)
+    if aligned and size == 2 and not factors:
+        found = _apart(rows, columns, right, stored, arch)
+        if found is not None:
+            return found
     if right >= RUN:
         vec = _width(right, most)
-        return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec, *tile)
+        return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec, *tile, factors)
     vec_v, vec_u = (_width(length * right, most) for length in (rows, columns))
     if right == 1 and min(vec_v, vec_u) * size >= 4:
-        return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u, *tile)
-    return GramPlan(rows, columns, stored, arch, "flat", right, *((1, 1) if size == 4 else (vec_v, vec_u)), *tile)
+        return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u, *tile, factors)
+    if size == 2 and factors and max(rows, columns) > WIDEST_FLAT:
+        return None
+    if size == 4:  # in one piece, unless there are several tiles
+        vec_v = vec_u = 4 if aligned and max(rows, columns) <= max(_CAPACITIES[4]) else 1
+    found = GramPlan(rows, columns, stored, arch, "flat", right, vec_v, vec_u, *tile, factors)
+    return found if size == 2 or found.tiles == 1 else replace(found, vec_v=1, vec_u=1)
+
+
+def _apart(rows: int, columns: int, right: int, stored: str, arch: str) -> GramPlan | None:
+    """Return the plan of a sum of halves that is set apart in shared memory; None of others, and of several tiles.
+
+    Runs of odd numbers, unless threads that read them meet in banks; and rows of odd numbers of a wide axis.
+    """
+    is_wide = max(rows, columns) > max(_CAPACITIES[2])
+    if right == 1:
+        fits = is_wide and (rows % 2 == 1 or columns % 2 == 1)
+    else:
+        fits = right < RUN and right % 2 == 1 and rows % _BANKS > 0 and columns % _BANKS > 0
+    tile = _tile(rows, columns, stored, arch)
+    if is_wide:  # beside a narrow side, so that one tile has all of them
+        high, wide = (-(-extent // 32) * 32 if extent > LANES else LANES for extent in (rows, columns))
+        fragments = min(32, high) // LANES, min(32, wide) // (LANES // 2)
+        down, across = high // (LANES * fragments[0]), wide // (LANES // 2 * fragments[1])
+        tile = (down, across, max(1, WARPS // (down * across))), fragments, 64
+    found = GramPlan(rows, columns, stored, arch, "apart", right, 8, 8, *tile)
+    fits = fits and found.tiles == 1 and found.threads <= MOST_THREADS
+    return found if fits and found.shared <= generation(arch).shared_per_block else None
 
 
 def register_gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> RegisterGramPlan:

@@ -13,7 +13,8 @@ from functools import lru_cache
 from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
-from .factor_gradient_plan import GramPlan, RegisterGramPlan, gram
+from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size, gram
+from .gradient_plan import back, seconds
 from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
@@ -56,9 +57,48 @@ class GpuPrice:
             size, left * self.items, right * self.columns, self.stored, self.limits, self.tensor is not None,
             len(group) > 1,
         )  # fmt: skip
-        return min(methods.values()) + separating_seconds(
-            [(mode.rows, mode.columns) for mode in group], self.stored, self.limits
-        )
+        return min(methods.values()) + self._separating(group)
+
+    def applying_sum(self, group: Sequence[Mode], left: int, right: int) -> float:
+        """Return the seconds of the same by a kernel that applies the factors too."""
+        size, factors = (rows(group), columns(group)), tuple([(mode.rows, mode.columns) for mode in group])
+        if self.tensor is None or len(group) > MOST_APPLIED:
+            return math.inf
+        own = left * self.items, right * self.columns
+        return applying_seconds(size, *own, self.stored, self.limits, factors) + self._separating(group)
+
+    def passing(self, group: Sequence[Mode], left: int, right: int) -> float:
+        """Return the seconds of one pass that applies the factors and finds the gradient of each."""
+        if self.tensor is None or self.stored == "f64":
+            return math.inf
+        sizes, own = tuple([(mode.rows, mode.columns) for mode in group]), self.limits
+        after = right * self.columns
+        chosen = back(sizes, after, self.stored, own.arch, own.shared_per_block, left, self.columns)
+        return seconds(chosen, sizes, (left * self.items, after), own) if len(chosen) == 1 else math.inf
+
+    def _separating(self, group: Sequence[Mode]) -> float:
+        return separating_seconds([(mode.rows, mode.columns) for mode in group], self.stored, self.limits)
+
+
+@lru_cache(maxsize=16384)
+def applying_seconds(
+    size: tuple[int, int], count: int, right: int, stored: str, limits: DeviceLimits, factors: tuple[Size, ...]
+) -> float:
+    """Return the seconds of the same sum by the kernel that applies the factor too; infinity where there is none."""
+    q, p = size
+    chosen = gram(q, p, right, stored, True, limits.arch, factors)
+    if chosen is None or chosen.chunks(count, right) < 2:
+        return math.inf
+    written = float(SIZES[stored]) * count * right * p / _MEMORY
+    if isinstance(chosen, RegisterGramPlan):
+        slower = 1.0 if max(chosen.vec, chosen.vec_u) > 1 and chosen.blocks > 1 else _APPLIED_SINGLE
+        return _kernel_seconds(chosen, count, right, limits) + slower * _APPLIED * written
+    base, of_capacity, single = _APPLYING[SIZES[stored]]
+    down, across = chosen.capacities
+    is_single = min(chosen.vec_v, chosen.vec_u) * SIZES[stored] < 8
+    padding = max(down / q, across / p)
+    slower = (base + of_capacity * max(down, across)) * (single if is_single else 1.0)
+    return _kernel_seconds(chosen, count, right, limits) + padding * slower * written
 
 
 @lru_cache(maxsize=16384)
@@ -92,6 +132,11 @@ def sum_seconds(
     return found
 
 
+# Times as long as memory takes for its results that a kernel takes more which applies a factor to what it sums: that of
+# additions, and where it moves single numbers or has one block; those on tensor cores, more for each row that a tile
+# has room for, and times as long where copies are of fewer than 8 bytes (60 sums on one H200).
+_APPLIED, _APPLIED_SINGLE = 1.4, 1.6
+_APPLYING = {2: (1.45, 0.0, 1.6), 4: (0.75, 0.031, 1.15)}
 # Bytes a second of one H200; multiplications of the vendor's sums a second; fewest positions of one of its products.
 _MEMORY = 4.8e12
 VENDOR_RATES = {"f16": 3e14, "bf16": 3e14, "f32": 2.3e13, "f64": 2e13}
@@ -155,6 +200,8 @@ class _KernelRates:
     moved: float
 
 
+# Seconds of a multiprocessor to set one number apart in shared memory, by its bytes.
+_MOVED_APART = {2: 5.5e-11, 4: 8.5e-11}
 # Times as long as products of float32 take where the only block of a multiprocessor has fewer threads, whose warps have
 # tiles of so many columns in 8s, and more.
 _ALONE, _THREADS, _SHORT_TILES = (2.2, 1.3), 512, 4
@@ -178,7 +225,7 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     down, across = chosen.capacities
     shares = chosen.shares(count, right, chosen.blocks * limits.sm_count)
     stages = -(-chosen.chunks(count, right) // shares) * -(-shares * chosen.tiles // limits.sm_count)
-    if chosen.order == "flat":
+    if chosen.order in ("flat", "apart"):
         down, across = min(down, chosen.rows), min(across, chosen.columns)
     positions = chosen.deep // chosen.right * chosen.right
     copies = positions * (down / chosen.vec_v + across / chosen.vec_u)
@@ -187,7 +234,11 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     if SIZES[chosen.stored] == 4 and chosen.blocks == 1 and chosen.threads < _THREADS:
         products *= _ALONE[chosen.fragments[1] > _SHORT_TILES]
     seconds = rates.stage + copies * rates.copy + products
-    if chosen.order == "flat":
+    if chosen.order == "apart" or (
+        chosen.order == "flat" and chosen.vec_v == chosen.vec_u == 4 == SIZES[chosen.stored]
+    ):
+        seconds += numbers * _MOVED_APART[SIZES[chosen.stored]]
+    elif chosen.order == "flat":
         seconds += numbers * rates.apart
     elif min(chosen.vec_v, chosen.vec_u) == 1:
         seconds += numbers * rates.single

@@ -17,13 +17,11 @@ from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, sum_seconds
-from .gradient_plan import THREADS, BackPlan, Groups, back, seconds
+from .gradient_plan import THREADS, BackPlan, Groups, back
 from .modes import Mode
 from .separation import LONGEST, SeparationPlan, longest
 
 Tensors = Sequence[torch.Tensor]
-Apply = Callable[[torch.Tensor, Tensors], torch.Tensor]
-"""Some factors, all of which are passed, applied to x."""
 
 
 def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tuple[BackPlan, Groups], ...]:
@@ -110,10 +108,8 @@ def _shares(plan: BackPlan, transposed: bool) -> tuple[Share, ...]:
     return tuple(found)
 
 
-def bind(
-    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, most: float = math.inf, transposed: bool = False
-) -> tuple[BackPass, ...]:
-    """Return the passes that find the gradients of x and of all factors; none where they take ``most`` seconds.
+def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: bool = False) -> tuple[BackPass, ...]:
+    """Return the passes that find the gradients of x and of all factors; none where there are no kernels for it.
 
     ``transposed``: gradients of factors are those of their transposes.
     """
@@ -121,12 +117,8 @@ def bind(
     items, right = math.prod(x.shape[:-2]), x.shape[-1]
     items *= math.prod([mode.columns for mode in modes[:first]])
     right *= math.prod([mode.columns for mode in modes[stop:]])
-    chosen = plans(modes, factors, x)
-    if chosen:
-        sizes, own = [(mode.rows, mode.columns) for mode in modes[first:stop]], limits(index_of(x.device))
-        chosen = chosen if seconds(chosen, sizes, (items, right), own) < most else ()
     found: list[BackPass] = []
-    for plan, groups in chosen:
+    for plan, groups in plans(modes, factors, x):
         positions = [first + position for group in groups for position in group]
         rest = tuple(range(positions[-1] + 1, stop))
         width = math.prod([modes[position].rows for position in rest]) * right
@@ -160,24 +152,6 @@ def _total(stored: str, arch: str, transposed: tuple[tuple[int, int], ...] = ())
         Entry(factor_gradient_emit.ENTRY, TOTAL_THREADS, waits=True), title=title,
     )  # fmt: skip
     return None if kernels is None else kernels[0]
-
-
-def gradients(
-    passes: Sequence[BackPass], applied: Sequence[Apply | None], factors: Tensors, x: torch.Tensor, grad: torch.Tensor,
-    slope: float,
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:  # fmt: skip
-    """Return the gradient of x, times ``slope``, and those of the factors by their numbers.
-
-    ``applied`` has for each pass the product with the factors of its ``rest``, None where there are none.
-    """
-    found: dict[int, torch.Tensor] = {}
-    value = grad
-    for number, (own, apply) in enumerate(zip(passes, applied, strict=True)):
-        scale = float(slope) if number == len(passes) - 1 else 1.0
-        value, shares = own(value, x if apply is None else apply(x, factors), factors, scale)
-        for factor, share in zip(own.numbers, shares, strict=True):
-            found[factor] = found[factor] + share if factor in found else share
-    return value.view(x.shape), found
 
 
 def price(shapes: tuple[tuple[int, int], ...], grad: torch.Tensor, options: str) -> GpuPrice | None:
@@ -220,27 +194,61 @@ def bind_sum(
 
 
 def _summing(
-    chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool,
+    transposed: bool = False,
+) -> Callable[..., torch.Tensor]:  # fmt: skip
+    """Return what starts a kernel of sums, with what it takes beside its operands; ``transposed``: of two shares."""
     entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
     kernels = load_kernels(chosen, chosen.arch, lambda: factor_gradient_emit.emit(chosen), entry)
-    total, (rows, columns) = _total("f32" if is_wide else chosen.stored, chosen.arch), size
+    kind, shape = "f32" if is_wide else chosen.stored, size[::-1] if transposed else size
+    total, entries = _total(kind, chosen.arch, (size,) if transposed else ()), size[0] * size[1]
     if kernels is None or total is None:
-        return lambda u, _: u.new_zeros(size, dtype=torch.float32 if is_wide else u.dtype)
+        return lambda u, *_: u.new_zeros(shape, dtype=torch.float32 if is_wide else u.dtype)
     kernel = kernels[0]
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
-    shares = max(2, shares) if is_wide else shares
+    shares = max(2, shares) if is_wide or transposed else shares
 
-    def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        out = allocate(size, torch.float32 if is_wide else u.dtype, u.device)
+    def run(u: torch.Tensor, v: torch.Tensor, *others: float) -> torch.Tensor:
+        out = allocate(shape, torch.float32 if is_wide else u.dtype, u.device)
         if shares == 1:
-            start(kernel, index, chosen.tiles, (v.data_ptr(), u.data_ptr(), out.data_ptr(), count, right))
+            start(kernel, index, chosen.tiles, (v.data_ptr(), u.data_ptr(), out.data_ptr(), count, right, *others))
             return out
-        parts = allocate((shares, rows, columns), torch.float32, u.device)
-        start(kernel, index, shares * chosen.tiles, (v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right))
-        blocks = -(-rows * columns // TOTAL_ENTRIES)
-        start(total, index, blocks, (parts.data_ptr(), out.data_ptr(), shares, rows * columns))
+        parts = allocate((shares, entries), torch.float32, u.device)
+        arguments = v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right, *others
+        start(kernel, index, shares * chosen.tiles, arguments)
+        start(total, index, -(-entries // TOTAL_ENTRIES), (parts.data_ptr(), out.data_ptr(), shares, entries))
         return out
+
+    return run
+
+
+Applying = Callable[[torch.Tensor, torch.Tensor, Tensors, float], tuple[torch.Tensor, torch.Tensor]]
+"""The sum over u and v, and v with the factors' transposes applied, times a number, in one piece."""
+
+
+def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed: bool) -> Applying | None:
+    """Return what sums tensors like these and applies the factors' transposes; None where there is no kernel.
+
+    The sum is in float32 where several factors are halves; ``transposed``: it is that of the transposes.
+    """
+    if not (u.is_contiguous() and v.is_contiguous()) or u.dtype not in NAMES:
+        return None
+    index, (count, columns, right), rows = index_of(u.device), u.shape, v.shape[1]
+    aligned, own = (u.data_ptr() | v.data_ptr()) % 16 == 0, limits(index)
+    sizes = tuple([(int(factor.shape[0]), int(factor.shape[1])) for factor in factors])
+    chosen = gram(rows, columns, right, NAMES[u.dtype], aligned, own.arch, sizes)
+    if chosen is None or chosen.chunks(count, right) < 2:
+        return None
+    is_wide = len(factors) > 1 and u.dtype in (torch.float16, torch.bfloat16)
+    summed = _summing(chosen, index, (rows, columns), count, right, is_wide, transposed)
+    strides = [factor.stride() for factor in factors]
+
+    def run(u: torch.Tensor, v: torch.Tensor, factors: Tensors, slope: float) -> tuple[torch.Tensor, torch.Tensor]:
+        applied = allocate((count * columns * right,), u.dtype, u.device)
+        others: list[float] = [applied.data_ptr(), float(slope)]
+        for factor, steps in zip(factors, strides, strict=True):
+            others += [factor.data_ptr(), *steps]
+        return summed(u, v, *others), applied
 
     return run
 

@@ -18,11 +18,17 @@ EXTENTS, LAST, ACROSS = (8, 16, 32, 64), (16, 32, 64), 64
 # Two such axes go into one pass wherever they stand, by so many columns.
 EDGE = 16
 VECTOR = 16
-# Seconds of a multiprocessor for a tile (H200: 3.3 to 4.5 us, 2.8 us of halves), and times as long as memory takes that
+# Seconds of a multiprocessor for a tile, and more for each entry that its axes have room for, by the bytes of a number,
+# whether numbers are split and whether there are two axes: within 10 % of 45 passes (H200). Times as long as tiles take
+# that are copied number by number, and where two axes have columns behind them; times as long as memory takes that
 # products and sums one by one take (1.5 to 1.8).
-TILE_SECONDS = {"f32": 3.4e-6, "f16": 2.8e-6, "bf16": 2.8e-6}
-# Times as long as tiles take that are copied number by number.
-SINGLE = 1.5
+TILE = {
+    (4, True, False): (1.6e-6, 1.72e-8), (4, True, True): (1.82e-6, 2.02e-8),
+    (4, False, False): (1.65e-6, 3.5e-8), (4, False, True): (1.2e-6, 6.7e-8),
+    (2, True, False): (1.28e-6, 6.3e-9), (2, True, True): (1.04e-6, 1.2e-8),
+    (2, False, False): (1.1e-6, 1.35e-8), (2, False, True): (1.1e-6, 2.4e-8),
+}  # fmt: skip
+SINGLE, WITH_COLUMNS = 1.9, 1.2
 MOVED = 1.7
 
 Size = tuple[int, int]
@@ -114,6 +120,13 @@ class BackPlan:
         """Return the tiles of so many entries of the axes before its own and lines of that length."""
         return -(-items // self.used) * (-(-width // self.across) if self.has_columns else 1)
 
+    @property
+    def tile_seconds(self) -> float:
+        """Seconds of a multiprocessor for a tile."""
+        begin, more = TILE[SIZES[self.stored], self.splits, bool(self.last)]
+        slower = (SINGLE if self.vector == 1 else 1.0) * (WITH_COLUMNS if self.last and self.has_columns else 1.0)
+        return slower * (begin + more * (self.extent + self.last_extent))
+
     def __str__(self) -> str:
         names = ["*".join(f"{q}x{p}" for q, p in group) for group in (self.first, self.last) if group]
         details = " beside others" * self.has_columns + " by halves" * self.splits
@@ -190,7 +203,7 @@ def seconds(
     for plan, own in chosen:
         positions = [position for group in own for position in group]
         width = right * whole(sizes[positions[-1] + 1 :])[0]
-        tile = TILE_SECONDS[stored] * (SINGLE if plan.vector == 1 else 1.0)
+        tile = plan.tile_seconds
         total += 2 * LAUNCH + plan.tiles(items, width) * tile / limits.sm_count
         items *= whole(plan.sizes)[1]
     return total + (len(chosen) - 1) * (LAUNCH + 2 * moved)

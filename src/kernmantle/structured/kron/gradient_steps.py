@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...torch_ops.autograd import constant
 from .execute import Sizes
@@ -41,6 +41,14 @@ class Price(Protocol):
         """Return those of neighbouring factors' gradients, over ``left`` entries before them and ``right`` behind."""
         ...
 
+    def applying_sum(self, group: Sequence[Mode], left: int, right: int) -> float:
+        """Return those of the same where adjoint factors are applied by the same kernel; infinity without one."""
+        ...
+
+    def passing(self, group: Sequence[Mode], left: int, right: int) -> float:
+        """Return those of a pass that finds the gradient of each factor and applies them; infinity without one."""
+        ...
+
 
 @constant
 def partial_text(text: str, shapes: Sizes, run: tuple[int, ...], done: tuple[int, ...], adjoint: bool) -> str:
@@ -64,9 +72,12 @@ def gradient_steps(
     Values are numbered, x first, the gradient of the product second, then those of x with the factors at each of the
     positions ``saved`` applied. A step is ("product", source, text, whether by adjoint factors, whether it gives the
     gradient of x, values that are not read again), which makes the next value; or ("sum", value of x, value of the
-    gradient, positions of a group, rows before it, size of what is summed, values that are not read again); with a
-    price a group may have factors that are not wanted. The steps are those of least ``price``, or that move fewest
-    entries.
+    gradient, positions of a group, rows before it, size of what is summed, values that are not read again); or both at
+    once, ("applying sum", what a sum has, text of the product of the gradient, whether it gives the gradient of x,
+    values that are not read again); or, with the gradient of every factor of the group, ("pass", the same up to that,
+    text of the product of x, values that are not read again). With a price a group may have factors that are not
+    wanted. The steps are those of
+    least ``price``, or that move fewest entries.
     """
     return _quickest(text, shapes, wanted, batched, of_x, saved, price)[1]
 
@@ -95,15 +106,34 @@ def _quickest(
         by_chain = _Steps(text, shapes, modes, is_wanted, of_x, saved, price)
         by_chain.follow(groups)
         found.append(by_chain)
-        if number == 0:  # with a price these are single factors, which are joined where that costs less
+        if number > 0:
+            continue
+        # With a price these are single factors, which are joined where that costs less, from either end.
+        for order in (groups,) if price is None else (groups, groups[::-1]):
             by_parts = _Steps(text, shapes, modes, is_wanted, of_x, saved, price)
-            by_parts.halve(groups, tuple(own for own in every if batched[modes[own].factor or 0]))
+            by_parts.halve(order, tuple(own for own in every if batched[modes[own].factor or 0]))
             found.append(by_parts)
     for own in found:
         if of_x and not own.through:
             own.multiply((GRAD, ()), every, True, True)
     best = min(found, key=lambda one: one.cost)
     return best.cost, _released(best.steps)
+
+
+def _together(groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the positions of groups in their order."""
+    return tuple(sorted(sum(groups, ())))
+
+
+class _Split(NamedTuple):
+    """How a span of groups is parted: the price, where, and whether adjoint factors are applied on the way.
+
+    At its begin where it shares one gradient.
+    """
+
+    seconds: float
+    at: int
+    through: bool
 
 
 class _Steps:
@@ -142,10 +172,20 @@ class _Steps:
     def _price_of_sum(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
         if self.price is None:
             return self._size(x[1], False) + self._size(grad[1], True)
+        return self.price.sum(*self._sides(group, x, grad))
+
+    def _price_of_applying_sum(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
+        return math.inf if self.price is None else self.price.applying_sum(*self._sides(group, x, grad))
+
+    def _price_of_pass(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
+        return math.inf if self.price is None else self.price.passing(*self._sides(group, x, grad))
+
+    def _sides(self, group: tuple[int, ...], x: Value, grad: Value) -> tuple[list[Mode], int, int]:
+        """Return the factors of a group, and the entries before them and behind."""
         right = math.prod(
             mode.rows if index in x[1] else mode.columns for index, mode in enumerate(self.modes) if index > group[-1]
         )
-        return self.price.sum([self.modes[position] for position in group], self._left(group, grad), right)
+        return [self.modes[position] for position in group], self._left(group, grad), right
 
     def _left(self, group: tuple[int, ...], grad: Value) -> int:
         before = enumerate(self.modes[: group[0]])
@@ -171,69 +211,115 @@ class _Steps:
         self.steps.append(["sum", x[0], grad[0], group, self._left(group, grad), (rows(own), columns(own)), ()])
         self.cost += self._price_of_sum(group, x, grad)
 
+    def add_applying(self, group: tuple[int, ...], x: Value, grad: Value, is_last: bool) -> Value:
+        """Sum the same and apply the adjoint factors of the group, at once where that costs less."""
+        apart = self._price_of_sum(group, x, grad) + self._price_of_product(grad, group, True)
+        joint, single = self._price_of_applying_sum(group, x, grad), self._price_of_pass(group, x, grad)
+        if apart <= min(joint, single):
+            self.add(group, x, grad)
+            return self.multiply(grad, group, True, is_last)
+        self.cost += min(joint, single)
+        own = [self.modes[position] for position in group]
+        step: list[Any] = [x[0], grad[0], group, self._left(group, grad), (rows(own), columns(own))]
+        step += [partial_text(self.text, self.shapes, group, grad[1], True), is_last]
+        if joint <= single:
+            step = ["applying sum", *step, ()]
+        else:
+            step = ["pass", *step, partial_text(self.text, self.shapes, group, x[1], False), ()]
+        self.steps.append(step)
+        self.through |= is_last
+        self.count += 1
+        return self.count - 1, grad[1] + group
+
     def _are_wanted(self, positions: tuple[int, ...]) -> bool:
         return any(self.is_wanted[position] for position in positions)
 
     def halve(self, groups: tuple[tuple[int, ...], ...], alone: tuple[int, ...]) -> None:
         """All others must be on either side of a factor: those of the other part go onto one side at once.
 
-        Factors at the positions ``alone`` share no gradient.
+        Those of later groups go onto x, of earlier ones onto the gradient. Factors at the positions ``alone`` share no
+        gradient.
         """
-        self._part(groups, 0, len(groups), (X, ()), (GRAD, ()), self._middle(groups, alone))
+        self._part(groups, (0, len(groups)), (X, ()), (GRAD, ()), self.of_x, self._splits(groups, alone))
 
     def _part(
-        self, groups: tuple[tuple[int, ...], ...], begin: int, end: int, x: Value, grad: Value,
-        middle: Callable[[int, int], int],
-    ) -> None:  # fmt: skip
-        if not self._are_wanted(sum(groups[begin:end], ())):
-            return
-        at = middle(begin, end)
-        if at == begin:
-            group = sum(groups[begin:end], ())
-            self.add(group, x, grad)
-            if self.of_x and len(group) + len(grad[1]) == len(self.every):
-                self.multiply(grad, group, True, True)
-            return
-        first, second = sum(groups[begin:at], ()), sum(groups[at:end], ())
+        self, groups: tuple[tuple[int, ...], ...], span: tuple[int, int], x: Value, grad: Value, through: bool,
+        split: Callable[[tuple[int, int], bool], _Split],
+    ) -> Value:  # fmt: skip
+        """Find the gradients of a span of groups; return the gradient, with their factors applied if ``through``."""
+        begin, end = span
+        own, is_last, chosen = _together(groups[begin:end]), end == len(groups), split(span, through)
+        if through and not chosen.through:
+            self._part(groups, span, x, grad, False, split)
+            return self.multiply(grad, own, True, is_last)
+        if not self._are_wanted(own):
+            return self.multiply(grad, own, True, is_last) if through else grad
+        if chosen.at == begin:
+            if through:
+                return self.add_applying(own, x, grad, is_last)
+            self.add(own, x, grad)
+            return grad
+        first, second = _together(groups[begin : chosen.at]), _together(groups[chosen.at : end])
+        follows = self._are_wanted(second)
         if self._are_wanted(first):
-            self._part(groups, begin, at, self.multiply(x, second, False, False), grad, middle)
-        if self._are_wanted(second):
-            self._part(groups, at, end, x, self.multiply(grad, first, True, False), middle)
+            of_x = self.multiply(x, second, False, False)
+            after = self._part(groups, (begin, chosen.at), of_x, grad, follows or through, split)
+        elif follows or through:
+            after = self.multiply(grad, first, True, False)
+        else:
+            after = grad
+        return self._part(groups, (chosen.at, end), x, after, through, split)
+
+    def _is_run(self, group: tuple[int, ...], alone: tuple[int, ...]) -> bool:
+        """Return whether factors are neighbours, none of which must stand alone."""
+        return group[-1] - group[0] == len(group) - 1 and not set(group).intersection(alone)
 
     def _may_join(self, group: tuple[int, ...], alone: tuple[int, ...]) -> bool:
         """Return whether factors are neighbours that may share one gradient."""
         if len(group) == 1:
             return True
-        is_run = group[-1] - group[0] == len(group) - 1 and not set(group).intersection(alone)
+        is_run = self._is_run(group, alone)
         return is_run and self.price is not None and self.price.may_join([self.modes[index] for index in group])
 
-    def _middle(self, groups: tuple[tuple[int, ...], ...], alone: tuple[int, ...]) -> Callable[[int, int], int]:
-        """Return where to part neighbouring groups, their begin where they share one gradient.
-
-        For the least price, in halves of the groups where there is none.
-        """
+    def _splits(
+        self, groups: tuple[tuple[int, ...], ...], alone: tuple[int, ...]
+    ) -> Callable[[tuple[int, int], bool], _Split]:
+        """Return how a span of neighbouring groups is parted, of least price; in halves where there is none."""
         if self.price is None:
-            return lambda begin, end: (begin + end) // 2
+
+            def halves(span: tuple[int, int], _: bool) -> _Split:
+                begin, end = span
+                at = (begin + end) // 2
+                goes_on = end == len(groups) and self._are_wanted(_together(groups[at:end]))
+                return _Split(0.0, at, goes_on or at == begin)
+
+            return halves
 
         @cache
-        def best(begin: int, end: int) -> tuple[float, int]:
-            if not self._are_wanted(sum(groups[begin:end], ())):
-                return 0.0, begin
-            x, grad = (X, sum(groups[end:], ())), (GRAD, sum(groups[:begin], ()))
-            found, own = list[tuple[float, int]](), sum(groups[begin:end], ())
+        def best(span: tuple[int, int], through: bool) -> _Split:
+            begin, end = span
+            own = _together(groups[begin:end])
+            x, grad = (X, _together(groups[end:])), (GRAD, _together(groups[:begin]))
+            found = list[_Split]()
+            if through:
+                apart = best(span, False)
+                found.append(_Split(apart.seconds + self._price_of_product(grad, own, True), apart.at, False))
+            if not self._are_wanted(own):
+                return min(found, default=_Split(0.0, begin, False))
             if self._may_join(own, alone):
-                is_last = self.of_x and end == len(groups)
-                through = self._price_of_product(grad, own, True) if is_last else 0.0
-                found.append((self._price_of_sum(own, x, grad) + through, begin))
+                price = self._price_of_applying_sum if through else self._price_of_sum
+                found.append(_Split(price(own, x, grad), begin, through))
+            if through and self._is_run(own, alone):
+                found.append(_Split(self._price_of_pass(own, x, grad), begin, True))
             for at in range(begin + 1, end):
-                first, second = sum(groups[begin:at], ()), sum(groups[at:end], ())
-                seconds = best(begin, at)[0] + best(at, end)[0]
+                first, second = _together(groups[begin:at]), _together(groups[at:end])
+                follows = through or self._are_wanted(second)
+                seconds = best((begin, at), follows).seconds + best((at, end), through).seconds
                 seconds += self._price_of_product(x, second, False) if self._are_wanted(first) else 0.0
-                seconds += self._price_of_product(grad, first, True) if self._are_wanted(second) else 0.0
-                found.append((seconds, at))
+                found.append(_Split(seconds, at, through))
             return min(found)
 
-        return lambda begin, end: best(begin, end)[1]
+        return best
 
     def follow(self, groups: tuple[tuple[int, ...], ...]) -> None:
         """One factor after the other in the order of fewest multiplications, and back."""
@@ -250,12 +336,13 @@ class _Steps:
             values.append(self.multiply(values[-1], group, False, False))
         grad: Value = (GRAD, ())
         for position in reversed(range(0 if self.of_x else wanted[0], len(order))):
-            if position in wanted:
-                self.add(order[position], values[position], grad)
-            if position > 0 and (self.of_x or position > wanted[0]):
-                grad = self.multiply(grad, order[position], True, False)
-            elif position == 0 and self.of_x:
-                self.multiply(grad, order[0], True, True)
+            group, goes_on = order[position], self.of_x or position > wanted[0]
+            if position in wanted and goes_on:
+                grad = self.add_applying(group, values[position], grad, position == 0)
+            elif position in wanted:
+                self.add(group, values[position], grad)
+            elif goes_on:
+                grad = self.multiply(grad, group, True, position == 0)
 
 
 def _released(steps: list[list[Any]]) -> tuple[tuple[Any, ...], ...]:

@@ -1,16 +1,19 @@
 // The gradient of a factor of few entries by additions: a thread keeps the sums of all of them in registers and reads positions
-// beside those of its neighbours, so that it takes as long as what is read.
+// beside those of its neighbours, so that it takes as long as what is read. Where it says so the factor's transpose is applied to v on
+// the way, so that v is read once for both.
 #pragma once
 #include "reduce.cuh"
 
 namespace km {
 
 // B: the type T, extents Q and P, whether positions are ROWS whose entries follow each other, how many positions (VEC) or else
-// entries (VEC_V, VEC_U) one access takes, and THREADS.
+// entries (VEC_V, VEC_U) one access takes, THREADS, and whether it APPLIES the factor.
 template <class B>
 struct KronGramRegisters {
     typedef typename B::T T;
-    static constexpr int Q = B::Q, P = B::P, VEC = B::VEC, WARPS = B::THREADS / 32, SHARED_BYTES = 4 * WARPS * Q * P;
+    static constexpr int Q = B::Q, P = B::P, VEC = B::VEC, WARPS = B::THREADS / 32, PITCH = B::APPLIES ? (Q + 3) / 4 * 4 : 0;
+    // Bytes of shared memory: the sums of all warps, and columns of the factor.
+    static constexpr int SHARED_BYTES = 4 * (WARPS * Q * P + PITCH * P);
 
     // The entries of an axis at VEC positions.
     template <int EXTENT, int WIDTH>
@@ -24,8 +27,41 @@ struct KronGramRegisters {
         }
     }
 
+    // The entries of v times columns of the factor, WIDTH of them in one access where entries follow each other.
+    static __device__ __forceinline__ void apply(T* to, const float (&left)[Q][VEC], const float* table, i64 right) {
+        constexpr int WIDTH = B::ROWS ? B::VEC_U : 1, WIDE = B::ROWS ? WIDTH : VEC;
+#pragma unroll
+        for (int p = 0; p < P; p += WIDTH) {
+            float sum[WIDE] = {};
+#pragma unroll
+            for (int own = 0; own < WIDTH; ++own)
+#pragma unroll
+                for (int q = 0; q < PITCH; q += 4) {
+                    const Pack<float, 4> four = *(const Pack<float, 4>*)(table + (p + own) * PITCH + q);
+#pragma unroll
+                    for (int i = 0; i < 4 && q + i < Q; ++i)
+#pragma unroll
+                        for (int j = 0; j < VEC; ++j) sum[own + j] = fmaf(four.v[i], left[q + i][j], sum[own + j]);
+                }
+            Pack<T, WIDE> pack;
+#pragma unroll
+            for (int i = 0; i < WIDE; ++i) pack.v[i] = Store<T>::from(sum[i]);
+            store_pack<T, WIDE>(to + (B::ROWS ? p : p * right), pack);
+        }
+    }
+
     static __device__ void run(const T* v, const T* u, void* out, i64 count, i64 right) {
+        run(v, u, out, count, right, nullptr, 0.0f, [](int, int) { return 0.0f; });
+    }
+    // `applied` takes v with the transpose of `factor`, entries by (q, p), applied, times `slope`.
+    template <class Factor>
+    static __device__ void run(const T* v, const T* u, void* out, i64 count, i64 right, T* applied, float slope, const Factor& factor) {
         extern __shared__ __align__(16) float shared[];
+        float* table = shared + WARPS * Q * P;
+        if (B::APPLIES) {
+            for (int n = threadIdx.x; n < PITCH * P; n += B::THREADS) table[n] = n % PITCH < Q ? slope * factor(n % PITCH, n / PITCH) : 0.0f;
+            __syncthreads();
+        }
         const i64 across = B::ROWS ? 1 : right / VEC, first = (i64)blockIdx.x * B::THREADS + threadIdx.x, step = (i64)gridDim.x * B::THREADS;
         const i64 step_l = step / across, step_r = step % across;
         i64 l = first / across, r = first % across;
@@ -40,6 +76,7 @@ struct KronGramRegisters {
                 float& own = sum[i / VEC / P][i / VEC % P];
                 own = fmaf(left[i / VEC / P][i % VEC], here[i / VEC % P][i % VEC], own);
             }
+            if constexpr (B::APPLIES) apply(applied + l * P * right + r * VEC, left, table, right);
             l += step_l;
             r += step_r;
             if (r >= across) r -= across, ++l;

@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import kernmantle as km
 from kernmantle.config import current
-from kernmantle.errors import KernmantleError, KernmantleWarning, LinearAlgebraError, ParameterError
+from kernmantle.errors import DeviceError, KernmantleError, KernmantleWarning, LinearAlgebraError, ParameterError
 from kernmantle.estimators import GaussianProcessRegressor
 from kernmantle.estimators import KNeighborsClassifier as Neighbors
 from kernmantle.testing import assert_close
@@ -123,3 +123,25 @@ def test_a_mistake_names_the_argument_and_what_to_do(mistake):
 def test_a_device_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"device='cuda:99' of KernelRidge cannot be used here"):
         km.estimators.KernelRidge(device="cuda:99").fit(np.eye(4), np.ones(4))
+
+
+ELSEWHERE = torch.tensor(2.0, device="meta")
+COST = km.Kernel(lambda a, b, w: abs(a - b) * w, w=ELSEWHERE)
+OTHER_DEVICE = {
+    "matmul": lambda: km.Gaussian(ELSEWHERE).matmul(X, None, X[:, 0]),
+    "operator": lambda: km.Gaussian(ELSEWHERE).operator(X) @ X[:, 0],
+    "logsumexp": lambda: km.Gaussian(ELSEWHERE).logsumexp(X),
+    "selection": lambda: km.Gaussian(ELSEWHERE).argkmax(X, X, 1),
+    "batch": lambda: km.Gaussian(ELSEWHERE.expand(2)).sum(X[None]),
+    "sum of kernels": lambda: (km.Gaussian(1.0) + ELSEWHERE * km.Laplace(1.0)).matmul(X, None, X[:, 0]),
+    "scores": lambda: km.contract("mn->m", lambda s: s, km.Gaussian(ELSEWHERE).lazy(X, X)),
+    "attention": lambda: km.attention(X, X, X, score=km.Gaussian(ELSEWHERE)),
+    "transport": lambda: km.ot.sinkhorn(X, X, eps=0.5, cost=COST),
+    "two samples": lambda: km.stats.mmd(X, X, km.Gaussian(ELSEWHERE), permutations=0),
+}
+
+
+@pytest.mark.parametrize("call", OTHER_DEVICE.values(), ids=list(OTHER_DEVICE))
+def test_a_hyperparameter_on_another_device_is_named(call):
+    with pytest.raises(DeviceError, match=r"is on cpu but parameter '\w+' is on meta"):
+        call()

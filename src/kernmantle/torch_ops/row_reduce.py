@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..arrays import check_same_device
 from ..compiler.row_reduce import Apply
 from ..ir.definition import Definition, bind
 from ..ir.node import Number
@@ -217,6 +218,7 @@ def task_of(
     """
     call = Call.of(contraction.definition, operands, parameters)
     call = call.with_tensors([torch.as_tensor(array) for array in call.arrays])
+    check_same_device(call.tensors, call.labels)
     values = {name: number_of(value, name) for name, value in call.numbers.items()}
     text, names, entries = _bound(contraction.text, call.names, _literals(contraction, values), how, count)
     tensors = [*call.operands, *(call.parameters[name] for name in names), *([v] if v is not None else [])]

@@ -1,4 +1,4 @@
-"""Plans of the gradient of a Kronecker factor on a GPU: a sum of outer products on tensor cores."""
+"""Plans of the gradients of Kronecker factors on a GPU: sums of outer products on tensor cores."""
 
 from __future__ import annotations
 

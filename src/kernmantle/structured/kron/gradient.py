@@ -1,4 +1,4 @@
-"""Gradients of a Kronecker product: the steps of its plan, recorded by autograd or bound to kernels."""
+"""Gradients of Kronecker products: the steps of a plan, recorded by autograd or bound to kernels."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _add(found: list[Maybe], number: int, part: torch.Tensor) -> None:
 
 
 class _Operand(NamedTuple):
-    """A value that a sum reads: by its number, as a strided view or its address, or in order where it has no view."""
+    """A value that a sum reads: its number, and a strided view or its address; a copy if it has no view."""
 
     number: int
     view: tuple[tuple[int, ...], tuple[int, ...]] | None
@@ -170,7 +170,7 @@ Step = _Product | _Sum | _Pass
 class BoundGradients:
     """The gradients of a product with tensors of equal specs: partial products and sums without addresses.
 
-    ``count``: how many values it takes that the product left between its passes; ``wanted``: which factors' gradients.
+    ``count``: the intermediate results of the product that it takes; ``wanted``: the factors whose gradients it gives.
     """
 
     route: str
@@ -180,7 +180,7 @@ class BoundGradients:
 
     @property
     def reads_saved(self) -> bool:
-        """Return whether a step reads what the product left between its passes."""
+        """Return whether a step reads intermediate results of the product."""
         read: set[int] = set()
         for step in self.steps:
             read |= step.reads
@@ -398,5 +398,5 @@ def _product(u: torch.Tensor, v: torch.Tensor, is_wide: bool) -> torch.Tensor:
 
 @lru_cache(maxsize=1)
 def _gpu() -> Any:
-    """Return what is loaded with the first gradient on a GPU."""
+    """Return the module of gradients on GPUs, loaded with the first one."""
     return import_module(".gradient_cuda", __package__)

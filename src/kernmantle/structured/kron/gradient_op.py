@@ -1,4 +1,4 @@
-"""The operator ``kernmantle::kron_backward``: the gradients of a Kronecker product in a compiled graph.
+"""The operator ``kernmantle::kron_backward``: the gradients of Kronecker products in compiled graphs.
 
 It runs the same bound gradients as an eager call, so a compiled backward pass is one operator for any number of
 factors.

@@ -1,4 +1,4 @@
-"""Training steps of two factors of halves on a GPU by batched products, with the batch last between the factors.
+"""Training steps of two factors of halves on a GPU by batched products; the intermediate result has the batch last.
 
 The first factor is (a, b, c, 1), the second one (1, e, f, d). Batched products read and write blocks that interleave
 where they lie if the batch is last, as it is between the factors, in either direction. The result and its gradient,

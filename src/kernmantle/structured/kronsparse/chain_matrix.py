@@ -1,4 +1,4 @@
-"""Training steps of a chain of Kronecker-sparse products through its matrix, bound.
+"""Bound training steps of chains of Kronecker-sparse products through the matrix of the chain.
 
 The matrix is made of the weights, and its gradient taken apart, by kernels where the factors compose, else by torch.
 """
@@ -62,7 +62,7 @@ def makes_matrix(weights: Weights, dtype: torch.dtype) -> bool:
 
 @lru_cache(maxsize=1024)
 def has_matrix(patterns: tuple[Pattern, ...]) -> bool:
-    """Return whether the product of all factors has no zeros."""
+    """Return whether the product of all factors is dense."""
     own = patterns[0]
     for pattern in patterns[1:]:
         if not composes(own, pattern):

@@ -1,4 +1,4 @@
-"""Products with one factor of a Kronecker-sparse chain, and gradients of its weights, bound for tensors of one layout.
+"""Bound products with one factor of a Kronecker-sparse chain, and bound gradients of its weights, for one layout.
 
 ``x`` and gradients are (1, N, features), weights (a, b, c, d), a bias (features,).
 """
@@ -55,12 +55,12 @@ _LEAST_ONES = 2048
 
 
 def in_one_piece(weights: Weights, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Return weights of a type, each in one piece."""
+    """Return contiguous weights of a type."""
     return [weight.to(dtype).contiguous() for weight in weights]
 
 
 def is_in_one_piece(weights: Weights, dtype: torch.dtype) -> bool:
-    """Return whether weights are so already."""
+    """Return whether weights are contiguous and of that type."""
     return all(weight.dtype == dtype and weight.is_contiguous() for weight in weights)
 
 
@@ -245,7 +245,7 @@ def _both(
 
 
 def bind_bias(grad: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what sums a gradient (1, N, features) over its rows."""
+    """Return the function that sums a gradient (1, N, features) over its rows."""
     if grad.is_cuda and grad.dtype.itemsize == 2 and grad.shape[1] >= _LEAST_ONES:
         return _by_ones
     ours = grad.is_cuda and NAMES.get(grad.dtype) in DTYPES and current().backend in ("auto", "cuda")

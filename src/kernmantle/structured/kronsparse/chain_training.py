@@ -1,4 +1,4 @@
-"""Training steps of a chain of Kronecker-sparse products: which kind is quickest, and how autograd records it."""
+"""Training steps of chains of Kronecker-sparse products: the choice of the fastest kind, and its autograd.Function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two factors of a Kronecker-sparse chain in one launch on NVIDIA GPUs, for a few rows of the batch."""
+"""Two factors of a Kronecker-sparse chain in one launch on NVIDIA GPUs, for small batches."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ def bind_cluster(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> Bound
 
 
 def _nothing(_: tuple[int, ...]) -> None:
-    """Launch nothing, of a kernel that was only collected."""
+    """Do nothing, for a kernel that was only collected."""

@@ -1,4 +1,4 @@
-"""How a GPU sums to the gradient of weights where the batch lies together in memory, which it copies as it lies."""
+"""Plans of the gradient of weights on a GPU if the batch is contiguous in memory, which is copied in that layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted times of each algorithm for a Kronecker-sparse product, and for the gradient of its weights.
+"""Predicted times of each algorithm for a Kronecker-sparse product and for the gradient of its weights.
 
 Fitted on an H100 and an H200 (decisions 0008, 0028, 0037 and 0042).
 """
@@ -72,7 +72,7 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str, las
 
 
 def _together(memory: float, work: float) -> float:
-    """Return the seconds of two that overlap for the most part."""
+    """Return the seconds of two kernels that mostly overlap."""
     return max(memory, work) + min(memory, work) / 2
 
 
@@ -81,7 +81,7 @@ def seconds(
 ) -> dict[str, float]:
     """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features.
 
-    ``packed``: what is made of the weights before they are multiplied by is there already.
+    ``packed``: the weights are packed already.
     """
     if kind == "cpu":
         return cpu_cost.product_seconds(pattern, batch, dtype, last, packed)
@@ -103,13 +103,13 @@ def seconds(
 
 
 def _making_seconds(pattern: Pattern, dtype: str) -> float:
-    """Return what a GPU takes to make the dense matrix."""
+    """Return the seconds in which a GPU makes the dense matrix."""
     (a, b, c, d), own = pattern, _rates(dtype)
     return 2 * own.overhead + 3 * BYTES[dtype] * a * b * d * a * c * d / own.bytes
 
 
 def _blocks_arranging_seconds(pattern: Pattern, dtype: str) -> float:
-    """Return what a GPU takes to bring the weights of blocks together, or apart, once begun."""
+    """Return the seconds in which a GPU gathers or scatters the weights of blocks, without the start of the kernel."""
     (a, b, c, d), size = pattern, BYTES[dtype]
     if not arranges(pattern, size):
         return size * math.prod(pattern) / _rates(dtype).permuted
@@ -177,7 +177,7 @@ def _transposed_sum_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 
 
 def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
-    """Return what both gradients take less where they read the same transposed rows of the result's gradient."""
+    """Return the seconds that both gradients save by reading the same transposed rows of the result's gradient."""
     (a, b, c, d), size = pattern, BYTES[dtype]
     whole = all(extent * d * size % ACCESS == 0 for extent in (b, c))
     return pass_seconds(b, d, batch * a, size, True, whole) + start_seconds((b, c), d, size, whole) / 2
@@ -191,7 +191,7 @@ def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]
 
 @lru_cache(maxsize=4096)
 def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
-    """Return what a product over transposed rows should take, infinite for what is not transposed."""
+    """Return the predicted seconds of a product over transposed rows; infinite if there is none."""
     own = inner(problem)
     if own is None:
         return math.inf
@@ -261,5 +261,5 @@ def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:
 
 @lru_cache(maxsize=4096)
 def quickest_gradient(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> tuple[str, float]:
-    """Return the same of the gradient of the weights."""
+    """Return the algorithm of the gradient of the weights with the least predicted time, and its time."""
     return _quickest(gradient_seconds(pattern, batch, dtype, kind, last), kind)

@@ -1,4 +1,4 @@
-"""Kronecker-sparse products on NVIDIA GPUs: the weights rearranged, then one kernel, on torch's current stream."""
+"""Kronecker-sparse products on NVIDIA GPUs: weights are rearranged, then one kernel runs, on torch's current stream."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _access(tensor: torch.Tensor, first: bool) -> int:
 def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
-    """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
+    """Return the problem of a product; None if neither features nor batch of x or of the result are contiguous."""
     a, b, c, d = weight.shape[1:]
     groups, batch, _ = x.shape
     first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
@@ -81,7 +81,7 @@ def problem_of(
 def _taken(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
-    """Return the product as kernels for float32 or halves see it; None if they do not take it."""
+    """Return the problem for the kernels of float32 or halves; None if they do not take it."""
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None or (precision == "ieee" and x.dtype != torch.float64):
         return None
@@ -115,7 +115,7 @@ def is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone
 
 
 def streamed_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits) -> float:
-    """Return what a product should take that reads weights where they lie."""
+    """Return the predicted seconds of a product that reads the weights in their own layout."""
     strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
     return stream_seconds(problem, own, lies_along(problem.pattern, strides))
 
@@ -146,7 +146,7 @@ def expected(
     pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device,
     transposed: bool | None = None,
 ) -> float | None:  # fmt: skip
-    """Return what the kernels should take for arrays without gaps.
+    """Return the predicted seconds of the kernels for contiguous arrays.
 
     The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
     """
@@ -161,7 +161,7 @@ def expected(
 def gradients_seconds(
     pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device
 ) -> tuple[float, bool]:
-    """Return what the gradients of x and of weights should take, and whether they share transposed rows."""
+    """Return the predicted seconds of the gradients of x and of weights, and whether they share transposed rows."""
     a, b, c, d = pattern
     back, own = (a, c, b, d), limits(index_of(device))
     kernel = expected(back, batch, dtype, first, device, True)
@@ -285,7 +285,7 @@ def _wide(
     arrangement = chosen.arrangement(problem)
 
     def made(weight: torch.Tensor) -> torch.Tensor:
-        """Return the weights in the order in which the kernel reads them, and their scales."""
+        """Return the weights in the order in which the kernel reads them, and the scales of their columns."""
         image = allocate(whole, torch.uint8, weight.device)
         at = image.data_ptr()
         ready_prepare((weight.data_ptr(), at, at + image_bytes))

@@ -1,4 +1,4 @@
-"""Runs a Kronecker-sparse product without derivatives, by the algorithm asked for.
+"""Runs Kronecker-sparse products without derivatives, by the requested algorithm.
 
 ``x`` is (G, N, a c d) with any strides, ``weight`` (H, a, b, c, d) with H = G or 1, ``bias`` (H, a b d) or None.
 """
@@ -62,19 +62,19 @@ def _erf(value: Node) -> Node:
 
 @lru_cache(maxsize=1)
 def _gpu() -> Any:
-    """Loaded with the first product on a GPU."""
+    """Return the module of GPU products, loaded with the first one."""
     return import_module(".cuda", __package__)
 
 
 @lru_cache(maxsize=1)
 def _sums() -> Any:
-    """Loaded with the first gradient of weights on a GPU."""
+    """Return the module of gradients of weights on GPUs, loaded with the first one."""
     return import_module(".weight_gradient", __package__)
 
 
 @lru_cache(maxsize=1)
 def cpu() -> Any:
-    """Loaded with the first product on a CPU."""
+    """Return the module of CPU products, loaded with the first one."""
     return import_module(".cpu", __package__)
 
 
@@ -121,7 +121,7 @@ def _among(algorithm: str, x: torch.Tensor) -> str:
 
 
 def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
-    """Uninitialised (G, N, features), in memory with the batch last if asked."""
+    """Return an uninitialised tensor (G, N, features), with the batch last in memory if asked."""
     groups, count, _ = x.shape
     if batch_last:
         return allocate((groups, features, count), x.dtype, x.device).transpose(1, 2)
@@ -211,7 +211,7 @@ def by(
 def through(
     x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool
 ) -> torch.Tensor:
-    """Return the product of x, its features first or last, with one matrix."""
+    """Return the product of x, with features first or last, and one matrix."""
     x = within_blas_strides(x)
     if batch_last:
         columns = x.flatten(1) if x.dim() > 1 else x[:, None]
@@ -223,7 +223,7 @@ def through(
 
 
 def within_blas_strides(x: torch.Tensor) -> torch.Tensor:
-    """x, copied where entries lie further apart than BLAS can say."""
+    """Return x, copied if its strides exceed the integers of BLAS."""
     return x if all(step <= BLAS_FARTHEST for step in x.stride()) else x.contiguous()
 
 
@@ -390,8 +390,8 @@ def gradients(
 ) -> torch.Tensor:  # fmt: skip
     """Write the gradient of x (1, N, a c d) to ``out`` and return that of weights (1, a, b, c, d), on a GPU.
 
-    Both go over the same transposed rows. Those of weights are summed in the context ``apart``, and what they read is
-    put into ``alive``.
+    Both read the same transposed rows. The gradients of weights are summed in the context ``apart``, and the tensors
+    that they read are appended to ``alive``.
     """
     alive = list[torch.Tensor]() if alive is None else alive
     return _transposing().gradients(x, grad, weight, precision, out, by, gradient, apart, alive)

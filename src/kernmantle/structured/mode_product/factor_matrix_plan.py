@@ -1,4 +1,4 @@
-"""How a GPU makes the matrix of two factors of halves, and gradients of both from that of the matrix.
+"""Plans for the matrix of two factors of halves on a GPU, and for gradients of both from that of the matrix.
 
 The first factor is (blocks, rank l, depth, 1), the second one (1, b, blocks rank, l).
 """

@@ -1,4 +1,4 @@
-"""How a GPU runs small products of a Kronecker-sparse training step, several in one launch.
+"""Plans of grouped launches on a GPU: several small products of a Kronecker-sparse training step in one launch.
 
 A product is of three arrays that share batch axes: left over (p, r), right over (q, r), out over (p, q). The passes of
 a factor are such products of x over (n, k), weights over (j, k) and y over (n, j), those of neighbours' matrix too.

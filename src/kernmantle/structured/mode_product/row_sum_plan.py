@@ -1,4 +1,4 @@
-"""How a GPU sums to the gradient of weights over rows whose features lie together, which it copies as they lie.
+"""Plans of the gradient of weights on a GPU over rows with contiguous features, which are copied in that layout.
 
 Its cost is fitted on one H200 (decision 0060).
 """

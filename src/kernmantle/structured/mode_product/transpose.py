@@ -1,4 +1,4 @@
-"""Kronecker-sparse products over transposed rows on NVIDIA GPUs: a pass before the product and one after it."""
+"""Kronecker-sparse products over transposed rows on NVIDIA GPUs, with one pass before the product and one after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_BYTES = 4 << 30
 
 
 class _Blocks(NamedTuple):
-    """Weights (a, d, b, c, 1) with b and c padded by zeros, and what was packed of them."""
+    """Weights (a, d, b, c, 1) with b and c padded by zeros, and their packed copies."""
 
     weight: torch.Tensor
     packed: PackedWeights | None
@@ -117,7 +117,7 @@ def rows_of_blocks(rows: torch.Tensor, a: int, extent: int, d: int) -> torch.Ten
 
 
 def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int) -> None:
-    """Write transposed rows, of padded blocks, in order."""
+    """Transpose rows of padded blocks back to the order of the features."""
     _transpose(rows, out, a, extent, d, False)
 
 

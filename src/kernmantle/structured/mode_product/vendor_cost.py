@@ -23,7 +23,7 @@ _SMALL = 64  # edge of those of halves that are not aligned
 _THIN, _LONG = 8, 200
 _AGAIN = 1.4  # times as fast as from memory what the second-level cache has still
 _VECTOR = 16  # bytes to which rows must be aligned for the quickest kernels
-_PAIR = 4  # the same of blocks whose features are together
+_WORD = 4  # the same for blocks whose features are contiguous
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
     aligned = _aligned(size, c, batch if last else b)
     calls = min(a, d)
     if (last or d == 1) and calls <= MOST_CALLS:
-        aligned, own = aligned or not (last or c * size % _PAIR or b * size % _PAIR), _rates(dtype, "bmm", last)
+        aligned, own = aligned or not (last or c * size % _WORD or b * size % _WORD), _rates(dtype, "bmm", last)
         tiles = a * d / calls * math.ceil(sides[0] / _SQUARE) * math.ceil(sides[1] / _SQUARE)
         if last and size == 2 and not aligned and b <= _THIN and c >= _LONG and tiles > _PROCESSORS:
             own = replace(own, products=math.inf, position=0.0)

@@ -17,6 +17,7 @@ from kernmantle.errors import DeviceError, KernmantleError, KernmantleWarning, L
 from kernmantle.estimators import GaussianProcessRegressor
 from kernmantle.estimators import KNeighborsClassifier as Neighbors
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.row_reduce import task_of
 
 
 def test_every_hyperparameter_of_a_sum_is_a_parameter():
@@ -143,5 +144,11 @@ OTHER_DEVICE = {
 
 @pytest.mark.parametrize("call", OTHER_DEVICE.values(), ids=list(OTHER_DEVICE))
 def test_a_hyperparameter_on_another_device_is_named(call):
-    with pytest.raises(DeviceError, match=r"is on cpu but parameter '\w+' is on meta"):
+    with pytest.raises(DeviceError, match=r"x is on cpu but (bandwidth|scale|w) is on meta"):
         call()
+
+
+def test_a_product_checks_the_device_of_every_tensor():
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, q: a * b * q)
+    with pytest.raises(DeviceError, match="operand 0 is on cpu but parameter 'q' is on meta"):
+        task_of(contraction, "sum", [X, X], {"q": ELSEWHERE})

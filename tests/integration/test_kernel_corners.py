@@ -105,7 +105,7 @@ def test_columns_that_do_not_vary_become_zero(dtype):
 
 def test_lengthscales_on_another_device_are_named():
     x = rows(4, 3)
-    with pytest.raises(errors.DeviceError, match="x is on cpu but lengthscales on meta"):
+    with pytest.raises(errors.DeviceError, match="x is on cpu but lengthscales is on meta"):
         km.Gaussian(lengthscales=torch.ones(3, device="meta"))(x)
     with pytest.raises(errors.DeviceError, match="the transform is on meta, x on cpu"):
         km.Gaussian().transformed(torch.ones(3, device="meta"))(x)

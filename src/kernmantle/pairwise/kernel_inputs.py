@@ -211,7 +211,7 @@ def _with_values(
     for name in form.weights:
         scale = weights[name]
         if scale.device != x.device:
-            raise DeviceError(f"x is on {x.device} but lengthscales on {scale.device}; move one with .to()")
+            raise DeviceError(f"x is on {x.device} but lengthscales is on {scale.device}; move one with .to()")
         if scale.shape[-1] != columns:
             raise ShapeError(
                 f"lengthscales has shape {tuple(scale.shape)}, its last axis must be the columns of "
@@ -225,6 +225,8 @@ def _with_values(
     numbers: dict[str, float] = {}
     for name, value in wanted.items():
         if isinstance(value, torch.Tensor):
+            if value.device != x.device and (value.dim() or not value.is_cpu or value.requires_grad):
+                raise DeviceError(f"x is on {x.device} but {name} is on {value.device}; move one with .to()")
             if value.dim() == 1 and value.shape[0] == columns > 1 and x.dim() == y.dim() == 2 and not scales:
                 _check_not_lengthscales(name, value, x)
             parameters[name] = value.to(kind)

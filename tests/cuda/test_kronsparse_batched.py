@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_training
 from kernmantle.testing import assert_close
 
@@ -68,3 +69,28 @@ def test_every_subset_of_gradients_and_rows_that_lie_apart() -> None:
         expected = itertools.compress(zip(wanted, terms, strict=True), asked)
         for one, (own, sizes) in zip(found, expected, strict=True):
             assert_close(one, own, dtype=torch.bfloat16, depth=192, magnitude=sizes)
+
+
+@pytest.mark.parametrize("rows", [64, 4096])
+def test_a_graph_binds_what_no_eager_call_had(rows, monkeypatch) -> None:
+    """A stream that is captured does not allow what the choice of a product's algorithm may do."""
+    PLANS.clear()
+    monkeypatch.setattr(chain_training, "kind_of", lambda *given: "batched" if given[-1] is True else "matrix")
+    torch.manual_seed(0)
+    layer = layer_of(CHAINS["more"], torch.bfloat16)
+    sizes = layer.in_features, layer.out_features
+    x, grad = (torch.randn(rows, size, device="cuda").bfloat16() for size in sizes)
+    leaves = [x.requires_grad_(), *layer.weights, layer.bias]
+
+    def step():
+        value = layer(x)
+        return [value.detach(), *torch.autograd.grad(value, leaves, grad)]
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    graph.replay()
+    for one, wanted, terms in zip(found, *exact(layer, x, grad), strict=True):
+        assert_close(one, wanted, dtype=torch.bfloat16, depth=192 + rows, magnitude=terms)
+    PLANS.clear()

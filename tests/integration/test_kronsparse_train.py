@@ -20,6 +20,7 @@ from kernmantle.structured.kronsparse import (
     chain_launches,
     chain_matrix,
     chain_op,
+    chain_products,
     chain_training,
 )
 from kernmantle.structured.mode_product import grouped
@@ -164,8 +165,7 @@ def steps(monkeypatch):
         PLANS.clear()
         launched.clear()
         own = Matmul if "on addresses" in kind else SimpleNamespace(bind_matmul=lambda *_, **__: None)
-        for module in (chain_matrix, chain_batched):
-            monkeypatch.setattr(module, "matmul", lambda: own)
+        monkeypatch.setattr(chain_products, "matmul", lambda: own)
         kind = kind.removesuffix(" on addresses")
         if kind == "long matrix":
             kind = "matrix"
@@ -438,6 +438,29 @@ def test_a_graph_that_is_captured_has_a_plan_of_its_own(wanted, steps, monkeypat
             found = values()
         assert bool(launched) != captures
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("kind", "chain"), [("matrix", CHAINS["two"]), ("batched", BATCHED["square"])])
+def test_what_a_graph_binds_leaves_products_to_torch(kind, chain, steps, monkeypatch):
+    """To choose an algorithm may load kernels, which a stream that is captured does not allow."""
+    given = [tensor.requires_grad_() for tensor in operands(chain, (8,), False)]
+
+    def function(x, first, second, bias):
+        return kron_sparse_matmul(x, [first, second], bias=bias)
+
+    steps("factors")
+    expected = gradients(function, given)
+    steps(f"{kind} on addresses")
+    asked = []
+    bind = Matmul.bind_matmul
+    monkeypatch.setattr(Matmul, "bind_matmul", lambda *each: asked.append(1) or bind(*each))
+    with monkeypatch.context() as captured:
+        captured.setattr(chain_products, "splits_streams", lambda _: True)
+        torch.testing.assert_close(gradients(function, given), expected)
+    assert not asked
+    steps(f"{kind} on addresses")
+    torch.testing.assert_close(gradients(function, given), expected)
+    assert asked
 
 
 def test_compiled_steps_by_batched_products(steps):

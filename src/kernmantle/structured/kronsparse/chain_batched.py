@@ -34,12 +34,12 @@ from .chain_products import (
     Saved,
     Weights,
     bind_bias,
+    bind_matmul,
     canonical,
     grouped,
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
-    matmul,
     memory_shape,
     shaped,
     side_stream,
@@ -125,7 +125,7 @@ class BatchedStep:
 def bind_batched(x: torch.Tensor, weights: Weights) -> BatchedStep:
     """Return the step for tensors like these, by launches on addresses where all of them are in one piece."""
     first, second = weights
-    if not (x.is_contiguous() and is_in_one_piece(weights, x.dtype)):
+    if splits_streams(x.device) or not (x.is_contiguous() and is_in_one_piece(weights, x.dtype)):
         return BatchedStep()
     (a, b, c, _), (_, e, f, d) = first.shape, second.shape
     rows = x.view(-1, a * c)
@@ -245,11 +245,6 @@ class BatchedBackward:
         if self.launches is None or splits_streams(result.device):
             return None
         return self.launches.prepare(read, result)
-
-
-def bind_matmul(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Launch | None:
-    """Return batched products on addresses; None where torch's operation takes them."""
-    return matmul().bind_matmul(left, right, out)
 
 
 def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tensor:

@@ -36,12 +36,12 @@ from .chain_products import (
     Weights,
     bind_bias,
     bind_gradient,
+    bind_matmul,
     canonical,
     grouped,
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
-    matmul,
     memory_shape,
     side_stream,
     splits_streams,
@@ -165,7 +165,7 @@ class MatrixStep:
         of_weights_at = [0, 0]
         if sums:
             bias = grad.new_empty(out) if of_bias else None
-            product = matmul().bind_matmul(flat.mT, rows, like, sums=bias)
+            product = bind_matmul(flat.mT, rows, like, sums=bias)
             if product is None:
                 return None
             like_at, of_bias_at = table.add((out, width)), table.add((out,)) if of_bias else 0
@@ -178,7 +178,7 @@ class MatrixStep:
             launch, operands = level.launch.on_addresses(first_at, second_at, like_at, *of_weights_at)
             launches.append((launch, itemgetter(*operands)))
         if of_x and matrix is not None:
-            product = matmul().bind_matmul(flat, matrix, torch.empty_like(rows))
+            product = bind_matmul(flat, matrix, torch.empty_like(rows))
             if product is None:
                 return None
             of_x_at = table.add(tuple(x.shape))
@@ -386,7 +386,7 @@ def _bind_through(products: _Products, x: torch.Tensor, bias: Maybe, options: Op
     if bias is not None and not bias.is_contiguous():
         return None
     rows, matrix = x.view(-1, x.shape[-1]), x.new_empty(products.shapes[-1])
-    return matmul().bind_matmul(rows, matrix.mT, x.new_empty((len(rows), len(matrix))), bias)
+    return bind_matmul(rows, matrix.mT, x.new_empty((len(rows), len(matrix))), bias)
 
 
 @lru_cache(maxsize=1)

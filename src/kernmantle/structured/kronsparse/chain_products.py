@@ -318,6 +318,16 @@ def grouped() -> Any:
     return import_module("..mode_product.grouped", __package__)
 
 
+def bind_matmul(
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None
+) -> Callable[[Sequence[int]], None] | None:
+    """Return a product of matrices, or of a batch of them, on addresses; None where torch's operation takes it.
+
+    So it does while a graph is captured, which runs it, and in which the choice of an algorithm may not load kernels.
+    """
+    return None if splits_streams(out.device) else matmul().bind_matmul(left, right, out, bias, sums)
+
+
 @lru_cache(maxsize=1)
 def matmul() -> Any:
     """Return the module of bound products of matrices, loaded with the first one on a GPU."""

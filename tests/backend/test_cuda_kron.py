@@ -7,13 +7,14 @@ import itertools
 import math
 import random
 import sys
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin
-from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation
+from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation, wgmma_emit
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, GramPlan, gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
@@ -21,6 +22,7 @@ from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaLayout, MmaPlan
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
 from kernmantle.structured.kron.separation import LONGEST, SeparationPlan, longest, separating_seconds
+from kernmantle.structured.kron.wgmma_plan import WgmmaPlan, grouped, suits, wgmma
 
 from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
@@ -219,6 +221,71 @@ def test_small_factors_join_larger_ones_of_halves() -> None:
 def test_without_fusion_every_factor_has_its_pass() -> None:
     assert len(plan(modes([(32, 32)] * 3), 1, "f32", CARDS["sm_90"], False, TENSORS["f32"]).passes) == 3
     assert len(planned("32^3", "sm_90").passes) == 1
+
+
+WGMMA = {
+    f"wgmma {extent}{'^2' if is_two else ' beside'} {stored}": (extent, is_two, stored)
+    for extent in (64, 128)
+    for is_two in (True, False)
+    for stored in ("f32", "f16", "bf16")
+}
+
+
+def by_wgmma(name: str) -> WgmmaPlan:
+    """Return the plan of a pass over two factors, or over one with columns to its right."""
+    extent, is_two, stored = WGMMA[name]
+    tensor, count = replace(TENSORS[stored], is_aligned=True), 1 + is_two
+    run = plain_pass("mma", modes([(extent, extent)] * count), 0, count)
+    assert suits(run, MANY, 1 if is_two else 8192, tensor, CARDS["sm_90"])
+    return wgmma(run, ((extent, extent),) * count, stored, tensor, MmaLayout(16, 4, False), CARDS["sm_90"])
+
+
+@pytest.mark.parametrize("name", WGMMA)
+def test_passes_by_wgmma_compile_without_spills(name: str) -> None:
+    found = by_wgmma(name)
+    taken = compiled(wgmma_emit.emit(found), "sm_90").resources
+    assert taken.spill_stores == 0
+    assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
+    assert found.shared <= CARDS["sm_90"].shared_per_block
+    assert found.stages >= 2
+    assert found.stages % found.sets == 0
+
+
+def test_multiples_of_64_take_wgmma_where_arrays_are_aligned() -> None:
+    card, aligned = CARDS["sm_90"], Tensor("f16", 3, is_aligned=True)
+    for extent, rows in (64, 1024), (128, 320):
+        sizes = modes([(extent, extent)] * 3)
+        found = plan(sizes, 1, "f32", card, True, aligned, rows)
+        assert [(run.first, run.stop) for run in found.passes] == [(1, 3), (0, 1)]
+        assert found.seconds < plan(sizes, 1, "f32", card, True, TENSORS["f32"], rows).seconds
+    # few tiles, other extents, a second factor behind which something lies
+    run = plain_pass("mma", modes([(64, 64)] * 2), 0, 2)
+    assert not suits(run, 100, 1, aligned, card)
+    assert not suits(run, MANY, 64, aligned, card)
+    assert not suits(run, MANY, 1, TENSORS["f32"], card)
+    assert not suits(plain_pass("mma", modes([(64, 128)]), 0, 1), MANY, 128, aligned, card)
+    assert suits(plain_pass("mma", modes([(128, 128)]), 0, 1), MANY, 64, aligned, card)
+    assert not suits(plain_pass("mma", modes([(64, 64)]), 0, 1), MANY, 64, aligned, card)
+
+
+def test_small_neighbours_make_factors_of_64_or_128() -> None:
+    assert grouped(modes([(8, 8)] * 4)) == [(0, 1), (2, 3)]
+    assert grouped(modes([(2, 2), (32, 32)])) == [(0, 1)]
+    assert grouped(modes([(4, 4), (32, 32), (128, 128)])) == [(0, 1), (2,)]
+    assert grouped(modes([(128, 128), (2, 2), (64, 64)])) == [(0,), (1, 2)]
+    for sizes in (
+        [(32, 32)],
+        [(16, 16), (256, 256)],
+        [(64, 64), (128, 128)],
+        [(64, 64)] * 3,
+        [(8, 4), (8, 16)],
+        [(4, 4)] * 3,
+    ):
+        assert grouped(modes(sizes)) == []
+    # float16 may not hold what factors are multiplied out to
+    run = replace(plain_pass("mma", modes([(64, 64)]), 0, 1), parts=((0, 1),))
+    assert not suits(run, MANY, 128, Tensor("f16", 1, is_aligned=True), CARDS["sm_90"])
+    assert suits(run, MANY, 128, Tensor("bf16", 1, is_aligned=True), CARDS["sm_90"])
 
 
 GRAMS = [

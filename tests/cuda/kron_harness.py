@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
-from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation
+from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation, wgmma_emit
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
@@ -36,7 +36,8 @@ from kernmantle.structured.kron.factor_gradient_plan import (
 )
 from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, takes
 from kernmantle.structured.kron.modes import Mode
-from kernmantle.structured.kron.passes import Pass, views
+from kernmantle.structured.kron.passes import Pass, plain_pass, views
+from kernmantle.structured.kron.wgmma_plan import LEAST_TILES, WgmmaPlan, suits, wgmma
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -44,6 +45,7 @@ from .harness import Machine, limits
 from .kron_backs import BACKS, BackCase, run_back
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 
+Plan = FmaPlan | MmaPlan | WgmmaPlan
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
 TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
@@ -64,6 +66,11 @@ TENSOR = (
     ((72, 4), (2, 33)), ((3, 5), (45, 60), (2, 2)), ((4, 4), (66, 33)), powers(163, 1), powers(190, 1),
     ((186, 130), (8, 8)), powers(75, 1), ((12, 90),), ((33, 21),),
 )  # fmt: skip
+# By wgmma, for blocks that take several tiles each, and more pieces than a ring has stages.
+WGMMA = (
+    (powers(64, 2), 23, 1), (powers(64, 1), 9, 256), (powers(128, 2), 16, 1), (powers(128, 1), 12, 128),
+    (powers(64, 3), 1, 1), (powers(128, 1), 1, 64), (powers(64, 2), 1, 1),
+)  # fmt: skip
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 
 
@@ -77,12 +84,14 @@ class KronCase:
     dtype: str
     tensor: bool
     added: bool
+    wgmma: bool = False
 
     @property
     def name(self) -> str:
         """What its test is called."""
         size = "*".join(f"{p}x{q}" for p, q in self.sizes)
-        return f"{self.left}_{size}_{self.beside}_{self.dtype}{'_mma' * self.tensor}{'_y' * self.added}"
+        kind = "_wgmma" if self.wgmma else "_mma" * self.tensor
+        return f"{self.left}_{size}_{self.beside}_{self.dtype}{kind}{'_y' * self.added}"
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -266,6 +275,9 @@ def cases() -> Iterator[KronCase]:
             yield KronCase(sizes, 3 + 30 * (len(sizes) < 3), 1, dtype, True, place % 2 == 1)
             if dtype != "tf32" and math.prod(p for p, _ in sizes) <= 1 << 13:
                 yield KronCase(sizes, 2, 20 + place % 5, dtype, True, place % 2 == 0)
+    for dtype in ("f32", "f16"):
+        for sizes, left, beside in WGMMA:
+            yield KronCase(sizes, left, beside, dtype, True, False, True)
     for place, sizes in enumerate(ADDED):
         for dtype in ("f32", "f64", "f16"):
             yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
@@ -275,13 +287,15 @@ def cases() -> Iterator[KronCase]:
         yield KronCase(sizes, 150, 1, "f32", False, place == 1)
 
 
-def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan, Pass, int, int]]:
+def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
     """For each pass its plan, and what lies to the left and to the right of it."""
+    if case.wgmma:
+        return _by_wgmma(case, own)
     tensor = TENSORS[case.dtype] if case.tensor else None
     kinds = ("fma",) if tensor is None else ("mma",) if _suits(case, tensor) else ("mma", "fma")
     chosen = plan(case.modes, case.beside, case.stored, own, True, tensor, case.left, kinds)
     vector = {"f64": 2}.get(case.stored, 4)
-    found: list[tuple[FmaPlan | MmaPlan, Pass, int, int]] = []
+    found: list[tuple[Plan, Pass, int, int]] = []
     for place, (run, view) in enumerate(zip(chosen.passes, views(case.modes, chosen.passes), strict=True)):
         left, right = case.left * view.left, view.right * case.beside
         added = case.added and place == len(chosen.passes) - 1
@@ -313,6 +327,21 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan,
     return found
 
 
+def _by_wgmma(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
+    """The last two axes in one pass where nothing lies to their right, and every other axis in one."""
+    count, tensor = len(case.modes), replace(TENSORS[case.dtype], is_aligned=True)
+    two = count - 2 if count > 1 and case.beside == 1 else count
+    ranges = [(two, count)] * (two < count) + [(axis, axis + 1) for axis in reversed(range(two))]
+    passes = [plain_pass("mma", case.modes, first, stop) for first, stop in ranges]
+    found: list[tuple[Plan, Pass, int, int]] = []
+    for run, view in zip(passes, views(case.modes, passes), strict=True):
+        shapes = tuple((case.sizes[number][1], case.sizes[number][0]) for part in run.parts for number in part)
+        left, right = case.left * view.left, view.right * case.beside
+        assert suits(run, max(left, LEAST_TILES * own.sm_count), right, tensor, own)
+        found.append((wgmma(run, shapes, case.stored, tensor, MmaLayout(16, 4, False), own), run, left, right))
+    return found
+
+
 def _suits(case: KronCase, tensor: Tensor) -> bool:
     """Whether tensor cores take all factors, small neighbours multiplied out."""
     return all(takes(group.mode, tensor) for group in joined(case.modes, tensor))
@@ -331,8 +360,10 @@ def _width(extent: int, most: int) -> int:
     return max(width for width in (1, 2, 4, 8) if width <= most and extent % width == 0)
 
 
-def emitted(chosen: FmaPlan | MmaPlan) -> str:
+def emitted(chosen: Plan) -> str:
     """Source of a pass."""
+    if isinstance(chosen, WgmmaPlan):
+        return wgmma_emit.emit(chosen)
     return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
 
@@ -376,7 +407,10 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
 
 
-def _branches(chosen: FmaPlan | MmaPlan) -> Iterator[tuple[object, ...]]:
+def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
+    if isinstance(chosen, WgmmaPlan):
+        yield "wgmma", chosen.stored, chosen.size, chosen.is_two
+        return
     kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1
     yield kind, beside, several, chosen.layout.added
     if isinstance(chosen, MmaPlan):

@@ -14,6 +14,7 @@ import kernmantle as km
 from kernmantle.structured.kron import cuda, cuda_plan
 from kernmantle.structured.kron.factor_sums import outer
 from kernmantle.structured.kron.matmul import multiply
+from kernmantle.structured.kron.wgmma_plan import wgmma
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 from kernmantle.torch_ops.info import RunInfo
@@ -297,3 +298,84 @@ def test_gradients_and_graphs():
         out.zero_()
         graph.replay()
         assert torch.equal(out, expected)
+
+
+def in_float64(x, factors):
+    """The product in float64 on the GPU, one factor after the other."""
+    value, right = x.double(), 1
+    for factor in reversed(factors):
+        p, q = factor.shape
+        value = factor.double().mT @ value.reshape(-1, p, right)
+        right *= q
+    return value.reshape(x.shape[0], right)
+
+
+def norm_error(found, exact):
+    """Largest error of a row, of its norm."""
+    return float(((found.double() - exact).norm(dim=1) / exact.norm(dim=1)).max())
+
+
+WGMMA = [
+    (1057, (64, 64)),
+    (9, (64, 64, 64)),
+    (600, (128, 128)),
+    (5, (128, 128, 128)),
+    (11, (64, 3, 64, 64)),
+    (531, (8, 8, 64)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("rows", "extents"), WGMMA)
+def test_multiples_of_64_by_wgmma(rows, extents, dtype, monkeypatch):
+    """Rows that lie apart, factors in either order, and what is left of the last tiles; unaligned rows by others."""
+    taken = []
+    monkeypatch.setattr(cuda, "wgmma", lambda *given: taken.append(given) or wgmma(*given))
+    width, kind = math.prod(extents), DTYPES[dtype]
+    torch.manual_seed(rows)
+    memory = torch.randn(rows, width + 16, device="cuda").to(kind)
+    factors = [(torch.randn(p, p, device="cuda") / math.sqrt(p)).to(kind) for p in extents]
+    factors[-1] = factors[-1].mT.contiguous().mT
+    allowed = {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}[dtype] * math.sqrt(len(extents))
+    for begin in (0, 8):
+        x = memory[:, begin : begin + width]
+        assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
+    count = len(taken)
+    assert count or torch.cuda.get_device_capability() != (9, 0) or not {*extents} <= {64, 128}
+    x = memory[:, 1 : 1 + width]
+    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
+    assert len(taken) == count
+
+
+def test_rows_of_any_size_by_wgmma():
+    """Lines of one row differ by powers of two, rows by more; entries that are not finite spoil their own row alone."""
+    torch.manual_seed(0)
+    x = torch.randn(700, 64, 64, device="cuda") * torch.exp2(torch.arange(64.0, device="cuda") % 13 - 6)[:, None]
+    x *= torch.exp2(torch.arange(700.0, device="cuda") * 37 % 101 - 50)[:, None, None]
+    factors = [torch.randn(64, 64, device="cuda") / 8 for _ in range(2)]
+    x = x.reshape(700, -1)
+    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < 2e-6
+    for bad in (math.nan, math.inf):
+        spoiled = x.clone()
+        spoiled[5, 77] = bad
+        found = km.kron_matmul(spoiled, factors)
+        assert not torch.isfinite(found[5]).any()
+        kept = [*range(5), *range(6, 700)]
+        assert torch.equal(found[kept], km.kron_matmul(x, factors)[kept])
+
+
+@pytest.mark.parametrize("extent", [64, 128])
+def test_entries_that_do_not_depend_on_an_infinity_are_those_without_it(extent):
+    """One axis with others behind it, which a tile of wgmma scales together."""
+    torch.manual_seed(1)
+    x = torch.randn(600, extent * 256, device="cuda")
+    factor = torch.randn(extent, extent, device="cuda") / math.sqrt(extent)
+    right = km.kron_matmul(x, [factor, 256])
+    for bad in (math.inf, -math.inf, math.nan):
+        spoiled = x.clone()
+        spoiled[7, 5 * 256 + 30] = bad
+        found = km.kron_matmul(spoiled, [factor, 256]).view(600, extent, 256)
+        assert not torch.isfinite(found[7, :, 30]).any()
+        found[7, :, 30] = right.view(600, extent, 256)[7, :, 30]
+        exact = factor.double().mT @ x.double().view(600, extent, 256)
+        assert norm_error(found.view(600, -1), exact.view(600, -1)) < 1e-6

@@ -20,7 +20,7 @@ from kernmantle.compiler.row_reduce import PRODUCT, Apply
 from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
-from kernmantle.structured.kron import factor_gradient_emit, gradient_emit, separation
+from kernmantle.structured.kron import factor_gradient_emit, gradient_emit, separation, wgmma_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
@@ -195,6 +195,14 @@ def _kron(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = kron.first_pass(name, card)
         return Planned(kron.emit(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
+def _kron_wgmma(name: str) -> Callable[[str], Planned]:
+    def make(_card: str) -> Planned:
+        plan = kron.by_wgmma(name)
+        return Planned(wgmma_emit.emit(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -409,6 +417,8 @@ def _table() -> dict[str, Kernel]:
         table.add(f"eigen {width} {compute}", _eigen(width, compute))
     for name in kron.CASES:
         table.add(f"kron {name}", _kron(name), tuple(CARDS) if name in kron.PORTABLE else HOPPER)
+    for name in kron.WGMMA:
+        table.add(f"kron {name}", _kron_wgmma(name), HOPPER)
     table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))
     table.add("kron gram 8x8 f32", _kron_gram(8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)

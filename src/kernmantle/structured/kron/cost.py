@@ -14,6 +14,7 @@ from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
+from .passes import Pass
 
 # Seconds of a kernel beside what it does.
 LAUNCH = 4e-6
@@ -42,6 +43,9 @@ _JOINED = 2.1e-6
 # factors whose extents are powers of two: 64 x 64 three times take 1.25 ms for 268 million numbers, 8 x 8 six times by
 # additions 2.0 (H200).
 _WHOLE, _WHOLE_AXIS, _THREE, _THREE_RUN = 0.65, 64, 1.5, 512
+# Seconds to prepare an entry of a factor for wgmma, of a product of several for each; times the speed of memory that
+# passes reach, and those over two factors of 128 of float32 (64^3: 560 and 567 us, 128^3: 1941 and 1469, H200).
+_PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -141,6 +145,14 @@ def mma_seconds(
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
         seconds = max(seconds, waiting / CLOCK * (_WAITING if _unaligned(run, size) else 1.0))
     return LAUNCH + seconds
+
+
+def wgmma_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) -> float:
+    """Return a pass by wgmma that moves so many bytes."""
+    size = run.modes[0].columns
+    is_wide = stored == "f32" and len(run.modes) == 2 and size > _WHOLE_AXIS
+    prepared = _PREPARED * size**2 * sum(map(len, run.parts))
+    return LAUNCH + prepared + moved / ((_WGMMA_WIDE if is_wide else _WGMMA_MEMORY) * memory_of(limits))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 import torch
 
 from ...backends.cuda import emit
+from ...backends.cuda.arch import arch as generation
 from ...backends.cuda.device import core, gpu
 from ...backends.cuda.launch import Kernel
 from ...backends.cuda.tiles import DeviceLimits
@@ -19,13 +20,14 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import cost, cuda_emit, mma_emit
+from . import cost, cuda_emit, mma_emit, wgmma_emit
 from .cuda_entry import ENTRY, parameters
 from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
 from .run import Arrays, Launch, Numbers, Port, Prepare, Start
+from .wgmma_plan import WgmmaPlan, suits, wgmma
 
 
 def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -> CudaKronPlan:
@@ -47,7 +49,7 @@ def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -
 NAME = "cuda"
 # Plans that are measured when a product is tuned.
 TRIED = 10
-Plan = FmaPlan | MmaPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan
 Make = Callable[[Plan], Start]
 
 
@@ -63,6 +65,8 @@ def planned_for(
 ) -> tuple[CudaKronPlan, Tensor | None]:
     """Return the passes on a device of these limits, and how tensor cores multiply in them."""
     tensor = _tensor(arrays, options.partition(" ")[0], own.arch)
+    if tensor is not None and _takes_wgmma(arrays, tensor, own.arch):
+        tensor = replace(tensor, is_aligned=True)
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
     fuse = options.endswith(" fuse")
     chosen = plan(modes, right, stored, own, fuse, tensor, items)
@@ -90,10 +94,26 @@ def tensor_for(stored: str, precision: str, arch: str) -> Tensor | None:
     return Tensor(stored, 1)
 
 
+def _takes_wgmma(arrays: Arrays, tensor: Tensor, arch: str) -> bool:
+    """Return whether wgmma may multiply these arrays: whole vectors of 16 bytes in one column, with nothing added."""
+    size = arrays.x.element_size()
+    is_exact = tensor.products > 1 or size == 2
+    if "wgmma" not in generation(arch).features or not is_exact or arrays.y is not None or arrays.x.shape[-1] > 1:
+        return False
+    whole = 16 // size
+    return all(
+        own.data_ptr() % 16 == 0
+        and all(step % whole == 0 for step, size in zip(own.stride()[:-2], own.shape[:-2], strict=True) if size > 1)
+        for own in (arrays.x, arrays.out)
+    )
+
+
 def _kernel(chosen: Plan) -> Kernel | None:
     """Return the kernel of a pass, None if it was only collected."""
 
     def source() -> str:
+        if isinstance(chosen, WgmmaPlan):
+            return wgmma_emit.emit(chosen)
         return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
     kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))
@@ -108,10 +128,12 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
         found = mma_candidates(launch.run, shapes, stored, tensor, _mma_layout(launch), launch.right, own)
-        plans = sorted(
-            found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count)
-        )
-        plans = spread(plans, entries * launch.dims[0][0] * launch.dims[1][0], launch.right, own.sm_count)
+        even = sorted(found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count))
+        sides = entries * launch.dims[0][0] * launch.dims[1][0], launch.right
+        plans: tuple[Plan, ...] = spread(even, *sides, own.sm_count)
+        aligned = _aligned(launch)
+        if aligned is not None and suits(launch.run, *sides, tensor, own):
+            plans = (wgmma(launch.run, shapes, stored, tensor, aligned, own), *plans)
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)
@@ -127,7 +149,7 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     if kernel is None:
         return nothing
     tiles = _tiles(launch, chosen)
-    groups = chosen.warps // chosen.group if isinstance(chosen, MmaPlan) else 1
+    groups = 1 if isinstance(chosen, FmaPlan) else chosen.groups
     blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
@@ -168,7 +190,7 @@ def _launcher(start: Start, name: str) -> Launcher:
 def _key(plan: Plan, sizes: Mapping[str, int], card: str) -> Key:
     """Return the device, factors, arithmetic and shape class: extents between two powers of 2 are alike."""
     alike = [(size - 1).bit_length() for size in sizes.values()]
-    kind = plan.tensor if isinstance(plan, MmaPlan) else plan.compute
+    kind = plan.compute if isinstance(plan, FmaPlan) else plan.tensor
     return Key(card, "kron tile", f"{plan.run}, {plan.stored}, {kind}, {alike}", fingerprint(emit.headers()))
 
 
@@ -187,6 +209,16 @@ def _mma_layout(launch: Launch) -> MmaLayout:
     x = [(launch.ports["x"], arrays.x.data_ptr())]
     copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
     return MmaLayout(copy, _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size), launch.added)
+
+
+def _aligned(launch: Launch) -> MmaLayout | None:
+    """Return the layout of a pass by wgmma, None where arrays are no whole vectors of 16 bytes or one is added."""
+    arrays, size = launch.arrays, launch.arrays.x.element_size()
+    ends = (("x", arrays.x, launch.run.modes[-1].columns), ("out", arrays.out, launch.run.modes[-1].rows))
+    widths = [
+        _common(launch, [(launch.ports[name], own.data_ptr())], length, 16 // size, size) for name, own, length in ends
+    ]
+    return None if launch.added or min(widths) * size < 16 else MmaLayout(16, widths[1], False)
 
 
 def _common(launch: Launch, ports: Sequence[tuple[Port, int]], length: int, most: int, size: int) -> int:

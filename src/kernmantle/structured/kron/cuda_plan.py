@@ -9,11 +9,12 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from . import cost
-from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
+from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds, wgmma_seconds
 from .mma_choice import plan_of as mma_plan
 from .mma_plan import NARROWEST, Tensor, joined, takes
 from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass, views
+from .wgmma_plan import grouped, suits
 
 ROWS = 1024
 KINDS = ("mma", "fma", "matmul")
@@ -244,6 +245,8 @@ def _quickest_pass(
         is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
         if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
             found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor, host))
+        if tensor.is_aligned:
+            found.append(_by_wgmma(plain, before, trailing, stored, limits, tensor, host))
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 
@@ -280,16 +283,37 @@ def _by_tensor_cores(
     if len(axes) == 1 and max(axes[0].columns, axes[0].rows) < NARROWEST:  # additions are as quick as memory
         return math.inf, None
     run = plain_pass("mma", axes, 0, len(axes))
+    parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
+    run = replace(run, first=plain.first, stop=plain.stop, parts=parts)
+    moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
     width = trailing if trailing == 1 else min(WIDE, _power(trailing))
     chosen = mma_plan(axes, stored, tensor, width, before, limits)
     if chosen is None:
         return math.inf, None
-    moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
-    parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
     tiles, joined_factors = chosen.count(before, trailing), max(len(group.indices) for group in groups)
     seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, joined_factors)
-    return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
+    return seconds, run
+
+
+def _by_wgmma(
+    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor, host: float
+) -> tuple[float, Pass | None]:
+    """Return the same by wgmma, small neighbours multiplied out to 64 or 128."""
+    groups = grouped(plain.modes)
+    if not groups:
+        return math.inf, None
+    size = math.prod(plain.modes[index].columns for index in groups[0])
+    run = replace(
+        plain,
+        kind="mma",
+        modes=tuple(Mode(size, size, number) for number in range(len(groups))),
+        parts=tuple(tuple(plain.first + index for index in group) for group in groups),
+    )
+    if not suits(run, before, trailing, tensor, limits):
+        return math.inf, None
+    moved = 2 * SIZES[stored] * float(before) * trailing * run.columns
+    return host * cost.HOST_OWN + wgmma_seconds(run, moved, stored, limits), run
 
 
 def _pitch(mode: Mode, compute: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...backends.cuda.traits import SCALARS, shared_check
 from .cuda_entry import entry
@@ -87,20 +87,25 @@ def _prepare(plan: MmaPlan) -> list[str]:
     for number, phase in enumerate(plan.phases):
         first, shapes = plan.members(phase)
         last = first + len(shapes) - 1
-        rows = columns = 1
-        terms: list[str] = []
-        for index, (q, p) in reversed(list(enumerate(shapes))):
-            row = f"q / {rows} % {q}" if index else f"q / {rows}"
-            column = f"p / {columns} % {p}" if index else f"p / {columns}"
-            terms.append(f"km::kron_entry<T, C>(g, {first + index}, {row}, {column})")
-            rows, columns = rows * q, columns * p
         fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
-        value = f"                [&](int q, int p) {{ return {' * '.join(reversed(terms))}; }});"
+        value = f"                [&](int q, int p) {{ return {product_entry(first, shapes)}; }});"
         tops, down = f"tops + {number} * WARPS", f"g.factor_stride[{last}][0] < g.factor_stride[{last}][1]"
         target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER"
         measured += [f"        Phase{number}::F::measure<Body, {fits}>({tops}, {down},", value]
         scaled += [f"        Phase{number}::F::prepare<Body, {fits}>({target}, {tops},", value]
     return [*measured, "        __syncthreads();", *scaled]
+
+
+def product_entry(first: int, shapes: Sequence[tuple[int, int]]) -> str:
+    """Return the entry (q, p) of the product of factors of these shapes, the first of which has that number."""
+    rows = columns = 1
+    terms: list[str] = []
+    for index, (q, p) in reversed(list(enumerate(shapes))):
+        row = f"q / {rows} % {q}" if index else f"q / {rows}"
+        column = f"p / {columns} % {p}" if index else f"p / {columns}"
+        terms.append(f"km::kron_entry<T, C>(g, {first + index}, {row}, {column})")
+        rows, columns = rows * q, columns * p
+    return " * ".join(reversed(terms))
 
 
 def emit(plan: MmaPlan) -> str:

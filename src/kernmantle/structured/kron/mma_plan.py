@@ -51,10 +51,14 @@ LONG = 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """How tensor cores multiply: ``products`` of operands in the type ``half``."""
+    """How tensor cores multiply: ``products`` of operands in the type ``half``.
+
+    ``is_aligned``: arrays are rows of whole vectors of 16 bytes, with nothing to be added, as wgmma takes them.
+    """
 
     half: str
     products: int
+    is_aligned: bool = False
 
     @property
     def is_rounded(self) -> bool:
@@ -137,6 +141,11 @@ class MmaPlan:
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.warps
+
+    @property
+    def groups(self) -> int:
+        """Tiles that a block takes at once."""
+        return self.warps // self.group
 
     @property
     def compute(self) -> str:

@@ -1,0 +1,437 @@
+// Passes of Kronecker products by wgmma, for factors of SIZE x SIZE, 64 or 128, and arrays whose rows lie in order.
+//
+// Eight warps load: they bring pieces of x to shared memory as halves. float32 is two halves of 11 bits, scaled by a power of two
+// for every set of lines, and three products; halves are copied as they lie. Two groups of four warps multiply, 64 rows of the
+// result each, and store it by rows from shared memory. TWO factors: of a tile of SIZE x SIZE the last axis comes first,
+// transposed, v[j, i] = sum_k last[j, k] x[i, k], so that its sums are the operand of the other one in registers, out[j, i'] =
+// sum_i v[j, i] first[i', i]. One factor has columns to its right: out[q, r] = sum_k factor[q, k] x[k, r].
+#pragma once
+#include "kron_scheduler.cuh"
+#include "layout.cuh"
+#include "pipeline.cuh"
+#include "ptx_wgmma.cuh"
+#include "split_hi_lo.cuh"
+
+namespace km {
+
+// What a piece in shared memory has beside its entries: the inverses of what eight warps multiplied theirs by, and where the
+// results of both groups go, -1 for nowhere.
+struct KronPiece {
+    float inverse[8];
+    i64 out[2];
+};
+
+// Two numbers as an operand of tensor cores.
+KM_DEVICE unsigned kron_pack(f16, float a, float b) { return ptx::pack_f16x2(a, b); }
+KM_DEVICE unsigned kron_pack(bf16, float a, float b) { return ptx::pack_bf16x2(a, b); }
+
+template <class B, class Args>
+struct KronWgmma {
+    typedef typename B::T T;
+    typedef typename B::H H;
+    static constexpr bool TWO = B::TWO, SPLIT = sizeof(T) == 4;
+    static constexpr int SIZE = B::SIZE, STEPS = SIZE / 16, STAGES = B::STAGES, LOADING = 256, THREADS = 256 + LOADING;
+    static constexpr int PARTS = SPLIT ? 2 : 1, PART = 1 << 14, PIECE = PARTS * PART, FACTOR = SIZE * SIZE * 2;
+    // Lines of a piece, of one or two tiles; pieces of a tile; columns of a fiber.
+    static constexpr int FIBERS = TWO ? 8192 / SIZE : SIZE, PIECES = TWO && SIZE == 128 ? 2 : 1, WIDE = TWO ? SIZE : 8192 / SIZE;
+    // Whether each group has a tile of its own.
+    static constexpr bool APART = TWO && SIZE == 64;
+    // Sets of warps that load a piece each, while others wait for memory; vectors of 16 bytes by a thread, VECTOR numbers each.
+    static constexpr int SETS = B::SETS, LOADERS = 8 / SETS, SET = LOADING / SETS, VECTOR = 16 / (int)sizeof(T), LOADS = 8192 / VECTOR / SET;
+    // Registers of threads that load, of the 256 of one of each kind.
+    static constexpr int LOADER_REGISTERS = B::LOADER_REGISTERS;
+    // Bytes from row to row of results in shared memory, in which lanes that write together meet in no bank.
+    static constexpr int OUT_PITCH = 64 * (int)sizeof(T) + (SPLIT && !TWO ? 32 : 16), OUT = 64 * OUT_PITCH;
+    static constexpr int RESULTS = (TWO ? 2 : 0) * PARTS * FACTOR + STAGES * PIECE, BARRIERS = RESULTS + 2 * OUT, NOTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
+    static constexpr int TOPS = NOTES + STAGES * (int)sizeof(KronPiece), SHARED_BYTES = TOPS + THREADS / 32 * 4;
+    typedef KronTileScheduler<1, TWO ? 1 : WIDE> Scheduler;
+    typedef PipelineState<STAGES> State;
+    // By which v is multiplied so that it is less than the largest half: its bound is 2^15 times 2^15 times SIZE.
+    static constexpr float LESS = SIZE == 128 ? 0x1p-22f : 0x1p-21f;
+
+    // Where eight halves of a line begin in a part: rows of 128 bytes, swizzled, those of the first 64 columns of all lines first.
+    static KM_DEVICE int spot(int fiber, int column) { return column / 64 * (FIBERS * 128) + fiber * 128 + swizzle_128(fiber, column % 64 / 8) + column % 8 * 2; }
+    static KM_DEVICE unsigned long long matrix(unsigned at) {
+        return ptx::wgmma_descriptor(__shfl_sync(0xffffffffu, at, 0), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
+    }
+    // The same, so many bytes further.
+    static KM_DEVICE unsigned long long at(unsigned long long matrix, int bytes) { return matrix + (bytes >> 4); }
+
+    // The power of two of a factor in float32 by the largest entries of all threads, which are finite.
+    static __device__ HalfScale scale_of(float top, float* tops) {
+        if (!SPLIT) return {1.0f, 1.0f};
+        top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
+        return HalfScale::of_largest(top);
+    }
+    static KM_DEVICE float larger(float top, float a) { return fabsf(a) < infinity<float>() ? fmaxf(top, fabsf(a)) : top; }
+    template <class Entry>
+    static __device__ HalfScale measured(float* tops, bool down, const Entry& entry) {
+        float top = 0.0f;
+        if (SPLIT) {
+#pragma unroll 4
+            for (int i = threadIdx.x; i < SIZE * SIZE; i += THREADS) top = larger(top, down ? entry(i % SIZE, i / SIZE) : entry(i / SIZE, i % SIZE));
+        }
+        return scale_of(top, tops);
+    }
+    static KM_DEVICE void halves_of(unsigned& high, unsigned& low, float a, float b, const HalfScale& scale) {
+        if constexpr (SPLIT) split_f16x2(high, low, a, b, scale.scale);
+        else high = kron_pack(H(), a, b);
+    }
+    // A factor to shared memory, its rows as those of a piece: high parts, then low ones. All entries are asked for at once.
+    template <class Entry>
+    static __device__ float stored(unsigned char* to, float* tops, bool down, const Entry& entry) {
+        constexpr int COUNT = SIZE * SIZE / 2 / THREADS;
+        float v[COUNT][2], top = 0.0f;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            const int i = threadIdx.x + n * THREADS, row = down ? i % SIZE : i / (SIZE / 2), column = 2 * (down ? i / SIZE : i % (SIZE / 2));
+            v[n][0] = entry(row, column);
+            v[n][1] = entry(row, column + 1);
+        }
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) top = larger(larger(top, v[n][0]), v[n][1]);
+        const HalfScale scale = scale_of(top, tops);
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            const int i = threadIdx.x + n * THREADS, row = down ? i % SIZE : i / (SIZE / 2), column = 2 * (down ? i / SIZE : i % (SIZE / 2));
+            unsigned high, low;
+            halves_of(high, low, v[n][0], v[n][1], scale);
+            unsigned char* const own = to + column / 64 * (SIZE * 128) + row * 128 + swizzle_128(row, column % 64 / 8) + column % 8 * 2;
+            *(unsigned*)own = high;
+            if (SPLIT) *(unsigned*)(own + FACTOR) = low;
+        }
+        return scale.inverse;
+    }
+
+    // ---- Loading. Vectors of the next piece are asked for behind the fence of the one before, which would wait for them.
+    static KM_DEVICE float largest_of(float top, const uint4& v) {
+        const float4 f = bit_cast<float4>(v);
+        return fmaxf(fmaxf(top, fmaxf(fabsf(f.x), fabsf(f.y))), fmaxf(fabsf(f.z), fabsf(f.w)));
+    }
+    static KM_DEVICE float finite_of(float top, const uint4& v) {
+        const float4 f = bit_cast<float4>(v);
+        return larger(larger(larger(larger(top, f.x), f.y), f.z), f.w);
+    }
+    static __device__ void load(const Args& g, unsigned char* stages, KronPiece* pieces, PipelineBarriers<STAGES> barriers, float* tops, int tiles) {
+        const int set = (threadIdx.x - 256) / SET, thread = threadIdx.x % SET, lane = threadIdx.x % 32, warp = thread / 32;
+        constexpr int ROW = WIDE / VECTOR, DOWN = (TWO ? 32 : SET) / ROW, SKIP = SETS > PIECES ? SETS / PIECES : 1;
+        static_assert((SETS % PIECES == 0 || SETS == 1) && STAGES % SETS == 0, "a set has one part of every tile, or all, and stages of its own");
+        // Line and column of the first vector; the others are DOWN lines apart.
+        const int fiber = TWO ? warp * (FIBERS / LOADERS) + lane / ROW : thread / ROW, column = VECTOR * (TWO ? lane % ROW : thread % ROW);
+        const int own = APART ? fiber / SIZE : 0, at_once = APART ? 2 : 1, apart = (int)gridDim.x * at_once * SKIP;
+        const i64 step = TWO ? SIZE : g.x_stride[KRON_RUN];
+        int number = ((int)blockIdx.x + set / PIECES * (int)gridDim.x) * at_once + own, part = set % PIECES;
+        Scheduler tile(g, g.x_stride, number, apart, false);
+        // A warp asks for 512 bytes at a time; where those of 128 begin that a lane brings into the second-level cache a piece earlier.
+        const int early = lane % 4 * 8, early_fiber = TWO ? warp * (FIBERS / LOADERS) + early / ROW : (32 * warp + early) / ROW;
+        const int early_column = VECTOR * (TWO ? early % ROW : (32 * warp + early) % ROW);
+        uint4 v[LOADS];
+        i64 out;
+        const auto ask = [&]() {
+            const bool there = number < tiles;
+            const T* const from = (const T*)g.x + (there ? tile.at : 0) + (i64)(part * FIBERS + fiber - own * SIZE) * step + column;
+            out = there ? tile.offset(g.out_stride) : -1;
+#pragma unroll
+            for (int i = 0; i < LOADS; ++i) v[i] = *(const uint4*)(from + i * DOWN * step);
+            if (SETS % PIECES == 0 || ++part == PIECES) {
+                if (SETS % PIECES) part = 0;
+                tile.advance();
+                number += apart;
+            }
+            if constexpr (B::PREFETCH) {
+                if (number >= tiles) return;
+                const T* const after = (const T*)g.x + tile.at + (i64)(part * FIBERS + early_fiber - own * SIZE) * step + early_column;
+#pragma unroll
+                for (int i = 0; i < LOADS; i += 8) ptx::prefetch_global_l2(after + (i + lane / 4) * DOWN * step);
+            }
+        };
+        State state;
+        state.phase = 1;
+        for (int i = 0; i < set; ++i) state.advance();
+        int left = steps(tiles) * PIECES - set;
+        if (left > 0) ask();
+#pragma unroll 1
+        for (int parity = 0; left > 0; left -= SETS, parity ^= 1) {
+            HalfScale scale[TWO ? LOADS / 8 : 1];
+            if constexpr (SPLIT) {
+#pragma unroll
+                for (int n = 0; n < (TWO ? LOADS / 8 : 1); ++n) {
+                    float top = 0.0f;
+#pragma unroll
+                    for (int i = 0; i < (TWO ? 8 : LOADS); ++i) top = largest_of(top, v[8 * n + i]);
+                    // An infinity is none that the others are to be scaled by, for they need not depend on it.
+                    if (top == infinity<float>()) {
+                        top = 0.0f;
+#pragma unroll
+                        for (int i = 0; i < (TWO ? 8 : LOADS); ++i) top = finite_of(top, v[8 * n + i]);
+                    }
+                    unsigned largest = ptx::redux_max(__float_as_uint(top));
+                    if (!TWO) {
+                        float* const shared = tops + (2 * set + parity) * LOADERS;
+                        if (lane == 0) shared[warp] = __uint_as_float(largest);
+                        ptx::bar_sync<SET>(3 + set);
+#pragma unroll
+                        for (int w = 0; w < LOADERS; ++w) largest = ::max(largest, __float_as_uint(shared[w]));
+                    }
+                    scale[n] = HalfScale::of_exponent(largest >> 23);
+                }
+            }
+            ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
+            unsigned char* const to = stages + state.stage * PIECE;
+#pragma unroll
+            for (int i = 0; i < LOADS; ++i) {
+                unsigned char* const there = to + spot(fiber + i * DOWN, column);
+                if constexpr (SPLIT) {
+                    const float4 f = bit_cast<float4>(v[i]);
+                    const float by = scale[TWO ? i / 8 : 0].scale;
+                    uint2 high, low;
+                    split_f16x2(high.x, low.x, f.x, f.y, by);
+                    split_f16x2(high.y, low.y, f.z, f.w, by);
+                    *(uint2*)there = high;
+                    *(uint2*)(there + PART) = low;
+                } else {
+                    *(uint4*)there = v[i];
+                }
+            }
+            if (lane == 0) {
+                KronPiece& piece = pieces[state.stage];
+                if (SPLIT && (TWO || warp == 0)) {
+#pragma unroll
+                    for (int n = 0; n < (TWO ? LOADS / 8 : 1); ++n) piece.inverse[TWO ? warp * (LOADS / 8) + n : 0] = scale[n].inverse;
+                }
+                if (APART ? fiber % SIZE == 0 : warp == 0) piece.out[own] = out;
+            }
+            ptx::fence_proxy_async();
+            __syncwarp();
+            if (lane == 0) ptx::mbarrier_arrive(barriers.full(state.stage));
+            if (left > SETS) ask();
+#pragma unroll
+            for (int i = 0; i < SETS; ++i) state.advance();
+        }
+    }
+
+    // How many steps a block takes.
+    static KM_DEVICE int steps(int tiles) {
+        const int all = APART ? (tiles + 1) / 2 : tiles;
+        return (int)blockIdx.x < all ? (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x : 0;
+    }
+
+    // ---- Multiplying.
+    template <int N>
+    static KM_DEVICE void fence(float (&d)[N][4]) {
+#pragma unroll
+        for (int i = 0; i < 4 * N; ++i) ptx::fence_operand(d[i / 4][i % 4]);
+    }
+    // What the lane reads that says later that a piece is free.
+    template <class A>
+    static KM_DEVICE A of_first_lane(const A* at) {
+        A own = 0;
+        if (threadIdx.x % 32 == 0) own = *at;
+        return __shfl_sync(0xffffffffu, own, 0);
+    }
+    // d = rows of the last factor times lines of a piece, the small products first.
+    static KM_DEVICE void multiply_fibers(float (&d)[8][4], unsigned long long last, unsigned long long fibers) {
+#pragma unroll
+        for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                const int in_row = s % 4 * 32;
+                ptx::wgmma_ss(H(), d, at(last, (term == 0) * FACTOR + s / 4 * (SIZE * 128) + in_row),
+                              at(fibers, (term == 1) * PART + s / 4 * (FIBERS * 128) + in_row), s > 0 || term > (SPLIT ? 0 : 2));
+            }
+        }
+    }
+    // Sums of one set of lines as operands of the next product.
+    static KM_DEVICE void operands_of(unsigned (&high)[STEPS][4], unsigned (&low)[SPLIT ? STEPS : 1][4], const float (&d)[8][4], int first, const float* by, float less) {
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+            const float own = SPLIT ? by[n] * less : 1.0f;
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int s = first + n / 2, r = n % 2 * 2 + h;
+                if constexpr (SPLIT) split_f16x2(high[s][r], low[s][r], d[n][2 * h] * own, d[n][2 * h + 1] * own);
+                else high[s][r] = kron_pack(H(), d[n][2 * h], d[n][2 * h + 1]);
+            }
+        }
+    }
+    // d = v times the rows of the first factor.
+    template <int N>
+    static KM_DEVICE void multiply_operands(float (&d)[N][4], const unsigned (&high)[STEPS][4], const unsigned (&low)[SPLIT ? STEPS : 1][4], unsigned long long first) {
+#pragma unroll
+        for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                const auto& own = term == 0 ? low[SPLIT ? s : 0] : high[s];
+                ptx::wgmma_rs(H(), d, own, at(first, (term == 1) * FACTOR + s / 4 * (SIZE * 128) + s % 4 * 32), s > 0 || term > (SPLIT ? 0 : 2));
+            }
+        }
+    }
+
+    // Results in shared memory leave it: 64 rows of 64 numbers, `step` apart in memory.
+    static KM_DEVICE void store(const Args& g, const unsigned char* results, i64 to, i64 step, int group) {
+        constexpr int ROW = 64 / VECTOR, DOWN = 128 / ROW;
+        ptx::bar_sync<128>(1 + group);
+        if (to < 0) return;
+        const int row = threadIdx.x % 128 / ROW, column = threadIdx.x % ROW;
+        T* const there = (T*)g.out + to + row * step + column * VECTOR;
+        const unsigned char* const from = results + row * OUT_PITCH + column * 16;
+#pragma unroll
+        for (int i = 0; i < 64 / DOWN; ++i) *(uint4*)(there + i * DOWN * step) = *(const uint4*)(from + i * DOWN * OUT_PITCH);
+    }
+
+    static __device__ void multiply_two(const Args& g, const unsigned char* factors, const unsigned char* stages, unsigned char* results, const KronPiece* pieces, PipelineBarriers<STAGES> barriers, float back, int tiles) {
+        const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        const unsigned long long first = matrix(shared_address(factors)), last = at(matrix(shared_address(factors + PARTS * FACTOR)), APART ? 0 : group * (64 * 128));
+        const unsigned long long fibers = at(matrix(shared_address(stages)), APART ? group * (64 * 128) : 0);
+        State state;
+#pragma unroll 1
+        for (int left = steps(tiles); left > 0; --left) {
+            float v[PIECES][8][4], by[PIECES][8], top = 0.0f;
+            i64 out;
+            int own[PIECES];
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i, state.advance()) {
+                own[i] = state.stage;
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
+                fence(v[i]);
+                ptx::wgmma_fence();
+                multiply_fibers(v[i], last, at(fibers, state.stage * PIECE));
+                ptx::wgmma_commit_group();
+                const KronPiece& piece = pieces[state.stage];
+                out = of_first_lane(&piece.out[APART ? group : 0]);
+                if (SPLIT) {
+#pragma unroll
+                    for (int n = 0; n < 8; ++n) {
+                        by[i][n] = APART && n % 2 ? by[i][n - 1] : of_first_lane(&piece.inverse[APART ? 4 * group + n / 2 : n]);
+                        top = fmaxf(top, by[i][n]);
+                    }
+                }
+            }
+            unsigned high[STEPS][4], low[SPLIT ? STEPS : 1][4];
+            const float less = SPLIT ? LESS / top : 1.0f;
+            if constexpr (PIECES == 2) {
+                ptx::wgmma_wait_group<1>();
+                fence(v[0]);
+                __syncwarp();
+                if (lane == 0) ptx::mbarrier_arrive(barriers.empty(own[0]));
+                operands_of(high, low, v[0], 0, by[0], less);
+            }
+            ptx::wgmma_wait_group<0>();
+            fence(v[PIECES - 1]);
+            __syncwarp();
+            if (lane == 0) ptx::mbarrier_arrive(barriers.empty(own[PIECES - 1]));
+            operands_of(high, low, v[PIECES - 1], STEPS - 4, by[PIECES - 1], less);
+            float d[SIZE / 8][4];
+            fence(d);
+            ptx::wgmma_fence();
+            multiply_operands(d, high, low, first);
+            ptx::wgmma_commit_group();
+            ptx::wgmma_wait_group<0>();
+            fence(d);
+            const float more = SPLIT ? back * top : back;
+            unsigned char* const to = results + group * OUT + (16 * warp + lane / 4) * (int)sizeof(T);
+#pragma unroll
+            for (int half = 0; half < SIZE / 64; ++half) {
+                ptx::bar_sync<128>(1 + group);
+#pragma unroll
+                for (int n = 0; n < 8; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        *(T*)(to + (8 * n + 2 * (lane % 4) + i % 2) * OUT_PITCH + i / 2 * 8 * (int)sizeof(T)) = Store<T>::from(d[8 * half + n][i] * more);
+                }
+                store(g, results + group * OUT, out < 0 ? out : out + half * (64 * SIZE) + (APART ? 0 : 64 * group), SIZE, group);
+            }
+        }
+    }
+
+    static __device__ void multiply_one(const Args& g, const unsigned char* stages, unsigned char* results, const KronPiece* pieces, PipelineBarriers<STAGES> barriers, const HalfScale& scale, float alpha, int tiles) {
+        const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, begin = SIZE == 128 ? 64 * group : 0;
+        const unsigned long long fibers = at(matrix(shared_address(stages)), SIZE == 128 ? 0 : group * (SIZE * 128));
+        unsigned high[STEPS][4], low[SPLIT ? STEPS : 1][4];
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const int row = begin + 16 * warp + lane / 4 + r % 2 * 8, column = 16 * s + lane % 4 * 2 + r / 2 * 8;
+                halves_of(high[s][r], low[SPLIT ? s : 0][r], B::template entry<0>(g, row, column), B::template entry<0>(g, row, column + 1), scale);
+            }
+        }
+        const float back = scale.inverse * alpha;
+        const i64 step = g.out_stride[KRON_RUN], there = SIZE == 128 ? 64 * group * step : 64 * group;
+        unsigned char* const to = results + group * OUT + (16 * warp + lane / 4) * OUT_PITCH + lane % 4 * 2 * (int)sizeof(T);
+        State state;
+#pragma unroll 1
+        for (int left = steps(tiles); left > 0; --left, state.advance()) {
+            float d[8][4];
+            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
+#pragma unroll
+            for (int i = 0; i < 32; ++i) d[i / 4][i % 4] = 0.0f;
+            fence(d);
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
+#pragma unroll
+                for (int s = 0; s < STEPS; ++s)
+                    ptx::wgmma_rs_along(H(), d, term == 0 ? low[SPLIT ? s : 0] : high[s], at(fibers, state.stage * PIECE + (term == 1) * PART + s * (16 * 128)));
+            }
+            ptx::wgmma_commit_group();
+            const i64 out = of_first_lane(&pieces[state.stage].out[0]);
+            const float more = SPLIT ? back * of_first_lane(&pieces[state.stage].inverse[0]) : back;
+            ptx::wgmma_wait_group<0>();
+            fence(d);
+            __syncwarp();
+            if (lane == 0) ptx::mbarrier_arrive(barriers.empty(state.stage));
+            ptx::bar_sync<128>(1 + group);
+#pragma unroll
+            for (int n = 0; n < 8; ++n) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    Pack<T, 2> two;
+                    two.v[0] = Store<T>::from(d[n][2 * h] * more);
+                    two.v[1] = Store<T>::from(d[n][2 * h + 1] * more);
+                    *(Pack<T, 2>*)(to + h * 8 * OUT_PITCH + n * 8 * (int)sizeof(T)) = two;
+                }
+            }
+            store(g, results + group * OUT, out + there, step, group);
+        }
+    }
+
+    static __device__ void run(const Args& g) {
+        extern __shared__ __align__(1024) unsigned char raw[];
+        static_assert(THREADS / 32 == 2 * SETS * LOADERS, "two sets of largest entries");
+        float* const tops = (float*)(raw + TOPS);
+        KronPiece* const pieces = (KronPiece*)(raw + NOTES);
+        unsigned char* const factors = raw;
+        unsigned char* const stages = raw + (TWO ? 2 : 0) * PARTS * FACTOR;
+        unsigned char* const results = raw + RESULTS;
+        const PipelineBarriers<STAGES> barriers{shared_address(raw + BARRIERS)};
+        const int tiles = (int)kron_tiles<1, TWO ? 1 : WIDE>(g);
+        if (threadIdx.x == 0) barriers.initialise(LOADERS, 8);
+        HalfScale scale{1.0f, 1.0f};
+        float back = (float)g.alpha;
+        if constexpr (TWO) {
+            back *= stored(factors, tops, B::template down<0>(g), [&](int row, int column) { return B::template entry<0>(g, row, column); });
+            back *= stored(factors + PARTS * FACTOR, tops, B::template down<1>(g), [&](int row, int column) { return B::template entry<1>(g, row, column); });
+            if (SPLIT) back /= LESS;
+            ptx::fence_proxy_async();
+        } else {
+            scale = measured(tops, B::template down<0>(g), [&](int row, int column) { return B::template entry<0>(g, row, column); });
+        }
+        __syncthreads();
+        if (threadIdx.x >= 256) {
+            ptx::setmaxnreg_dec<LOADER_REGISTERS>();
+            load(g, stages, pieces, barriers, tops, tiles);
+        } else {
+            ptx::setmaxnreg_inc<256 - LOADER_REGISTERS>();
+            if constexpr (TWO) multiply_two(g, factors, stages, results, pieces, barriers, back, tiles);
+            else multiply_one(g, stages, results, pieces, barriers, scale, back, tiles);
+        }
+    }
+};
+
+}  // namespace km

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from kernmantle.torch_ops.cuda_matmul import form_of
+from kernmantle.torch_ops import cuda_matmul
+from kernmantle.torch_ops.cuda_matmul import BoundMatmul, form_of
 
 
 def matrix(shape, is_columns_first, batch):
@@ -71,3 +73,27 @@ def test_what_is_not_taken():
     assert form_of(x, torch.randn(24, 64).bfloat16()[:, ::2], out) is None
     assert form_of(x[:0], weight, out[:0]) is None
     assert form_of(x, weight, torch.empty(32, 16).bfloat16().mT, torch.randn(32).bfloat16()) is None
+
+
+def test_every_thread_has_a_handle_of_cublas_before_a_graph_is_captured(monkeypatch):
+    """Torch would make it with the first product of the thread, which a stream that is captured does not allow."""
+    made, launched = [], []
+    for name, found in {"_cuda_getDevice": lambda: 1, "_cuda_getCurrentRawStream": lambda index: 7}.items():
+        monkeypatch.setattr(torch._C, name, found, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: made.append(len(launched)))
+    monkeypatch.setattr(cuda_matmul, "enter_thread", lambda: None)
+    monkeypatch.setattr(cuda_matmul, "_HELD", cuda_matmul._Held())
+
+    class Product:
+        workspace = 0
+
+        def __call__(self, *given):
+            launched.append(given)
+
+    call = BoundMatmul(Product(), True, 1)
+    call((1, 2, 3, 0))
+    call((1, 2, 3, 0))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call, (1, 2, 3, 0)).result()
+    assert made == [0, 2]
+    assert launched == [(1, 2, 3, 0, 0, 7)] * 3

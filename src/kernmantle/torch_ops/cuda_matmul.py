@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,25 @@ from .torch_private import empty_on_gpu, takes_memory_directly
 
 Maybe = torch.Tensor | None
 _HALVES = (torch.bfloat16, torch.float16)
+
+
+class _Held(threading.local):
+    """Devices of which this thread has torch's handle of cuBLAS.
+
+    While a graph is captured the same products are torch's operations. Torch makes a handle with the first product of
+    a thread, which takes memory, and what is captured must not: calls before it are to leave a handle behind.
+    """
+
+    def __init__(self) -> None:
+        self.devices = frozenset[int]()
+
+    def take(self, index: int) -> None:
+        """Have torch make the handle of this thread for the current device, ``index``."""
+        torch.cuda.current_blas_handle()
+        self.devices |= {index}
+
+
+_HELD = _Held()
 
 
 class BoundMatmul:
@@ -37,6 +57,8 @@ class BoundMatmul:
             with torch.cuda.device(index):
                 return self(addresses)
         enter_thread()
+        if index not in _HELD.devices:
+            _HELD.take(index)
         left, right, out, vector = addresses
         memory = self._workspace() if self._bytes else None
         at = 0 if memory is None else memory.data_ptr()

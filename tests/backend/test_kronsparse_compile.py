@@ -153,6 +153,53 @@ def test_values_of_l_of_several_warps_are_written_together(name) -> None:
     assert not found.spread
 
 
+@pytest.mark.parametrize(
+    ("pattern", "batch", "dtype", "first"),
+    [
+        ((8, 59, 19, 23), 10149, "bf16", False), ((94, 9, 9, 1), 28983, "f16", False),
+        ((2, 33, 65, 9), 300, "bf16", True), ((2, 37, 45, 1), 300, "f16", True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rows_of_halves_that_begin_between_words_are_copied_in_words(pattern, batch, dtype, first) -> None:
+    given = problem(pattern, batch, dtype, first)
+    chosen = planned(given, "sm_90")
+    assert given.x_bytes == chosen.x_bytes == BYTES[dtype]
+    assert chosen.shifts
+    found = re.findall(r"(\d+) bytes spill stores", compiled(emit(chosen), "sm_90").log)
+    assert max(map(int, found)) <= MOST_SPILLED
+    whole = tiles.plan(problem(pattern, 16 * batch, dtype, first), CARDS["sm_90"], chosen.tile)
+    assert whole is None or first or not whole.shifts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dtype"),
+    [((12, 685, 16, 2), "f32"), ((27, 213, 5, 4), "bf16"), ((95, 14, 94, 1), "f16"), ((2, 11, 50, 1), "f32")],
+    ids=str,
+)
+def test_results_that_are_no_whole_vectors_leave_a_stage_in_runs(pattern, dtype) -> None:
+    a, b, c, d = pattern
+    chosen = planned(problem(pattern, dtype=dtype), "sm_90")
+    assert chosen.full
+    assert chosen.stores_runs
+    found = re.findall(r"(\d+) bytes spill stores", compiled(emit(chosen), "sm_90").log)
+    assert max(map(int, found)) <= MOST_SPILLED
+    assert not planned(problem((a, 16 * b, c, d), dtype=dtype), "sm_90").stores_runs
+
+
+def test_blocks_share_a_multiprocessor_with_fewer_registers() -> None:
+    alone, shared = Tile.of("1.1.2.16.16.4.4.1.1.1.1"), Tile.of("1.1.2.16.16.4.4.1.1.1.1.4")
+    assert (alone.each, shared.each) == (1, 4)
+    assert [own.name for own in (alone, shared)] == ["1.1.2.16.16.4.4.1.1.1.1", "1.1.2.16.16.4.4.1.1.1.1.4"]
+    given = problem((99, 14, 80, 45), 529, "bf16", False)
+    found = tiles.plan(given, CARDS["sm_90"], shared)
+    assert found is not None
+    assert found.blocks_each(given, CARDS["sm_90"]) == 4
+    assert compiled(emit(found), "sm_90").resources.spill_stores <= MOST_SPILLED
+    assert planned(given, "sm_90").tile.each > 1
+    assert planned(problem((99, 14, 80, 45), 528, "bf16", False), "sm_90").tile.each == 1
+
+
 @pytest.mark.parametrize("batch", [1, 700, 25088])
 @pytest.mark.parametrize("pattern", [(6, 512, 512, 4), (2, 192, 48, 64), (3, 96, 384, 16), (12, 768, 768, 4)], ids=str)
 def test_waves_of_blocks_are_even(pattern, batch) -> None:

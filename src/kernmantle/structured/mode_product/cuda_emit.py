@@ -58,7 +58,7 @@ def emit(plan: KronSparsePlan) -> str:
         "typedef km::KronSparseTile<Traits> Tile;",
         shared_check(f"Tile::shared_bytes({tile.stages})", plan.shared_bytes(tile.stages)),
         "",
-        _entry("Tile::THREADS, 1", "kron_sparse<Tile>"),
+        _entry(f"Tile::THREADS, {tile.each}", "kron_sparse<Tile>"),
         _prepare(),
     )
 

@@ -51,6 +51,14 @@ struct KronSparseOperands {
         }
     }
 
+    // How many halves of a word are before that of row n and position k of x, and of column j and l of the result.
+    __device__ __forceinline__ int before_x(int n, int k) const {
+        return (int)((size_t)x / SIZE + (unsigned)n * (unsigned)g.xn + (unsigned)k * (unsigned)(g.d * g.xf)) & 1;
+    }
+    __device__ __forceinline__ int before_y(int n, int j, int l) const {
+        return (int)((size_t)y / SIZE + (unsigned)n * (unsigned)g.yn + (unsigned)(j * g.d + l) * (unsigned)g.yf) & 1;
+    }
+
     // Rows n0 .. and chunk `at` of k to a stage.
     __device__ __forceinline__ void fetch_x(i64 n0, int at, int stage) const {
         const int k0 = at * P::TILE_K;
@@ -63,7 +71,7 @@ struct KronSparseOperands {
     // Copies a stage, whose rows are rows of x (X_FIRST) or positions of k; LANES lanes share one. INSIDE: no edge is reached.
     template <bool INSIDE>
     __device__ __forceinline__ void copy_rows(i64 n0, int k0, int stage) const {
-        constexpr int EACH = P::X_BYTES / SIZE, PIECES = (P::X_FIRST ? P::TILE_K * TILE_L : WARP_M) / EACH, STAGE_ROWS = P::X_FIRST ? WARP_M : P::TILE_K;
+        constexpr int BYTES = P::SHIFTED ? 4 : P::X_BYTES, EACH = BYTES / SIZE, PIECES = (P::X_FIRST ? P::TILE_K * TILE_L : WARP_M) / EACH, STAGE_ROWS = P::X_FIRST ? WARP_M : P::TILE_K;
         constexpr int LANES = common(PIECES, P::PIPELINE_THREADS), ROWS_AT_ONCE = P::PIPELINE_THREADS / LANES;
         const int row0 = member / LANES, position0 = member % LANES * EACH;
         const i64 apart = P::X_FIRST ? g.xn : g.d * g.xf;
@@ -72,26 +80,40 @@ struct KronSparseOperands {
 #pragma unroll
         for (int row = 0; row < STAGE_ROWS; row += ROWS_AT_ONCE, from += ROWS_AT_ONCE * apart) {
             if (STAGE_ROWS % ROWS_AT_ONCE != 0 && row0 + row >= STAGE_ROWS) break;
+            const int shift = P::SHIFTED ? shift_of(row0 + row) : 0;
 #pragma unroll
             for (int piece = 0; piece < PIECES; piece += LANES) {
                 const int position = position0 + piece * EACH, along = P::X_FIRST && !P::FULL ? position / TILE_L * g.d + position % TILE_L : position;
                 unsigned char* const put = to + stage_offset<P>(row0 + row, position * SIZE);
                 if (INSIDE) {
-                    copy<P::X_BYTES>(put, from + along, P::X_BYTES);
+                    copy<BYTES>(put, from + along - shift, BYTES);
                 } else {
-                    const int left = edge(n0, k0, row0 + row, position), valid = left <= 0 ? 0 : left < EACH ? left : EACH;
-                    copy<P::X_BYTES>(put, valid ? from + along : x, valid * SIZE);
+                    const int left = edge(n0, k0, row0 + row, position, shift), valid = left <= 0 ? 0 : left < EACH ? left : EACH;
+                    copy<BYTES>(put, valid ? from + along - shift : x - (P::SHIFTED ? before_x(0, 0) : 0), valid * SIZE);
                 }
             }
         }
+        if constexpr (P::SHIFTED) {
+            // The last number of a row that begins between words.
+            constexpr int LAST = P::ROW - 1;
+            const T* const last = x + (P::X_FIRST ? n0 * g.xn + (i64)k0 * g.d : n0 + (i64)k0 * g.d * g.xf) + LAST;
+            for (int row = member; row < STAGE_ROWS; row += P::PIPELINE_THREADS)
+                if (shift_of(row)) {
+                    const bool valid = INSIDE || edge(n0, k0, row, LAST, 0) > 0;
+                    copy<4>(to + stage_offset<P>(row, P::ROW * SIZE), valid ? last + row * apart : x - before_x(0, 0), valid ? SIZE : 0);
+                }
+        }
     }
 
-    // How many numbers of a row of the stage, from an index on, are inside the array.
-    __device__ __forceinline__ int edge(i64 n0, int k0, int row, int position) const {
+    // The same of a row of the stage; stages begin at even rows of x and positions of k.
+    __device__ __forceinline__ int shift_of(int row) const { return P::X_FIRST ? before_x(row, 0) : before_x(0, row); }
+
+    // How many numbers of a row of the stage, from `shift` before an index on, are inside the array.
+    __device__ __forceinline__ int edge(i64 n0, int k0, int row, int position, int shift) const {
         const int rows = g.count - n0 < WARP_M ? (int)(g.count - n0) : WARP_M;
-        if (!P::X_FIRST) return k0 + row < g.c ? rows - position : 0;
-        if (P::FULL) return row < rows ? (g.c - k0) * TILE_L - position : 0;
-        return row < rows && k0 + position / TILE_L < g.c ? g.d - l0 - position % TILE_L : 0;
+        if (!P::X_FIRST) return k0 + row < g.c ? rows - position + shift : 0;
+        if (P::FULL) return row < rows ? (g.c - k0) * TILE_L - position + shift : 0;
+        return row < rows && k0 + position / TILE_L < g.c ? g.d - l0 - position % TILE_L + shift : 0;
     }
 
     // A chunk of weights to a place of the held ones.

@@ -22,7 +22,26 @@ struct KronSparseReader : KronSparseOperands<P> {
     // What this thread takes of 16 positions of k: bits of [tile][half][position][l].
     __device__ __forceinline__ void read(Bits (&v)[MMA_M][2][4][L_VECTOR], const unsigned char* stage, int step, int l0) const {
         const int quad = lane % 4;
-        if constexpr (P::X_FIRST) {
+        if constexpr (P::X_FIRST && P::SHIFTED) {
+#pragma unroll
+            for (int m = 0; m < MMA_M; ++m)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+#pragma unroll
+                    for (int e = 0; e < (P::K_VECTOR ? 1 : 4); ++e) {
+                        const int row = row_of(m, half), k = 16 * step + k_of<P>(quad, e);
+                        const int shift = 16 * Own::before_x(row, 0);
+                        const unsigned* const from = (const unsigned*)(stage + stage_offset<P>(row, (k * TILE_L + part * WARP_L + l0) * SIZE));
+                        unsigned word = from[0];
+#pragma unroll
+                        for (int s = 0; s < P::COUNT; s += 2) {
+                            const unsigned next = from[s / 2 + 1], both = __funnelshift_r(word, next, shift);
+                            v[m][half][e + s / L_VECTOR][s % L_VECTOR] = (Bits)both;
+                            v[m][half][e + (s + 1) / L_VECTOR][(s + 1) % L_VECTOR] = (Bits)(both >> 16);
+                            word = next;
+                        }
+                    }
+        } else if constexpr (P::X_FIRST) {
             constexpr int EACH = P::ACCESS / SIZE;
 #pragma unroll
             for (int m = 0; m < MMA_M; ++m)
@@ -38,6 +57,20 @@ struct KronSparseReader : KronSparseOperands<P> {
                             for (int u = 0; u < EACH; ++u) v[m][half][e + (s + u) / L_VECTOR][(s + u) % L_VECTOR] = pack.v[u];
                         }
                     }
+        } else if constexpr (P::SHIFTED) {
+            const int shift = 16 * Own::before_x(0, quad);  // of all its positions, 4 apart
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const unsigned char* const from = stage + stage_offset<P>(16 * step + k_of<P>(quad, e), P::THREAD_M * (lane / 4) * SIZE);
+                const Pack<unsigned, MMA_M> words = read_pack<unsigned, MMA_M>(from);
+                const unsigned next = *(const unsigned*)(from + 4 * MMA_M);
+#pragma unroll
+                for (int m = 0; m < MMA_M; ++m) {
+                    const unsigned both = __funnelshift_r(words.v[m], m + 1 < MMA_M ? words.v[m + 1] : next, shift);
+                    v[m][0][e][0] = (Bits)both;
+                    v[m][1][e][0] = (Bits)(both >> 16);
+                }
+            }
         } else {
             constexpr int EACH = P::ACCESS / SIZE;
 #pragma unroll

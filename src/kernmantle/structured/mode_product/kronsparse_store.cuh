@@ -75,6 +75,17 @@ struct KronSparseWriter : KronSparseAdder<P> {
             if (s < left) to[s] = v[s];
     }
 
+    // A word of two halves, of which the first may lie before those that are written, and the last ones behind the `left` that are.
+    static __device__ __forceinline__ void put_word(T* to, unsigned word, bool first, int left) {
+        if (first && left > 1) {
+            *(unsigned*)to = word;
+        } else {
+            const Pack<T, 2> both = bit_cast<Pack<T, 2>>(word);
+            if (first && left > 0) to[0] = both.v[0];
+            if (!first && left > 1) to[1] = both.v[1];
+        }
+    }
+
     __device__ __forceinline__ T value(float sum, int l, int column) const {
         float v = sum;
         const int at = (part * WARP_L + l) * P::TILE_N + column;
@@ -183,7 +194,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
     }
 
     // RUN_N fragments of columns of 8 rows at a time, in a stage that all warps that share the rows have read: all l of
-    // neighbouring columns lie together in memory, so lanes store neighbouring vectors.
+    // neighbouring columns lie together in memory, so lanes store neighbouring vectors, or words of halves.
     __device__ __forceinline__ void store_runs(const Sums& sum, i64 n0, unsigned char* stage) const {
         constexpr int TILE_L = P::TILE_L, PITCH = P::RUN_PITCH_BYTES(P::RUN_N), LENGTH = 8 * P::RUN_N * TILE_L, VECTORS = LENGTH / P::Y_RUN;
         constexpr int EACH = P::PUT_BYTES / SIZE, COUNT = P::WARPS_L == 1 ? 2 * WARP_L : WARP_L;
@@ -210,11 +221,11 @@ struct KronSparseWriter : KronSparseAdder<P> {
 #pragma unroll
                         for (int l = 0; l < WARP_L; ++l) {
                             T both[2];
-                            values(both, &sum[m][l][t][2 * half], l, first_column + 8 * t + 2 * quad);
+                            values(both, &sum[m][l][t][2 * half], l, column_of<P>(t + side * MMA_N, 2 * quad));
                             own[l] = both[0];
                             own[WARP_L + l] = both[1];
                         }
-                        unsigned char* const to = stage + lane / 4 * PITCH + ((8 * (t - t0) + 2 * quad) * TILE_L + part * WARP_L) * SIZE;
+                        unsigned char* const to = stage + lane / 4 * PITCH + (column_of<P>(t - t0, 2 * quad) * TILE_L + part * WARP_L) * SIZE;
 #pragma unroll
                         for (int at = 0; at < 2 * WARP_L; at += EACH) {
                             Pack<T, EACH> pack;
@@ -227,13 +238,75 @@ struct KronSparseWriter : KronSparseAdder<P> {
                     const i64 first = n0 + 16 * m + 8 * half, left = g.count - first;
                     const int j = j0 + first_column + 8 * t0, rows = left < 8 ? (int)left : 8, length = min(LENGTH, (g.b - j) * TILE_L);
                     T* const to = y + first * g.yn + (i64)j * TILE_L;
+                    if constexpr (P::Y_RUN * SIZE < 4) {
+                        constexpr int WORDS = LENGTH / 2 + 1;
+#pragma unroll 2
+                        for (int at = 32 * part + lane; at < 8 * WORDS; at += 32 * P::WARPS_L) {
+                            const int row = at / WORDS, word = at % WORDS;
+                            if (row >= rows) break;
+                            const unsigned* const from = (const unsigned*)(stage + row * PITCH) + word;
+                            const int before = this->before_y(8 * half + row, j, 0), along = 2 * word - before;
+                            const unsigned last = word > 0 ? from[-1] : 0, next = word + 1 < WORDS ? from[0] : 0;
+                            put_word(to + row * g.yn + along, __funnelshift_l(last, next, 16 * before), along >= 0, length - along);
+                        }
+                    } else {
 #pragma unroll 4
-                    for (int at = 32 * part + lane; at < 8 * VECTORS; at += 32 * P::WARPS_L) {
-                        const int row = at / VECTORS, along = at % VECTORS * P::Y_RUN;
-                        if (row < rows && along < length)
-                            store_pack<T, P::Y_RUN>(to + row * g.yn + along, *(const Pack<T, P::Y_RUN>*)(stage + row * PITCH + along * SIZE));
+                        for (int at = 32 * part + lane; at < 8 * VECTORS; at += 32 * P::WARPS_L) {
+                            const int row = at / VECTORS, along = at % VECTORS * P::Y_RUN;
+                            if (row < rows && along < length)
+                                store_pack<T, P::Y_RUN>(to + row * g.yn + along, *(const Pack<T, P::Y_RUN>*)(stage + row * PITCH + along * SIZE));
+                        }
                     }
                 }
+    }
+
+    // All rows of a tile inside the batch, 8 columns at a time in a stage that the warp has read: lanes store neighbouring words,
+    // of two numbers that they shift together where a column begins between words, whose first and last numbers are stored apart.
+    __device__ __forceinline__ void store_words(const Sums& sum, i64 n0, unsigned char* stage) const {
+        constexpr int PITCH = WARP_M * SIZE + 16, LANES = WARP_M / 2, AT_ONCE = 32 / LANES, KINDS = AT_ONCE == 1 ? 2 : 1;
+        static_assert(8 * PITCH <= P::STAGE && sizeof(T) == 2 && WARP_L == 1, "8 columns of halves in a stage");
+        const int quad = lane % 4, own = lane / LANES, word = lane % LANES, first = j0 + 8 * MMA_N * side, left = g.b - first;
+        const i64 apart = g.d * g.yf;
+        unsigned char* const put = stage + 2 * quad * PITCH + P::THREAD_M * SIZE * (lane / 4);
+        const unsigned char *const next = stage + own * PITCH + 4 * word, *const last = next - (word > 0 ? 4 : 0);
+        // Where this lane stores, of even and of odd columns if it has both, how it shifts, and from which column on no more.
+        T* to[KINDS];
+        int shift[KINDS], end[KINDS];
+#pragma unroll
+        for (int kind = 0; kind < KINDS; ++kind) {
+            const int before = this->before_y(0, first + own + kind, 0);
+            to[kind] = y + n0 + (first + own + kind) * apart + 2 * word - before;
+            shift[kind] = 16 * before;
+            end[kind] = word < before ? 0 : left - own;
+        }
+        // Of the column whose ends this lane stores.
+        const int ends = lane < 8 && this->before_y(0, first + lane, 0) ? left - lane : 0;
+        const unsigned char* const from = stage + lane % 8 * PITCH;
+        T* at = y + n0 + (first + lane) * apart;
+#pragma unroll
+        for (int t = 0; t < MMA_N; ++t) {
+            __syncwarp();
+#pragma unroll
+            for (int u = 0; u < 2; ++u) {
+                Pack<T, P::THREAD_M> column;
+#pragma unroll
+                for (int q = 0; q < P::THREAD_M; ++q) column.v[q] = value(sum[q / 2][0][t][2 * (q % 2) + u], 0, 8 * (t + side * MMA_N) + 2 * quad + u);
+                *(typename Word<P::THREAD_M * SIZE>::type*)(put + u * PITCH) = bit_cast<typename Word<P::THREAD_M * SIZE>::type>(column);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int c = 0; c < 8; c += AT_ONCE) {
+                const int kind = c / AT_ONCE % KINDS;
+                const unsigned both = __funnelshift_l(*(const unsigned*)(last + c * PITCH), *(const unsigned*)(next + c * PITCH), shift[kind]);
+                if (8 * t + c < end[kind]) *(unsigned*)to[kind] = both;
+                to[kind] += KINDS * AT_ONCE * apart;
+            }
+            if (8 * t < ends) {
+                at[0] = *(const T*)from;
+                at[WARP_M - 1] = *(const T*)(from + (WARP_M - 1) * SIZE);
+            }
+            at += 8 * apart;
+        }
     }
 
     // `stage`: one that is read.
@@ -288,6 +361,12 @@ struct KronSparseWriter : KronSparseAdder<P> {
                     }
                 }
         } else {
+            if constexpr (P::STORE_WORDS) {
+                if (n0 + WARP_M <= g.count) {
+                    store_words(sum, n0, stage);
+                    return;
+                }
+            }
 #pragma unroll
             for (int l = 0; l < WARP_L; ++l)
 #pragma unroll

@@ -70,14 +70,18 @@ struct KronSparseTile : Traits {
     // must read different banks. Rows therefore begin SKEW_BYTES modulo BANK_BYTES apart or, where their length leaves no
     // such gap, are swizzled: the offset in a row is exclusive-ored with SKEW_BYTES times one of SWIZZLE_STEPS numbers, the
     // same for SWIZZLE_ROWS neighbouring rows.
-    static constexpr int ROW_BYTES = X_FIRST ? TILE_K * TILE_L * SIZE : WARP_M * SIZE;
+    // Rows of halves that begin between words are SHIFTED: copied from the word of 4 bytes before on, to one more word, and moved
+    // as they are read.
+    static constexpr bool SHIFTED = X_BYTES < 4 && (!X_FIRST || FULL);
+    static constexpr int ROW = X_FIRST ? TILE_K * TILE_L : WARP_M, ROW_BYTES = ROW * SIZE + (SHIFTED ? 4 : 0);
     static constexpr int BANK_BYTES = X_FIRST && ACCESS == 16 && LANE_BYTES == 32 ? 32 : 128;
     static constexpr int SKEW_BYTES = BANK_BYTES == 32 ? 16 : X_FIRST && ACCESS == 16 ? 64 : 32;
     static constexpr bool SHORT_ROWS = !X_FIRST && ROW_BYTES == 64, SWIZZLED = ROW_BYTES % BANK_BYTES == 0 || SHORT_ROWS;
     static constexpr int SWIZZLE_STEPS = SHORT_ROWS ? 2 : BANK_BYTES / SKEW_BYTES, SWIZZLE_ROWS = SHORT_ROWS ? 2 : 1;
     // Whether warps that share rows read 32 or 64 neighbouring bytes together, of which 8 lanes cover all banks.
-    static constexpr bool INTERLEAVED = X_FIRST && WARPS_L > 1 && (TILE_L * SIZE == 32 || TILE_L * SIZE == 64);
-    static constexpr int PITCH = SWIZZLED ? ROW_BYTES : (ROW_BYTES + BANK_BYTES - 1 - SKEW_BYTES) / BANK_BYTES * BANK_BYTES + SKEW_BYTES;
+    static constexpr bool INTERLEAVED = X_FIRST && !SHIFTED && WARPS_L > 1 && (TILE_L * SIZE == 32 || TILE_L * SIZE == 64);
+    static constexpr int SHIFTED_PITCH = X_FIRST ? (ROW_BYTES + 15) / 32 * 32 + 16 : (ROW_BYTES + 31) / 64 * 64 + 32;
+    static constexpr int PITCH = SHIFTED ? SHIFTED_PITCH : SWIZZLED ? ROW_BYTES : (ROW_BYTES + BANK_BYTES - 1 - SKEW_BYTES) / BANK_BYTES * BANK_BYTES + SKEW_BYTES;
     static constexpr int STAGE = (X_FIRST ? WARP_M : TILE_K) * PITCH;
     // Bytes of 16 positions of k of one l: the weights, or their high halves and then their low ones.
     static constexpr int PLANES = SPLIT ? 2 : 1, PLANE = 32 * TILE_N;
@@ -92,15 +96,20 @@ struct KronSparseTile : Traits {
     static constexpr bool STORE_48 = X_FIRST && Y_FIRST && FULL && WARP_L == 3 && Y_RUN * SIZE == 16;
     // Whether warps that share rows collect their values of l in a stage before they store them.
     static constexpr bool STAGED = INTERLEAVED && Y_FIRST && WARPS_N == 1 && Y_RUN * SIZE == 16;
-    // Whether the warps that have all l of a column collect neighbouring columns of 8 rows in a stage, and so many fragments of
-    // columns at a time. A thread writes PUT_BYTES there at once; rows begin RUN_SKEW_BYTES modulo 128 apart, by which lanes that are
-    // served together write different banks where a thread's columns lie together.
-    static constexpr bool STORE_RUNS = X_FIRST && Y_FIRST && FULL && (WARPS_L == 1 ? K_VECTOR && WARP_L > 4 : (TILE_L & (TILE_L - 1)) != 0);
+    // Whether the warps that have all l of a column, no power of two or no whole vectors, collect neighbouring columns of 8 rows in
+    // a stage, and so many fragments of columns at a time. A thread writes PUT_BYTES there at once; rows begin RUN_SKEW_BYTES
+    // modulo 128 apart, where there is room, by which lanes that are served together write different banks.
+    static constexpr bool STORE_RUNS = X_FIRST && Y_FIRST && FULL && (WARPS_L == 1 ? (K_VECTOR && WARP_L > 4) || Y_RUN * SIZE < 16 : (TILE_L & (TILE_L - 1)) != 0);
     static constexpr int PUT_BYTES = WARPS_L == 1 ? common(2 * WARP_L * SIZE, 16) : common(WARP_L * SIZE, common(TILE_L * SIZE, 16));
     static constexpr int RUN_SKEW_BYTES = PUT_BYTES < 16 ? 4 * PUT_BYTES : 2 * TILE_L * SIZE / 16 % 2 ? 64 : 16;
-    static constexpr int RUN_PITCH_BYTES(int fragments) { return (8 * fragments * TILE_L * SIZE + 127 - RUN_SKEW_BYTES) / 128 * 128 + RUN_SKEW_BYTES; }
-    static constexpr bool RUN_FITS(int fragments) { return MMA_N % fragments == 0 && 8 * WARPS_N * RUN_PITCH_BYTES(fragments) <= STAGE; }
-    static constexpr int RUN_N = RUN_FITS(MMA_N) ? MMA_N : MMA_N % 2 == 0 && RUN_FITS(MMA_N / 2) ? MMA_N / 2 : 1;
+    static constexpr int RUN_PITCH_BYTES(int fragments) {
+        const int bytes = 8 * fragments * TILE_L * SIZE, skewed = (bytes + 127 - RUN_SKEW_BYTES) / 128 * 128 + RUN_SKEW_BYTES;
+        return fragments > N_VECTOR || 8 * WARPS_N * skewed <= STAGE ? skewed : bytes;
+    }
+    static constexpr bool RUN_FITS(int fragments) { return MMA_N % fragments == 0 && fragments % N_VECTOR == 0 && 8 * WARPS_N * RUN_PITCH_BYTES(fragments) <= STAGE; }
+    static constexpr int RUN_N = RUN_FITS(MMA_N) ? MMA_N : MMA_N % 2 == 0 && RUN_FITS(MMA_N / 2) ? MMA_N / 2 : N_VECTOR;
+    // Whether a warp collects columns of halves that begin between words in a stage, and writes them in words.
+    static constexpr bool STORE_WORDS = !Y_FIRST && Y_RUN * SIZE < 4 && WARP_L == 1 && PIPELINE_THREADS == 32;
     static constexpr int EPILOGUE_BYTES = 8 * 192, EPILOGUES_BYTES = STORE_48 ? WARPS * EPILOGUE_BYTES : 0;
     // Bytes of shared memory of a block that holds so many chunks of weights: its table, the staging of its epilogue, the
     // weights, its rings.

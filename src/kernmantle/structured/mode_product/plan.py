@@ -13,6 +13,7 @@ ACTIVATIONS = ("", "relu", "gelu", "silu")
 REGISTERS = 65536  # of a multiprocessor
 _BUSY = 0.9  # share of the multiprocessors that blocks without a second wave should have
 _MOST_PARTS = 16  # parts
+_NAMED = 11  # numbers of a tile that its name has always
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,21 @@ class Tile:
     grouped: bool
     ahead: bool = False
     sides: int = 1
+    each: int = 1
 
     @property
     def name(self) -> str:
-        """Its numbers joined by dots, the key of measurements."""
-        return ".".join(str(int(value)) for value in vars(self).values())
+        """Its numbers joined by dots, the key of measurements; without the last ones where a block shares nothing."""
+        values = [int(value) for value in vars(self).values()]
+        while len(values) > _NAMED and values[-1] == 1:
+            values.pop()
+        return ".".join(map(str, values))
 
     @staticmethod
     def of(name: str) -> Tile:
         """Return the tile of a name."""
-        *sizes, resident, grouped, ahead, sides = map(int, name.split("."))
-        l, sharers, m, columns, chunk, stages, warps = sizes
-        return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped), bool(ahead), sides)
+        l, sharers, m, columns, chunk, stages, warps, resident, grouped, ahead, *rest = map(int, name.split("."))
+        return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped), bool(ahead), *rest)
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,18 @@ class KronSparsePlan:
         """Whether warps bring all l of neighbouring columns together before they are written."""
         ends = self.x_first and self.y_first and self.full
         if self.tile.sharers == 1:
-            return ends and self.takes_neighbours and self.tile.l > 4
+            return ends and ((self.takes_neighbours and self.tile.l > 4) or self.y_run * BYTES[self.dtype] < 16)
         return ends and self.span & (self.span - 1) != 0
+
+    @property
+    def shifts(self) -> bool:
+        """Whether rows of halves that begin between words are copied from there on, and moved as they are read."""
+        return self.x_bytes < 4 and (self.full or not self.x_first)
+
+    @property
+    def stores_words(self) -> bool:
+        """Whether columns of halves that begin between words are written in words."""
+        return not self.y_first and self.y_run * BYTES[self.dtype] < 4 and self.tile.l == 1
 
     @property
     def rows(self) -> int:
@@ -166,6 +180,10 @@ class KronSparsePlan:
         access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
         step = (4 * tile.l if together else self.span) * size
         run = tile.chunk * self.span * size if self.x_first else 16 * tile.m * size
+        if self.shifts and self.x_first:
+            return 16 * tile.m * ((run + 19) // 32 * 32 + 16)
+        if self.shifts:
+            return tile.chunk * ((run + 35) // 64 * 64 + 32)
         lap = 32 if self.x_first and access == 16 and step == 32 else 128
         apart = 16 if lap == 32 else 64 if self.x_first and access == 16 else 32
         pitch = (
@@ -233,7 +251,7 @@ class KronSparsePlan:
     @property
     def registers(self) -> int:
         """Registers a thread may have."""
-        return min(255, REGISTERS // self.threads // 8 * 8)
+        return min(255, REGISTERS // (self.threads * self.tile.each) // 8 * 8)
 
     def __str__(self) -> str:
         tile = self.tile

@@ -119,8 +119,15 @@ _UNALIGNED: Mapping[tuple[bool, bool], tuple[Mapping[int, float], Mapping[int, f
     (True, True): ({4: 0.46e-12, 8: 0.4e-12}, {4: 1.7e-12, 8: 1.1e-12}, 0.58e-12),
     (True, False): ({4: 0.25e-12, 8: 0.3e-12}, {4: 0.25e-12, 8: 0.28e-12}, 0.25e-12),
     (False, True): ({2: 0.7e-12, 4: 0.14e-12, 8: 0.27e-12}, {2: 2.9e-12, 4: 3.6e-12, 8: 0.3e-12}, 0.28e-12),
-    (False, False): ({2: 0.35e-12, 4: 0.18e-12}, {2: 0.9e-12, 4: 0.2e-12, 8: 0.4e-12}, 0.47e-12),
+    (False, False): ({4: 0.18e-12}, {4: 0.2e-12, 8: 0.4e-12}, 0.47e-12),
 }
+# The same where halves begin between words and the batch is last: a byte of x by the positions of k of a chunk, and one
+# of y by the tiles of 16 rows of a warp, from so many rows of the batch on, or beyond whole tiles; a byte of runs of
+# float32 by one tile, and of rows that runs of halves are made of; how many times as long as others blocks take that
+# share a multiprocessor (one H200, decision 0067).
+_WORD_COPIES = {16: 1e-13, 32: 1.3e-13, 48: 2e-13, 64: 3e-13}
+_WORD_STORES, _EDGE_STORES, _WORD_ROWS = {1: 6e-13, 2: 3.3e-13, 4: 2.5e-13}, 9e-13, 64
+_RUN_STORES, _RUN_COPIES, _SHARING = 3e-13, 3.5e-13, 0.85
 
 
 # Values of l of a block in the fit; with more, no power of two, so many times that, by whether numbers are split.
@@ -136,8 +143,17 @@ def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:
     x, y, weights = _UNALIGNED[plan.split, problem.x_first]
     rows = size * problem.groups * problem.batch * a * d
     run = plan.y_run if problem.y_first else problem.y_run  # neighbouring lanes of a warp store neighbours otherwise
-    stored = 0.0 if plan.stores_runs else y.get(run * size, 0.0)
-    return rows * (c * x.get(plan.x_bytes, 0.0) + b * stored) + weights * size * problem.groups * a * b * c * d
+    copied, stored = x.get(plan.x_bytes, 0.0), y.get(run * size, 0.0)
+    if plan.shifts and not problem.x_first:
+        copied = _WORD_COPIES[plan.tile.chunk]
+    elif plan.stores_runs and not plan.split and plan.x_bytes == 4:
+        copied = _RUN_COPIES
+    if plan.stores_words:
+        rest = problem.batch % (16 * plan.tile.m) / problem.batch if problem.batch >= _WORD_ROWS else 1.0
+        stored = (1 - rest) * _WORD_STORES[plan.tile.m] + rest * _EDGE_STORES
+    elif plan.stores_runs:
+        stored = _RUN_STORES / plan.tile.m if plan.split and run * size < _WIDEST else 0.0
+    return rows * (c * copied + b * stored) + weights * size * problem.groups * a * b * c * d
 
 
 def quicker(ends: float, again: float) -> float:
@@ -222,6 +238,8 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
         together *= min(_MOST_SCATTERED, 1 + own.scattered * max(0, tile.columns - 32) / 32 / chunks)
     elif plan.spread and plan.split and BYTES[problem.dtype] * d >= _TRANSACTION:
         together *= _SHARED_TRANSACTIONS
+    if tile.each > 1:
+        together *= _SHARING
     pressure = 0.0 if tile.resident and tile.columns == 128 else each * plan.pipeline_bytes / 65536
     slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
     if plan.stores_runs and plan.span > _MOST_SPAN:

@@ -20,6 +20,9 @@ _MOST_NEIGHBOURS = {True: 12, False: 19}  # values of l, no power of two, that a
 # The warps that share rows, by the values of l of which each has as many, whole words (decisions 0064 and 0067).
 _PARTS = {True: {14: 2, 15: 3, 18: 3, 21: 3}, False: {12: 3, 18: 3, 24: 3}}
 _LEAST_SHARED = 9  # values of l, no power of two, of which a warp alone takes too few columns in float32
+_SHARING = {4: (3, 4), 8: (2,)}  # blocks that share a multiprocessor, by their warps, with fewer registers
+# The most columns of theirs, the least rows of the batch, and the most positions of k in chunks of 16 (decision 0067).
+_SHARED_COLUMNS, _SHARED_ROWS, _SHORT = 48, 256, 128
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
 # Of products of narrow blocks, by whether the features of x are together (H200, decision 0008).
@@ -77,7 +80,7 @@ def _registers(tile: Tile, split: bool, x_first: bool) -> int:
 
 def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
     """Return whether halves are made ready while the products before them run: where registers are left for both."""
-    most = min(248, REGISTERS // (32 * tile.warps))
+    most = min(248, REGISTERS // (32 * tile.warps * tile.each))
     return (
         tile.grouped and tile.resident and not split and not x_first
         and _registers(tile, split, x_first) + tile.m * tile.chunk // 4 <= most + 4
@@ -93,6 +96,8 @@ def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
         step = max(together, 1 if split or grouped else 16)
         if columns % step or columns >= 2 * max(16, together, b) or (m == 4 and (split or problem.x_first)):
             continue
+        if m == 4 and columns > 16 and problem.x_bytes < 4:  # they spill
+            continue
         for chunk, warps in itertools.product((48 if c % 48 == 0 and c % 64 else 64, 32, 16), (16, 12, 8, 4)):
             share = sharers * sides
             if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share or columns % (16 * sides):
@@ -104,8 +109,14 @@ def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
                 continue
             depths = (2,) if split and sides > 1 else (4, 3, 2)
             residency = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)
-            for stages, resident in itertools.product(depths, residency):
-                one = replace(fits, stages=stages, resident=resident)
+            begins_between = not problem.x_first and problem.x_bytes < 4  # words
+            short = chunk == 32 or (chunk == 16 and c <= _SHORT)
+            shares = begins_between and short and columns <= _SHARED_COLUMNS and problem.batch >= _SHARED_ROWS
+            sharing = (1, *(_SHARING.get(warps, ()) if shares else ()))
+            for stages, resident, each in itertools.product(depths, residency, sharing):
+                one = replace(fits, stages=stages, resident=resident, each=each)
+                if each > 1 and _registers(one, split, problem.x_first) > REGISTERS // (32 * warps * each):
+                    continue
                 own = replace(one, ahead=_ahead(one, split, problem.x_first))
                 if own.ahead or columns < 128 or not grouped or split or problem.x_first:  # they spill else
                     yield own

@@ -46,6 +46,10 @@ _WHOLE, _WHOLE_AXIS, _THREE, _THREE_RUN = 0.65, 64, 1.5, 512
 # Seconds to prepare an entry of a factor for wgmma, of a product of several for each; times the speed of memory that
 # passes reach, and those over two factors of 128 of float32 (64^3: 560 and 567 us, 128^3: 1941 and 1469, H200).
 _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
+# Times as long as estimated that additions of more than three factors of 4 take with something to their right, and
+# passes of halves over three axes that are multiples of 32: 4 x 4 nine times took 2.46 ms in passes of five and four,
+# in six and three 1.59, and 32 x 32 four times of bfloat16 3.04 in three and one, in two and two 2.67 (H200).
+_FOURS, _FOUR, _THREE_AXES, _AXIS = 1.5, 4, 1.03, 32
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -140,6 +144,8 @@ def mma_seconds(
     sides = [side for mode in plan.run.modes for side in (mode.columns, mode.rows)]
     if size == 4 and joined_factors <= 2 and not any(side % _WHOLE_AXIS for side in sides):
         together *= _WHOLE
+    if size == 2 and len(plan.phases) > 2 and not any(side % _AXIS for side in sides):
+        together *= _THREE_AXES
     seconds = entries * rates.entry + joined + together
     if size == 2 and is_small(plan, tiles, limits.sm_count):
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
@@ -269,6 +275,8 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     factors = sum(mode.factor is not None for mode in modes)
     if stored == "f32" and even and 1 < factors <= 3 and before >= _THREE_RUN:
         return LAUNCH + _THREE * _together(memory, work, overlap)
+    if stored == "f32" and right > 1 and factors > 3 and all(mode.columns == mode.rows == _FOUR for mode in modes):
+        return LAUNCH + _FOURS * _together(memory, work, overlap)
     if factors > 1 and not even and all(mode.columns == mode.rows for mode in modes):
         own = rates.several[right > 1]
         work *= own if factors > 2 or right > 1 else (1 + own) / 2

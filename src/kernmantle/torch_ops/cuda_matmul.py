@@ -18,7 +18,7 @@ Maybe = torch.Tensor | None
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-class _Held(threading.local):
+class _Handles(threading.local):
     """Devices of which this thread has torch's handle of cuBLAS.
 
     While a graph is captured the same products are torch's operations. Torch makes a handle with the first product of
@@ -34,7 +34,7 @@ class _Held(threading.local):
         self.devices |= {index}
 
 
-_HELD = _Held()
+_HANDLES = _Handles()
 
 
 class BoundMatmul:
@@ -57,8 +57,8 @@ class BoundMatmul:
             with torch.cuda.device(index):
                 return self(addresses)
         enter_thread()
-        if index not in _HELD.devices:
-            _HELD.take(index)
+        if index not in _HANDLES.devices:
+            _HANDLES.take(index)
         left, right, out, vector = addresses
         memory = self._workspace() if self._bytes else None
         at = 0 if memory is None else memory.data_ptr()

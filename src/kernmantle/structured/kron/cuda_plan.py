@@ -14,7 +14,7 @@ from .mma_choice import plan_of as mma_plan
 from .mma_plan import NARROWEST, Tensor, joined, takes
 from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass, views
-from .wgmma_plan import grouped, suits
+from .wgmma_plan import joined_pass, suits
 
 ROWS = 1024
 KINDS = ("mma", "fma", "matmul")
@@ -245,8 +245,9 @@ def _quickest_pass(
         is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
         if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
             found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor, host))
-        if tensor.is_aligned:
-            found.append(_by_wgmma(plain, before, trailing, stored, limits, tensor, host))
+        if tensor.is_aligned and (joint := joined_pass(plain)) and suits(joint, before, trailing, tensor, limits):
+            moved = 2 * SIZES[stored] * float(before) * trailing * joint.columns
+            found.append((host * cost.HOST_OWN + wgmma_seconds(joint, moved, stored, limits), joint))
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 
@@ -294,26 +295,6 @@ def _by_tensor_cores(
     tiles, joined_factors = chosen.count(before, trailing), max(len(group.indices) for group in groups)
     seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, joined_factors)
     return seconds, run
-
-
-def _by_wgmma(
-    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor, host: float
-) -> tuple[float, Pass | None]:
-    """Return the same by wgmma, small neighbours multiplied out to 64 or 128."""
-    groups = grouped(plain.modes)
-    if not groups:
-        return math.inf, None
-    size = math.prod(plain.modes[index].columns for index in groups[0])
-    run = replace(
-        plain,
-        kind="mma",
-        modes=tuple(Mode(size, size, number) for number in range(len(groups))),
-        parts=tuple(tuple(plain.first + index for index in group) for group in groups),
-    )
-    if not suits(run, before, trailing, tensor, limits):
-        return math.inf, None
-    moved = 2 * SIZES[stored] * float(before) * trailing * run.columns
-    return host * cost.HOST_OWN + wgmma_seconds(run, moved, stored, limits), run
 
 
 def _pitch(mode: Mode, compute: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import SIZES, MmaLayout, Tensor
@@ -153,6 +153,20 @@ def grouped(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
             groups, extent = [(index, *groups[0]), *groups[1:]], extent * modes[index].columns
     whole = all(math.prod(modes[index].columns for index in group) == size for group in groups)
     return groups if whole and max(map(len, groups)) <= MOST_JOINED else []
+
+
+def joined_pass(plain: Pass) -> Pass | None:
+    """Return a pass with small neighbours multiplied out to factors of 64 or 128; None where they are none."""
+    groups = grouped(plain.modes)
+    if not groups:
+        return None
+    size = math.prod(plain.modes[index].columns for index in groups[0])
+    return replace(
+        plain,
+        kind="mma",
+        modes=tuple(Mode(size, size, number) for number in range(len(groups))),
+        parts=tuple(tuple(plain.first + index for index in group) for group in groups),
+    )
 
 
 def suits(run: Pass, entries: int, right: int, tensor: Tensor, limits: DeviceLimits) -> bool:

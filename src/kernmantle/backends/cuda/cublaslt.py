@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from ...errors import LaunchError
 
@@ -95,6 +96,11 @@ def _handle(device: int) -> ctypes.c_void_p:
         return _HANDLES[device]
 
 
+def _destroy(owned: list[tuple[Callable[..., int], ctypes.c_void_p]]) -> None:
+    for destroy, made in owned:
+        destroy(made)
+
+
 def _set(setter: Any, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
     _check(setter(target, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))), "an attribute")
 
@@ -112,9 +118,11 @@ class Matmul:
 
     def __init__(self, form: MatmulForm, device: int) -> None:
         own, kind = library(), _TYPES[form.dtype]
-        self._lock, self._keep, self._start = threading.Lock(), list[Any](), own.cublasLtMatmul
+        self._lock, self._start = threading.Lock(), own.cublasLtMatmul
+        self._owned: list[tuple[Callable[..., int], ctypes.c_void_p]] = []
+        finalize(self, _destroy, self._owned).atexit = False
         self._set = own.cublasLtMatmulDescSetAttribute
-        self._description = self._made(own.cublasLtMatmulDescCreate, _IN_FLOAT32, 0)
+        self._description = self._made("MatmulDesc", _IN_FLOAT32, 0)
         for attribute, side in ((_TRANSPOSE_A, form.a), (_TRANSPOSE_B, form.b)):
             _set(self._set, self._description, attribute, ctypes.c_int32(side.transposed))
         self._vector, self._size = ctypes.c_void_p(ALIGNED), ctypes.c_size_t(8)
@@ -126,7 +134,7 @@ class Matmul:
         found = self._algorithm(_handle(device), *layouts)
         self.workspace = int(found.workspace)
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
-        self._keep += [found, one, zero]
+        self._keep = found, one, zero
         alpha, beta, algorithm = (ctypes.c_void_p(ctypes.addressof(each)) for each in (one, zero, found))
         self._a, self._b, self._d, self._memory, self._stream = (ctypes.c_void_p() for _ in range(5))
         a, b, d = layouts
@@ -136,14 +144,16 @@ class Matmul:
         )  # fmt: skip
         self._at = ctypes.c_void_p(ctypes.addressof(self._vector))
 
-    def _made(self, create: Callable[..., int], *arguments: Any) -> ctypes.c_void_p:
-        made = ctypes.c_void_p()
-        _check(create(ctypes.byref(made), *arguments), create.__name__)
+    def _made(self, kind: str, *arguments: Any) -> ctypes.c_void_p:
+        """Return a new object of the library, which is destroyed with this product."""
+        own, made = library(), ctypes.c_void_p()
+        _check(getattr(own, f"cublasLt{kind}Create")(ctypes.byref(made), *arguments), f"cublasLt{kind}Create")
+        self._owned.append((getattr(own, f"cublasLt{kind}Destroy"), made))
         return made
 
     def _layout(self, side: Side, batch: int, kind: int) -> ctypes.c_void_p:
         own, sizes = library(), (ctypes.c_uint64(side.rows), ctypes.c_uint64(side.columns), ctypes.c_int64(side.step))
-        made = self._made(own.cublasLtMatrixLayoutCreate, kind, *sizes)
+        made = self._made("MatrixLayout", kind, *sizes)
         if batch > 1:
             _set(own.cublasLtMatrixLayoutSetAttribute, made, _BATCH_COUNT, ctypes.c_int32(batch))
             _set(own.cublasLtMatrixLayoutSetAttribute, made, _BATCH_STRIDE, ctypes.c_int64(side.apart))
@@ -151,7 +161,7 @@ class Matmul:
 
     def _algorithm(self, handle: ctypes.c_void_p, a: Any, b: Any, d: Any) -> _Heuristic:
         own, found, count = library(), _Heuristic(), ctypes.c_int(0)
-        preference = self._made(own.cublasLtMatmulPreferenceCreate)
+        preference = self._made("MatmulPreference")
         setter = own.cublasLtMatmulPreferenceSetAttribute
         _set(setter, preference, _MOST_WORKSPACE, ctypes.c_size_t(_WORKSPACE))
         for attribute in _LEAST_ALIGNMENT:
@@ -162,7 +172,6 @@ class Matmul:
             ),
             "the choice of an algorithm",
         )
-        own.cublasLtMatmulPreferenceDestroy(preference)
         if not count.value:
             raise LaunchError("cuBLASLt has no algorithm for this product")
         return found

@@ -40,7 +40,7 @@ class CpuKronPlan:
 
     passes: tuple[Pass, ...]
     compute: str
-    eager: tuple[Pass, ...] = ()
+    eager: CpuKronPlan | None = None
 
     def __str__(self) -> str:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"

@@ -31,7 +31,7 @@ from .wgmma_plan import WgmmaPlan, suits, wgmma
 
 
 def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -> CudaKronPlan:
-    """Return a plan with the passes of eager calls: others where these take the host longer than the device.
+    """Return a plan with that of eager calls: another one where these take the host longer than the device.
 
     ``another`` returns the plan in which a launch counts so many times as much.
     """
@@ -43,7 +43,7 @@ def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -
     if seconds(chosen) <= chosen.seconds:
         return chosen
     other = another(cost.HOST_WHOLE)
-    return replace(chosen, eager=other.passes) if seconds(other) < seconds(chosen) else chosen
+    return replace(chosen, eager=other) if seconds(other) < seconds(chosen) else chosen
 
 
 NAME = "cuda"

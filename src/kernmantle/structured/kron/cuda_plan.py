@@ -134,13 +134,13 @@ class FmaPlan:
 class CudaKronPlan:
     """Passes for a device; ``seconds`` are what they should take there, without what counts of the host's time.
 
-    ``eager`` are those of an eager call that waits for the host, where others take the host less.
+    ``eager`` is that of an eager call that waits for the host, where another one takes the host less.
     """
 
     passes: tuple[Pass, ...]
     compute: str
     seconds: float = field(default=0.0, compare=False)
-    eager: tuple[Pass, ...] = ()
+    eager: CudaKronPlan | None = None
 
     def __str__(self) -> str:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"

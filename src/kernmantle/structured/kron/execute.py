@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -95,8 +95,8 @@ def _bind(
         return BoundKron(_torch_route(x), partial(_by_torch, modes))
     arrays = arranged(x, factors, y, out)
     plan, kernel = backend.planned(modes, arrays, options)
-    passes = plan.eager or plan.passes
-    route = f"{backend.NAME}: {replace(plan, passes=passes)}"
+    eager = plan.eager or plan
+    passes, route = eager.passes, f"{backend.NAME}: {eager}"
     prepared = prepare(passes, modes, arrays, kernel)
     if prepared is not None:
         done, sizes = list[tuple[int, ...]](), [math.prod(stage.shape) for stage in prepared.stages if stage.shape]

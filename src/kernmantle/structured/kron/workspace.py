@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from typing import Literal
@@ -142,8 +142,8 @@ def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str)
         return plan.passes, f"llvm: {plan}"
     gpu = import_module(".cuda", __package__)
     plan, _ = gpu.planned_for(_limits(device), modes, arrays, options)
-    passes = plan.eager or plan.passes
-    return passes, f"cuda: {replace(plan, passes=passes)}"
+    eager = plan.eager or plan
+    return eager.passes, f"cuda: {eager}"
 
 
 def _limits(device: str) -> object:

@@ -53,7 +53,9 @@ def test_eager_calls_that_wait_for_the_host_take_one_launch(extents, rows, dtype
     found = _with_eager(extents, rows, dtype)
     assert [run.kind for run in found.passes] == ["matmul", "matmul"]
     assert [run.kind for run in found.eager.passes] == ["mma"]
-    assert str(found.eager).startswith("3 products of scaled f16 halves, mma" if dtype == "f32" else "f64 tensor cores, mma")
+    assert str(found.eager).startswith(
+        "3 products of scaled f16 halves, mma" if dtype == "f32" else "f64 tensor cores, mma"
+    )
 
 
 def test_eager_calls_that_wait_for_the_device_take_what_it_takes_least():

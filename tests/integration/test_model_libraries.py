@@ -240,7 +240,7 @@ def test_layers_are_replaced_as_torchao_does(monkeypatch):
     assert ours.sparsify_(model := three_layers(), ours.KroneckerSparseConfig()) is model
     with pytest.raises(errors.ParameterError, match="config must be a KroneckerSparseConfig, not float"):
         ours.sparsify_(three_layers(), 0.25)
-    with pytest.raises(errors.ParameterError, match="budget must be"):
+    with pytest.raises(errors.ParameterError, match="share of the weights to keep, above 0 and up to 1, not"):
         ours.sparsify_(three_layers(), ours.KroneckerSparseConfig(share=-1.0))
 
 

@@ -21,7 +21,7 @@ MOST = {
     "k(x, y) 64 x 64 x 8, forward": (19, 14),
     "k(x, y) 64 x 64 x 8 to out, forward": (21, 14),
     "kron_matmul 16 x 8^3, forward": (19, 11),
-    "kron_matmul 16 x 8^3, forward and backward": (42, 13),
+    "kron_matmul 16 x 8^3, forward and backward": (42, 14),
     "kron_sparse_matmul 16 x (6,64,64,1), forward": (15, 12),
     "KSLinear 16 x 384 to 1536, forward": (15, 12),
     "KSLinear 16 x 384 to 1536, forward and backward": (21, 12),

@@ -201,30 +201,28 @@ class BoundGradients:
         for step in self.steps:
             alpha = float(numbers) if step.is_last else 1.0  # pyright: ignore
             value: Maybe = None
+            of_factors, parts = (), ()
             if isinstance(step, _Product):
                 value = step.product.launch.new(_present(values[step.source]), factors, alpha, step.shape)
             elif isinstance(step, _Pass):
                 value, parts = step.launch(_present(values[step.grad]), _present(values[step.x]), factors, alpha)
-                self._give(found, step.launch.numbers, parts, numbers)
+                of_factors = step.launch.numbers
             else:
                 own = [factors[number] for number in step.numbers]
                 if step.applying is None:
                     joint = step.multiply(step.u.of(values), step.v.of(values))
                 else:
                     joint, value = step.applying(step.u.of(values), step.v.of(values), own, alpha)
-                self._give(found, step.numbers, [joint] if len(own) == 1 else step.separate(joint, own), numbers)
+                of_factors, parts = step.numbers, [joint] if len(own) == 1 else step.separate(joint, own)
+            for number, part in zip(of_factors, parts, strict=True):
+                if self.wanted[number]:
+                    _add(found, number, part if numbers == 1 else part * numbers)
             if value is not None:
                 values.append(value.view(step.shape))
                 through = value.view(outs or step.shape) if step.is_last else through
             for number in step.released:
                 values[number] = None
         return through, found
-
-    def _give(self, found: list[Maybe], numbers: Sequence[int], parts: Sequence[torch.Tensor], alpha: Number) -> None:
-        """Add gradients of factors that are wanted, times alpha."""
-        for number, part in zip(numbers, parts, strict=True):
-            if self.wanted[number]:
-                _add(found, number, part if alpha == 1 else part * alpha)
 
 
 UNBOUND = BoundGradients("one by one", ())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from kernmantle.kronsparse import KSPattern, butterfly
+from kernmantle.structured.kronsparse import chain_products
 from kernmantle.structured.kronsparse.chain_training import _forward_kind
 from kernmantle.structured.mode_product import cuda
 from kernmantle.structured.mode_product.chain_plan import Step, composes, fused, steps
@@ -150,3 +152,14 @@ def test_packed_products_of_small_batches_go_in_one_launch(pattern, rows, dtype,
     monkeypatch.setattr(cuda, "index_of", lambda device: 0)
     found = _forward_kind((pattern,), rows, dtype, last, torch.device("cuda", 0), False, False, True)
     assert found == ("factors", "grouped")[taken[1] < taken[0]]
+
+
+def test_a_pass_that_splits_has_a_stream_for_each_of_its_sums(monkeypatch):
+    asked = []
+    monkeypatch.setattr(chain_products, "side_stream", lambda device: asked.append(device) or nullcontext())
+    for splits, most in ((False, []), (True, ["cuda:1", "cuda:1"])):
+        apart = chain_products.maybe_side_stream("cuda:1", splits)
+        for _ in range(2):
+            with apart():
+                pass
+        assert asked == most

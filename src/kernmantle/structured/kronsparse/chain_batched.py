@@ -8,7 +8,6 @@ whose batch is first, go over transposed rows (N, d, e), one pass each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -40,9 +39,9 @@ from .chain_products import (
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
+    maybe_side_stream,
     memory_shape,
     shaped,
-    side_stream,
     splits_streams,
 )
 
@@ -215,7 +214,7 @@ class BatchedBackward:
         first, (between, blocks) = weights[0].to(grad.dtype).contiguous(), saved
         (a, b, c, _), (_, e, f, d) = first.shape, weights[1].shape
         device, found, below = grad.device, list[Maybe]([None, None]), None
-        apart = (lambda: side_stream(device)) if splits_streams(device) else nullcontext
+        apart = maybe_side_stream(device, splits_streams(device))
         with apart():
             of_bias = None if self.bias is None else self.bias(canonical(grad, False))
         rows = _rows(grad)

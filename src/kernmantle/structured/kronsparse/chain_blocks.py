@@ -7,7 +7,6 @@ x, which is a product by their transposes. They are saved, as many numbers as th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +27,8 @@ from .chain_products import (
     bind_gradient,
     canonical,
     join_side_stream,
+    maybe_side_stream,
     shaped,
-    side_stream,
     splits_streams,
 )
 
@@ -97,7 +96,7 @@ class BlocksBackward:
         """Return the gradients."""
         moved, of_bias, found, below = canonical(grad, self.batch_last), None, list[Maybe]([None]), None
         splits = self.of_x and splits_streams(grad.device)
-        with side_stream(grad.device) if splits else nullcontext():
+        with maybe_side_stream(grad.device, splits)():
             of_bias = None if self.bias is None else self.bias(moved)
             if self.sums is not None and x is not None:
                 found[0] = self.sums(canonical(x, self.batch_last), moved)[0]

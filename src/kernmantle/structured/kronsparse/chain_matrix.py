@@ -6,9 +6,8 @@ The matrix is made of the weights, and its gradient taken apart, by kernels wher
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -42,8 +41,8 @@ from .chain_products import (
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
+    maybe_side_stream,
     memory_shape,
-    side_stream,
     splits_streams,
 )
 
@@ -309,7 +308,7 @@ class MatrixBackward:
         flat = grad if grad.dim() == 2 else grad.reshape(len(grad), -1) if last else grad.reshape(-1, grad.shape[-1])
         below = None
         apart = self.of_x and (self.sums or self.bias is not None) and splits_streams(grad.device)
-        side = partial(side_stream, grad.device) if apart else nullcontext
+        side = maybe_side_stream(grad.device, apart)
         with side():
             of_bias = None if self.bias is None else self.bias(canonical(grad, last))
             if self.direct is not None and x is not None:

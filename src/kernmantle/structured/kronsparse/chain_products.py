@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -279,6 +280,11 @@ def side_stream(device: torch.device) -> Any:
     side = _SIDES.get(device) or _SIDES.setdefault(device, torch.cuda.Stream(device))
     side.wait_stream(torch.cuda.current_stream(device))
     return torch.cuda.stream(side)
+
+
+def maybe_side_stream(device: torch.device, splits: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes the contexts of :func:`side_stream` where a pass ``splits`` its work, else of nothing."""
+    return partial(side_stream, device) if splits else nullcontext
 
 
 def join_side_stream(device: torch.device) -> None:

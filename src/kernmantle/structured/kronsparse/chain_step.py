@@ -7,9 +7,7 @@ and gradients have the features last, or first with ``batch_last``; weights are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
@@ -42,10 +40,10 @@ from .chain_products import (
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
+    maybe_side_stream,
     memory_shape,
     reads_address,
     shaped,
-    side_stream,
     splits_streams,
 )
 
@@ -230,20 +228,20 @@ class FactorBackward:
         found: list[Maybe] = [None] * len(weights)
         alive = [moved]  # what another stream reads stays
         splits = self.apart and splits_streams(grad.device)
-        with side_stream(grad.device) if splits else nullcontext():
+        apart = maybe_side_stream(grad.device, splits)
+        with apart():
             of_bias = None if self.bias is None else self.bias(moved)
         for index, multiply, transposes, sums, both in self.levels:
             value, weight = (saved[index - 1] if index else x), weights[index]
             if both is not None and value is not None:
                 value = value if index else canonical(value, self.batch_last)
-                apart = partial(side_stream, grad.device) if splits else nullcontext
                 moved, of_weight = both(value, moved, weight, apart, alive)
                 found[index] = of_weight[0]
                 alive.append(moved)
                 continue
             if sums is not None and value is not None:
                 value = value if index else canonical(value, self.batch_last)
-                with side_stream(grad.device) if splits else nullcontext():
+                with apart():
                     found[index] = sums(value, moved)[0]
             if multiply is not None:
                 other = weight.transpose(1, 2) if transposes else weight

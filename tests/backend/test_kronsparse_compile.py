@@ -27,18 +27,15 @@ from kernmantle.structured.mode_product.cuda_emit import (
     PREPARE,
     emit,
     emit_cluster,
-    emit_column_sum,
     emit_narrow,
-    emit_row_sum,
     emit_stream,
-    emit_stream_sum,
-    emit_sum,
     emit_transpose,
 )
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
+from kernmantle.structured.mode_product.sum_emit import emit_column_sum, emit_row_sum, emit_stream_sum, emit_sum
 from kernmantle.structured.mode_product.tile_cost import tile_seconds
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan

@@ -18,7 +18,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.mode_product import cuda_emit
+from kernmantle.structured.mode_product import cuda_emit, sum_emit
 from kernmantle.structured.mode_product import tiles as kronsparse_tiles
 from kernmantle.structured.mode_product.narrow_plan import NarrowPlan, narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
@@ -353,7 +353,7 @@ def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
     slots = chosen.slots(case.pattern, case.groups, case.batch, own)
     blank = np.full((slots, case.groups, *case.pattern), np.nan, np.float32)
     buffers = [machine.upload(array) for array in (x, grad, blank)]
-    binary = compile_source(cuda_emit.emit_sum(chosen), own.arch, headers(), case.name).binary
+    binary = compile_source(sum_emit.emit_sum(chosen), own.arch, headers(), case.name).binary
     kernel = Kernel(binary, cuda_emit.ENTRY, chosen.threads, chosen.shared, case.name, False)
     pointers = [int(buffer.handle) for buffer in buffers]
     blocks = chosen.tiles(case.pattern, case.groups) * slots

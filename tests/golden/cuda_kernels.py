@@ -23,7 +23,7 @@ from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import factor_gradient_emit, gradient_emit, separation, wgmma_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
-from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
+from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
 from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
@@ -269,7 +269,7 @@ def _stream_sum(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> C
     def make(card: str) -> Planned:
         plan = stream_sum_plan(pattern, batch, 1, dtype, CARDS[card])
         assert plan is not None
-        return Planned(cuda_emit.emit_stream_sum(plan), str(plan), STREAM_THREADS, 0)
+        return Planned(sum_emit.emit_stream_sum(plan), str(plan), STREAM_THREADS, 0)
 
     return make
 
@@ -277,7 +277,7 @@ def _stream_sum(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> C
 def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = sum_plan(card, d, dtype, first, True)
-        return Planned(cuda_emit.emit_sum(plan), str(plan), plan.threads, plan.shared, plan.blocks_each)
+        return Planned(sum_emit.emit_sum(plan), str(plan), plan.threads, plan.shared, plan.blocks_each)
 
     return make
 
@@ -285,7 +285,7 @@ def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
 def _row_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = row_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
-        return Planned(cuda_emit.emit_row_sum(plan), str(plan), plan.threads, plan.shared)
+        return Planned(sum_emit.emit_row_sum(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -293,7 +293,7 @@ def _row_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str], 
 def _column_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = column_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
-        return Planned(cuda_emit.emit_column_sum(plan), str(plan), plan.threads, plan.shared)
+        return Planned(sum_emit.emit_column_sum(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -301,7 +301,7 @@ def _column_sum(pattern: tuple[int, int, int, int], dtype: str) -> Callable[[str
 def _parts(slots: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = parts_plan(card, dtype, slots)
-        return Planned(cuda_emit.emit_parts(plan), str(plan), plan.threads, 0)
+        return Planned(sum_emit.emit_parts(plan), str(plan), plan.threads, 0)
 
     return make
 

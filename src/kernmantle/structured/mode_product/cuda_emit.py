@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
-from .column_sum_plan import ColumnSumPlan
 from .dense_plan import DensePlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
 from .factor_matrix_plan import THREADS as MATRIX_THREADS
@@ -16,17 +15,13 @@ from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
-from .row_sum_plan import RowSumPlan
 from .stream_plan import THREADS as STREAM_THREADS
-from .stream_plan import StreamPlan, StreamSumPlan
+from .stream_plan import StreamPlan
 from .transpose_plan import TransposePlan
-from .weight_gradient_plan import PartsPlan, SumPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
 _SIZES = ("a", "b", "c", "d")
-_SUM_SIZES = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
-_SUM_CAST = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
 _FUSED_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
 _GROUPED_NUMBERS = (
     *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
@@ -96,25 +91,6 @@ def emit_stream(plan: StreamPlan) -> str:
 
 def _pattern(pattern: Sequence[int]) -> dict[str, int | bool]:
     return dict(zip("ABCD", pattern, strict=True))
-
-
-def emit_stream_sum(plan: StreamSumPlan) -> str:
-    """Return the source of the gradient of weights for a small batch."""
-    traits = _pattern(plan.pattern) | {
-        "OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
-        "X_ROW": plan.x_row, "Y_ROW": plan.y_row,
-    }  # fmt: skip
-    return _text(
-        '#include "kronsparse_stream.cuh"\n',
-        struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
-        f"""
-extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, km::i64 xg, km::i64 yg) {{
-    const km::KronSparseStreamSum arguments = {{x, grad, out, count, xg, yg}};
-    km::kron_sparse_stream_sum<Plan>(arguments);
-}}
-""",
-    )
 
 
 def emit_cluster(plan: ClusterPlan) -> str:
@@ -282,86 +258,6 @@ extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY
 def _blocks(products: int) -> str:
     """Return the expression for the blocks of so many products."""
     return "(unsigned)(" + " + ".join(f"blocks{index}" for index in range(products)) + ")"
-
-
-def emit_sum(plan: SumPlan) -> str:
-    """Return the source of the gradient of weights."""
-    traits = {"L": plan.l, "PRODUCTS": plan.products, "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first}
-    return _text(
-        '#include "kronsparse_weight_grad.cuh"\n',
-        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
-        "typedef km::KronSparseWeightGradTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) {ENTRY}(
-    const void* x, const void* grad, float* out, km::i64 count, {_SUM_SIZES},
-    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
-    const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xn, xf, yg, yn, yf}};
-    km::kron_sparse_weight_grad<Tile>(arguments);
-}}
-""",
-    )
-
-
-def emit_row_sum(plan: RowSumPlan) -> str:
-    """Return the source of the gradient of weights over rows whose features lie together."""
-    traits = {
-        "FULL": plan.full, "WARP_L": plan.warp_l, "WARPS_L": plan.warps_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j,
-        "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "X_BYTES": plan.x_bytes,
-        "Y_BYTES": plan.y_bytes, "SHIFTED": plan.shifted, "TILE_L": plan.extents[2], "WRITE_N": 1,
-        "ALONE": plan.alone, "PRODUCTS": plan.products,
-    }  # fmt: skip
-    return _text(
-        '#include "kronsparse_row_sums.cuh"\n',
-        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
-        "typedef km::KronSparseRowSumTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, {_SUM_SIZES},
-    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
-    const km::KronSparseSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xs, yg, ys}};
-    km::kron_sparse_row_sums<Tile>(arguments);
-}}
-""",
-    )
-
-
-def emit_column_sum(plan: ColumnSumPlan) -> str:
-    """Return the source of the gradient of weights over a batch that lies together."""
-    traits = {
-        "TILE_L": plan.tile_l, "WARPS_L": plan.tile_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n,
-        "WARPS_K": plan.warps_k, "PIECE": plan.piece, "STAGES": plan.stages, "SHIFTED": plan.shifted,
-        "WRITE_N": plan.n, "ALONE": plan.alone, "PRODUCTS": plan.products,
-    }  # fmt: skip
-    return _text(
-        '#include "kronsparse_column_sums.cuh"\n',
-        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
-        "typedef km::KronSparseColumnSumTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.resident // plan.warps}) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, {_SUM_SIZES},
-    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
-    const km::KronSparseSums arguments = {{x, grad, out, count, {_SUM_CAST}, xg, xs, yg, ys}};
-    km::kron_sparse_column_sums<Tile>(arguments);
-}}
-""",
-    )
-
-
-def emit_parts(plan: PartsPlan) -> str:
-    """Return the source that adds the parts of gradients of weights."""
-    kind = SCALARS[plan.dtype]
-    return _text(
-        '#include "kronsparse_add_parts.cuh"\n',
-        f"""
-extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
-    const float* parts, {kind}* out, km::i64 slots, km::i64 count) {{
-    km::add_parts<{kind}, {plan.rows}, {plan.threads}>(parts, out, slots, count);
-}}
-""",
-    )
 
 
 def emit_dense(plan: DensePlan) -> str:

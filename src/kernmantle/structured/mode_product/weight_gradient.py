@@ -16,9 +16,10 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
-from . import cuda_emit
+from . import sum_emit
 from .column_sum_plan import column_sum_plan, column_sum_seconds, columns_seconds
 from .cuda import bind_ready, spans
+from .cuda_emit import ENTRY
 from .row_sum_plan import row_sum_plan, row_sum_seconds
 from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import stream_sum_plan, stream_sum_seconds
@@ -44,8 +45,8 @@ def bind_gradient(
     if found is not None:
         return found
     chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
-    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_sum(chosen), entry)
+    entry = Entry(ENTRY, chosen.threads, chosen.shared)
+    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_sum(chosen), entry)
     blocks = chosen.tiles(pattern, groups)
     slots = chosen.slots(pattern, groups, batch, limits(index))
     rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
@@ -66,15 +67,15 @@ def _bind_tiles(
     step, runs = (1, (c * d, b * d)) if first else (2, (0, 0))
     bytes_ = [_copied(side, side.stride(0), side.stride(step), run) for side, run in zip((x, grad), runs, strict=True)]
     plan, expected, emit = (
-        (row_sum_plan, row_sum_seconds, cuda_emit.emit_row_sum)
+        (row_sum_plan, row_sum_seconds, sum_emit.emit_row_sum)
         if first
-        else (column_sum_plan, column_sum_seconds, cuda_emit.emit_column_sum)
+        else (column_sum_plan, column_sum_seconds, sum_emit.emit_column_sum)
     )
     chosen: Any = plan(pattern, batch, dtype, *bytes_, products, own)
     other = sum_plan(own.arch, d, dtype, first, first)
     if expected(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
         return None
-    entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared)
+    entry = Entry(ENTRY, chosen.threads, chosen.shared)
     loaded = load_kernels(chosen, chosen.arch, lambda: emit(chosen), entry)
     slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
     rest = (batch, groups, *pattern, slots, *(side.stride(axis) for side in (x, grad) for axis in (0, step)))
@@ -108,8 +109,8 @@ def _in_parts(
 
         return run_whole
     chosen, count = parts_plan(limits(index).arch, NAMES[dtype], slots), groups * math.prod(pattern)
-    entry = Entry(cuda_emit.ENTRY, chosen.threads, waits=True)
-    adds = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_parts(chosen), entry)
+    entry = Entry(ENTRY, chosen.threads, waits=True)
+    adds = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_parts(chosen), entry)
     add = None if adds is None else bind_ready(adds[0], 2, (slots, count), index, chosen.blocks(count))
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
@@ -141,8 +142,8 @@ def _streamed_sum(
         for side, copied in zip((x, grad), copies, strict=True)
     )
     chosen = replace(chosen, x_row=x_row, y_row=y_row)
-    entry = Entry(cuda_emit.ENTRY, STREAM_THREADS)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_stream_sum(chosen), entry)
+    entry = Entry(ENTRY, STREAM_THREADS)
+    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_stream_sum(chosen), entry)
     blocks = chosen.blocks(groups)
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,118 @@
+"""CUDA C++ text of plans of sums over the batch, which are the gradients of weights."""
+
+from __future__ import annotations
+
+from ...backends.cuda.traits import SCALARS, shared_check, struct
+from .column_sum_plan import ColumnSumPlan
+from .cuda_emit import ENTRY
+from .row_sum_plan import RowSumPlan
+from .stream_plan import THREADS as STREAM_THREADS
+from .stream_plan import StreamSumPlan
+from .weight_gradient_plan import PartsPlan, SumPlan
+
+_SIZES = ("groups", "a", "b", "c", "d", "slots")
+_DECLARED, _CAST = (", ".join(f"{kind}{name}" for name in _SIZES) for kind in ("km::i64 ", "(int)"))
+
+
+def _text(header: str, declared: list[str], *rest: str) -> str:
+    return "\n".join([f'#include "{header}"\n', *declared, *rest])
+
+
+def emit_sum(plan: SumPlan) -> str:
+    """Return the source of the gradient of weights."""
+    traits = {"L": plan.l, "PRODUCTS": plan.products, "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first}
+    return _text(
+        "kronsparse_weight_grad.cuh",
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseWeightGradTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) {ENTRY}(
+    const void* x, const void* grad, float* out, km::i64 count, {_DECLARED},
+    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
+    const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {_CAST}, xg, xn, xf, yg, yn, yf}};
+    km::kron_sparse_weight_grad<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_row_sum(plan: RowSumPlan) -> str:
+    """Return the source of the gradient of weights over rows whose features lie together."""
+    traits = {
+        "FULL": plan.full, "WARP_L": plan.warp_l, "WARPS_L": plan.warps_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j,
+        "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "X_BYTES": plan.x_bytes,
+        "Y_BYTES": plan.y_bytes, "SHIFTED": plan.shifted, "TILE_L": plan.extents[2], "WRITE_N": 1,
+        "ALONE": plan.alone, "PRODUCTS": plan.products,
+    }  # fmt: skip
+    return _text(
+        "kronsparse_row_sums.cuh",
+        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
+        "typedef km::KronSparseRowSumTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, {_DECLARED},
+    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
+    const km::KronSparseSums arguments = {{x, grad, out, count, {_CAST}, xg, xs, yg, ys}};
+    km::kron_sparse_row_sums<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_column_sum(plan: ColumnSumPlan) -> str:
+    """Return the source of the gradient of weights over a batch that lies together."""
+    traits = {
+        "TILE_L": plan.tile_l, "WARPS_L": plan.tile_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n,
+        "WARPS_K": plan.warps_k, "PIECE": plan.piece, "STAGES": plan.stages, "SHIFTED": plan.shifted,
+        "WRITE_N": plan.n, "ALONE": plan.alone, "PRODUCTS": plan.products,
+    }  # fmt: skip
+    return _text(
+        "kronsparse_column_sums.cuh",
+        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
+        "typedef km::KronSparseColumnSumTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.resident // plan.warps}) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, {_DECLARED},
+    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
+    const km::KronSparseSums arguments = {{x, grad, out, count, {_CAST}, xg, xs, yg, ys}};
+    km::kron_sparse_column_sums<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_stream_sum(plan: StreamSumPlan) -> str:
+    """Return the source of the gradient of weights for a small batch."""
+    traits = dict(zip("ABCD", plan.pattern, strict=True)) | {
+        "OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
+        "X_ROW": plan.x_row, "Y_ROW": plan.y_row,
+    }  # fmt: skip
+    return _text(
+        "kronsparse_stream.cuh",
+        struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
+        f"""
+extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, km::i64 xg, km::i64 yg) {{
+    const km::KronSparseStreamSum arguments = {{x, grad, out, count, xg, yg}};
+    km::kron_sparse_stream_sum<Plan>(arguments);
+}}
+""",
+    )
+
+
+def emit_parts(plan: PartsPlan) -> str:
+    """Return the source that adds the parts of gradients of weights."""
+    kind = SCALARS[plan.dtype]
+    return _text(
+        "kronsparse_add_parts.cuh",
+        [],
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
+    const float* parts, {kind}* out, km::i64 slots, km::i64 count) {{
+    km::add_parts<{kind}, {plan.rows}, {plan.threads}>(parts, out, slots, count);
+}}
+""",
+    )

@@ -540,9 +540,9 @@ COUNTS = (0, -1, 7, 1.5, True, None, "2")
 @pytest.mark.parametrize("count", COUNTS, ids=repr)
 def test_counts_of_neighbours(count):
     got = re.escape(repr(count))
-    rejects(ParameterError, rf"count must be an integer from 1 to 6, .* got {got}", lambda: km.argkmin(X, Y, count))
+    rejects(ParameterError, rf"count must be an integer from 1 to 6, .* not {got}", lambda: km.argkmin(X, Y, count))
     if count != 7:
-        rejects(ParameterError, rf"Smallest takes a positive integer, got {got}", lambda: km.Smallest(count))
+        rejects(ParameterError, rf"count of Smallest must be a positive integer, not {got}", lambda: km.Smallest(count))
 
 
 OF_SCORES = {

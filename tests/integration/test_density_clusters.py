@@ -326,7 +326,7 @@ def test_centers_are_those_of_scikit_learn():
 
 BAD = [
     (lambda: estimators.DBSCAN(0.0).fit(X), "eps must be a number above 0"),
-    (lambda: estimators.DBSCAN(min_samples=0).fit(X), "min_samples must be an integer of at least 1"),
+    (lambda: estimators.DBSCAN(min_samples=0).fit(X), "min_samples must be a positive integer"),
     (lambda: estimators.DBSCAN().fit(X * np.nan), "NaN"),
     (lambda: estimators.DBSCAN(metric="precomputed").fit(X), "must be square"),
     (lambda: estimators.DBSCAN(metric="euclidian").fit(X), "did you mean"),

@@ -353,7 +353,7 @@ IGNORED = {
     "SpectralClustering": {"assign_labels": "kmeans", "eigen_solver": "lobpcg", "n_jobs": -1},
 }
 REFUSED = {
-    "algorithm": ("full", "algorithm must be one of"), "leaf_size": (0, "leaf_size must be an integer"),
+    "algorithm": ("full", "algorithm must be one of"), "leaf_size": (0, "leaf_size must be a positive integer"),
     "n_jobs": (0, "n_jobs must be None or an integer"), "eigen_solver": ("qr", "eigen_solver must be one of"),
     "assign_labels": ("discretize", "those of sklearn.cluster.SpectralClustering"),
 }  # fmt: skip

@@ -271,7 +271,7 @@ NAN[2, 1] = torch.nan
         ((X, Y), {"rho": 0.0}, ParameterError, "rho must be a positive number"),
         ((X, Y), {"rho": torch.ones((), requires_grad=True)}, GradientError, "no gradient by rho"),
         ((X, Y), {"scaling": 1.5}, ParameterError, "scaling must be"),
-        ((X, Y), {"tolerance": 0}, ParameterError, "tolerance must be positive"),
+        ((X, Y), {"tolerance": 0}, ParameterError, "tolerance must be a positive number"),
         ((X, Y), {"max_iterations": 0}, ParameterError, "max_iterations"),
         ((X, Y[:, :1]), {}, ShapeError, "the same number of columns"),
         ((X, Y[:0]), {}, ShapeError, "nothing to transport"),

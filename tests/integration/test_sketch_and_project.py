@@ -156,10 +156,10 @@ def test_what_does_not_converge_says_so():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"ridge": 0.0}, km.errors.ParameterError, "ridge must be positive"),
+        ({"ridge": 0.0}, km.errors.ParameterError, "ridge must be a positive number"),
         ({"ridge": torch.ones(3)}, km.errors.ShapeError, "ridge must be a number"),
-        ({"block": 0}, km.errors.ParameterError, "block must be positive"),
-        ({"passes": -1.0}, km.errors.ParameterError, "passes must be positive"),
+        ({"block": 0}, km.errors.ParameterError, "block must be a positive integer"),
+        ({"passes": -1.0}, km.errors.ParameterError, "passes must be a positive number"),
         ({"x": torch.rand(5)}, km.errors.ShapeError, "x must have shape"),
         ({"x": torch.ones(300, 3, dtype=torch.int64)}, km.errors.DtypeError, "float32 and float64"),
         ({"x": [[1.0]]}, km.errors.DtypeError, "memory-mapped or not"),

@@ -9,10 +9,10 @@ import pytest
 
 from ..source import MODULES, PACKAGE, parsed
 
-LEAVES = {"errors", "config", "_version", "backends.base"}
+LEAVES = {"errors", "checks", "config", "_version", "backends.base"}
 """What any room may import; these import each other and the standard library."""
 MAY_IMPORT = {
-    "errors": set(), "_version": set(), "config": set(), "arrays": set(),
+    "errors": set(), "checks": set(), "_version": set(), "config": set(), "arrays": set(),
     "ir": set(), "compiler": {"ir"}, "runtime": set(),
     "backends": set(), "backends.base": set(), "backends.reference": {"compiler"}, "torch_ops": {"arrays"},
     "pairwise": {"torch_ops"}, "linalg": {"pairwise"}, "ot": {"linalg"},
@@ -34,7 +34,7 @@ for backend in BACKENDS:
     MAY_IMPORT.setdefault(backend, {"compiler", "runtime"})
 MAY_IMPORT["torch_ops"] |= BACKENDS
 THIRD_PARTY = {
-    "ir": set(), "compiler": set(), "config": set(), "errors": set(),
+    "ir": set(), "compiler": set(), "config": set(), "errors": set(), "checks": set(),
     "backends.base": set(), "backends.reference": {"numpy"},
     "backends.cpu": {"numpy", "llvmlite"}, "backends.cuda": {"numpy", "cuda"},
     "runtime": {"numpy", "platformdirs", "tqdm"},

@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from ..errors import ParameterError, ShapeError
+from ..checks import positive
+from ..errors import ShapeError
 from ..linalg import cholesky, cusolvermp, lu, spectrum
 from ..linalg.arguments import check_dtype, enough_memory
 from ..linalg.cusolvermp import Agree, Grid
@@ -262,8 +263,7 @@ def solve_kernel(
     check_dtype(own_rows.local, "x")
     side = rows(y, "y", own_rows.group)
     check_together(own_rows, "x", side, "y")
-    if not 0 < float(ridge) < float("inf"):
-        raise ParameterError(f"ridge must be positive, not {ridge!r}")
+    ridge = positive(ridge, "ridge")
     if not by_all(own_rows, "potrf"):
 
         def solve(points: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:

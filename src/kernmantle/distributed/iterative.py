@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..checks import integer, positive
 from ..errors import CheckpointError, ParameterError, ShapeError
 from ..linalg.cg import Iterations
 from ..linalg.cg import cg as plain_cg
@@ -197,10 +198,7 @@ def nystrom(kernel: Kernel, x: Any, rank: int, ridge: float, *, group: Any = Non
     >>> dist.destroy_process_group()
     """
     mine = rows(x, "x", group)
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ParameterError(f"rank must be a positive integer, not {rank!r}")
-    if not float(ridge) > 0:
-        raise ParameterError(f"ridge must be positive, not {ridge!r}")
+    rank, ridge = integer(rank, "rank"), positive(ridge, "ridge")
     add = total(mine.group)
     with torch.no_grad():
         chosen = _chosen(mine, min(rank, mine.total), add)

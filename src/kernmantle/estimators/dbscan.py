@@ -9,10 +9,11 @@ import torch
 from sklearn.base import ClusterMixin
 from tqdm import tqdm
 
+from ..checks import integer
 from ..pairwise.distance import numbered
 from ..pairwise.own_metric import Metric
 from .data import TakesPrecomputed, rows_of, weights_of
-from .measure import Measure, check_index, check_integer, check_real, check_square
+from .measure import Measure, check_index, check_real, check_square
 from .neighbourhood import WEIGHT, Neighbourhood, rounded
 
 _RECHECKED = 16
@@ -147,7 +148,7 @@ class DBSCAN(ClusterMixin, TakesPrecomputed):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DBSCAN:  # noqa: ARG002
         """Find the clusters; a core row has neighbours whose weights, 1 by default, are ``min_samples`` together."""
-        eps, wanted = check_real(self.eps, "eps", 0, above=True), check_integer(self.min_samples, "min_samples", 1)
+        eps, wanted = check_real(self.eps, "eps", 0, above=True), integer(self.min_samples, "min_samples", 1)
         check_index(self)
         measure = Measure.of(self.metric, self.p, self.metric_params)
         rows, back = rows_of(self, X, reset=True)

@@ -11,18 +11,13 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_array, check_random_state
 
+from ..checks import integer
 from ..pairwise import Kernel
 from .base import KernelEstimator, TakesMatrices
 from .data import placed, rows_of
 from .measure import check_choice, check_jobs
 from .ridge import check_positive
 from .solve import solve
-
-
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return int(value)
 
 
 def inverse_root(matrix: torch.Tensor) -> torch.Tensor:
@@ -96,7 +91,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
         """Draw the landmarks."""
         check_jobs(self)
         rows, back = rows_of(self, X, reset=True)
-        count = min(_count(self.n_components, "n_components"), rows.shape[0])
+        count = min(integer(self.n_components, "n_components"), rows.shape[0])
         drawn = check_random_state(self.random_state).permutation(rows.shape[0])[:count]
         self.kernel_ = self._make_kernel(rows)
         self._landmarks = rows[torch.as_tensor(drawn, device=rows.device)]
@@ -188,7 +183,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         check_jobs(self)
         check_choice(self, "eigen_solver", ("auto", "dense", "arpack", "randomized"), "all are computed by LAPACK")
         rows, back = rows_of(self, X, reset=True)
-        wanted = rows.shape[0] if self.n_components is None else _count(self.n_components, "n_components")
+        wanted = rows.shape[0] if self.n_components is None else integer(self.n_components, "n_components")
         self.kernel_ = self._kernel_or_matrix(rows)
         if self.fit_inverse_transform and not isinstance(self.kernel_, Kernel):
             raise ValueError("Cannot fit_inverse_transform with a precomputed kernel: the rows are not known")

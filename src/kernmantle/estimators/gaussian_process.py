@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
+from ..checks import integer
 from ..config import config
 from ..errors import KernmantleWarning, instead_of
 from ..linalg.pathwise import Posterior, has_prior, pathwise_posterior
@@ -34,7 +35,6 @@ from .likelihood import (
     iterated,
     log_bounds,
 )
-from .measure import check_integer
 from .ridge import check_positive
 
 LARGE, SUBSET, SAMPLES, ENOUGH = 30_000, 2000, 64, 1e-2
@@ -329,7 +329,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     ) -> torch.Tensor:  # fmt: skip
         """Return the best logarithms that the searches pass."""
         random, width = check_random_state(self.random_state), rows.shape[1]
-        restarts = check_integer(self.n_restarts_optimizer, "n_restarts_optimizer", 0)
+        restarts = integer(self.n_restarts_optimizer, "n_restarts_optimizer", 0)
         found: list[tuple[torch.Tensor, float, float]] = []
         with tqdm(desc="likelihood", disable=not self.verbose) as shown:
             search = Search(

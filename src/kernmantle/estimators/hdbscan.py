@@ -13,11 +13,12 @@ from sklearn.base import ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
+from ..checks import integer
 from ..pairwise.distance import Distances, Entry
 from ..pairwise.own_metric import Metric
 from .data import TakesPrecomputed, rows_of
 from .hierarchy import Condensed, condensed
-from .measure import Measure, check_index, check_integer, check_real, check_square
+from .measure import Measure, check_index, check_real, check_square
 from .neighbourhood import rounded
 from .spanning_tree import spanning_tree
 
@@ -317,8 +318,8 @@ class HDBSCAN(ClusterMixin, TakesPrecomputed):
 
     def _checked(self) -> tuple[int, Selection]:
         """Return the number of rows that define a density, and what cuts the hierarchy, after all checks."""
-        size = check_integer(self.min_cluster_size, "min_cluster_size", 2)
-        wanted = size if self.min_samples is None else check_integer(self.min_samples, "min_samples", 1)
+        size = integer(self.min_cluster_size, "min_cluster_size", 2)
+        wanted = size if self.min_samples is None else integer(self.min_samples, "min_samples", 1)
         largest = self.max_cluster_size
         check_real(self.alpha, "alpha", 0, above=True)
         if self.cluster_selection_method not in _METHODS:
@@ -331,7 +332,7 @@ class HDBSCAN(ClusterMixin, TakesPrecomputed):
             method=self.cluster_selection_method,
             min_cluster_size=size,
             epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon", 0),
-            max_cluster_size=None if largest is None else check_integer(largest, "max_cluster_size", 1),
+            max_cluster_size=None if largest is None else integer(largest, "max_cluster_size", 1),
             allow_single_cluster=bool(self.allow_single_cluster),
         )
 

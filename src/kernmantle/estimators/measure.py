@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..checks import integer
 from ..pairwise import Kernel
 from ..pairwise.distance import Distances, distances
 from ..pairwise.inputs import find
@@ -99,13 +100,6 @@ def check_not_negative(rows: torch.Tensor) -> None:
         raise ValueError("Negative values in data passed to X: precomputed distances are not negative")
 
 
-def check_integer(value: Any, name: str, least: int) -> int:
-    """Return an integer parameter of at least so much."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    return int(value)
-
-
 def check_real(value: Any, name: str, least: float, *, above: bool = False, finite: bool = True) -> float:
     """Return a real parameter of at least so much, or above it; finite unless it may be infinite."""
     is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
@@ -124,7 +118,7 @@ def check_choice(estimator: Any, name: str, allowed: Sequence[str | None], note:
 def check_index(estimator: Any) -> None:
     """Raise ValueError for values of scikit-learn's parameters of a search index that it does not have either."""
     check_choice(estimator, "algorithm", ALGORITHMS, "there is no index, and all of them give the same neighbours")
-    check_integer(estimator.leaf_size, "leaf_size", 1)
+    integer(estimator.leaf_size, "leaf_size", 1)
     check_jobs(estimator)
 
 

@@ -6,10 +6,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from ..checks import integer
 from ..config import config
 from ..errors import KernmantleWarning, LinearAlgebraError
 from ..linalg import Iterations, falkon, solve_kernel
@@ -71,8 +71,7 @@ def solve_centres(
     kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, ridge: float, centres: Any, seed: int, verbose: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return some random rows and their coefficients, which minimise the regularised error of all rows."""
-    if isinstance(centres, bool) or not isinstance(centres, (int, np.integer)) or centres < 1:
-        raise ValueError(f"centres must be an integer of at least 1, got {centres!r}")
+    centres = integer(centres, "centres")
     with config(progress=bool(verbose)), warnings.catch_warnings():
         warnings.simplefilter("ignore", KernmantleWarning)  # of an iteration that did not converge: said below
         try:

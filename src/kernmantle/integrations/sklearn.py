@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from ..arrays import Wrap, unwrap
+from ..checks import positive
 from ..errors import ParameterError, ShapeError
 from ..ir.functions import FUNCTIONS
 from ..pairwise import CONSTRUCTORS, METRICS, Kernel, cdist
 from ..pairwise.inputs import HALVES
 from ..pairwise.metric import Arguments
 from ..pairwise.metric_prepare import directions, inverse_covariance_of, variance_of
-from ..torch_ops.checks import is_number
 from ..torch_ops.contract import Contraction
 from ..torch_ops.torch_private import underlying
 
@@ -181,7 +181,7 @@ def pairwise_kernels(
         return wrap(metric(x, y))
     if metric == "precomputed":
         return wrap(_precomputed(x, y))
-    if metric not in _KERNELS:
+    if not isinstance(metric, str) or metric not in _KERNELS:
         raise ParameterError(f"unknown kernel {metric!r}; there are {', '.join(_KERNELS)}, precomputed and km.Kernel")
     taken = signature(_KERNELS[metric]).parameters
     unknown = next((name for name in kwds if name not in taken), None)
@@ -199,9 +199,7 @@ def pairwise_kernels(
 
 def _gamma(asked: Any, default: float) -> Any:
     gamma = default if asked is None else asked
-    if not isinstance(gamma, torch.Tensor) and not (is_number(gamma) and gamma > 0):
-        raise ParameterError(f"gamma must be positive, got {gamma!r}")
-    return gamma
+    return gamma if isinstance(gamma, torch.Tensor) else positive(gamma, "gamma")
 
 
 def _chi2(a: Any, b: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ParameterError
+from ..checks import integer
 from .node import Number
 
 Lambda = Callable[..., Any]
@@ -92,8 +92,7 @@ class Selection:
     count: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ParameterError(f"{type(self).__name__} takes a positive integer, got {self.count!r}")
+        object.__setattr__(self, "count", integer(self.count, f"the count of {type(self).__name__}"))
 
 
 @dataclass(frozen=True)

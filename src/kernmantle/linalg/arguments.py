@@ -53,8 +53,17 @@ def watched(*tensors: torch.Tensor) -> bool:
 def raises(check_errors: bool | None, tensor: torch.Tensor) -> bool:
     """Whether infos are to be raised for: as asked, by default on the CPU, where nothing has to be waited for."""
     if check_errors is None:
-        return not (tensor.is_cuda or torch.compiler.is_compiling() or watched(tensor))
+        return tensor.device.type == "cpu" and not (torch.compiler.is_compiling() or watched(tensor))
     return check_errors
+
+
+def random_source(generator: Any, device: torch.device, seed: int) -> torch.Generator:
+    """Return the generator of a call; by default one with a fixed seed, so that equal calls have equal results."""
+    if generator is None:
+        return torch.Generator(device).manual_seed(seed)
+    if not isinstance(generator, torch.Generator):
+        raise ParameterError(f"generator must be a torch.Generator or None, not {generator!r}")
+    return generator
 
 
 def check_reverse(tensor: torch.Tensor, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..arrays import check_same_device, check_same_dtype, unwrap
+from ..checks import function, integer, positive
 from ..errors import DtypeError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
 from .arguments import check_reverse
 from .block_cg import INDEFINITE, NOT_FINITE, Columns, iterate, read
@@ -169,8 +170,9 @@ def cg(
     for name, value in zip(("b", "x0"), (rhs, *start), strict=False):
         check_reverse(value, name)
     limit = _tolerance(tolerance, operator.dtype)
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
-        raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
+    max_iterations = integer(max_iterations, "max_iterations", 0)
+    for name, value in (("preconditioner", preconditioner), ("reduce", reduce), ("callback", callback)):
+        function(value, name)
     columns, first = ((t.unsqueeze(-1) if rhs.dim() == 1 else t) for t in (rhs, start[0] if start else rhs))
     _check_refine(refine, operator)
     pick = (lambda t: t.squeeze(-1)) if rhs.dim() == 1 else (lambda t: t)
@@ -196,9 +198,7 @@ def _check_refine(refine: Any, operator: Product) -> None:
 def _tolerance(value: float | None, dtype: torch.dtype) -> float:
     if value is None:
         return 1e-5 if dtype == torch.float32 else 1e-8
-    if not float(value) > 0:
-        raise ParameterError(f"tolerance must be positive, not {value!r}")
-    return float(value)
+    return positive(value, "tolerance")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..arrays import common_shape, unwrap
+from ..checks import positive
 from ..errors import ParameterError
 from . import cusolver, small, transformed
 from .arguments import (
@@ -116,11 +117,8 @@ def check_jitter(jitter: Any) -> tuple[float, ...]:
     """Return the amounts to try, smallest first."""
     if jitter is None:
         return ()
-    amounts = tuple(jitter) if isinstance(jitter, Sequence) else (jitter,)
-    for amount in amounts:
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not amount > 0 or amount == float("inf"):
-            raise ParameterError(f"jitter must be positive numbers, as in (1e-6, 1e-4), not {jitter!r}")
-    return tuple(float(amount) for amount in amounts)
+    amounts = jitter if isinstance(jitter, Sequence) and not isinstance(jitter, str) else (jitter,)
+    return tuple(positive(amount, "jitter") for amount in amounts)
 
 
 @dataclass(frozen=True)
@@ -348,6 +346,8 @@ def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False)
     >>> km.linalg.cholesky_solve(found, torch.tensor([8.0, 12.0])).x
     tensor([1., 2.])
     """
+    if not isinstance(factor, CholeskyFactor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParameterError(f"factor must be what cholesky_factor returns, not {factor!r:.80}")
     (triangle, info, rhs), wrap = unwrap(factor.factor, factor.info, b, names=["factor", "info", "b"])
     for name, value in (("the factor", triangle), ("b", rhs)):
         check_reverse(value, name)

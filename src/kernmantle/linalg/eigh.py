@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..arrays import Wrap
+from ..checks import positive
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
 from . import cusolver, spectrum
 from .arguments import (
@@ -383,9 +384,7 @@ def _direct(
 
 def _iteration(operator: Product, index: Index, tolerance: float | None) -> tuple[Pairs, float]:
     n = operator.size
-    limit = default_tolerance(n, operator.dtype) if tolerance is None else float(tolerance)
-    if not limit > 0:
-        raise ParameterError(f"tolerance must be positive, not {tolerance!r}")
+    limit = default_tolerance(n, operator.dtype) if tolerance is None else positive(tolerance, "tolerance")
     count, largest = index[1] - index[0] + 1, index[1] == n - 1
     if not largest and index[0] != 0:
         raise ParameterError(f"the iteration finds one end of the spectrum, not the places {index} of {n}")

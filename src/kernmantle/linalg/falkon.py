@@ -14,10 +14,12 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..arrays import is_numpy_like
-from ..errors import KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from ..checks import integer, positive
+from ..errors import KernmantleWarning, LinearAlgebraError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
 from .arguments import enough_memory
@@ -28,7 +30,7 @@ from .cholesky import Triangle, factorise
 from .outside import outside
 from .row_source import RowSource, available, drawn, host_rows, tensor_of
 from .sketch_and_project import CHECKED
-from .sketch_problem import MEMORY_SHARE, Limits, call_of, check_no_gradient, check_positive, targets_of
+from .sketch_problem import MEMORY_SHARE, Limits, call_of, check_no_gradient, targets_of
 
 FEWEST, MOST = 4, 16
 """Rows of the sample for each centre (decision 0036)."""
@@ -336,11 +338,8 @@ def falkon(
     check_no_gradient("falkon", x, y, ridge, centres, *kernel.hyperparameters.values())
     begun = time.monotonic()
     problem, chosen, vector = _prepared(kernel, x, y, ridge, centres, sample, memory, device, seed)
-    duration = math.inf if seconds is None else check_positive(seconds, "seconds", (int, float))
-    check_positive(tolerance, "tolerance", float)
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
-        raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
-    limits = Limits(tolerance, max_iterations, begun + duration)
+    duration = math.inf if seconds is None else positive(seconds, "seconds", infinite=True)
+    limits = Limits(positive(tolerance, "tolerance"), integer(max_iterations, "max_iterations", 0), begun + duration)
     file = None if checkpoint is None else Checkpoint(checkpoint, _fingerprint(problem, len(chosen), seed), every)
     with torch.no_grad():
         try:
@@ -369,13 +368,12 @@ def _prepared(
     seed: int,
 ) -> tuple[_Problem, torch.Tensor, bool]:  # fmt: skip
     """Checked arguments: the problem, the rows of the sample, and whether y is a vector."""
+    seed = integer(seed, "seed", 0)
     (where, call), n = call_of("falkon", kernel, x, device), x.shape[0]
     targets, vector = targets_of(y, n, call.x.dtype)
-    ridge = check_positive(ridge, "ridge", (int, float))
-    if not ridge < math.inf:
-        raise ParameterError(f"ridge must be finite, not {ridge!r}")
-    counted = isinstance(centres, int)
-    m = min(check_positive(centres, "centres"), n) if counted else len(host_rows(centres, "centres"))
+    ridge = positive(ridge, "ridge")
+    counted = isinstance(centres, (int, np.integer))
+    m = min(integer(centres, "centres"), n) if counted else len(host_rows(centres, "centres"))
     if not counted and (centres.shape[1] != x.shape[1] or str(tensor_of(centres, 0, 1).dtype) != str(call.x.dtype)):
         raise ShapeError(
             f"centres must have {x.shape[1]} columns of {call.x.dtype}, as x has; they are {tuple(centres.shape)} of "
@@ -383,11 +381,9 @@ def _prepared(
         )
     other = n - m if counted and m < n else n
     usual = min(MOST * m, max(FEWEST * m, WORTH * n // m))
-    size = min(other, usual if sample is None else check_positive(sample, "sample"))
+    size = min(other, usual if sample is None else integer(sample, "sample"))
     free = max(0, available(where) - 16 * m * m)
-    source = RowSource(
-        x, where, n, int(MEMORY_SHARE * free) if memory is None else check_positive(memory, "memory"), None
-    )
+    source = RowSource(x, where, n, int(MEMORY_SHARE * free if memory is None else positive(memory, "memory")), None)
     picked = drawn(n, m + size if counted and m < n else size, seed)
     if counted:
         points = source.picked(picked[:m] if m < n else torch.arange(n))
@@ -395,7 +391,7 @@ def _prepared(
     else:
         points = tensor_of(centres, 0, m).to(where)
     columns = targets.detach().reshape(n, -1).to(where)
-    return _Problem(kernel, source, points, columns, float(ridge)), picked, vector
+    return _Problem(kernel, source, points, columns, ridge), picked, vector
 
 
 def _result(

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 
 from ..arrays import Wrap
+from ..checks import integer, positive
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
@@ -223,9 +225,7 @@ PIVOTS = (1e-6, 4e-6, 1.6e-5, 6.4e-5, 1e-3)
 
 
 def _check_refine(refine: Any, rows: torch.Tensor) -> None:
-    if isinstance(refine, bool) or not isinstance(refine, int) or refine < 0:
-        raise ParameterError(f"refine must be a number of steps, 0 or more, not {refine!r}")
-    if refine and rows.dtype != torch.float64:
+    if integer(refine, "refine", 0) and rows.dtype != torch.float64:
         raise DtypeError(f"refine works in float32 and refines in float64; x is {rows.dtype}: pass x and y in float64")
 
 
@@ -299,10 +299,8 @@ def _checked(call: Call, targets: torch.Tensor, ridge: Any) -> Any:
         raise ShapeError(f"solve_kernel takes one set of rows and one kernel, not a batch {call.batch}; loop over it")
     if targets.dim() not in (1, 2) or targets.shape[0] != n:
         raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(targets.shape)}")
-    if isinstance(ridge, (int, float)) and not isinstance(ridge, bool):
-        if not 0 < ridge < float("inf"):
-            raise ParameterError(f"ridge must be positive, not {ridge!r}")
-        return float(ridge)
+    if not isinstance(ridge, torch.Tensor) and not np.ndim(ridge):
+        return positive(ridge, "ridge")
     value = torch.as_tensor(ridge, device=call.x.device).to(call.x.dtype)
     if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != n):
         raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(value.shape)}")

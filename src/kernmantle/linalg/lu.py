@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..arrays import common_shape, unwrap
+from ..errors import ParameterError
 from . import cusolver, small, transformed
 from .arguments import (
     Work,
@@ -209,6 +210,8 @@ def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: 
     >>> km.linalg.lu_solve(found, torch.tensor([1.0, 7.0]), transpose=True).x
     tensor([1., 1.])
     """
+    if not isinstance(factor, LUFactor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParameterError(f"factor must be what lu_factor returns, not {factor!r:.80}")
     (factors, pivots, info, rhs), wrap = unwrap(
         factor.factors, factor.pivots, factor.info, b, names=["factors", "pivots", "info", "b"]
     )

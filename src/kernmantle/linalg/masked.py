@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from ..checks import integer
 from ..errors import DtypeError, ParameterError, ShapeError
+from .arguments import random_source
 from .cg import Iterations, cg
 from .sketch_problem import check_no_gradient
 
@@ -235,9 +237,8 @@ class MaskedKronecker:
     def _drawn(
         self, y: torch.Tensor, count: int, generator: torch.Generator | None, options: dict[str, Any]
     ) -> torch.Tensor:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ParameterError(f"count must be a positive integer, not {count!r}")
-        source = generator or torch.Generator(self.device).manual_seed(0)
+        count = integer(count, "count")
+        source = random_source(generator, self.device, 0)
 
         def normal(rows: int) -> torch.Tensor:
             return torch.randn(rows, count, generator=source, dtype=self.dtype, device=self.device)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ..arrays import Wrap
-from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
+from ..checks import integer
+from ..errors import DeviceError, OutOfMemoryError, ShapeError
 from . import spectrum
 from .arguments import check_overwrite, check_reverse, check_values, enough_memory, matrix
 from .cusolvermp import QUICKER, SOLVING, bindings
@@ -124,8 +125,7 @@ def _result(
 
 
 def _devices(most: Any, a: torch.Tensor) -> int:
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise ParameterError(f"max_devices must be a positive integer or None, not {most!r}")
+    most = None if most is None else integer(most, "max_devices")
     present = torch.cuda.device_count()
     if not present:
         raise DeviceError("eigh_multi_gpu needs an NVIDIA GPU, and torch finds none; km.linalg.eigh runs on the CPU")

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..arrays import is_numpy_like
+from ..arrays import is_numpy_like, unwrap
+from ..checks import integer, positive
 from ..errors import ParameterError
 from ..pairwise import CONSTRUCTORS, Kernel
 from ..pairwise.kernel import check_kernel
@@ -276,24 +277,24 @@ def pathwise_posterior(
     >>> bool(abs(process.mean(z)[0] - z[0].sin()) < 0.05), bool(process.variance(z)[1] > 10 * process.variance(z)[0])
     (True, True)
     """
-    for name, value in (("samples", samples), ("features", features)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ParameterError(f"{name} must be a positive integer, not {value!r}")
+    samples, features = integer(samples, "samples"), integer(features, "features")
+    noise, seed = positive(noise, "noise"), integer(seed, "seed", 0)
     check_kernel(kernel)
     check_no_gradient("pathwise_posterior", x, y, noise, *kernel.hyperparameters.values())
     where = device_of(host_rows(x), device)
     first = tensor_of(x, 0, 1).to(where)
     prior = Prior.of(kernel, first, features, samples, seed)
-    if not hasattr(y, "shape") or tuple(y.shape) != (x.shape[0],):
-        raise ParameterError(f"y must have shape ({x.shape[0]},), it has {tuple(getattr(y, 'shape', ()))}")
+    (y,), _ = unwrap(y, names=["y"])
+    if tuple(y.shape) != (x.shape[0],):
+        raise ParameterError(f"y must have shape ({x.shape[0]},), it has {tuple(y.shape)}")
     source = torch.Generator().manual_seed(seed + 1)
     targets = torch.empty(x.shape[0], 1 + samples, dtype=first.dtype, device=where)
     with torch.no_grad():
         for start in range(0, x.shape[0], PIECE):
             rows = tensor_of(x, start, start + PIECE).to(where)
-            values = torch.as_tensor(y[start : start + PIECE]).to(rows)
+            values = y[start : start + PIECE].to(rows)
             errors = torch.randn(len(rows), samples, generator=source, dtype=torch.float64).to(rows)
             targets[start : start + PIECE, 0] = values
-            targets[start : start + PIECE, 1:] = prior(rows) + float(noise) ** 0.5 * errors
+            targets[start : start + PIECE, 1:] = prior(rows) + noise**0.5 * errors
         found = sketch_and_project(kernel, x, targets, noise, device=where, seed=seed, **options)
     return Posterior(kernel, x, prior, found, where)

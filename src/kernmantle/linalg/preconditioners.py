@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from ..checks import integer, positive
 from ..errors import ParameterError
+from .arguments import random_source
 from .operators import Product, product_of
 from .outside import outside
 from .spectrum import pairs
@@ -73,15 +76,9 @@ class LowRank:
         return f"{self.name} of rank {self.basis.shape[1]}"
 
 
-def _rank(rank: Any, size: int) -> int:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ParameterError(f"rank must be a positive integer, not {rank!r}")
-    return min(rank, size)
-
-
 def _check_ridge(ridge: Any, operator: Product) -> torch.Tensor:
-    if isinstance(ridge, (int, float)):
-        diagonal = torch.full((), ridge, dtype=operator.dtype, device=operator.device)
+    if not isinstance(ridge, torch.Tensor) and not np.ndim(ridge):
+        diagonal = torch.full((), positive(ridge, "ridge"), dtype=operator.dtype, device=operator.device)
     else:
         diagonal = torch.as_tensor(ridge, dtype=operator.dtype, device=operator.device)
     if diagonal.dim() > 1 or (diagonal.dim() == 1 and diagonal.shape[0] != operator.size):
@@ -136,8 +133,8 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
     """
     operator = product_of(a)
     diagonal = _check_ridge(ridge, operator)
-    count = _rank(rank, operator.size)
-    source = generator or torch.Generator(operator.device).manual_seed(operator.size)
+    count = min(integer(rank, "rank"), operator.size)
+    source = random_source(generator, operator.device, operator.size)
     with torch.no_grad():
         if hasattr(operator.source, "columns"):
             chosen = torch.rand(operator.size, generator=source, device=operator.device).topk(count).indices
@@ -199,7 +196,7 @@ def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
     """
     operator = product_of(a)
     diagonal = _check_ridge(ridge, operator)
-    count = _rank(rank, operator.size)
+    count = min(integer(rank, "rank"), operator.size)
     if isinstance(operator.source, torch.Tensor):
         dense = operator.source
         rest, column = dense.diagonal().clone(), lambda pivot: dense.index_select(1, pivot)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import ParameterError
+from ..checks import integer
 from .operators import Product
 from .orthogonal import orthonormal
 from .spectrum import Found, pairs
@@ -44,11 +44,8 @@ class Randomised:
     generator: torch.Generator | None
 
     def __post_init__(self) -> None:
-        counts = self.oversample, self.power
-        if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts):
-            raise ParameterError(
-                f"oversample and power must be integers of 0 or more, not {counts[0]!r}, {counts[1]!r}"
-            )
+        integer(self.oversample, "oversample", 0)
+        integer(self.power, "power", 0)
 
     def pairs(self, operator: Product, count: int) -> tuple[Found, torch.Tensor, torch.Tensor]:
         """Return the largest eigenvalues of a symmetric operator, their residuals, and the error of what they make up.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..checks import integer
 from ..errors import DtypeError, ParameterError
 from .implicit import Solver
 from .scaling import exponent, shifted
@@ -23,8 +24,7 @@ class Refined:
     @staticmethod
     def asked(steps: Any, a: torch.Tensor, overwrite_a: bool) -> Refined:
         """Checked."""
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise ParameterError(f"refine must be a number of steps, 0 or more, not {steps!r}")
+        steps = steps if type(steps) is int and steps >= 0 else integer(steps, "refine", 0)
         if steps and a.dtype != torch.float64:
             raise DtypeError(f"refine factors in float32 what is float64; a is {a.dtype}")
         if steps and overwrite_a:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arrays import unwrap
 from ..errors import DtypeError, ShapeError
 from .arguments import DTYPES
 
@@ -34,6 +35,8 @@ def host_rows(x: Any, name: str = "x") -> Any:
     """Return a tensor or numpy array, memory-mapped or not, with the axes (rows, columns) of float32 or float64."""
     if not isinstance(x, (torch.Tensor, np.ndarray)):
         raise DtypeError(f"{name} must be a tensor or a numpy array, memory-mapped or not, not {type(x).__name__}")
+    if isinstance(x, torch.Tensor):
+        unwrap(x, names=[name])
     if len(x.shape) != 2 or not x.shape[0]:
         raise ShapeError(f"{name} must have shape (rows, columns), it has {tuple(x.shape)}")
     if str(x.dtype).removeprefix("torch.") not in {str(d).removeprefix("torch.") for d in DTYPES}:

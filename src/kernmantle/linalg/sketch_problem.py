@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arrays import unwrap
+from ..checks import integer, positive
 from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
@@ -92,13 +94,6 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_positive(value: Any, name: str, kinds: Any = int) -> Any:
-    """Return the value, a number above 0 of a kind; ParameterError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-        raise ParameterError(f"{name} must be positive, not {value!r}")
-    return value
-
-
 def device_of(x: Any, device: Any) -> torch.device:
     """Return where to compute: as asked, where x is, or on a GPU for rows on the host."""
     if device is not None:
@@ -117,10 +112,9 @@ def check_no_gradient(name: str, *values: Any) -> None:
 
 def targets_of(y: Any, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, bool]:
     """Checked targets as a tensor, where they are, and whether they are a vector."""
-    if not isinstance(y, (torch.Tensor, np.ndarray)) or len(y.shape) not in (1, 2) or y.shape[0] != n:
-        shape = tuple(getattr(y, "shape", ()))
-        raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {shape}")
-    targets = y if isinstance(y, torch.Tensor) else torch.from_numpy(y if y.flags.writeable else np.array(y))
+    (targets,), _ = unwrap(y, names=["y"])
+    if targets.dim() not in (1, 2) or targets.shape[0] != n:
+        raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(targets.shape)}")
     if targets.dtype != dtype:
         raise ParameterError(f"x is {dtype} but y is {targets.dtype}; convert one of them")
     return targets, targets.dim() == 1
@@ -142,31 +136,27 @@ def prepared(
 ) -> tuple[Problem, Limits, bool]:  # fmt: skip
     """Checked arguments: the system, when to stop, and whether y is a vector."""
     check_kernel(kernel)
+    seed, rank = integer(seed, "seed", 0), None if rank is None else integer(rank, "rank")
     check_no_gradient("sketch_and_project", x, y, ridge, *kernel.hyperparameters.values())
     (where, call), n = call_of("sketch_and_project", kernel, x, device), x.shape[0]
     targets, vector = targets_of(y, n, call.x.dtype)
-    rows = min(BLOCKS[where.type], max(256, n // 100)) if block is None else check_positive(block, "block")
+    rows = min(BLOCKS[where.type], max(256, n // 100)) if block is None else integer(block, "block")
     rows = min(rows, n)
     if rank is None and rows > EXACT[where.type]:
         rank = 1000
-    allowed = int(MEMORY_SHARE * available(where)) if memory is None else check_positive(memory, "memory")
-    check_positive(passes, "passes", (int, float))
-    check_positive(tolerance, "tolerance", float)
+    allowed = int(MEMORY_SHARE * available(where)) if memory is None else int(positive(memory, "memory"))
+    passes, tolerance = positive(passes, "passes"), positive(tolerance, "tolerance")
     source = RowSource(x, where, rows, allowed, seed)
-    deadline = time.monotonic() + (math.inf if seconds is None else check_positive(seconds, "seconds", (int, float)))
+    deadline = time.monotonic() + (math.inf if seconds is None else positive(seconds, "seconds", infinite=True))
     limits = Limits(tolerance, max(1, math.ceil(passes * source.blocks)), deadline)
     columns = source.sorted(targets.detach().reshape(n, -1)).contiguous()
     return Problem(kernel, source, columns, _ridge(ridge, n, source, columns), rank, seed), limits, vector
 
 
 def _ridge(ridge: Any, n: int, source: RowSource, like: torch.Tensor) -> float | torch.Tensor:
-    if isinstance(ridge, (int, float)) and not isinstance(ridge, bool):
-        if not 0 < ridge < math.inf:
-            raise ParameterError(f"ridge must be positive, not {ridge!r}")
-        return float(ridge)
+    if not np.ndim(ridge):
+        return positive(ridge, "ridge")
     each = torch.as_tensor(ridge).detach()
-    if each.dim() == 0:
-        return _ridge(float(each), n, source, like)
     if each.shape != (n,):
         raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(each.shape)}")
     return source.sorted(each).to(like)

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from ..checks import integer
 from ..errors import ParameterError
+from .arguments import random_source
 from .implicit import with_gradient_of
 from .operators import Product, product_of
 from .orthogonal import orthonormal
@@ -116,14 +118,8 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
     return _Tridiagonal(torch.stack(vectors), torch.stack(diagonal, -1), between)
 
 
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ParameterError(f"{name} must be a positive integer, not {value!r}")
-    return value
-
-
 def _signs(operator: Product, count: int, generator: torch.Generator | None) -> torch.Tensor:
-    source = generator or torch.Generator(operator.device).manual_seed(operator.size + count)
+    source = random_source(generator, operator.device, operator.size + count)
     draw = torch.rand(operator.size, count, dtype=operator.dtype, device=operator.device, generator=source)
     return (draw - 0.5).sign().masked_fill(draw == 0.5, 1)
 
@@ -190,12 +186,14 @@ def logdet(
     tensor(True)
     """
     operator = product_of(a)
-    signs = _signs(operator, _count(probes, "probes"), generator)
+    signs = _signs(operator, integer(probes, "probes"), generator)
     apply, n = operator.apply, operator.size
+    if preconditioner is not None and not hasattr(preconditioner, "root_transposed"):
+        raise ParameterError(f"preconditioner must be what nystrom or pivoted_cholesky returns, not {preconditioner!r}")
     left: Function = preconditioner.root if preconditioner else lambda v: v
     right: Function = preconditioner.root_transposed if preconditioner else lambda v: v
     with torch.no_grad():
-        count, start = min(_count(steps, "steps"), n), signs / n**0.5
+        count, start = min(integer(steps, "steps"), n), signs / n**0.5
         # Norms of the products of the recursion must not leave the range of the type.
         size = exponent(left(apply(right(start[:, :1]))).abs().amax())
         found = lanczos(lambda v: shifted(left(apply(right(v))), -size), start, count)
@@ -253,7 +251,7 @@ def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None)
     tensor(7.)
     """
     operator = product_of(a)
-    count = _count(probes, "probes")
+    count = integer(probes, "probes")
     n, third = operator.size, max(1, count // 3)
     if count >= n:
         eye = torch.eye(n, dtype=operator.dtype, device=operator.device)

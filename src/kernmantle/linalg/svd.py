@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..arrays import Wrap, unwrap
+from ..checks import integer, positive
 from ..errors import (
     DtypeError,
     GradientError,
@@ -183,14 +184,10 @@ def svd(
     least = min(operator.shape)
     if method not in get_args(Method):
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= least:
-        raise ParameterError(
-            f"k must be an integer from 1 to {least} for a matrix of shape {operator.shape}, not {k!r}"
-        )
-    if tolerance is not None and not float(tolerance) > 0:
-        raise ParameterError(f"tolerance must be positive, not {tolerance!r}")
-    if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in (oversample, power)):
-        raise ParameterError(f"oversample and power must be integers of 0 or more, not {oversample!r} and {power!r}")
+    k = integer(k, "k", 1, least, f" for a matrix of shape {operator.shape}")
+    if tolerance is not None:
+        positive(tolerance, "tolerance")
+    oversample, power = integer(oversample, "oversample", 0), integer(power, "power", 0)
     differentiable = operator.dense is not None and operator.dense.requires_grad and torch.is_grad_enabled()
     if method == "auto":
         part = operator.dense is None or (k <= SHARE * least and least >= FEWEST and not differentiable)

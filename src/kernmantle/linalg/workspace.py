@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..checks import integer
 from ..errors import ParameterError
 from . import cusolver, spectrum
 from .arguments import check_dtype
@@ -134,8 +135,7 @@ def _check(routine: str, n: Any, batch: Any, devices: Any) -> None:
     if routine not in ROUTINES:
         raise ParameterError(f"unknown routine {routine!r}; available are {', '.join(ROUTINES)}")
     for name, value, least in (("n", n, 0), ("batch", batch, 0), ("devices", devices, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ParameterError(f"{name} must be an integer, {least} or more, not {value!r}")
+        integer(value, name, least)
     if devices > 1 and routine == "eigh_iterative":
         raise ParameterError("the iteration runs on one device; ask for 'eigh'")
 

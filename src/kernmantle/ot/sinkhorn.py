@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..arrays import Wrap, check_same_device, common_shape, dtype_name
+from ..checks import integer, positive
 from ..errors import BackendError, GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..linalg.arguments import watched
 from ..linalg.block_cg import Watch, bar, read
@@ -267,10 +268,9 @@ def _transport(
 
 
 def _settings(tolerance: Any, limit: Any, scaling: Any) -> Settings:
-    if tolerance is not None and not (is_number(tolerance) and tolerance > 0):
-        raise ParameterError(f"tolerance must be positive, not {tolerance!r}")
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ParameterError(f"max_iterations must be a number, 1 or more, not {limit!r}")
+    if tolerance is not None:
+        positive(tolerance, "tolerance")
+    limit = integer(limit, "max_iterations")
     if not is_number(scaling) or not 0 < scaling <= 1:
         raise ParameterError(f"scaling must be above 0 and at most 1, not {scaling!r}")
     return Settings(0.0 if tolerance is None else float(tolerance), limit, float(scaling))
@@ -326,9 +326,7 @@ def _checked_eps(eps: Any, x: torch.Tensor) -> Any:
             raise ParameterError(f"eps is one number, not a tensor of shape {tuple(eps.shape)}, {eps.dtype}")
         check_same_device([x, eps], ["x", "eps"])
         return eps.to(x.dtype) if eps.requires_grad else _checked_eps(eps.item(), x)
-    if not is_number(eps) or isinstance(eps, bool) or not 0 < eps < math.inf:
-        raise ParameterError(f"eps must be a positive number, not {eps!r}")
-    return float(eps)
+    return positive(eps, "eps")
 
 
 def _checked_rho(rho: Any) -> float | None:
@@ -336,9 +334,7 @@ def _checked_rho(rho: Any) -> float | None:
         return None
     if isinstance(rho, torch.Tensor) and rho.requires_grad:
         raise GradientError("there is no gradient by rho; pass a number")
-    if not is_number(rho) or isinstance(rho, bool) or not 0 < rho < math.inf:
-        raise ParameterError(f"rho must be a positive number, or None for fixed marginals, not {rho!r}")
-    return float(rho)
+    return positive(rho, "rho")
 
 
 def _constant(problem: Problem) -> Problem:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ..arrays import unwrap
+from ..arrays import is_numpy_like, unwrap
 from ..errors import ParameterError, ShapeError
 from .condensed import pdist
-from .inputs import check_rows
+from .inputs import check_rows, floating
 
 SAMPLE = 1000  # rows
 
@@ -113,10 +113,12 @@ def standardise(x: Any, *others: Any) -> Any:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
-    tensors, wrap = unwrap(x, *others, names=["x"])
+    names = ["x", *(f"rows {1 + index}" for index in range(len(others)))]
+    tensors, wrap = unwrap(x, *others, names=names)
+    tensors = [floating(tensor, name, is_numpy_like(x)) for tensor, name in zip(tensors, names, strict=True)]
+    first = tensors[0]
     for tensor in tensors:
-        check_rows(tensors[0], tensor)
-    first = tensors[0] if tensors[0].is_floating_point() else tensors[0].float()
+        check_rows(first, tensor)
     if not first.shape[-2]:
         raise ShapeError(f"x must have at least one row, it has shape {tuple(first.shape)}")
     wide = first.float() if first.dtype in (torch.float16, torch.bfloat16) else first

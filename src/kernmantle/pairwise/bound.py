@@ -86,6 +86,8 @@ def key_of(
     """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
     if torch.compiler.is_compiling() or len(form.operands) != len(weights):
         return None
+    if precision is not None and type(precision) is not str:
+        return None
     options: list[Any] = [how, precision]
     for name, value in values.items():
         if type(value) is not float and type(value) is not int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arrays import unwrap
 from ..errors import ParameterError
 from ..torch_ops.checks import is_number, number_of
 from .inputs import readable
@@ -45,6 +46,7 @@ def value_of(value: Any, name: str) -> Any:
     if isinstance(value, (list, tuple)) and value and all(is_number(each) for each in value):
         return value_of(np.asarray(value, dtype=float), name)
     if hasattr(value, "__array__"):
-        return value_of(torch.from_numpy(np.array(value, order="C")), name)
+        (found,), _ = unwrap(np.array(value, order="C"), names=[f"hyperparameter {name!r}"])
+        return value_of(found, name)
     kind = type(value).__name__
     raise ParameterError(f"hyperparameter {name!r} must be a number, a list of numbers or an array, not {kind}")

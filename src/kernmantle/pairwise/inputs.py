@@ -148,6 +148,8 @@ def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
         return tensor
     if tensor.is_complex():
         raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; rows are of real numbers: use torch.view_as_real")
+    if tensor.is_quantized:
+        raise DtypeError(f"{label} is quantized, {dtype_name(tensor.dtype)}; call .dequantize()")
     return tensor.to(torch.float64 if host else torch.float32)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..arrays import Wrap, check_same_device, common_shape, is_numpy_like, promoted
-from ..errors import DeviceError, ParameterError, ShapeError
-from ..torch_ops.checks import autocasts
+from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
+from ..torch_ops.checks import autocasts, check_precision
 from ..torch_ops.info import RunInfo, RunInfos
 from ..torch_ops.torch_private import is_recorded
 from .inputs import HALVES, check_rows, floating, tensors_of
@@ -162,6 +162,10 @@ def prepare(
     infos: RunInfos | None = None,
 ) -> tuple[Call, list[torch.Tensor]]:
     """Check the rows of a call; ``extra`` are further arrays of the rows' dtype, returned as tensors."""
+    check_precision(precision)
+    missing = next((name for name, value in (extra or {}).items() if value is None), None)
+    if missing is not None:
+        raise DtypeError(f"{missing} is None; pass an array")
     tensors, wrap = tensors_of({"x": x, "y": None if y is x else y, **(extra or {})})
     host = is_numpy_like(x)
     placed = promoted({name: floating(tensor, name, host) for name, tensor in tensors.items()})

@@ -69,7 +69,7 @@ def argkmin(
         return kernel.argkmin(x, y, count, return_values=return_values)
     check_names(options)
     wanted, found = of_names(metric, options, x, x if y is None else y)
-    check_count(count, found.operands[1].shape[-2])
+    count = check_count(count, found.operands[1].shape[-2])
     if not return_values:
         check_indices({"x": x, "y": y, **options})
     values, indices = found.smallest(count, precision=None)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import GradientError, ParameterError, ShapeError
+from ..checks import integer
+from ..errors import GradientError, ShapeError
 from ..torch_ops.row_select import nearest
 from ..torch_ops.torch_private import is_tracked
 from .kernel_form import gram
@@ -18,9 +19,7 @@ def check_count(count: Any, rows: int) -> int:
     """Return the number of neighbours, at least 1 and at most as many as there are rows."""
     if rows == 0:
         raise ShapeError("y has no rows, among which no row of x has neighbours")
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= rows:
-        raise ParameterError(f"count must be an integer from 1 to {rows}, the number of rows of y, got {count!r}")
-    return count
+    return integer(count, "count", 1, rows, ", the number of rows of y")
 
 
 def check_indices(named: Mapping[str, Any]) -> None:
@@ -35,7 +34,7 @@ def check_indices(named: Mapping[str, Any]) -> None:
 
 def nearest_of(call: Call, count: int, largest: bool, return_values: bool) -> Any:
     """Return the indices of the largest or smallest values of a kernel, with them where asked."""
-    check_count(count, call.y.shape[-2])
+    count = check_count(count, call.y.shape[-2])
     if not return_values:
         shared = dict(zip((*call.form.weights, *call.names), call.shared, strict=False))
         check_indices({"x": call.x, "y": call.y, **shared})

@@ -7,14 +7,17 @@ from functools import lru_cache, reduce
 from operator import add
 from typing import Any
 
+import numpy as np
 import torch
 
+from ..arrays import is_numpy_like, unwrap
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..ir.functions import FUNCTIONS
 from ..ir.node import Node, var
 from ..ir.reductions import REDUCTIONS
 from ..ir.simplify import simplify
 from ..ir.traced import Traced
+from ..torch_ops.checks import is_number
 from .hyperparameters import shown, value_of
 from .inputs import readable
 from .kernel import Kernel
@@ -149,11 +152,14 @@ def SpectralMixture(weights: Any, means: Any, scales: Any, *, separable: bool = 
 
 
 def _array(value: Any, name: str) -> torch.Tensor:
-    found = value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=torch.float64)
-    if not found.is_floating_point():
-        raise DtypeError(f"{name} of SpectralMixture is {found.dtype}; pass floating point")
+    label = f"{name} of SpectralMixture"
+    (found,), _ = unwrap(np.asarray(value) if is_number(value) else value, names=[label])
+    if is_numpy_like(value):
+        found = found.to(torch.float64)
+    if found.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise DtypeError(f"{label} is {found.dtype}; pass floating point")
     if not found.dim():
-        raise ShapeError(f"{name} of SpectralMixture is a number; it has one entry for each Gaussian")
+        raise ShapeError(f"{label} is a number; it has one entry for each Gaussian")
     return value_of(found, name)
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch.func import jvp
 
-from ..arrays import unwrap
+from ..arrays import is_numpy_like, promoted, unwrap
 from ..backends.reference.evaluate import Namespace, evaluate
 from ..errors import ParameterError
 from ..ir.differentiate import differentiate
 from ..ir.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..ir.ops import OPS
 from ..torch_ops.namespaces import numpy_namespace, torch_namespace
-from .inputs import check_rows
+from .inputs import check_rows, floating
 from .kernel import Kernel, check_kernel
 from .kernel_form import Form, of_form
 from .kernel_row import COLUMNS
@@ -250,11 +250,11 @@ def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     check_kernel(kernel)
     check_twice_differentiable(kernel)
     tensors, wrap = unwrap(*([x] if y is None else [x, y]), names=["x", "y"])
-    left, right = tensors[0], tensors[-1]
-    if not left.is_floating_point():
-        left, right = (rows.to(torch.float64) for rows in (left, right))
+    host = is_numpy_like(x)
+    placed = promoted({name: floating(rows, name, host) for name, rows in zip("xy", tensors, strict=False)})
+    left, right = placed["x"], placed.get("y", placed["x"])
     check_rows(left, right)
-    return wrap(interleaved(blocks(kernel, left, right)))
+    return wrap(interleaved(blocks(kernel, left.contiguous(), right.contiguous())))
 
 
 def blocks(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, length: Any = None) -> torch.Tensor:

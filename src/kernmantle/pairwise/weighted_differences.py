@@ -24,7 +24,7 @@ def products(
     size = x.shape[-2] * columns * x.element_size() * math.prod(torch.broadcast_shapes(coef.shape[:-2], x.shape[:-2]))
     step = max(1, _COLUMNS_BYTES // max(size, 1))
     parts = []
-    for start in range(0, outputs, step):
+    for start in range(0, max(outputs, 1), step):
         chosen = coef[..., start : start + step]
         scaled = (chosen.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
         parts.append((weights @ scaled).unflatten(-1, (chosen.shape[-1], columns)).movedim(-2, -3))

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ..checks import integer
 from ..errors import ShapeError
 from ..pairwise import Kernel
 from .permutation import (
     PermutationTest,
-    check_permutations,
     chosen_kernel,
     permutation_test,
     row_sums,
@@ -125,7 +125,7 @@ def hsic(
     >>> km.stats.hsic(x, y, permutations=99, random_state=0).p_value
     0.01
     """
-    count = check_permutations(permutations)
+    count = integer(permutations, "permutations", 0)
     first, second = samples(x, y)
     least = 4 if unbiased else 1
     if len(first) != len(second) or len(first) < least:

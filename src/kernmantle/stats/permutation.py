@@ -48,7 +48,7 @@ def samples(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
         raise ShapeError(f"x is on {left.device}, y on {right.device}: move one of them")
     wide = []
     for name, array, rows in (("x", x, left), ("y", y, right)):
-        if rows.dim() != 2:
+        if rows.dim() != 2 or not rows.shape[1]:
             raise ShapeError(f"{name} must have rows and columns, it has shape {tuple(rows.shape)}")
         if not rows.is_floating_point():
             rows = rows.to(torch.float32 if isinstance(array, torch.Tensor) else torch.float64)
@@ -95,10 +95,3 @@ def permutation_test(
     slack = ROUNDING * torch.finfo(statistic.dtype).eps * abs(own)
     p_value = (1 + int((null >= own - slack).sum())) / (1 + permutations)
     return PermutationTest(value, p_value if np.isfinite(own) else float("nan"), null)
-
-
-def check_permutations(permutations: Any) -> int:
-    """Return the number of permutations, 0 for none."""
-    if isinstance(permutations, bool) or not isinstance(permutations, (int, np.integer)) or permutations < 0:
-        raise ParameterError(f"permutations must be an integer of at least 0, got {permutations!r}")
-    return int(permutations)

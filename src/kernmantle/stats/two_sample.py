@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..checks import integer
 from ..errors import ShapeError
 from ..pairwise import Kernel
-from .permutation import PermutationTest, check_permutations, chosen_kernel, permutation_test, row_sums, samples
+from .permutation import PermutationTest, chosen_kernel, permutation_test, row_sums, samples
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def mmd(
     >>> km.stats.mmd(x, random.normal(size=(150, 3)), random_state=0).p_value > 0.05
     True
     """
-    count = check_permutations(permutations)
+    count = integer(permutations, "permutations", 0)
     first, second = samples(x, y)
     least = 2 if unbiased else 1
     if first.shape[1] != second.shape[1] or min(len(first), len(second)) < least:

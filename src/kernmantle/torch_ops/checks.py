@@ -113,7 +113,7 @@ def _host_number(value: Any, operand: Any) -> float | None:
 def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:
     """Raise ParameterError for an invalid precision."""
     choices = (*_PRECISIONS, *more)
-    if precision not in choices:
+    if not (precision is None or isinstance(precision, str)) or precision not in choices:
         listing = ", ".join(map(repr, choices))
         raise ParameterError(f"precision must be one of {listing}, not {precision!r}")
 

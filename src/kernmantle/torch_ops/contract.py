@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..arrays import unwrap
-from ..errors import GradientError, ParameterError, ShapeError
+from ..errors import EquationError, GradientError, ParameterError, ShapeError
 from ..ir.definition import Definition, bind, define, symmetric
 from ..ir.node import Number
 from ..ir.program import Program
@@ -42,6 +42,8 @@ def _merged(params: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mappi
     """Return the parameters of a call by name."""
     if params is None:
         return named
+    if not isinstance(params, Mapping):
+        raise ParameterError(f"params must be a dictionary of names and values, not {params!r}")
     twice = [name for name in named if name in params]
     if twice:
         raise ParameterError(f"parameter {twice[0]!r} is given by name and in params=; give it once")
@@ -228,6 +230,8 @@ class Contraction:
         """Return the key of a call, on which its checks and plan depend; None if it has to go through all checks."""
         if torch.compiler.is_compiling() or len(operands) != self._positional:
             return None
+        if precision is not None and type(precision) is not str:
+            return None
         values = self._in_order(operands, named) if self._operand_names else operands
         options: list[Any] = [precision, len(values) > 1 and values[0] is values[1]]
         others: list[Any] = []
@@ -369,6 +373,8 @@ def written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilo
             kind = type(reduce).__name__
             raise ParameterError(f"torch.compile does not see what a {kind} is: make the Contraction beforehand")
         return getattr(_TRACED, _traced(equation, map, reduce, epilogue))
+    if not isinstance(equation, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise EquationError(f"the equation must be a string, as 'mk,nk->mn', not {equation!r}")
     named = isinstance(reduce, (str, Smallest, Largest))
     marks = (fingerprint(map), fingerprint(epilogue)) if named else (None,)
     if None in marks:

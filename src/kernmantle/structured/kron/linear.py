@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from ...arrays import unwrap
+from ...checks import function
+from ...errors import ShapeError
 from .matmul import kron_matmul
 
 Weight = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -59,7 +62,10 @@ def kron_linear(
     >>> km.kron_linear(x, w1, w2, scale=0.5)
     tensor([[3.0000, 1.5000]])
     """
-    factors = [(w[0] @ w[1] if isinstance(w, tuple) else w).mT for w in (w1, w2)]
+    _check(x, "x", 1)
+    if not isinstance(base, torch.Tensor):
+        function(base, "base")
+    factors = [_weight(w, name).mT for w, name in ((w1, "w1"), (w2, "w2"))]
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if base is None:
         found = kron_matmul(flat, factors, alpha=scale)
@@ -67,3 +73,21 @@ def kron_linear(
     start = base if isinstance(base, torch.Tensor) else base(x)
     y = start.reshape(math.prod(start.shape[:-1]), start.shape[-1])
     return kron_matmul(flat, factors, alpha=scale, beta=1, y=y).reshape(start.shape)
+
+
+def _weight(value: Any, name: str) -> torch.Tensor:
+    """Return a weight as one matrix."""
+    if not isinstance(value, (tuple, list)):
+        return _check(value, name, 2)
+    if len(value) != 2:
+        raise ShapeError(f"{name} is a tensor or a pair (u, v) for u @ v, not {len(value)} of them")
+    left, right = (_check(part, f"{name}[{index}]", 2) for index, part in enumerate(value))
+    return left @ right
+
+
+def _check(value: Any, name: str, axes: int) -> torch.Tensor:
+    """Return the argument; raise DtypeError or ShapeError unless it is a tensor of rows, or a matrix."""
+    (tensor,), _ = unwrap(value, names=[name])
+    if tensor.dim() < axes or (axes == 2 and tensor.dim() > 2):
+        raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; x is (…, b d), w1 (a, b) and w2 (c, d)")
+    return value

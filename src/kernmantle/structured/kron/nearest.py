@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ...errors import ParameterError, ShapeError
+from ...arrays import dtype_name, unwrap
+from ...checks import integer
+from ...errors import DtypeError, ParameterError, ShapeError
 from .product import KroneckerProduct
 from .sums import SumOfProducts
 
@@ -71,12 +73,16 @@ def nearest_kron(
         raise ShapeError(
             f"shapes must be the (rows, columns) of each factor, as [(2, 2), (3, 1)], not {shapes!r}"
         ) from None
+    (a,), wrap = unwrap(a, names=["a"])
+    if a.dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        raise DtypeError(f"a is {dtype_name(a.dtype)}; float32, float64 and complex matrices have a decomposition")
+    terms = integer(terms, "terms")
     whole = math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
     if a.dim() != 2 or tuple(a.shape) != whole:
         product = " ⊗ ".join(f"{rows}x{columns}" for rows, columns in sizes)
         raise ShapeError(f"a has shape {tuple(a.shape)}, but {product} is {whole[0]}x{whole[1]}")
-    if terms < 1:
-        raise ParameterError(f"terms must be positive, not {terms}")
+    if a.device.type == "cpu" and not bool(torch.isfinite(a.detach()).all()):
+        raise ParameterError("a has entries that are NaN or infinite")
     tensor = _arranged(a, sizes)
     factors = [tensor.unsqueeze(-1)] if len(sizes) == 1 else _rank_terms(tensor, terms)
     if len(sizes) > 2:
@@ -88,7 +94,7 @@ def nearest_kron(
     rest = torch.linalg.vector_norm(tensor - _composed(factors))
     size = torch.linalg.vector_norm(tensor)
     error = torch.where(size == 0, torch.zeros_like(rest), rest / torch.where(size == 0, torch.ones_like(size), size))
-    return (products[0] if len(products) == 1 else SumOfProducts(products)), error
+    return (products[0] if len(products) == 1 else SumOfProducts(products)), wrap(error)
 
 
 def _arranged(a: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> torch.Tensor:

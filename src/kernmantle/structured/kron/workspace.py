@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from ...backends.cuda.tiles import CARDS
-from ...errors import DeviceError, ParameterError
+from ...checks import integer
+from ...errors import DeviceError, ParameterError, ShapeError
+from ...torch_ops.dtypes import name_of
 from ...torch_ops.targets import target_for
 from .cpu_plan import width
 from .execute import factor_sizes, has_kernels
@@ -101,17 +103,33 @@ def kron_workspace(
     >>> km.kron_workspace((16, 64), [(8, 8), (8, 8)]).bytes
     0
     """
-    kind = device.partition(":")[0]
+    name_of(dtype, "x")
+    kind = str(device).partition(":")[0]
     if kind not in ("cpu", "cuda") and device not in CARDS:
         raise ParameterError(f"device must be 'cpu', 'cuda' or one of {', '.join(CARDS)}, not {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"there is no GPU here: for one that is elsewhere pass device={', '.join(map(repr, CARDS))}")
-    own = [f if isinstance(f, int) else torch.empty(tuple(f), dtype=dtype, device="meta") for f in factors]
-    call = gather(torch.empty(tuple(x), dtype=dtype, device="meta"), own, side, 1, 0, None, precision, fuse)
+    own = [f if isinstance(f, int) else _empty(f, f"factors[{i}]", dtype) for i, f in enumerate(_listed(factors))]
+    call = gather(_empty(x, "x", dtype), own, side, 1, 0, None, precision, fuse)
     out = call.form.x(torch.empty(call.shape, dtype=dtype, device="meta"))
     canonical, matrices, _ = call.canonical()
     found = _workspace(call.text, call.options, canonical, matrices, out, device)
     return KronWorkspace(call.shape, *(found or (None, None, "torch")))
+
+
+def _listed(factors: Any) -> list[Any]:
+    """Return the factors as a list; ShapeError for what is none."""
+    if not isinstance(factors, Iterable):
+        raise ShapeError(f"factors must be a list of shapes (rows, columns), not {factors!r}")
+    return list(factors)
+
+
+def _empty(shape: Any, name: str, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor of a shape without memory; ShapeError for what is none."""
+    sizes = [integer(size, f"a length of {name}", 0) for size in shape] if isinstance(shape, Iterable) else None
+    if sizes is None or isinstance(shape, str):
+        raise ShapeError(f"{name} must be a shape, as (1024, 64), not {shape!r}")
+    return torch.empty(sizes, dtype=dtype, device="meta")
 
 
 def _workspace(

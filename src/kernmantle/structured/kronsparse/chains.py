@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...checks import integer
 from ...errors import ParameterError
 from .dense import check_shape
-from .pattern import KSPattern, positive
+from .pattern import KSPattern
 
 
 def _divides(part: int, whole: int, name: str, of: str) -> int:
-    if whole % positive(name, part):
+    if whole % integer(part, name):
         raise ParameterError(f"{name} = {part} must divide {of} = {whole}")
     return whole // part
 
@@ -70,7 +71,7 @@ def low_rank_like(shape: Sequence[int], rank: int) -> list[KSPattern]:
     >>> km.kronsparse.low_rank_like((6, 4), 2)
     [KSPattern(a=1, b=2, c=4, d=1), KSPattern(a=1, b=6, c=2, d=1)]
     """
-    (rows, columns), rank = check_shape(shape), positive("rank", rank)
+    (rows, columns), rank = check_shape(shape), integer(rank, "rank")
     return [KSPattern(1, rank, columns, 1), KSPattern(1, rows, rank, 1)]
 
 
@@ -105,7 +106,7 @@ def monarch(shape: Sequence[int], p: int, q: int, rank: int = 1) -> list[KSPatte
     >>> km.kronsparse.monarch((1536, 384), p=6, q=2, rank=32)
     [KSPattern(a=6, b=64, c=64, d=1), KSPattern(a=1, b=768, c=192, d=2)]
     """
-    (rows, columns), rank = check_shape(shape), positive("rank", rank)
+    (rows, columns), rank = check_shape(shape), integer(rank, "rank")
     inner, outer = _divides(p, columns, "p", "columns"), _divides(q, rows, "q", "rows")
     return [KSPattern(p, q * rank, inner, 1), KSPattern(1, outer, p * rank, q)]
 
@@ -140,7 +141,7 @@ def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
     >>> [tuple(pattern) for pattern in km.kronsparse.butterfly(16, levels=2)]
     [(4, 4, 4, 1), (1, 4, 4, 4)]
     """
-    n, radix, levels = positive("n", n), positive("radix", radix), positive("levels", levels)
+    n, radix, levels = integer(n, "n"), integer(radix, "radix"), integer(levels, "levels")
     if radix < 2:
         raise ParameterError("radix must be at least 2, not 1")
     depth = round(math.log(n, radix)) if n > 1 else 0

@@ -7,19 +7,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 
+from ...checks import integer, positive
 from ...errors import DtypeError, ParameterError
 from ...torch_ops.dtypes import name_of
 from ..mode_product.cost import dense_seconds, quickest
 from .chains import block_diagonal, monarch
 from .dense import check_shape, matrix_of
 from .matmul import FLOATS
-from .pattern import KSPattern, positive
+from .pattern import KSPattern
 from .progress import shown
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
@@ -111,9 +111,9 @@ def choose_patterns(
     """
     shape = check_shape(layer)
     for name, value in (("budget", budget), ("latency", latency), ("error", error)):
-        if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not value > 0):
-            raise ParameterError(f"{name} must be a positive number or None, not {value!r}")
-    batch, count = positive("batch", batch), positive("count", count)
+        if value is not None:
+            positive(value, name, infinite=True)
+    batch, count = integer(batch, "batch"), integer(count, "count")
     kind = device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ParameterError(f'device must be "cpu" or "cuda", not {device!r}')

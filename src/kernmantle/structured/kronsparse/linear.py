@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...arrays import dtype_name, unwrap
+from ...checks import integer
 from ...config import current
 from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
@@ -21,7 +22,7 @@ from .chain_op import compiled_layer
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
 from .packed import ChainModule, PackedKSLinear, cast, check_layer_input
-from .pattern import KSPattern, check_chain, check_weights, positive
+from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
 from .projection import project
 
@@ -94,8 +95,8 @@ class KSLinear(ChainModule):
     ) -> None:
         super().__init__()
         self.patterns = check_chain(patterns)  # pyright: ignore[reportArgumentType]: None raises, with what to write
-        self.in_features = positive("in_features", in_features)
-        self.out_features = positive("out_features", out_features)
+        self.in_features = integer(in_features, "in_features")
+        self.out_features = integer(out_features, "out_features")
         found = ends(self.patterns)
         if found != (in_features, out_features):
             raise ShapeError(
@@ -145,8 +146,7 @@ class KSLinear(ChainModule):
             self._reset_bias(self.bias)
 
     def _reset_bias(self, bias: nn.Parameter) -> None:
-        bound = 1 / math.sqrt(self.in_features)
-        nn.init.uniform_(bias, -bound, bound)
+        nn.init.uniform_(bias, -1 / math.sqrt(self.in_features), 1 / math.sqrt(self.in_features))
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ...arrays import unwrap
+from ...checks import integer
 from ...errors import ParameterError, ShapeError
 from ..mode_product.torch_products import dense, fused
 from .picture import html
@@ -55,8 +55,8 @@ class KSPattern(_Pattern):
         entries = (a, b, c, d)
         if type(a) is type(b) is type(c) is type(d) is int and min(entries) > 0:
             return super().__new__(cls, *entries)
-        names = [f"{name} of the pattern ({a}, {b}, {c}, {d})" for name in "abcd"]
-        return super().__new__(cls, *map(positive, names, entries))
+        named = zip("abcd", entries, strict=True)
+        return super().__new__(cls, *(integer(n, f"{name} of the pattern ({a}, {b}, {c}, {d})") for name, n in named))
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> KSPattern:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -225,17 +225,6 @@ class KSPattern(_Pattern):
 
     def __str__(self) -> str:
         return f"({self.a}, {self.b}, {self.c}, {self.d})"
-
-
-def positive(name: str, value: Any) -> int:
-    """Return a positive integer, or ParameterError."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ParameterError(f"{name} must be a positive integer, not {value!r}")
-    return number
 
 
 def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from ...arrays import check_same_device, unwrap
+from ...checks import integer
 from ...errors import DtypeError, GradientError, ParameterError
 from ...torch_ops.info import RunInfo
 from ..mode_product.pack import PackedChain
 from .matmul import FLOATS, check_features, check_options, dense_of, multiply
 from .packed import snapshot
-from .pattern import KSPattern, check_chain, fuse_weights, positive
+from .pattern import KSPattern, check_chain, fuse_weights
 from .picture import html
 
 
@@ -169,7 +170,7 @@ class Chain:
         >>> [tuple(pattern) for pattern in km.kronsparse.hadamard(16).fused(2).patterns]
         [(4, 4, 4, 1), (1, 4, 4, 4)]
         """
-        levels = positive("levels", levels)
+        levels = integer(levels, "levels")
         weights: list[torch.Tensor] = []
         for index, weight in enumerate(self._weights):
             if index % levels:
@@ -217,7 +218,7 @@ def hadamard(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> 
             [ 1.,  1., -1., -1.],
             [ 1., -1., -1.,  1.]])
     """
-    n = positive("n", n)
+    n = integer(n, "n")
     if n & (n - 1):
         raise ParameterError(f"n = {n} must be a power of 2")
     if n == 1:
@@ -313,7 +314,7 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     >>> torch.allclose(torch.complex(*chain(x).chunk(2, -1)), torch.fft.fft(x))
     True
     """
-    radices = _primes(positive("n", n))
+    radices = _primes(integer(n, "n"))
     weights = tuple(factor.to(device, _floating(dtype)).contiguous() for factor in _fourier(radices))
     return Chain(weights, _digits_reversed(radices).to(device))
 
@@ -352,7 +353,7 @@ def dct(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     >>> torch.allclose(matrix @ matrix.T, torch.eye(12, dtype=torch.float64))
     True
     """
-    radices = _primes(positive("n", n))
+    radices = _primes(integer(n, "n"))
     factors = _fourier(radices)
     last = factors[-1].unflatten(1, (2, -1))[0]  # [part, q, columns, place]
     order = torch.cat([torch.arange(0, n, 2), torch.arange(1, n, 2).flip(0)])[_digits_reversed(radices)]

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypeVar, get_args
 
-from .backends.base import choices
+from .backend import choices
 from .errors import KernmantleWarning, ParameterError
 
 Precision = Literal["ieee", "tf32"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import kernmantle as km
-from kernmantle.backends.base import REFERENCE, backends
+from kernmantle.backend import REFERENCE, backends
 from kernmantle.compat import MODULES
 
 BACKENDS = [

@@ -21,7 +21,7 @@ ROW_TILE = '    Tile("made-up rows", 16, 8, {cells}, 16, 1, 4, 3, 1.0),\n'
 GENERATION = '    Arch("sm_999", "sm_90a", _HOPPER, 132, {block} << 10, 228 << 10, threads_per_sm=2048),\n'
 ROW = '''"""A made-up machine: the nest as loops over the CPU's memory."""
 
-from ..base import Backend
+from ...backend import Backend
 
 BACKEND = Backend("madeup", "cpu", "backends.madeup.loops", automatic=False)
 '''

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .._version import __version__
-from ..backends.base import REFERENCE, backends
+from ..backend import REFERENCE, backends
 from ..config import config
 from ..errors import KernmantleError
 from ..linalg import cusolver

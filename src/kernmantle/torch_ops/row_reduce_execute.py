@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from ..backends.base import Backend
+from ..backend import Backend
 from ..compiler.nest import SIZES
 from ..compiler.row_reduce import COLUMNS, Apply, RowNest, can_lower, lower_rows
 from ..config import current

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..backends.base import Backend, backend_of
+from ..backend import Backend, backend_of
 from ..compiler.row_reduce import COLUMNS, Apply, RowNest
 from ..compiler.softmax import DUALS, GRADIENTS, TANGENTS, WRITTEN, Weighting, can_weigh, lower_softmax
 from ..config import current

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from ..backends.base import REFERENCE, Backend, backend_of, backends
+from ..backend import REFERENCE, Backend, backend_of, backends
 from ..compiler.gradient_patterns import Pullback
 from ..compiler.nest import Nest
 from ..config import current

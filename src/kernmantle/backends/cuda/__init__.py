@@ -1,6 +1,6 @@
 """NVIDIA GPUs: tiles and plans, CUDA C++ around the templates of ``kernels``, NVRTC, launches."""
 
-from ..base import Backend
+from ...backend import Backend
 
 BACKEND = Backend(
     "cuda", "cuda", "torch_ops.cuda", "torch_ops.cuda_row_reduce", "structured.kron.cuda", "torch_ops.cuda_softmax"

@@ -1,4 +1,4 @@
-"""The table of backends: each folder beside this module declares its row, ``BACKEND``, and nothing else lists it.
+"""The table of backends: each folder of ``backends`` declares its row, ``BACKEND``, and nothing else lists it.
 
 A row names the modules that compile and launch its kernels, because those know of torch, which a backend's plans and
 texts do not. Such a module has a class ``TARGET``, made without arguments when the first tensor of its device comes:
@@ -14,7 +14,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGE = f"{__package__}.backends"
 REFERENCE = "reference"
 """The backend of every device, taken only when it is asked for."""
 
@@ -38,7 +38,7 @@ class Backend:
 
     def module(self, name: str) -> Any:
         """Load a module of the row: no compiler is needed on a machine without the devices of its backend."""
-        return import_module(f"{_PACKAGE.partition('.')[0]}.{name}")
+        return import_module(f"{__package__}.{name}")
 
 
 @lru_cache(maxsize=1)

@@ -46,6 +46,14 @@ def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def write_as_node(function: Callable[..., Any]) -> None:
+    """Have torch.compile write calls of a function into its graph, without looking into it and guarding what is there.
+
+    Called while it traces, before it comes to the function: asking for this earlier imports torch._dynamo.
+    """
+    torch.compiler.allow_in_graph(function)
+
+
 @assumed_constant  # torch 2.11 cannot trace the call inside; graphs are guarded by the transforms around them
 def is_transformed() -> bool:
     """Return whether a transform of torch.func is active, also while torch.compile traces one."""

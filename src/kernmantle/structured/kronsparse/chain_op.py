@@ -24,7 +24,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
-from ...torch_ops.torch_private import assumed_constant, is_autocast_on, is_exported, is_static, is_transformed
+from ...torch_ops.torch_private import assumed_constant, is_static, write_as_node
 from ..mode_product.chain_plan import Pattern, composes, fused
 from ..mode_product.execute import through
 from ..mode_product.torch_op import Maybe, Options
@@ -32,7 +32,6 @@ from . import chain_cpu, chain_training
 from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
-from .pattern import KSPattern
 
 _HEAD = 5  # arguments of the Function before its tensors
 
@@ -263,9 +262,10 @@ class CompiledMatrix(torch.autograd.Function):
         return None, None, *(next(found) if needs else None for needs in needed)
 
 
-def _compiled(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor:
-    """Return the product by the operators of a kind of step."""
-    batch_last, algorithm, precision = options
+def apply_chain(
+    kind: str, batch_last: bool, algorithm: str, precision: str, x: torch.Tensor, bias: Maybe, weights: Weights
+) -> torch.Tensor:
+    """Return the product by the operators of a kind of step: one node of a graph, into which nothing is looked."""
     if kind == MATRIX:
         matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
         return through(x, matrix, bias, "", batch_last)
@@ -281,60 +281,20 @@ def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Opti
     batch_last, algorithm, precision = options
     if x.device.type not in ("cpu", "cuda"):
         return None
-    kind = FACTORS
+    patterns, rows = (), 0  # as long as they are not known
     if all(is_static(size) for size in x.shape):
         rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
         patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
-        kind = _kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
-    return _compiled(kind, x, weights, bias, options)
-
-
-def compiled_layer(form: str, x: Any, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
-    """Return the product of a layer in a graph that is being compiled; None where its checks have something to say.
-
-    What torch.compile looks into is guarded at every call. So one function that it does not look into checks the
-    tensors and chooses the step, which is half of what there is to guard. ``form`` is the text of the patterns.
-    """
-    if not isinstance(x, torch.Tensor) or not all(is_static(size) for size in x.shape):
-        return None
-    tensors = (x, *weights) if bias is None else (x, *weights, bias)
-    specs = tuple([(tuple(t.shape), t.dtype, t.device, t.layout, t.requires_grad) for t in tensors])
-    batch_last, algorithm, precision = options
-    kind = _kind_of_layer(form, batch_last, algorithm, precision, len(weights), specs)
-    return _compiled(kind, x, weights, bias, options) if kind else None
+    kind = traced_kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
+    return apply_chain(kind, batch_last, algorithm, precision, x, bias, weights)
 
 
 @assumed_constant
-def _kind_of_layer(
-    form: str, batch_last: bool, algorithm: str, precision: str, count: int, specs: tuple[tuple[Any, ...], ...]
-) -> str:
-    """Return the kind of a step whose tensors fit and are recorded by autograd alone, looked up while one is traced.
-
-    ``specs`` have shape, type, device, layout and whether a gradient is recorded, of x, ``count`` weights and a bias.
-    """
-    shape, dtype, device, layout, _ = specs[0]
-    recorded = torch.is_grad_enabled() and any(spec[-1] for spec in specs)
-    if not recorded or is_autocast_on() or is_transformed() or is_exported() or layout is not torch.strided:
-        return ""
-    if dtype not in NAMES or not dtype.is_floating_point or device.type not in ("cpu", "cuda") or not shape:
-        return ""
-    if any(spec[1:3] != (dtype, device) for spec in specs):
-        return ""
-    patterns = tuple([spec[0] for spec in specs[1 : count + 1]])
-    if any(len(pattern) != 4 for pattern in patterns) or str(tuple([KSPattern(*own) for own in patterns])) != form:
-        return ""
-    (a, _, c, d), (i, j, _, k) = patterns[0], patterns[-1]
-    if shape[0 if batch_last else -1] != a * c * d or any(spec[0] != (i * j * k,) for spec in specs[count + 1 :]):
-        return ""
-    rows = math.prod(shape[1:] if batch_last else shape[:-1])
-    return _kind(patterns, rows, NAMES[dtype], batch_last, algorithm, precision, str(device))
-
-
-@assumed_constant
-def _kind(
+def traced_kind(
     patterns: tuple[Pattern, ...], rows: int, dtype: str, batch_last: bool, algorithm: str, precision: str, device: str
 ) -> str:
-    """Return the kind that should be quickest, looked up while a graph is traced."""
+    """Return the kind that should be quickest, looked up while a graph is traced, into which it is written."""
+    write_as_node(apply_chain)
     options = Options(batch_last, algorithm, precision)
     kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device), is_compiled=True)
     return FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it

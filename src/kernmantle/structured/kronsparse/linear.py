@@ -18,10 +18,9 @@ from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_autocast_on
 from .chain_autograd import bind_chain, chain, chain_key
-from .chain_op import compiled_layer
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
-from .packed import ChainModule, PackedKSLinear, cast, check_layer_input
+from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, compiled_layer
 from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
 from .projection import project

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ...arrays import has_strides, unwrap
 from ...config import current
-from ...errors import DtypeError, ParameterError
+from ...errors import DtypeError, KernmantleError, ParameterError
 from ...runtime.dispatch import PLANS
+from ...torch_ops.dtypes import NAMES
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import autocasts, is_autocast_on
+from ...torch_ops.torch_private import (
+    assumed_constant,
+    autocasts,
+    is_autocast_on,
+    is_exported,
+    is_static,
+    is_tracked,
+    is_transformed,
+)
 from ..mode_product.pack import PackedChain
 from ..mode_product.torch_op import Options
 from .chain_autograd import bind_chain, chain, chain_key
-from .matmul import check_activation, check_features, check_types, dense_of
+from .chain_op import apply_chain, traced_kind
+from .matmul import check_activation, check_bias, check_features, check_types, dense_of
 from .pattern import KSPattern
 
 
@@ -42,6 +53,70 @@ def cast(
     """Return what a layer takes where autocast is on, of the type that autocast asks for on their device."""
     check_layer_input(x)
     return check_types(x, weights, bias, names) if autocasts(x.device) else (x, weights, bias)
+
+
+class _Described(NamedTuple):
+    """Shape, type and place of a tensor, which the checks of a layer ask for."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool
+
+    def dim(self) -> int:
+        """Return the number of axes."""
+        return len(self.shape)
+
+
+def compiled_layer(
+    form: str, x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, options: Options
+) -> torch.Tensor | None:
+    """Return the product of a layer in a graph that is being compiled; None where its checks have something to say.
+
+    What torch.compile looks into is guarded at every call: each function, each of Python's own and each constant. So
+    one function that it does not look into checks the tensors and chooses the step, and another one applies it.
+    ``form`` is the text of the patterns.
+    """
+    if not isinstance(x, torch.Tensor):
+        return None
+    for size in x.shape:
+        if not is_static(size):
+            return None
+    batch_last, algorithm, precision = options
+    tensors = [x, *weights] if bias is None else [x, *weights, bias]
+    described = [(each.shape, each.dtype, each.device, each.layout, each.requires_grad) for each in tensors]
+    kind = _kind_of_layer(form, batch_last, algorithm, precision, bias is not None, described)
+    return apply_chain(kind, batch_last, algorithm, precision, x, bias, weights) if kind else None
+
+
+@assumed_constant
+def _kind_of_layer(
+    form: str, batch_last: bool, algorithm: str, precision: str, has_bias: bool, described: list[tuple[Any, ...]]
+) -> str:
+    """Return the kind of a step whose tensors fit and are recorded by autograd alone; "" if there is none."""
+    tensors: list[Any] = [_Described(*each) for each in described]
+    x, *weights = tensors
+    bias = weights.pop() if has_bias else None
+    if not is_tracked(tensors) or is_autocast_on() or is_transformed() or is_exported():
+        return ""
+    if (
+        x.layout is not torch.strided
+        or x.device.type not in ("cpu", "cuda")
+        or any(t.dtype != x.dtype for t in tensors)
+    ):
+        return ""
+    patterns = tuple([tuple(weight.shape) for weight in weights])
+    if any(len(own) != 4 for own in patterns) or str(chain := tuple(map(KSPattern._make, patterns))) != form:
+        return ""
+    try:
+        check_types(x, weights, bias, [""] * len(tensors))
+        check_features(x, chain, batch_last)
+        check_bias(bias, chain[-1])
+    except KernmantleError:  # whoever traces the checks says so
+        return ""
+    rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
+    return traced_kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))  # pyright: ignore
 
 
 class ChainModule(nn.Module):

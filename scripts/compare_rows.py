@@ -1,0 +1,369 @@
+"""Time our calls of the tables beside their committed rows, and slower ones in turns with another checkout.
+
+``python scripts/compare_rows.py BASE --device cuda --output rows.jsonl`` from the root of a checkout. Processes plan
+and compile calls of Kronecker-sparse products without running anything; one at a time has the GPU to time a call as its
+suite does, by fewer samples. A call that takes more than ``--limit`` of its row's median is timed again in turns with
+BASE, if BASE has it. Calls are in a random order, so that whatever the budget reaches is a fair sample; those in
+``--output`` and in ``--done`` are left out. Nothing is compared with an oracle here: the suites do that.
+"""
+
+# ruff: noqa: T201
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES, TURNS, SECONDS, LONG = 5, 4, 1e-2, 0.5
+PLANNED = "kronsparse"
+"""The suite whose calls are planned and compiled without being run: its kernels are many."""
+MOST = 6 << 30
+"""Bytes of x and of the result up to which a call is planned beside others, which needs memory for both."""
+LATE = ("compiled", "overhead", "several GPUs")
+
+
+def benchmarks() -> Any:
+    """Return the package of suites of a checkout, by its name of today or the one before."""
+    try:
+        return import_module("benchmarks.__main__")
+    except ImportError:
+        return import_module("kernmantle.bench.__main__")
+
+
+def cases(wanted: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the cases of suites by "suite: case"."""
+    package, found = benchmarks(), dict[str, Any]()
+    for table in (package.SUITES, package.FULL):
+        for name, make in table.items():
+            if wanted(name):
+                rows: Any = make()
+                found |= {f"{name}: {row.name}": row for row in rows.rows if hasattr(row, "problem")}
+    return found
+
+
+class Caller:
+    """Makes calls of cases ready, and times them."""
+
+    def __init__(self, device: str, suites: list[str]) -> None:
+        self.torch: Any = import_module("torch")
+        self.device, self.cases = device, cases(lambda name: name in suites)
+        package = benchmarks().__package__
+        self.clocks = import_module(f"{package}.timing").CLOCKS
+        self.suite: Any = import_module(f"{package}.kronsparse")
+        self.ready: tuple[str, Any] = ("", None)
+
+    def file(self) -> str:
+        """Return where the library is."""
+        return str(import_module("kernmantle").__file__)
+
+    def definitions(self) -> dict[str, str]:
+        """Return what makes a row comparable."""
+        define = import_module(f"{benchmarks().__package__}.run").definition
+        return {name: define(case) for name, case in self.cases.items()}
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def drop(self) -> None:
+        """Give memory back to other processes."""
+        self.ready = ("", None)
+        if self.device == "cuda" and self.torch.cuda.memory_reserved() > 1 << 30:
+            self.torch.cuda.empty_cache()
+
+    def make(self, name: str) -> Any:
+        """Return the call of a case, made once."""
+        if self.ready[0] != name:
+            self.drop()
+            case = self.cases[name]
+            call = case.ours(case.problem.inputs(self.device))
+            call()
+            self.wait()
+            self.ready = name, call
+        return self.ready[1]
+
+    def compile(self, name: str) -> None:
+        """Run a call once."""
+        self.make(name)
+        self.drop()
+
+    def plan(self, name: str) -> int:
+        """Plan and compile a product, without running it; return the number of kernels compiled."""
+        case, store = self.cases[name], import_module("kernmantle.runtime.kernel_store")
+        size = case.problem.shape[0] * case.problem.shape[1]
+        if 8 * size > MOST or case.peers[0].name == "dense":
+            return 0
+        dtype = import_module(f"{benchmarks().__package__}.case").DTYPES[case.problem.dtype]
+        torch, suite = self.torch, self.suite
+        randn, graph = torch.randn, suite.graph
+
+        def empty(*shape: Any, device: Any = None, **_: Any) -> Any:
+            return torch.empty(*shape, device=device, dtype=dtype)
+
+        torch.randn, suite.graph = empty, lambda call, _: call
+        try:
+            with store.collected() as jobs:
+                case.ours(case.problem.inputs(self.device))()
+        finally:
+            torch.randn, suite.graph = randn, graph
+        cache = import_module("kernmantle.runtime.cache").current_cache()
+        missing = [job for job in jobs.values() if cache.find(job.key) is None]
+        for job in missing:
+            cache.fetch(job.key, job.build)
+        self.drop()
+        return len(missing)
+
+    def time(self, name: str, seconds: float, samples: int) -> list[float]:
+        """Return seconds a call of samples."""
+        call, clock = self.make(name), self.clocks[self.cases[name].clock]
+        count = max(1, -(-SECONDS // max(seconds, 1e-7)))
+        return [clock(call, int(count), seconds < LONG) for _ in range(samples)]
+
+
+def work(device: str, suites: list[str]) -> None:
+    """Answer on standard output what is asked for on standard input: a method of a Caller and its arguments."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    caller = Caller(device, suites)
+    for line in sys.stdin:
+        method, *arguments = json.loads(line)
+        try:
+            found: Any = getattr(caller, method)(*arguments)
+        except Exception as error:  # noqa: BLE001, which is reported
+            caller.drop()
+            found = {"error": f"{type(error).__name__}: {error}"[:300]}
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+
+class Worker:
+    """A process of a checkout that answers."""
+
+    def __init__(self, tree: Path, options: argparse.Namespace, suites: list[str]) -> None:
+        before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        others = [each for each in before if not Path(each).resolve().is_relative_to(ROOT)]
+        path = os.pathsep.join([str(tree / "src"), str(tree), *others])
+        self.command = [sys.executable, __file__, "", "--worker", json.dumps(suites), "--device", options.device]
+        self.tree, self.environment = tree, os.environ | {"PYTHONPATH": path}
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.command, env=self.environment, text=True, stdin=pipe, stdout=pipe)
+
+    def check(self) -> None:
+        """AssertionError unless the library is that of the checkout."""
+        file = self.ask("file")
+        assert Path(file).is_relative_to(self.tree), f"{self.tree} is not what was imported, but {file}"
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Return the answer; RuntimeError if it is an error or the process ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps([method, *arguments]) + "\n")
+            self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:  # memory ran out, say
+            self.process = self._started()
+        found = json.loads(line) if line else {"error": "the process ended"}
+        if isinstance(found, dict) and "error" in found:
+            raise RuntimeError(found["error"])
+        return found
+
+
+class Comparison:
+    """Rows to be timed, and what was found."""
+
+    def __init__(self, options: argparse.Namespace, rows: Mapping[str, float], begin: float) -> None:
+        self.options, self.rows = options, rows
+        self.device, self.writing = threading.Lock(), threading.Lock()
+        self.begin, self.end = begin, begin + options.budget
+        self.many: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.others: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.slower: queue.PriorityQueue[tuple[float, str]] = queue.PriorityQueue()
+        self.ratios: list[float] = []
+        self.worse: list[str] = []
+        self.planned, self.first, self.ended = 0, threading.Event(), threading.Event()
+
+    def write(self, name: str, **found: Any) -> None:
+        """Write a row of the comparison."""
+        with self.writing, self.options.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"case": name, "row": self.rows[name], **found}) + "\n")
+
+    def run(self, worker: Worker) -> None:
+        """Plan and time cases until the budget ends."""
+        worker.check()
+        ahead = list[str]()
+        with suppress(queue.Empty):
+            while time.monotonic() < self.begin + self.options.compile:
+                ahead.append(self.others.get_nowait())
+                self._plan(worker, ahead[-1])
+        with self.writing:
+            self.planned += 1
+            if self.planned == self.options.processes:
+                print(f"compiled after {time.monotonic() - self.begin:.0f} s", flush=True)
+                self.first.set()
+        self.first.wait(self.options.compile)
+        for name in ahead:
+            self._time(worker, name)
+        for names in (self.many, self.others):
+            with suppress(queue.Empty):
+                while time.monotonic() < self.end:
+                    name = names.get_nowait()
+                    self._plan(worker, name)
+                    self._time(worker, name)
+        worker.process.kill()
+
+    def _plan(self, worker: Worker, name: str) -> None:
+        try:
+            worker.ask("plan" if name.partition(":")[0] == PLANNED else "compile", name)
+        except RuntimeError as error:
+            self.write(name, plan_error=str(error))
+
+    def _time(self, worker: Worker, name: str) -> None:
+        if time.monotonic() > self.end:
+            return
+        row = self.rows[name]
+        try:
+            with self.device:
+                samples = worker.ask("time", name, row, SAMPLES if row < LONG else 1)
+                if statistics.median(samples) > (1 + self.options.limit) * row:
+                    more = worker.ask("time", name, row, SAMPLES if row < LONG else 1)
+                    samples = min(samples, more, key=statistics.median)
+                worker.ask("drop")
+        except RuntimeError as error:
+            self.write(name, error=str(error))
+            return
+        ratio = statistics.median(samples) / row
+        self.write(name, new=statistics.median(samples), least=min(samples), ratio=ratio)
+        with self.writing:
+            self.ratios.append(ratio)
+        if ratio > 1 + self.options.limit:
+            self.slower.put((-ratio, name))
+
+    def again(self, pair: list[Worker]) -> None:
+        """Time slower cases in turns with the other checkout."""
+        for worker in pair:
+            worker.check()
+        while time.monotonic() < self.end + self.options.extra:
+            try:
+                negative, name = self.slower.get(timeout=1)
+            except queue.Empty:
+                if self.ended.is_set():
+                    break
+                continue
+            self._again(pair, name, -negative)
+        for worker in pair:
+            worker.process.kill()
+
+    def _again(self, pair: list[Worker], name: str, ratio: float) -> None:
+        row, taken = self.rows[name], ([], [])
+        try:
+            pair[0].ask("compile", name)
+            with self.device:
+                for _ in range(TURNS if row < LONG else 2):
+                    for side in (0, 1):
+                        taken[side].extend(pair[side].ask("time", name, row, 2 if row < LONG else 1))
+                for worker in pair:
+                    worker.ask("drop")
+        except RuntimeError as error:
+            text = f"{ratio:6.3f} of its row {row * 1e6:9.1f} us, not in base ({str(error)[:60]}): {name}"
+            self.write(name, ratio=ratio, base_error=str(error))
+        else:
+            middle = statistics.median(taken[1]) / statistics.median(taken[0])
+            least = min(taken[1]) / min(taken[0])
+            self.write(name, ratio=ratio, base=taken[0], new=taken[1], median_ratio=middle, least_ratio=least)
+            mark = "SLOWER" if min(middle, least) > 1 + self.options.limit else "same"
+            text = (
+                f"{ratio:6.3f} of its row {row * 1e6:9.1f} us; base {statistics.median(taken[0]) * 1e6:9.1f} new "
+                f"{statistics.median(taken[1]) * 1e6:9.1f} {middle:.3f} {least:.3f} {mark}: {name}"
+            )
+        with self.writing:
+            self.worse.append(text)
+            print(text, flush=True)
+
+
+def committed(pattern: str, suites: list[str]) -> dict[str, tuple[str, float]]:
+    """Return definition and median of the last good row of each case."""
+    found: dict[str, tuple[str, float]] = {}
+    for path in sorted((ROOT / "benchmarks" / "results").glob(pattern)):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row.get("suite") in suites and row.get("status") == "ok":
+                name = f"{row['suite']}: {row['case']}"
+                found[name] = row["definition"], row["results"]["kernmantle"]["median"]
+    return found
+
+
+def main() -> int:
+    """Compare and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", type=Path, metavar="BASE", help="checkout that slower calls are compared with")
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--rows", default="h200-*.jsonl", help="files of committed rows in benchmarks/results")
+    parser.add_argument("--suite", action="append", default=[], help="of these suites, first those that come first")
+    parser.add_argument("--budget", type=float, default=150, help="seconds")
+    parser.add_argument("--compile", type=float, default=45, help="seconds of it for which nothing is timed, at most")
+    parser.add_argument("--extra", type=float, default=20, help="seconds for what is timed in turns, afterwards")
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--limit", type=float, default=0.03)
+    parser.add_argument("--output", type=Path, default=Path("rows.jsonl"))
+    parser.add_argument("--done", type=Path, action="append", default=[], help="files of names or rows to leave out")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.device, json.loads(options.worker))
+        return 0
+    suites = options.suite
+    begin = time.monotonic()
+    workers = [Worker(ROOT, options, suites) for _ in range(options.processes)]
+    pair = [Worker(tree.resolve(), options, suites) for tree in (options.base, ROOT)]
+    rows, known = committed(options.rows, suites), workers[0].ask("definitions")
+    rows = {name: row for name, row in rows.items() if known.get(name) == row[0]}
+    done: set[str] = set()
+    for path in (*options.done, options.output):
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            done |= {line for line in lines if not line.startswith("{")}
+            found = map(json.loads, (line for line in lines if line.startswith("{")))
+            done |= {row["case"] for row in found if "new" in row or "error" in row}
+    due = [name for name in rows if name not in done and not any(word in name for word in LATE)]
+    print(f"{len(rows)} rows, {len(due)} due", flush=True)
+    comparison = Comparison(options, {name: row[1] for name, row in rows.items()}, begin)
+    random.Random(1).shuffle(due)
+    for name in sorted(due, key=lambda name: suites.index(name.partition(":")[0])):
+        (comparison.many if name.partition(":")[0] == PLANNED else comparison.others).put(name)
+    threads = [threading.Thread(target=comparison.run, args=(worker,)) for worker in workers]
+    last = threading.Thread(target=comparison.again, args=(pair,))
+    for thread in (*threads, last):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    comparison.ended.set()
+    last.join()
+    ratios = sorted(comparison.ratios)
+    if ratios:
+        print(
+            f"{len(ratios)} rows timed, {sum(each <= 1 + options.limit for each in ratios)} within the limit; "
+            f"median {statistics.median(ratios):.3f}, least {ratios[0]:.3f}, most {ratios[-1]:.3f}"
+        )
+    print(f"{sum('SLOWER' in each for each in comparison.worse)} slower than base")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

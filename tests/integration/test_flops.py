@@ -123,9 +123,8 @@ def test_compiled_forms_count_as_eager_ones():
     assert whole >= 2 * one + 2 * 5 * 16 * 16  # the gradient that both factors share
     weights = [torch.empty(shape, device="meta") for shape in [(4, 4, 4, 1), (1, 4, 4, 4)]]
     rows = torch.empty(5, 16, device="meta")
-    options = "factors", True, False, "auto", ""
-    assert counted(operators.kron_sparse_chain, rows, weights, None, *options) == 2 * 5 * 2 * 64
-    back = rows, weights, [], rows, [True, False, True, True], "factors", False, "auto", ""
+    assert counted(operators.kron_sparse_chain, rows, weights, None, "factors 1 0 auto ") == 2 * 5 * 2 * 64
+    back = rows, weights, [], rows, "factors 1011 0 auto "
     assert counted(operators.kron_sparse_chain_backward, *back) == 2 * 2 * 5 * 2 * 64
 
 

@@ -25,7 +25,6 @@ NUMBERS = "float[] numbers, Tensor[]? values"
 Without tensors ``values`` is None, since AOTInductor passes an empty list of tensors as None.
 """
 _SPARSE = "str activation, bool batch_last, str algorithm, str precision"
-_CHAIN = "bool batch_last, str algorithm, str precision"
 SCHEMAS = {
     "contract": f"(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]",
     "contract_backward": f"(Tensor[] saved, Tensor[] cotangents, {NUMBERS}, str program, str types, bool[] needed, "
@@ -39,9 +38,8 @@ SCHEMAS = {
     "kron_sparse": f"(Tensor x, Tensor weight, Tensor? bias, {_SPARSE}) -> Tensor",
     "kron_sparse_weight": "(Tensor x, Tensor grad, SymInt a, SymInt b, SymInt c, SymInt d, str algorithm, "
     "str precision) -> Tensor",
-    "kron_sparse_chain": f"(Tensor x, Tensor[] weights, Tensor? bias, str kind, bool of_x, {_CHAIN}) -> Tensor[]",
-    "kron_sparse_chain_backward": "(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, bool[] needed, "
-    f"str kind, {_CHAIN}) -> Tensor[]",
+    "kron_sparse_chain": "(Tensor x, Tensor[] weights, Tensor? bias, str step) -> Tensor[]",
+    "kron_sparse_chain_backward": "(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, str step) -> Tensor[]",
     "kron_sparse_matrix": "(Tensor[] weights, ScalarType dtype, str precision) -> Tensor",
     "kron_sparse_matrix_backward": "(Tensor[] weights, Tensor grad, bool[] needed, str precision) -> Tensor[]",
 }

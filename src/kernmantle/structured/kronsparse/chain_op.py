@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,32 +33,47 @@ from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
-_HEAD = 5  # arguments of the Function before its tensors
+
+class _Form(NamedTuple):
+    """Kind of a step in a graph, the gradients that are wanted (forward that of x), and the options."""
+
+    kind: str
+    wanted: tuple[bool, ...]
+    options: Options
+
+    @property
+    def text(self) -> str:
+        """One argument of an operator, as torch takes a microsecond to hand each of them over."""
+        batch_last, algorithm, precision = self.options
+        wanted = "".join(str(int(each)) for each in self.wanted)
+        return f"{self.kind} {wanted} {batch_last:d} {algorithm} {precision}"
 
 
-def _options(batch_last: bool, algorithm: str, precision: str) -> Options:
-    """Return the options with the precision in force where a traced call, which cannot read it, left that open."""
-    return Options(batch_last, algorithm, precision or current().precision or "")
+@lru_cache(maxsize=1024)
+def _form(text: str) -> _Form:
+    """Return the form of a text."""
+    kind, wanted, batch_last, algorithm, precision = text.split(" ")
+    return _Form(kind, tuple([each == "1" for each in wanted]), Options(batch_last == "1", algorithm, precision))
 
 
-def _kind_in_force(kind: str, options: Options, x: torch.Tensor, weights: Weights) -> str:
+def _kind_in_force(form: _Form, x: torch.Tensor, weights: Weights) -> str:
     """Return the kind of step for rows like x: single products may stand in for launches, as both save the same.
 
     They do so for float32 arithmetic, which may be asked for after tracing, and where they should be quicker in a CUDA
     graph that is being captured.
     """
-    if kind != GROUPED or (options.precision != "ieee" and not splits_streams(x.device)):
+    kind, _, (batch_last, _, precision) = form
+    if kind != GROUPED:
         return kind
-    single = options.precision == "ieee" or chain_training.is_quicker_by_factors(
-        canonical(x, options.batch_last), weights
-    )
+    single = (precision or current().precision) == "ieee"
+    if not single and splits_streams(x.device):
+        single = chain_training.is_quicker_by_factors(canonical(x, batch_last), weights)
     return FACTORS if single else kind
 
 
-def _step(x: torch.Tensor, weights: Weights, bias: Maybe, kind: str, options: Options, of_x: bool) -> Step:
-    key = program_key(("kron_sparse chain", kind), (options, of_x), (x, *weights, bias))
-    wanted = of_x, *(True for _ in weights)
-    return bound(key, partial(_bind, kind, x, weights, bias, options, wanted))  # pyright: ignore
+def _in_force(options: Options) -> Options:
+    """Return the options with the precision in force where a traced call, which cannot read it, left that open."""
+    return options if options.precision else options._replace(precision=current().precision or "")
 
 
 def _bind(
@@ -69,46 +84,45 @@ def _bind(
     return bind_step(kind, x, weights, bias, options, wanted[0]) if found is None else found
 
 
-def _run(
-    x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, algorithm: str,
-    precision: str,
-) -> list[torch.Tensor]:  # fmt: skip
+def _run(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, step: str) -> list[torch.Tensor]:
     """Return the product, and what the backward pass reads beside x and the weights."""
-    options = _options(batch_last, algorithm, precision)
-    step = _step(x, weights, bias, _kind_in_force(kind, options, x, weights), options, of_x)
-    value, saved = step.forward(x, weights, bias, RunInfo())
-    if kind == GROUPED and not isinstance(step, GroupedStep):
-        saved = [each if each is None else shaped(each, x, batch_last) for each in saved]
-    return [value, *(each for each in saved if each is not None)]
+    form = _form(step)
+    kind = _kind_in_force(form, x, weights)
+    key = program_key(("kron_sparse chain", step), (kind,), (x, *weights, bias))
+    wanted = *form.wanted, *(True for _ in weights)
+    found: Any = bound(key, lambda: _bind(kind, x, weights, bias, _in_force(form.options), wanted))  # pyright: ignore
+    value, saved = found.forward(x, weights, bias, RunInfo())
+    if form.kind == GROUPED and not isinstance(found, GroupedStep):
+        saved = [each if each is None else shaped(each, x, form.options.batch_last) for each in saved]
+    return [value, *[each for each in saved if each is not None]]
 
 
 def _run_backward(
-    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], kind: str,
-    batch_last: bool, algorithm: str, precision: str,
-) -> list[torch.Tensor]:  # fmt: skip
-    """Return the gradients ``needed``, of x, the bias and the weights."""
-    options = _options(batch_last, algorithm, precision)
-    if _kind_in_force(kind, options, grad, weights) != kind:
-        kind, saved = FACTORS, [canonical(each, batch_last) for each in saved]
-    key = program_key(("kron_sparse chain backward", kind), (options, *needed), (x, *weights, *saved, grad))
-    launch = bound(key, partial(_bind_backward, kind, options, x, weights, saved, grad, needed))
+    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, step: str
+) -> list[torch.Tensor]:
+    """Return the gradients wanted, of x, the bias and the weights."""
+    form = _form(step)
+    kind = _kind_in_force(form, grad, weights)
+    if kind != form.kind:
+        saved = [canonical(each, form.options.batch_last) for each in saved]
+    key = program_key(("kron_sparse chain backward", step), (kind,), (x, *weights, *saved, grad))
+    launch: Any = bound(key, lambda: _bind_backward(kind, form, x, weights, saved, grad))
     of_x, bias, found = launch(x, weights, saved or (None,), grad)
     return [each for each in (of_x, bias, *found) if each is not None]
 
 
 def _bind_backward(
-    kind: str, options: Options, x: Maybe, weights: Weights, saved: Sequence[torch.Tensor], grad: torch.Tensor,
-    needed: Sequence[bool],
-) -> Any:  # fmt: skip
-    size = weights[0].shape[0] * weights[0].shape[2] * weights[0].shape[3]
+    kind: str, form: _Form, x: Maybe, weights: Weights, saved: Sequence[torch.Tensor], grad: torch.Tensor
+) -> Any:
+    size, options = weights[0].shape[0] * weights[0].shape[2] * weights[0].shape[3], _in_force(form.options)
     sample = grad.new_empty(memory_shape(size, grad, options.batch_last)) if x is None else x
-    step = _bind(kind, sample, weights, None, options, (needed[0], *needed[2:]))
-    return step.bind_backward(x, weights, saved or (None,), grad, needed)
+    of_x, _, *of_weights = form.wanted
+    step = _bind(kind, sample, weights, None, options, (of_x, *of_weights))
+    return step.bind_backward(x, weights, saved or (None,), grad, form.wanted)
 
 
-def _fake(
-    x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, *options: str
-) -> list[torch.Tensor]:
+def _fake(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, step: str) -> list[torch.Tensor]:
+    kind, _, (batch_last, _, _) = _form(step)
     patterns = [tuple(weight.shape) for weight in weights]
     found = [x.new_empty(memory_shape(a * b * d, x, batch_last)) for a, b, _, d in patterns]
     if kind == FACTORS:
@@ -125,10 +139,9 @@ def _empty(x: torch.Tensor, features: int, rows: int, batch_last: bool) -> torch
 
 
 def _fake_backward(
-    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], kind: str,
-    batch_last: bool, *options: str,
-) -> list[torch.Tensor]:  # fmt: skip
-    of_x, of_bias, *of_weights = needed
+    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, step: str
+) -> list[torch.Tensor]:
+    _, (of_x, of_bias, *of_weights), (batch_last, _, _) = _form(step)
     (a, _, c, d), (i, j, _, k) = weights[0].shape, weights[-1].shape
     found = [grad.new_empty(memory_shape(a * c * d, grad, batch_last))] if of_x else []
     found += [grad.new_empty((i * j * k,))] if of_bias else []
@@ -137,17 +150,14 @@ def _fake_backward(
 
 
 @counted("kron_sparse_chain")
-def _flops(x: Any, weights: Any, bias: Any, kind: str, of_x: bool, batch_last: bool, *_: Any, out_shape: Any) -> int:
+def _flops(x: Any, weights: Any, bias: Any, step: str, *, out_shape: Any) -> int:
     """Count a multiplication and an addition for each weight and row, as of factors that follow one another."""
-    return 2 * _rows(x, batch_last) * sum(map(math.prod, weights))
+    return 2 * _rows(x, _form(step).options.batch_last) * sum(map(math.prod, weights))
 
 
 @counted("kron_sparse_chain_backward")
-def _flops_backward(
-    x: Any, weights: Any, saved: Any, grad: Any, needed: Sequence[bool], kind: str, batch_last: bool, *_: Any,
-    out_shape: Any,
-) -> int:  # fmt: skip
-    of_x, *of_weights = needed[0], *needed[2:]
+def _flops_backward(x: Any, weights: Any, saved: Any, grad: Any, step: str, *, out_shape: Any) -> int:
+    _, (of_x, _, *of_weights), (batch_last, _, _) = _form(step)
     sizes = [math.prod(weight) for weight in weights]
     through = sum(sizes if of_x else sizes[1:])
     return 2 * _rows(grad, batch_last) * (through + sum(n for n, own in zip(sizes, of_weights, strict=True) if own))
@@ -163,7 +173,7 @@ def _make_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str
 
 
 def _matrix_step(weights: Weights, dtype: torch.dtype, precision: str) -> MatrixStep:
-    options = _options(False, "auto", precision)
+    options = _in_force(Options(False, "auto", precision))
     key = program_key(("kron_sparse matrix", dtype), options, weights)
     return bound(key, partial(bind_matrix, weights, dtype, options, True))  # pyright: ignore
 
@@ -172,7 +182,7 @@ def _take_apart(
     weights: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], precision: str
 ) -> list[torch.Tensor]:
     """Return the gradients of the weights ``needed`` from that of their matrix."""
-    options = _options(False, "auto", precision)
+    options = _in_force(Options(False, "auto", precision))
     key = program_key(("kron_sparse matrix backward",), (options, *needed), (*weights, grad))
     launch = bound(key, partial(_bind_apart, weights, grad, needed, options.precision))  # pyright: ignore
     return [each for each in launch(weights, grad.contiguous()) if each is not None]
@@ -219,28 +229,22 @@ class CompiledChain(torch.autograd.Function):
     """``x``, ``bias`` and weights to their product, in a graph that is compiled."""
 
     @staticmethod
-    def forward(
-        kind: str, of_x: bool, batch_last: bool, algorithm: str, precision: str, x: torch.Tensor, bias: Maybe,
-        *weights: torch.Tensor,
-    ) -> Any:  # fmt: skip
-        return tuple(_forward(x, list(weights), bias, kind, of_x, batch_last, algorithm, precision))
+    def forward(form: _Form, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> Any:
+        return tuple(_forward(x, list(weights), bias, form.text))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        kind, _, batch_last, algorithm, precision, x, _, *weights = inputs
-        ctx.kind, ctx.count = kind, len(weights)
-        ctx.batch_last, ctx.algorithm, ctx.precision = batch_last, algorithm, precision
+        ctx.form, x, _, *weights = inputs
+        ctx.count = len(weights)
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(x, *weights, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         x, *saved = ctx.saved_tensors
-        needed = list(ctx.needs_input_grad[_HEAD:])
-        weights, rest = saved[: ctx.count], saved[ctx.count :]
-        arguments = (x, weights, rest, grads[0], needed, ctx.kind, ctx.batch_last, ctx.algorithm, ctx.precision)
-        found = iter(_backward(*arguments))
-        return *(None,) * _HEAD, *(next(found) if needs else None for needs in needed)
+        needed, weights, rest = ctx.needs_input_grad[1:], saved[: ctx.count], saved[ctx.count :]
+        found = iter(_backward(x, weights, rest, grads[0], ctx.form._replace(wanted=needed).text))
+        return None, *(next(found) if needs else None for needs in needed)
 
 
 class CompiledMatrix(torch.autograd.Function):
@@ -269,7 +273,8 @@ def apply_chain(
     if kind == MATRIX:
         matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
         return through(x, matrix, bias, "", batch_last)
-    result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
+    form = _Form(kind, (x.requires_grad,), Options(batch_last, algorithm, precision))
+    result: Any = CompiledChain.apply(form, x, bias, *weights)
     return result[0]
 
 

@@ -6,7 +6,7 @@ x, which is a product by their transposes. They are saved, as many numbers as th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,17 +19,14 @@ from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import by_bmm, by_copies
 from .chain_products import (
     Backward,
-    Gradients,
+    FactorBackward,
+    FactorLevel,
     Saved,
-    Sum,
     Weights,
     bind_bias,
     bind_gradient,
     canonical,
-    join_side_stream,
-    maybe_side_stream,
     shaped,
-    splits_streams,
 )
 
 Pattern = tuple[int, int, int, int]
@@ -40,10 +37,20 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
     return step_of_blocks(pattern, batch, dtype, last)[0] + quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
 
 
-def _multiply(x: torch.Tensor, weight: torch.Tensor, blocks: torch.Tensor, copies: bool) -> torch.Tensor:
+def _multiply(x: torch.Tensor, blocks: torch.Tensor, copies: bool) -> torch.Tensor:
     """Return the product of x (1, N, features) by blocks, between copies or where x and the result lie."""
     x = execute.within_blas_strides(x)
-    return by_copies(x, blocks) if copies else by_bmm(x, weight, blocks)
+    return by_copies(x, blocks) if copies else by_bmm(x, blocks.movedim(-3, -1), blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class _TransposedProduct:
+    """The product by the transposes of the blocks that were saved."""
+
+    copies: bool
+
+    def __call__(self, x: torch.Tensor, blocks: torch.Tensor, *_: object) -> torch.Tensor:
+        return uncast(x.device.type, _multiply, x, blocks.mT, self.copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +67,8 @@ class BlocksStep:
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and the blocks if the gradient of x reads them."""
         info.route = self.route
-        own = weights[0].to(x.dtype)[None]
-        blocks = execute.block_matrices(own)
-        value = uncast(
-            x.device.type, _multiply, canonical(x, self.options.batch_last), own, blocks, self.copies[0]
-        )  # fmt: skip
+        blocks = execute.block_matrices(weights[0].to(x.dtype)[None])
+        value = uncast(x.device.type, _multiply, canonical(x, self.options.batch_last), blocks, self.copies[0])
         if bias is not None:
             value = value.add_(bias)
         return shaped(value, x, self.options.batch_last).detach(), [blocks if self.of_x else None]
@@ -77,37 +81,10 @@ class BlocksStep:
         moved, sums = canonical(grad, self.options.batch_last), None
         if of_weight and x is not None:
             sums = bind_gradient(canonical(x, self.options.batch_last), moved, weights[0].shape, self.options)
-        bias = bind_bias(moved) if of_bias else None
-        return BlocksBackward(sums, bias, self.copies[1], of_x and saved[0] is not None, self.options.batch_last)
-
-
-@dataclass(frozen=True, eq=False)
-class BlocksBackward:
-    """The backward pass of :class:`BlocksStep`; while a graph is captured, sums lie on a second stream."""
-
-    sums: Sum | None
-    bias: Callable[[torch.Tensor], torch.Tensor] | None
-    copies: bool
-    of_x: bool
-    batch_last: bool
-    route: str = "torch bmm"
-
-    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
-        """Return the gradients."""
-        moved, of_bias, found, below = canonical(grad, self.batch_last), None, list[Maybe]([None]), None
-        splits = self.of_x and splits_streams(grad.device)
-        with maybe_side_stream(grad.device, splits)():
-            of_bias = None if self.bias is None else self.bias(moved)
-            if self.sums is not None and x is not None:
-                found[0] = self.sums(canonical(x, self.batch_last), moved)[0]
-        if self.of_x and (blocks := saved[0]) is not None:
-            weight = weights[0].to(grad.dtype).transpose(1, 2)[None]
-            below = shaped(
-                uncast(grad.device.type, _multiply, moved, weight, blocks.mT, self.copies), grad, self.batch_last
-            )  # fmt: skip
-        if splits:
-            join_side_stream(grad.device)
-        return below, of_bias, found
+        bias, of_x = bind_bias(moved) if of_bias else None, of_x and saved[0] is not None
+        multiply = _TransposedProduct(self.copies[1]) if of_x else None
+        level = FactorLevel(0, multiply, False, sums, None, True)
+        return FactorBackward((level,), bias, of_x, of_x, self.options.batch_last, self.route)
 
 
 def bind_blocks(x: torch.Tensor, weights: Weights, options: Options, of_x: bool) -> BlocksStep:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -350,3 +350,60 @@ def _gpu() -> Any:
 def _sums() -> Any:
     """Return what is loaded with the first gradient of weights on a GPU."""
     return import_module("..mode_product.weight_gradient", __package__)
+
+
+class FactorLevel(NamedTuple):
+    """The product by the transpose of a factor, and the gradient of its weights, or ``both`` in one.
+
+    ``transposes``: the product takes the transposed factor, not only its address. ``of_saved``: it takes what the
+    forward pass saved in its place.
+    """
+
+    position: int
+    multiply: Multiply | None
+    transposes: bool
+    sums: Sum | None
+    both: Both | None
+    of_saved: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class FactorBackward:
+    """Gradients of one factor after the other; while a graph is captured, sums lie ``apart`` on a second stream."""
+
+    levels: tuple[FactorLevel, ...]
+    bias: Callable[[torch.Tensor], torch.Tensor] | None
+    of_x: bool
+    apart: bool
+    batch_last: bool
+    route: str = "factor by factor"
+
+    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
+        """Return the gradients."""
+        moved, info = canonical(grad, self.batch_last), RunInfo()
+        found: list[Maybe] = [None] * len(weights)
+        alive = [moved]  # what another stream reads stays
+        splits = self.apart and splits_streams(grad.device)
+        apart = maybe_side_stream(grad.device, splits)
+        with apart():
+            of_bias = None if self.bias is None else self.bias(moved)
+        for index, multiply, transposes, sums, both, of_saved in self.levels:
+            value, weight = (saved[index - 1] if index else x), weights[index]
+            if both is not None and value is not None:
+                value = value if index else canonical(value, self.batch_last)
+                moved, of_weight = both(value, moved, weight, apart, alive)
+                found[index] = of_weight[0]
+                alive.append(moved)
+                continue
+            if sums is not None and value is not None:
+                value = value if index else canonical(value, self.batch_last)
+                with apart():
+                    found[index] = sums(value, moved)[0]
+            if multiply is not None:
+                other = saved[0] if of_saved else weight.transpose(1, 2) if transposes else weight
+                assert other is not None
+                moved = multiply(moved, other, None, None, None, info)
+                alive.append(moved)
+        if splits:
+            join_side_stream(grad.device)
+        return shaped(moved, grad, self.batch_last) if self.of_x else None, of_bias, found

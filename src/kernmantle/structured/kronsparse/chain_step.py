@@ -6,11 +6,11 @@ and gradients have the features last, or first with ``batch_last``; weights are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -25,11 +25,10 @@ from .chain_launches import GRAD, Launch, Pick, Table
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
-    Both,
-    Gradients,
+    FactorBackward,
+    FactorLevel,
     Multiply,
     Saved,
-    Sum,
     Weights,
     bind_bias,
     bind_gradient,
@@ -39,12 +38,9 @@ from .chain_products import (
     grouped,
     in_one_piece,
     is_in_one_piece,
-    join_side_stream,
-    maybe_side_stream,
     memory_shape,
     reads_address,
     shaped,
-    splits_streams,
 )
 
 FACTORS, GROUPED, MATRIX, BATCHED, BLOCKS = "factors", "grouped", "matrix", "batched", "blocks"
@@ -180,7 +176,7 @@ class FactorStep:
         of_x, of_bias, *of_weights = needed
         moved = canonical(grad, self.options.batch_last)
         bias = bind_bias(moved) if of_bias else None
-        values, levels = [None if x is None else canonical(x, self.options.batch_last), *saved], list[_FactorLevel]()
+        values, levels = [None if x is None else canonical(x, self.options.batch_last), *saved], list[FactorLevel]()
         for index in reversed(range(len(weights))):
             weight, value, below = weights[index], values[index], None
             sums = multiply = both = None
@@ -191,65 +187,11 @@ class FactorStep:
             if of_weights[index] and value is not None:
                 sums = bind_gradient(value, moved, weight.shape, self.options)
                 both = None if below is None else bind_gradients(value, moved, weight, self.options)
-            levels.append(_FactorLevel(index, multiply, not reads_address(multiply), sums, both))
+            levels.append(FactorLevel(index, multiply, not reads_address(multiply), sums, both))
             if below is None:
                 break
             moved = below
         return FactorBackward(tuple(levels), bias, of_x, of_x or any(of_weights[:-1]), self.options.batch_last)
-
-
-class _FactorLevel(NamedTuple):
-    """The product by the transpose of a factor, and the gradient of its weights, or ``both`` in one.
-
-    ``transposes``: the product takes the transposed factor, not only its address.
-    """
-
-    position: int
-    multiply: Multiply | None
-    transposes: bool
-    sums: Sum | None
-    both: Both | None
-
-
-@dataclass(frozen=True, eq=False)
-class FactorBackward:
-    """The backward pass of :class:`FactorStep`; while a graph is captured, sums lie ``apart`` on a second stream."""
-
-    levels: tuple[_FactorLevel, ...]
-    bias: Callable[[torch.Tensor], torch.Tensor] | None
-    of_x: bool
-    apart: bool
-    batch_last: bool
-    route: str = "factor by factor"
-
-    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
-        """Return the gradients."""
-        moved, info = canonical(grad, self.batch_last), RunInfo()
-        found: list[Maybe] = [None] * len(weights)
-        alive = [moved]  # what another stream reads stays
-        splits = self.apart and splits_streams(grad.device)
-        apart = maybe_side_stream(grad.device, splits)
-        with apart():
-            of_bias = None if self.bias is None else self.bias(moved)
-        for index, multiply, transposes, sums, both in self.levels:
-            value, weight = (saved[index - 1] if index else x), weights[index]
-            if both is not None and value is not None:
-                value = value if index else canonical(value, self.batch_last)
-                moved, of_weight = both(value, moved, weight, apart, alive)
-                found[index] = of_weight[0]
-                alive.append(moved)
-                continue
-            if sums is not None and value is not None:
-                value = value if index else canonical(value, self.batch_last)
-                with apart():
-                    found[index] = sums(value, moved)[0]
-            if multiply is not None:
-                other = weight.transpose(1, 2) if transposes else weight
-                moved = multiply(moved, other, None, None, None, info)
-                alive.append(moved)
-        if splits:
-            join_side_stream(grad.device)
-        return shaped(moved, grad, self.batch_last) if self.of_x else None, of_bias, found
 
 
 def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, of_x: bool) -> Step:

@@ -57,6 +57,12 @@ MISTAKES = {
     "shapes": (ShapeError, "factors must be a list", lambda: km.kron_workspace((1, 6), None)),
     "a device": (ParameterError, "device must be", lambda: km.kron_workspace((1, 6), [(2, 2), (3, 3)], device=None)),
     "a type": (DtypeError, "dtype", lambda: km.kron_workspace((1, 6), [(2, 2), (3, 3)], dtype="f32")),
+    "a scale": (ParameterError, "scale must be a number", lambda: km.KroneckerProduct([F, G], None)),
+    "halves of a system": (
+        DtypeError, "a factor is float16",
+        lambda: km.KroneckerProduct([F.half(), G.half()]).solve(torch.ones(6).half()),
+    ),
+    "metrics": (ParameterError, "unknown metric", lambda: km.pairwise_distances(X, metric=["l1"])),
     "halves": (DtypeError, "a is float16", lambda: km.nearest_kron(torch.ones(6, 6).half(), [(2, 2), (3, 3)])),
     "NaN": (ParameterError, "NaN", lambda: km.nearest_kron(torch.full((6, 6), torch.nan), [(2, 2), (3, 3)])),
     "terms": (ParameterError, "terms must be", lambda: km.nearest_kron(torch.ones(6, 6), [(2, 2), (3, 3)], 1.5)),
@@ -133,7 +139,24 @@ def test_integers_are_standardised_in_the_type_of_distances():
 
 def test_a_pair_of_weights_may_be_a_list():
     x, u = torch.ones(2, 6), torch.tensor([[1.0], [2.0]])
-    assert_close(km.kron_linear(x, [u, u.T], G), km.kron_linear(x, (u, u.T), G), depth=1)
+    expected = torch.ones(6) @ torch.kron(u @ u.T, G).T
+    for found in (km.kron_linear(x, [u, u.T], G), km.kron_linear(x, (u, u.T), G)):
+        assert_close(found, expected.expand(2, 6), depth=8)
+    assert_close(km.kron_linear(x.numpy(), (u @ u.T).numpy(), G.numpy()), expected.expand(2, 6).numpy(), depth=8)
+
+
+def test_a_metric_that_leaves_the_range_of_the_type_is_named():
+    machine = km.estimators.RecursiveFeatureMachine(bandwidth=1e-160)
+    with pytest.raises(km.errors.LinearAlgebraError, match="NaN or infinite"):
+        machine.fit(1e-160 * X.numpy(), X[:, 0].numpy())
+
+
+@pytest.mark.parametrize("lower", [np.True_, np.False_, 1, 0])
+def test_a_triangle_is_chosen_by_any_truth(lower):
+    expected = torch.linalg.solve(MATRIX, X[:3, 0])
+    assert_close(linalg.solve_cholesky(MATRIX, X[:3, 0], lower=lower).x, expected, depth=100)
+    factor = linalg.cholesky_factor(MATRIX, lower=lower)
+    assert_close(linalg.cholesky_solve(factor, X[:3, 0]).x, expected, depth=100)
 
 
 def test_the_nearest_product_of_a_numpy_array_has_its_error_in_numpy():

@@ -93,6 +93,15 @@ def test_different_things_are_rejected(actual, expected, options):
         assert_close(np.asarray(actual) if isinstance(actual, list) else actual, expected, **options)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_numbers_of_numpy_at_the_end_of_their_range_are_compared(dtype):
+    largest = np.finfo(dtype).max
+    assert_close(np.array([largest, 1.0], dtype), np.array([largest, 1.0], dtype), depth=8)
+    assert_close(np.array([np.inf, 1.0], dtype), np.array([largest, 1.0], dtype), depth=8)
+    with pytest.raises(AssertionError):
+        assert_close(np.array([np.inf, 1.0], dtype), np.array([largest / 2, 1.0], dtype), depth=8)
+
+
 def test_the_worst_entry_is_named():
     with pytest.raises(AssertionError, match=r"2 of 6 entries differ; worst is \[1, 2\]: 9\.0 where 1\.0"):
         assert_close(np.array([[1.0, 1, 1], [1, 2, 9]]), np.ones((2, 3)))

@@ -11,6 +11,7 @@ import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from tqdm import tqdm
 
+from ..errors import LinearAlgebraError
 from ..pairwise import Kernel
 from .base import KernelEstimator
 from .classifier import Decides, sharpness_of, signs_of
@@ -44,7 +45,13 @@ def root_of(metric: torch.Tensor, power: float) -> torch.Tensor:
     metric = metric / entries.amax().clamp(min=torch.finfo(metric.dtype).tiny)
     if metric.dim() == 1:
         return metric.clamp(min=0) ** power
-    values, vectors = torch.linalg.eigh(metric)
+    try:
+        values, vectors = torch.linalg.eigh(metric)
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
+        reason = "entries that are NaN or infinite" if not bool(metric.isfinite().all()) else "no eigenvalues"
+        raise LinearAlgebraError(
+            f"the matrix of gradients has {reason} ({error}); scale X by km.standardise"
+        ) from error
     return (vectors * values.clamp(min=0) ** power) @ vectors.T
 
 

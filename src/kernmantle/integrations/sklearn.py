@@ -81,6 +81,8 @@ def pairwise_distances(
     array([[0., 7.],
            [7., 0.]])
     """
+    if isinstance(metric, (list, dict, np.ndarray)):
+        raise ParameterError(f"unknown metric {metric!r}")
     squared = kwds.pop("squared", False)
     if squared and metric not in ("euclidean", "l2", "nan_euclidean"):
         raise ParameterError(f"metric {metric!r} takes no squared; it is for euclidean and nan_euclidean")

@@ -139,6 +139,7 @@ def factorise(
 
     With ``clean`` it is that triangle and zeros; otherwise it may be the other, beside what is left over.
     """
+    lower = bool(lower)
     if a.numel() == 0:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         return Factored(a.clone(), lower, info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
@@ -309,7 +310,7 @@ def cholesky_factor(
     batch = tensor.shape[:-2]
     added = None if found.jitter is None else wrap(found.jitter.expand(batch))
     factor, info = wrap(found.factor.expand(tensor.shape)), wrap(found.info.expand(batch))
-    return CholeskyFactor(factor, info, lower, found.ran, added)
+    return CholeskyFactor(factor, info, found.lower, found.ran, added)
 
 
 @outside

@@ -337,6 +337,7 @@ def falkon(
     check_kernel(kernel)
     check_no_gradient("falkon", x, y, ridge, centres, *kernel.hyperparameters.values())
     begun = time.monotonic()
+    seed = integer(seed, "seed", 0)
     problem, chosen, vector = _prepared(kernel, x, y, ridge, centres, sample, memory, device, seed)
     duration = math.inf if seconds is None else positive(seconds, "seconds", infinite=True)
     limits = Limits(positive(tolerance, "tolerance"), integer(max_iterations, "max_iterations", 0), begun + duration)
@@ -368,7 +369,6 @@ def _prepared(
     seed: int,
 ) -> tuple[_Problem, torch.Tensor, bool]:  # fmt: skip
     """Checked arguments: the problem, the rows of the sample, and whether y is a vector."""
-    seed = integer(seed, "seed", 0)
     (where, call), n = call_of("falkon", kernel, x, device), x.shape[0]
     targets, vector = targets_of(y, n, call.x.dtype)
     ridge = positive(ridge, "ridge")

@@ -74,7 +74,8 @@ def _exact(array: Any) -> np.ndarray[Any, Any]:
         detached = array.detach().cpu()
         # force: derivatives that are zero everywhere may come as torch's ZeroTensor, which has no storage.
         return (detached.double() if detached.is_floating_point() else detached).numpy(force=True)
-    return np.asarray(array)
+    found = np.asarray(array)
+    return found.astype(np.float64) if found.dtype.kind == "f" else found
 
 
 def _stored(

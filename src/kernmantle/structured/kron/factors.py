@@ -9,10 +9,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ...arrays import has_strides, unwrap
-from ...errors import LinearAlgebraError, ShapeError
+from ...arrays import dtype_name, has_strides, unwrap
+from ...errors import DtypeError, LinearAlgebraError, ShapeError
 
 Factor = torch.Tensor | int
+DECOMPOSED = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+"""Types of factors that have inverses and decompositions."""
 
 
 def listed(factors: Any) -> list[Any]:
@@ -87,6 +89,9 @@ def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Fact
 
 def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.Tensor, meaning: str) -> torch.Tensor:
     """Return a decomposition of a factor; raise LinearAlgebraError if torch finds none."""
+    if factor.dtype not in DECOMPOSED:
+        kind = dtype_name(factor.dtype)
+        raise DtypeError(f"a factor is {kind}; float32, float64 and complex ones have decompositions: use .float()")
     try:
         return function(factor)
     except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]

@@ -62,7 +62,7 @@ def kron_linear(
     >>> km.kron_linear(x, w1, w2, scale=0.5)
     tensor([[3.0000, 1.5000]])
     """
-    _check(x, "x", 1)
+    x = _check(x, "x", 1)
     if not isinstance(base, torch.Tensor):
         function(base, "base")
     factors = [_weight(w, name).mT for w, name in ((w1, "w1"), (w2, "w2"))]
@@ -90,4 +90,4 @@ def _check(value: Any, name: str, axes: int) -> torch.Tensor:
     (tensor,), _ = unwrap(value, names=[name])
     if tensor.dim() < axes or (axes == 2 and tensor.dim() > 2):
         raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; x is (…, b d), w1 (a, b) and w2 (c, d)")
-    return value
+    return value if hasattr(value, "reshape") else tensor

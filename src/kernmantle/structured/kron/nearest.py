@@ -10,6 +10,7 @@ import torch
 from ...arrays import dtype_name, unwrap
 from ...checks import integer
 from ...errors import DtypeError, ParameterError, ShapeError
+from .factors import DECOMPOSED
 from .product import KroneckerProduct
 from .sums import SumOfProducts
 
@@ -74,7 +75,7 @@ def nearest_kron(
             f"shapes must be the (rows, columns) of each factor, as [(2, 2), (3, 1)], not {shapes!r}"
         ) from None
     (a,), wrap = unwrap(a, names=["a"])
-    if a.dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+    if a.dtype not in DECOMPOSED:
         raise DtypeError(f"a is {dtype_name(a.dtype)}; float32, float64 and complex matrices have a decomposition")
     terms = integer(terms, "terms")
     whole = math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)

@@ -83,6 +83,8 @@ class KroneckerProduct:
         self._ran = RunInfo()
         self.device = torch.device("cpu") if like is None else like.device
         self.dtype = torch.float32 if like is None else like.dtype
+        if isinstance(scale, (bool, str, bytes, list, tuple)) or not hasattr(scale, "__mul__"):
+            raise ParameterError(f"scale must be a number or a tensor, not {scale!r}")
         leading = [*(tuple(factor.shape[:-2]) for factor in own), tuple(getattr(scale, "shape", ()))]
         batch = broadcast(leading)
         if batch is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -12,8 +12,7 @@ import torch
 
 from ...backends.cuda.tiles import CARDS
 from ...checks import integer
-from ...errors import DeviceError, ParameterError, ShapeError
-from ...torch_ops.dtypes import name_of
+from ...errors import DeviceError, DtypeError, ParameterError, ShapeError
 from ...torch_ops.targets import target_for
 from .cpu_plan import width
 from .execute import factor_sizes, has_kernels
@@ -103,8 +102,10 @@ def kron_workspace(
     >>> km.kron_workspace((16, 64), [(8, 8), (8, 8)]).bytes
     0
     """
-    name_of(dtype, "x")
-    kind = str(device).partition(":")[0]
+    if not isinstance(dtype, torch.dtype):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DtypeError(f"dtype must be a torch.dtype, not {dtype!r}")
+    device = str(device)
+    kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda") and device not in CARDS:
         raise ParameterError(f"device must be 'cpu', 'cuda' or one of {', '.join(CARDS)}, not {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -119,17 +120,16 @@ def kron_workspace(
 
 def _listed(factors: Any) -> list[Any]:
     """Return the factors as a list; ShapeError for what is none."""
-    if not isinstance(factors, Iterable):
+    if not isinstance(factors, (list, tuple)):
         raise ShapeError(f"factors must be a list of shapes (rows, columns), not {factors!r}")
     return list(factors)
 
 
 def _empty(shape: Any, name: str, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of a shape without memory; ShapeError for what is none."""
-    sizes = [integer(size, f"a length of {name}", 0) for size in shape] if isinstance(shape, Iterable) else None
-    if sizes is None or isinstance(shape, str):
+    if not isinstance(shape, (list, tuple)):
         raise ShapeError(f"{name} must be a shape, as (1024, 64), not {shape!r}")
-    return torch.empty(sizes, dtype=dtype, device="meta")
+    return torch.empty([integer(size, f"a length of {name}", 0) for size in shape], dtype=dtype, device="meta")
 
 
 def _workspace(

@@ -17,7 +17,7 @@ from ..ir.definition import Definition
 from ..ir.equation import Equation, Extents, extents
 from .dtypes import DTYPES
 from .execute import Types
-from .torch_private import autocasts
+from .torch_private import autocasts, has_tangent, is_batched, is_wrapped
 
 _LARGEST = int(np.finfo(np.float64).max)
 _PRECISIONS = (None, *get_args(Precision))
@@ -76,8 +76,9 @@ class Call:
             if is_number(arrays[index]) and not hasattr(arrays[index], "shape"):
                 raise DtypeError(f"{label} is a number; pass an array, or make it a named parameter of the lambda")
         numbers = {name: named[name] for name in definition.parameters if is_number(named[name])}
-        host = {name: _host_number(named[name], arrays[0]) for name in definition.parameters if name not in numbers}
-        numbers |= {name: value for name, value in host.items() if value is not None}
+        if isinstance(arrays[0], torch.Tensor):
+            device, others = arrays[0].device, [name for name in definition.parameters if name not in numbers]
+            numbers |= {name: named[name].item() for name in others if is_host_number(named[name], device)}
         names = tuple(name for name in definition.parameters if name not in numbers)
         arrays += [named[name] for name in names]
         labels += [f"parameter {name!r}" for name in names]
@@ -102,12 +103,14 @@ class Call:
         return dict(zip(self.names, self.tensors[self.count :], strict=True))
 
 
-def _host_number(value: Any, operand: Any) -> float | None:
-    """Return a constant 0-d CPU tensor as a number if operands are on a device: reading it needs no synchronisation."""
-    if not (isinstance(value, torch.Tensor) and isinstance(operand, torch.Tensor)):
-        return None
-    steady = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad
-    return value.item() if steady and operand.device.type != "cpu" else None
+def is_host_number(value: Any, device: torch.device) -> bool:
+    """Return whether a tensor is a number on the host beside operands on a device, read without a synchronisation.
+
+    A tensor by which a derivative is taken, or a batch of them that vmap hides, is none.
+    """
+    if not isinstance(value, torch.Tensor) or value.dim() or not value.device.type == "cpu" != device.type:
+        return False
+    return not (value.requires_grad or is_batched(value) or is_wrapped(value) or has_tangent([value]))
 
 
 def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:

@@ -22,7 +22,7 @@ from ..runtime.dispatch import PLANS, CallKey
 from .autograd import Attributes, assumed_constant
 from .call_key import call_key
 from .call_key import is_recorded as is_recorded_key
-from .checks import Call, check_call, check_out, check_precision, check_terms
+from .checks import Call, check_call, check_out, check_precision, check_terms, is_host_number
 from .derivation import no_gradient
 from .dtypes import NAMES
 from .execute import Types
@@ -248,15 +248,11 @@ def _checked(
 
 def _parameters(nested: Nested, scores: Scores, outer: Mapping[str, Any]) -> dict[str, Any]:
     renamed = dict(nested.renamed)
-    own = {renamed.get(name, name): _on_host(value, scores.device) for name, value in outer.items()}
+    own = {
+        renamed.get(name, name): value.item() if is_host_number(value, scores.device) else value
+        for name, value in outer.items()
+    }
     return {**dict(scores.contraction.definition.defaults), **scores.parameters, **own}
-
-
-def _on_host(value: Any, device: torch.device) -> Any:
-    """Return a constant 0-d CPU tensor beside operands on a device is a number."""
-    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device != device and not value.requires_grad:
-        return value.item()
-    return value
 
 
 def _unit(operands: Sequence[torch.Tensor], unit: int | None) -> list[torch.Tensor]:

@@ -14,8 +14,7 @@ from ...arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unw
 from ...config import current
 from ...errors import DtypeError, OutputError, ParameterError, ShapeError
 from ...ir.equation import broadcast
-from ...torch_ops.checks import autocasts, check_precision, check_target, overlap
-from ...torch_ops.torch_private import plain
+from ...torch_ops.checks import autocasts, check_precision, check_target, is_host_number, overlap
 from .execute import Number, rows_of
 from .factors import described, listed
 from .form import Form
@@ -78,16 +77,9 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
     return found, labels, entries
 
 
-def _is_constant(value: torch.Tensor, x: torch.Tensor) -> bool:
-    """Return whether a tensor is a number on the host while x is on a device: reading it does not synchronise."""
-    return (
-        value.dim() == 0 and value.device.type == "cpu" != x.device.type and not value.requires_grad and plain([value])
-    )
-
-
 def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
     """Return a number, or a tensor of one number per batch entry."""
-    if isinstance(value, torch.Tensor) and not _is_constant(value, x):
+    if isinstance(value, torch.Tensor) and not is_host_number(value, x.device):
         check_same_device([x, value], ["x", name])
         if value.dim() or value.is_complex() > x.is_complex() or value.is_floating_point() > x.is_floating_point():
             check_same_dtype([x, value], ["x", name])

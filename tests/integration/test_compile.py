@@ -143,6 +143,7 @@ INSIDE = {
     "defaults": lambda x, y: 2 * km.Polynomial()(x, y),
     "sum": lambda x, y: (0.5 * km.Gaussian(1.3) + km.Matern(y[0, 0].exp(), nu=2.5)).matmul(x, y, y),
     "product": lambda x, y: ((km.Laplace(2.0) * km.Gaussian(y[0, 0].exp()) - 1) ** 2 / 3)(x, y),
+    "scaled": lambda x, y: (y[0, 0].exp() * km.Gaussian(1.3) + km.Laplace(2.0) * y[0, 1]).matmul(x, y, y),
     "own": lambda x, y: (
         km.Kernel(lambda a, b, w: w * abs(a - b), lambda s: km.exp(-s), w=y[0, 0].exp()) + km.Linear()
     )(x, y),

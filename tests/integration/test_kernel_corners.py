@@ -214,3 +214,37 @@ def test_what_keeps_its_memory_bound_runs_beside_the_compiled_graph(name):
 
     (found,) = torch.autograd.grad(torch.compile(call, backend="aot_eager")(x), x)
     assert_close(found, torch.autograd.grad(call(x), x)[0], depth=64)
+
+
+def test_operators_of_tensors_and_what_is_scaled_are_its_own():
+    x, y, v, number = rows(6, 3), rows(5, 3, seed=1), rows(4, seed=2), rows(1, seed=3)[0]
+    kernel, matrix = km.Gaussian(), km.KroneckerProduct([rows(2, 2), rows(2, 2, seed=4)])
+    entries, dense = kernel(x, y), matrix.to_dense()
+    for own, wanted in (
+        (number * kernel, number * entries),
+        (kernel * number, number * entries),
+        (number + kernel, number + entries),
+        (number - kernel, number - entries),
+        (kernel - number, entries - number),
+        (kernel / number, entries / number),
+        (number.numpy() * kernel, number * entries),
+    ):
+        assert isinstance(own, km.Kernel)
+        assert_close(own(x, y), wanted, depth=8)
+    total = number * matrix + matrix
+    for own, wanted in (
+        (v @ matrix, v @ dense),
+        (matrix @ v, dense @ v),
+        ((number * matrix).matmul(v), number * (dense @ v)),
+        (v @ total, (number + 1) * (v @ dense)),
+        ((number * total) @ v, number * (number + 1) * (dense @ v)),
+    ):
+        assert_close(own, wanted, depth=16)
+    for wrong in (
+        lambda: number / kernel,
+        lambda: v + matrix,
+        lambda: torch.exp(kernel),
+        lambda: v.clone().mul_(kernel),
+    ):
+        with pytest.raises(TypeError):
+            wrong()

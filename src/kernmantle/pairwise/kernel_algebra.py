@@ -87,6 +87,15 @@ class Algebra:
 
     __rmul__ = __mul__
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the product with a tensor, also while torch.compile traces; NotImplemented for everything else.
+
+        torch.compile takes ``tensor * kernel`` and ``kernel * tensor`` for one operation of torch's, and asks here. It
+        does not say which came first, so that other operators have no answer.
+        """
+        return args[1].__mul__(args[0]) if function is torch.Tensor.mul else NotImplemented
+
     def __truediv__(self, other: Any) -> Self:
         return self._of_two("div", other, "/", PRODUCT, "divisor")
 

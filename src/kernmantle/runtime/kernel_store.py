@@ -18,6 +18,8 @@ from .lru import LRUCache
 T = TypeVar("T")
 Plan = TypeVar("Plan", bound=Hashable)
 _COLLECTED: ContextVar[dict[str, Job] | None] = ContextVar("kernmantle_collected", default=None)
+collected_jobs = _COLLECTED.get
+"""Return the jobs that are being collected; None where kernels run."""
 KERNELS: LRUCache[Hashable, Any] = LRUCache(8192)
 """Loaded kernels by their plan. CPU machine code is unloaded when its entry is evicted and no bound call has it."""
 

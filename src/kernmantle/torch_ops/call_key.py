@@ -14,7 +14,7 @@ import torch
 
 from ..config import current
 from ..runtime.dispatch import CallKey, TensorSpec
-from ..runtime.kernel_store import collecting
+from ..runtime.kernel_store import collected_jobs
 from .torch_private import PLAIN, autocasts, is_autocast_on, unwatched
 
 _new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
@@ -43,7 +43,7 @@ def call_key(
     Callers ask first whether torch.compile traces, so that it need not trace the code that gathers the values.
     ``is_cast``: the values already have the type to which autocast, if it is on, casts them.
     """
-    if collecting() or not unwatched():
+    if collected_jobs() is not None or not unwatched():
         return None
     records, plain = torch.is_grad_enabled(), PLAIN
     specs: list[TensorSpec | None] = []

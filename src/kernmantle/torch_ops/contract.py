@@ -38,10 +38,8 @@ def _parsed(text: str) -> Contraction:
     return Contraction.of(Definition.parse(text))
 
 
-def _merged(params: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any]:
+def _merged(params: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the parameters of a call by name."""
-    if params is None:
-        return named
     if not isinstance(params, Mapping):
         raise ParameterError(f"params must be a dictionary of names and values, not {params!r}")
     twice = [name for name in named if name in params]
@@ -156,7 +154,8 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
-        return self.run(operands, _merged(params, named), out, precision, self.info)
+        merged = named if params is None else _merged(params, named)
+        return self.run(operands, merged, out, precision, self.info)
 
     def lazy(self, *operands: Any, params: Mapping[str, Any] | None = None, **named: Any) -> Scores:
         """Bind operands and parameters to the contraction without evaluating it.
@@ -184,7 +183,7 @@ class Contraction:
         >>> km.contract("mn,n->m", lambda s, w: km.exp(-s / 3) * w, scores, np.ones(4))
         array([1.47151776, 1.47151776])
         """
-        values = _merged(params, named)
+        values = named if params is None else _merged(params, named)
         key = self._key(operands, values, None, None)
         key = None if key is None else key._replace(operation=("lazy", self.text))
         shape = None if key is None else PLANS.get(key)
@@ -445,4 +444,5 @@ def contract(
     array([[2.23606798]])
     """
     contraction = written(equation, map, reduce, epilogue)
-    return contraction(*operands, params=params, out=out, precision=precision, **named)
+    merged = named if params is None else _merged(params, named)
+    return contraction.run(operands, merged, out, precision, contraction.info)

@@ -163,12 +163,16 @@ def _guards(module):
     return str(entry.guard_manager)
 
 
+@pytest.mark.parametrize("activation", [None, "gelu"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_checks_of_a_layer_are_not_among_its_guards(bias):
+def test_the_checks_of_a_layer_are_not_among_its_guards(bias, activation):
     torch._dynamo.reset()
     layer, x = km.KSLinear(12, 12, km.kronsparse.monarch((12, 12), p=3, q=4), bias=bias), torch.randn(5, 12)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    assert_close(compiled(x), layer(x), depth=12)
+    found = [torch.autograd.grad(each(x, activation).sum(), layer.weights) for each in (compiled, layer)]
+    for own, wanted in zip(*found, strict=True):
+        assert_close(own, wanted, depth=144)
+    assert_close(compiled(x, activation), layer(x, activation), depth=12)
     guards = _guards(layer)
     assert "_kind_of_layer" in guards
     for traced in ("check_types", "CompiledChain", "torch_ops.operator"):
@@ -185,6 +189,14 @@ def test_a_compiled_layer_says_what_an_eager_one_does(given):
     with pytest.raises(type(said.value)) as compiled:
         torch.compile(layer, backend="aot_eager")(given)
     assert str(compiled.value) == str(said.value)
+    torch._dynamo.reset()
+
+
+def test_a_compiled_layer_refuses_an_activation_as_an_eager_one_does():
+    torch._dynamo.reset()
+    layer = km.KSLinear(12, 12, km.kronsparse.monarch((12, 12), p=3, q=4))
+    with pytest.raises(km.errors.ParameterError, match="activation must be None or one of"):
+        torch.compile(layer, backend="aot_eager")(torch.randn(5, 12), "tanh")
     torch._dynamo.reset()
 
 

@@ -20,7 +20,6 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_exported, is_tracked, is_transformed, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product import execute
-from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.pack import PackedChain, PackedWeights
 from ..mode_product.torch_op import Maybe, Options, product
 from . import chain_cpu, chain_execute, chain_training
@@ -294,9 +293,7 @@ def chain(
     if torch.compiler.is_compiling():
         tensors = [x, *weights] if bias is None else [x, *weights, bias]
         steps = is_tracked(tensors) and not is_transformed() and not is_exported()
-        found = compiled_chain(x, weights, bias, options) if steps else None
-        if found is not None:
-            return ACTIVATIONS[activation](found)
-        return factor_by_factor(x, weights, bias, activation, options)
+        found = compiled_chain(x, weights, bias, activation, options) if steps else None
+        return factor_by_factor(x, weights, bias, activation, options) if found is None else found
     found = bind_chain(None, x, weights, bias, activation, options, packed is not None)
     return found((x, weights, bias, None if packed is None else packed.parts), info, None)

@@ -26,7 +26,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
 from ...torch_ops.torch_private import assumed_constant, is_static, write_as_node
 from ..mode_product.chain_plan import Pattern, composes, fused
-from ..mode_product.execute import through
+from ..mode_product.execute import ACTIVATIONS, through
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
 from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix
@@ -267,18 +267,21 @@ class CompiledMatrix(torch.autograd.Function):
 
 
 def apply_chain(
-    kind: str, batch_last: bool, algorithm: str, precision: str, x: torch.Tensor, bias: Maybe, weights: Weights
-) -> torch.Tensor:
+    kind: str, batch_last: bool, algorithm: str, precision: str, activation: str, x: torch.Tensor, bias: Maybe,
+    weights: Weights,
+) -> torch.Tensor:  # fmt: skip
     """Return the product by the operators of a kind of step: one node of a graph, into which nothing is looked."""
     if kind == MATRIX:
         matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
-        return through(x, matrix, bias, "", batch_last)
+        return ACTIVATIONS[activation](through(x, matrix, bias, "", batch_last))
     form = _Form(kind, (x.requires_grad,), Options(batch_last, algorithm, precision))
     result: Any = CompiledChain.apply(form, x, bias, *weights)
-    return result[0]
+    return ACTIVATIONS[activation](result[0])
 
 
-def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
+def compiled_chain(
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Options
+) -> torch.Tensor | None:
     """Return the product in a graph that is being compiled; None where one factor has to follow the other.
 
     The kind of step is part of the graph. Where the batch is not known while it is traced, products follow one another.
@@ -291,7 +294,7 @@ def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Opti
         rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
         patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
     kind = traced_kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
-    return apply_chain(kind, batch_last, algorithm, precision, x, bias, weights)
+    return apply_chain(kind, batch_last, algorithm, precision, activation, x, bias, weights)
 
 
 @assumed_constant

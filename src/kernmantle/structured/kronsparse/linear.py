@@ -152,7 +152,7 @@ class KSLinear(ChainModule):
         weights, options, own = self._factors(), self._options, self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if torch.compiler.is_compiling():
-            if activation is None and (found := compiled_layer(self._form, x, weights, bias, options)) is not None:
+            if (found := compiled_layer(self._form, x, weights, bias, activation, options)) is not None:
                 return found
             check_layer_input(x)
             check_weights(self.patterns, weights)

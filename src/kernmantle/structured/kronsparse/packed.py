@@ -70,8 +70,9 @@ class _Described(NamedTuple):
 
 
 def compiled_layer(
-    form: str, x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, options: Options
-) -> torch.Tensor | None:
+    form: str, x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None,
+    options: Options,
+) -> torch.Tensor | None:  # fmt: skip
     """Return the product of a layer in a graph that is being compiled; None where its checks have something to say.
 
     What torch.compile looks into is guarded at every call: each function, each of Python's own and each constant. So
@@ -86,14 +87,17 @@ def compiled_layer(
     batch_last, algorithm, precision = options
     tensors = [x, *weights] if bias is None else [x, *weights, bias]
     described = [(each.shape, each.dtype, each.device, each.layout, each.requires_grad) for each in tensors]
-    kind = _kind_of_layer(form, batch_last, algorithm, precision, bias is not None, described)
-    return apply_chain(kind, batch_last, algorithm, precision, x, bias, weights) if kind else None
+    kind = _kind_of_layer(form, batch_last, algorithm, precision, activation, bias is not None, described)
+    if not kind:
+        return None
+    return apply_chain(kind, batch_last, algorithm, precision, activation or "", x, bias, weights)
 
 
 @assumed_constant
 def _kind_of_layer(
-    form: str, batch_last: bool, algorithm: str, precision: str, has_bias: bool, described: list[tuple[Any, ...]]
-) -> str:
+    form: str, batch_last: bool, algorithm: str, precision: str, activation: str | None, has_bias: bool,
+    described: list[tuple[Any, ...]],
+) -> str:  # fmt: skip
     """Return the kind of a step whose tensors fit and are recorded by autograd alone; "" if there is none."""
     tensors: list[Any] = [_Described(*each) for each in described]
     x, *weights = tensors
@@ -113,6 +117,7 @@ def _kind_of_layer(
         check_types(x, weights, bias, [""] * len(tensors))
         check_features(x, chain, batch_last)
         check_bias(bias, chain[-1])
+        check_activation(activation)
     except KernmantleError:  # whoever traces the checks says so
         return ""
     rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])

@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind to functions besides contractions: an error that names them, or the value they mean."""
+"""Arguments of odd kinds to functions besides contractions: an error that names them, or the value they mean."""
 
 import numpy as np
 import pytest
@@ -129,6 +129,19 @@ def test_no_outputs_have_no_gradients():
         assert_close(kernel.agop(X, Y, V[:, :0], diagonal=True), torch.zeros(3, dtype=torch.float64), depth=1)
 
 
+@pytest.mark.parametrize("options", [{}, {"average": True, "centred": True}, {"diagonal": True, "centred": True}])
+def test_no_points_have_derivatives_that_are_zero(options):
+    for kernel in (K, km.Laplace(2.0), km.Linear(), km.NTK()):
+        inputs = [part.clone().requires_grad_() for part in (X[:0].expand(2, 0, 3), Y, V)]
+        found = kernel.gradient(*inputs)
+        assert found.shape == (2, 2, 0, 3)
+        total = kernel.agop(*inputs, **options)
+        assert not total.any()
+        grads = torch.autograd.grad(total.sum() + found.sum(), inputs)
+        assert [grad.shape for grad in grads] == [part.shape for part in inputs]
+        assert not any(grad.any() for grad in grads)
+
+
 def test_integers_are_standardised_in_the_type_of_distances():
     rows = np.array([[1, 5], [3, 5], [5, 8]])
     expected = (rows - rows.mean(0)) / rows.std(0)
@@ -164,3 +177,31 @@ def test_the_nearest_product_of_a_numpy_array_has_its_error_in_numpy():
     assert isinstance(error, np.ndarray)
     assert error < 1e-12
     assert_close(nearest.to_dense(), torch.kron(torch.eye(2), 2 * torch.eye(3)).double(), depth=100)
+
+
+INSIDE = {
+    "solve_cholesky": lambda a, b: linalg.solve_cholesky(a, b).x,
+    "solve_lu": lambda a, b: linalg.solve_lu(a, b).x,
+    "inverse_spd": lambda a, b: linalg.inverse_spd(a).x @ b,
+    "logdet_spd": lambda a, b: linalg.logdet_spd(a) * b,
+    "eigh": lambda a, b: linalg.eigh(a).w * b,
+    "cg": lambda a, b: linalg.cg(a, b, tolerance=1e-12).x,
+    "solve_kernel": lambda a, b: linalg.solve_kernel(km.Gaussian(3.0), a, b, 0.1).x,
+    "sinkhorn": lambda a, b: km.ot.sinkhorn(a, a + 1, eps=100.0, tolerance=1e-9).value * b,
+}
+"""Functions of a matrix and a vector that a transform around them does not see."""
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_constants_inside_of_a_transform_are_used_and_differentiated_as_outside(name):
+    function, scales = INSIDE[name], torch.tensor([0.5, 2.0], dtype=torch.float64)
+
+    def outcome(call):
+        a, b = MATRIX.clone().requires_grad_(), X[:3, 0].clone().requires_grad_()
+        value = call(a, b)
+        return value.detach(), *torch.autograd.grad(value.square().sum(), [a, b])
+
+    expected = outcome(lambda a, b: torch.stack([scale * function(a, b) for scale in scales]))
+    found = outcome(lambda a, b: torch.vmap(lambda scale: scale * function(a, b))(scales))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, depth=1000)

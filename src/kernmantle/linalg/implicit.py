@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import GradientError
-from ..torch_ops.torch_private import is_transformed
+from ..torch_ops.torch_private import apply_here, is_transformed, is_wrapped
 
 
 class Solver(Protocol):
@@ -58,8 +58,11 @@ def solved(
 
     ``x`` is that result where it is there already.
     """
-    if is_transformed() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        return _Solved.apply(a, b, solver, () if x is None else (x,))  # pyright: ignore[reportReturnType]
+    saved = () if x is None else (x,)
+    if is_transformed() and (is_wrapped(a) or is_wrapped(b)):
+        return _Solved.apply(a, b, solver, saved)  # pyright: ignore[reportReturnType]
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return apply_here(_Solved, a, b, solver, saved)
     return solver.solve(b, overwrite) if x is None else x
 
 
@@ -81,7 +84,7 @@ class _LogDeterminant(torch.autograd.Function):
 def log_determinant(a: torch.Tensor, value: torch.Tensor, solver: Solver) -> torch.Tensor:
     """Return a logarithm of the determinant of a symmetric matrix, known by value, as a function of the matrix."""
     if torch.is_grad_enabled() and a.requires_grad:
-        return _LogDeterminant.apply(a, value, solver)  # pyright: ignore[reportReturnType]
+        return apply_here(_LogDeterminant, a, value, solver)
     return value
 
 
@@ -112,7 +115,7 @@ def attached(x: torch.Tensor, gap: torch.Tensor, solve: Callable[..., torch.Tens
     a right-hand side.
     """
     if torch.is_grad_enabled() and gap.requires_grad:
-        return _Attached.apply(x, gap, solve)  # pyright: ignore[reportReturnType]
+        return apply_here(_Attached, x, gap, solve)
     return x
 
 
@@ -130,7 +133,7 @@ class _WithGradientOf(torch.autograd.Function):
 def with_gradient_of(value: torch.Tensor, surrogate: torch.Tensor) -> torch.Tensor:
     """Return a value with the first-order gradient of another expression of the same shape."""
     if torch.is_grad_enabled() and surrogate.requires_grad:
-        return _WithGradientOf.apply(value, surrogate)  # pyright: ignore[reportReturnType]
+        return apply_here(_WithGradientOf, value, surrogate)
     return value
 
 
@@ -152,4 +155,4 @@ def differentiable(multiply: Any, w: torch.Tensor, v: torch.Tensor) -> tuple[tor
     if not products.requires_grad:
         return w, v
     surrogate = (v * products).sum(0)
-    return with_gradient_of(w, surrogate), _NoGradient.apply(v, surrogate)  # pyright: ignore[reportReturnType]
+    return with_gradient_of(w, surrogate), apply_here(_NoGradient, v, surrogate)

@@ -15,6 +15,7 @@ from ..errors import DtypeError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
 from ..pairwise.kernel_inputs import Call
+from ..torch_ops.torch_private import is_transformed
 from .arguments import check_dtype, check_reverse, enough_memory, raises
 from .cg import Iterations, cg
 from .cholesky import MEANING, CholeskyFactor, Triangle, check_jitter, factorise
@@ -97,7 +98,7 @@ def kernel_matrix(kernel: Kernel, x: torch.Tensor, ridge: Any, dtype: torch.dtyp
     matrix = torch.empty(n, n, dtype=dtype or x.dtype, device=x.device)
     for top in range(0, n, ROWS):
         stop = min(top + ROWS, n)
-        if matrix.dtype == x.dtype:
+        if matrix.dtype == x.dtype and not is_transformed():
             kernel(x[top:stop], x[top:], out=matrix[top:stop, top:])
         else:
             matrix[top:stop, top:] = kernel(x[top:stop], x[top:])

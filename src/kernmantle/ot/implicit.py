@@ -14,6 +14,7 @@ import torch
 from ..errors import GradientError, KernmantleWarning
 from ..linalg.block_cg import iterate, read
 from ..torch_ops.recompute import pulled
+from ..torch_ops.torch_private import apply_here
 from .problem import Problem, balanced
 
 _LIMIT = 1000  # iterations
@@ -25,7 +26,7 @@ def attached(problem: Problem, f: torch.Tensor, g: torch.Tensor) -> tuple[torch.
     """Return potentials with their first-order derivatives by all tensors of the problem."""
     of_f, of_g = problem.potential(g), problem.transposed.potential(f)
     if of_f.requires_grad or of_g.requires_grad:
-        f, g = _Attached.apply(problem.detached, f, g, of_f, of_g)  # pyright: ignore
+        f, g = apply_here(_Attached, problem.detached, f, g, of_f, of_g)
     return balanced(problem, f, g)
 
 
@@ -106,7 +107,7 @@ def _same(columns: torch.Tensor) -> torch.Tensor:
 
 def value(problem: Problem, f: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     """Return the dual objective at the optimum, with derivatives of the first and second order."""
-    return _Value.apply(problem, f, g, *problem.tensors)  # pyright: ignore[reportReturnType]
+    return apply_here(_Value, problem, f, g, *problem.tensors)
 
 
 class _Value(torch.autograd.Function):

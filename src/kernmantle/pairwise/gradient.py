@@ -259,6 +259,7 @@ def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
 def ranges(call: Call, coef: torch.Tensor, per_point: int, budget: int = 0) -> Iterator[slice]:
     """Return the ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound.
 
+    No points have one range, whose results have derivatives too.
     With ``budget`` the matrices may take as many bytes instead.
     """
     steps = plan(call.form)
@@ -267,7 +268,7 @@ def ranges(call: Call, coef: torch.Tensor, per_point: int, budget: int = 0) -> I
     size = call.x.element_size() * max(1, batch)
     height = max(block_bytes(call.is_tracked, call.device), budget) // max(1, matrices * size * call.y.shape[-2])
     height = max(1, min(height, LARGEST // max(1, 2 * per_point * size)))
-    return blocks(call.x.shape[-2], 1, height)
+    yield from blocks(call.x.shape[-2], 1, height) if call.x.shape[-2] else (slice(0, 0),)
 
 
 def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
@@ -286,5 +287,5 @@ def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
             recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *at_points(call, points))[0]
             for points in ranges(call, coef, 0)
         ]
-        result = torch.cat(parts, -2) if parts else call.x.new_zeros(shape)
+        result = torch.cat(parts, -2)
     return result.squeeze(-3) if vector else result

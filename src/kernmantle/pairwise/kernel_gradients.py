@@ -37,7 +37,7 @@ def _outer_products(call: Call, coef: torch.Tensor, average: bool, centred: bool
     """Return the sum of the outer products of all gradients; ``call`` has the points as x and the rows as y."""
     call, coef = placed(call, coef)
     columns, points = call.x.shape[-1], call.x.shape[-2]
-    found: tuple[torch.Tensor, ...] = ()
+    found: list[torch.Tensor] = []
     shift: tuple[torch.Tensor, ...] = ()
     for chosen in ranges(call, coef, coef.shape[-1] * columns):
         z = call.x[..., chosen, :]
@@ -46,14 +46,11 @@ def _outer_products(call: Call, coef: torch.Tensor, average: bool, centred: bool
                 shift = (rows(call, z, call.y, coef, *at_points(call, chosen))[0].mean(-2, keepdim=True),)
         function = partial(_outer, call, diagonal, centred)
         part = recompute(function, z, call.y, coef, *at_points(call, chosen), *shift)
-        found = tuple(map(torch.add, found, part)) if found else part
-    if not found:
-        batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
-        return call.x.new_zeros((*batch, *(columns,) * (1 if diagonal else 2)))
+        found = list(map(torch.add, found, part)) if found else list(part)
     total = found[0]
     if centred:
         with without_autocast(total.device):
-            total = total - (found[1].square().sum(-2) if diagonal else found[1].mT @ found[1]) / points
+            total = total - (found[1].square().sum(-2) if diagonal else found[1].mT @ found[1]) / max(points, 1)
     return total / max(points, 1) if average else total
 
 

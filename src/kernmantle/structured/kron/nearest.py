@@ -10,6 +10,7 @@ import torch
 from ...arrays import dtype_name, unwrap
 from ...checks import integer
 from ...errors import DtypeError, ParameterError, ShapeError
+from ...pairwise.inputs import readable
 from .factors import DECOMPOSED
 from .product import KroneckerProduct
 from .sums import SumOfProducts
@@ -82,7 +83,7 @@ def nearest_kron(
     if a.dim() != 2 or tuple(a.shape) != whole:
         product = " ⊗ ".join(f"{rows}x{columns}" for rows, columns in sizes)
         raise ShapeError(f"a has shape {tuple(a.shape)}, but {product} is {whole[0]}x{whole[1]}")
-    if a.device.type == "cpu" and not bool(torch.isfinite(a.detach()).all()):
+    if readable(a) and not bool(a.isfinite().all()):
         raise ParameterError("a has entries that are NaN or infinite")
     tensor = _arranged(a, sizes)
     factors = [tensor.unsqueeze(-1)] if len(sizes) == 1 else _rank_terms(tensor, terms)

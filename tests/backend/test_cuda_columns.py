@@ -14,7 +14,7 @@ from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import SAMPLERS, blocks_of
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.program import Program
-from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
+from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_forms
 
 from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase
 from .row_launches import noted, run, spills
@@ -182,7 +182,7 @@ def test_blocks_fill_the_card_with_as_many_columns_as_there_may_be() -> None:
 
 
 def test_launches_what_splits_before_what_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = noted(monkeypatch, cuda_row_reduce_score, ("scale", "split", "products", "join products"))
+    made = noted(monkeypatch, cuda_row_reduce_forms, ("scale", "split", "products", "join products"))
     case = RowCase("launches", SQUARES, PRODUCT, 30000, 20000, 64, 130)
     assert cuda_row_reduce.TARGET().takes(case.rows, case.sizes(), torch.device("cuda"))
     run(case, (7.0, -0.02))

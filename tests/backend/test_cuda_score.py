@@ -13,7 +13,7 @@ from kernmantle.backends.cuda.score_plan import SAMPLERS, SIDES, blocks_of
 from kernmantle.compiler.nest import ROLES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.definition import bind, define
-from kernmantle.torch_ops import cuda_row_reduce_score
+from kernmantle.torch_ops import cuda_row_reduce_forms
 
 from ..cuda.row_nests import COSTS, ENDS, LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase, exp
 from ..golden.compiled import compile_source
@@ -173,7 +173,7 @@ def test_memory_holds_every_tile_that_is_read(m: int, k: int) -> None:
 
 
 def test_launches_both_plans_with_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = noted(monkeypatch, cuda_row_reduce_score, ("split", "scores", "join scores"))
+    made = noted(monkeypatch, cuda_row_reduce_forms, ("split", "scores", "join scores"))
     case = RowCase("launches", SQUARES, PRODUCT, 5000, 6000, 20)
     run(case, (7.0, -0.02))
     assert [kernel for kernel, _, _ in made] == ["split", "scores", "join scores", "main", "join"]

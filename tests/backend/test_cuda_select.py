@@ -14,7 +14,7 @@ from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, p
 from kernmantle.backends.cuda.select_plan import LIST_BYTES, SIDES, band_rows, tiles_of
 from kernmantle.compiler.nest import ROLES
 from kernmantle.ir.program import Program
-from kernmantle.torch_ops import cuda_row_reduce_select
+from kernmantle.torch_ops import cuda_row_reduce_forms
 
 from ..cuda.row_nests import LAPLACE, NEAREST, PRODUCTS, ROOTS, SQUARES, TABLED, WEIGHTED, RowCase
 from ..golden.compiled import compile_source
@@ -163,7 +163,7 @@ def test_memory_holds_every_tile_that_is_read(m: int, n: int, k: int) -> None:
 
 
 def test_launches_bands_and_the_fallback_with_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = noted(monkeypatch, cuda_row_reduce_select, ("split", "minima", "select"))
+    made = noted(monkeypatch, cuda_row_reduce_forms, ("split", "minima", "select"))
     monkeypatch.setattr(select_plan, "BAND_BYTES", 1)
     case = RowCase("launches", NEAREST, "smallest", 3000, 8000, 20, 4)
     run(case)
@@ -177,7 +177,7 @@ def test_launches_bands_and_the_fallback_with_the_counts(monkeypatch: pytest.Mon
 
 
 def test_launches_each_entry_of_a_batch_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = noted(monkeypatch, cuda_row_reduce_select, ("split", "minima", "select"))
+    made = noted(monkeypatch, cuda_row_reduce_forms, ("split", "minima", "select"))
     case = RowCase("entries", NEAREST, "smallest", 3000, 8000, 20, 4)
     run(case, batch=3)
     assert [kernel for kernel, _, _ in made] == ["split", "minima", "select", "main", "join"] * 3
@@ -188,7 +188,7 @@ def test_launches_each_entry_of_a_batch_by_itself(monkeypatch: pytest.MonkeyPatc
 
 
 def test_small_entries_of_a_batch_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = noted(monkeypatch, cuda_row_reduce_select, ("split", "minima", "select"))
+    made = noted(monkeypatch, cuda_row_reduce_forms, ("split", "minima", "select"))
     case = RowCase("together", NEAREST, "smallest", 300, 800, 20, 4)
     run(case, batch=300)
     assert [kernel for kernel, _, _ in made] == ["main", "join"]

@@ -9,7 +9,7 @@ from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan
 from kernmantle.backends.cuda.wide_plan import LIST_BYTES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.program import Program
-from kernmantle.torch_ops import cuda_row_reduce_score
+from kernmantle.torch_ops import cuda_row_reduce_forms
 
 from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, TABLED, WEIGHTED, RowCase
 from .row_launches import noted, run, spills
@@ -94,7 +94,7 @@ def test_memory_holds_every_tile_that_is_read(n: int, k: int, width: int) -> Non
 
 
 def test_launches_what_splits_before_what_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = noted(monkeypatch, cuda_row_reduce_score, ("scale", "split", "products", "join products"))
+    made = noted(monkeypatch, cuda_row_reduce_forms, ("scale", "split", "products", "join products"))
     case = RowCase("launches", SQUARES, PRODUCT, 30000, 20000, 3, 20)
     run(case, (7.0, -0.02))
     assert [kernel for kernel, _, _ in made] == ["scale", "split", "products", "join products", "main", "join"]

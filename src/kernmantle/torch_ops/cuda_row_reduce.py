@@ -17,7 +17,7 @@ from ..backends.cuda.select_plan import part_count
 from ..compiler.nest import byte_steps, size_slot, sizes_of, strides_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
-from . import cuda_row_reduce_groups, cuda_row_reduce_parts, cuda_row_reduce_score, cuda_row_reduce_select
+from . import cuda_row_reduce_forms, cuda_row_reduce_parts
 from .cuda import Entry, index_of, limits, row_kernels, start
 from .execute import allocate
 
@@ -39,24 +39,19 @@ class GpuRows:
         sizes = sizes_of(values)
         strides = strides_of(values)
         if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
-            alone = cuda_row_reduce_select.entry_values(values)
-            each = Layout(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
+            alone = cuda_row_reduce_forms.entry_values(values)
+            each = Layout(strides, cuda_row_reduce_forms.entry_alignment(rows, values, alignment))
             alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)
             in_parts = part_count(rows, sizes | dict.fromkeys("abc", 1), own)
             if alike.form in ("select", "scan") or alike.grouped or in_parts:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
-                return cuda_row_reduce_select.of_entries(one, rows, values)
+                return cuda_row_reduce_forms.of_entries(one, rows, values)
         chosen = plan_rows(rows, sizes, own, Layout(strides, tuple(alignment)))
-        if chosen.form == "select" and chosen.fallback is not None:
-            return cuda_row_reduce_select.launcher(
-                chosen, values, own, index, _starter(chosen.fallback, values, own, index)
-            )
-        if chosen.grouped or chosen.form == "scan":
-            return cuda_row_reduce_groups.launcher(chosen, values, own, index)
         if chosen.fallback is not None:
-            return cuda_row_reduce_score.launcher(
-                chosen, values, own, index, _starter(chosen.fallback, values, own, index)
-            )
+            fallback = _starter(chosen.fallback, values, own, index)
+            return cuda_row_reduce_forms.launcher(chosen, values, own, index, fallback)
+        if chosen.grouped or chosen.form == "scan":
+            return cuda_row_reduce_forms.launcher(chosen, values, own, index)
         in_parts = rows.selects and part_count(rows, sizes, own) > 0
         starts = _starter(replace(chosen, gated=in_parts), values, own, index)
         trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.metric_samples import rows
 from kernmantle.config import config
 from kernmantle.pairwise import METRICS, Metric, cdist
-from kernmantle.pairwise.metric_samples import rows
 
 from .case import Arrays, Case, Exact, Peer, Picks, Prepare, Problem
 from .work import Work

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import kernmantle as km
+from benchmarks.metric_samples import rows
 from kernmantle.errors import BackendError
 from kernmantle.integrations.export import decompositions
 from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.pairwise import KERNELS, METRICS
 from kernmantle.pairwise.constructors import make
-from kernmantle.pairwise.metric_samples import rows
 from kernmantle.testing import assert_close
 
 from ..cases import sampled

@@ -11,8 +11,8 @@ import torch
 from scipy.spatial import distance
 
 import kernmantle as km
+from benchmarks.metric_samples import rows
 from kernmantle.pairwise import METRICS, condensed, distances
-from kernmantle.pairwise.metric_samples import rows
 from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.testing import assert_close
 

@@ -231,7 +231,7 @@ def test_what_does_not_converge_is_said():
 def test_progress_is_shown_where_someone_looks(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(
-        sys.modules["kernmantle.linalg.block_cg"], "tqdm", lambda **given: tqdm(**{**given, "delay": 0})
+        sys.modules["kernmantle.runtime.progress"], "tqdm", lambda items, **given: tqdm(items, **{**given, "delay": 0})
     )
     km.linalg.cg(SPD, normal(150))
     assert "iteration" in capsys.readouterr().err

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.spatial import distance
 from scipy.special import rel_entr
 
+from benchmarks.metric_samples import rows
 from kernmantle.pairwise import METRICS, Metric
-from kernmantle.pairwise.metric_samples import rows
 
 Array = np.ndarray[Any, Any]
 NAMES = sorted(METRICS)

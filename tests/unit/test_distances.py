@@ -11,8 +11,8 @@ import torch
 from scipy.spatial import distance
 
 import kernmantle as km
+from benchmarks.metric_samples import rows
 from kernmantle.pairwise import METRICS, condensed
-from kernmantle.pairwise.metric_samples import rows
 from kernmantle.testing import assert_close
 
 from .distances import NAMES, exact, pair, varied, weights

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import kernmantle as km
+from benchmarks.metric_samples import rows
 from kernmantle.pairwise import METRICS
-from kernmantle.pairwise.metric_samples import rows
 from kernmantle.testing import assert_close
 
 from .distances import DIFFERENTIABLE, weights

@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from tqdm import tqdm
 
 from .._version import __version__
-from ..config import current
 from ..errors import BackendError, DeviceError
+from ..runtime import progress
 from . import demo_learning as learning
 from . import demo_picture, demo_times, info
 
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     times: dict[float, dict[str, float]] = {}
     pixels = torch.cat([digits.train, digits.test])
     total = len(learning.DISTANCES) + len(demo_times.POWERS) + 1
-    with tqdm(total=total, unit="step", leave=False, disable=not current().progress or not sys.stderr.isatty()) as bar:
+    with progress.bar(total=total, unit="step", delay=0, leave=False) as bar:
         for distance in learning.DISTANCES:
             bar.set_description(f"learning under {distance.name}")
             scores[distance.name] = score(distance, digits, diabetes)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from tqdm import tqdm
 
-from ..config import current
+from ..runtime.progress import bar
 
 Columns = Callable[[torch.Tensor], torch.Tensor]
 AHEAD = 4
@@ -187,14 +183,6 @@ class _State:
         return self.total((self.unit @ self.weights.to(self.unit.dtype)).square().sum(0)).sqrt()
 
 
-@contextmanager
-def bar(limit: int, unit: str = "iteration") -> Iterator[Any]:
-    """Show iterations on a terminal once they take longer than a second."""
-    quiet = not current().progress or not sys.stderr.isatty()
-    with tqdm(total=limit, unit=unit, delay=1, disable=quiet) as shown:
-        yield shown
-
-
 def read(values: torch.Tensor) -> list[float]:
     """Return numbers of a small tensor; waits for them, but in a CUDA graph, where they are NaN."""
     if not values.is_cuda:
@@ -235,7 +223,7 @@ def iterate(
     recent = deque([state.x], maxlen=watch.delay + 1)
     verified = best = watch.worst(run.history[0])
     level = float("inf")
-    with bar(limit) as shown:
+    with bar(total=limit) as shown:
         while len(run.history) <= limit and not verified <= tolerance:
             replaces = gap is not None and verified <= REPLACED * level
             state.step(gap if replaces else None)

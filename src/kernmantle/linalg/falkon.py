@@ -22,8 +22,8 @@ from ..checks import integer, positive
 from ..errors import KernmantleWarning, LinearAlgebraError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
+from ..runtime.progress import bar
 from .arguments import enough_memory
-from .block_cg import bar
 from .cg import LIMIT, STAGNATED, Iterations
 from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
@@ -192,7 +192,7 @@ def _iterated(
     level = (gap * z).sum(0).clamp_min(0)
     direction, waited = z, 0
     state.history.append((level / size).sqrt().tolist())
-    with bar(limits.steps) as shown:
+    with bar(total=limits.steps) as shown:
         shown.update(len(state.history) - 1)
         while max(state.history[-1]) > limits.tolerance:
             if limits.spent(len(state.history) - 1):

@@ -19,7 +19,7 @@ import torch
 from ..arrays import is_numpy_like
 from ..errors import KernmantleWarning, LinearAlgebraError
 from ..pairwise import Kernel
-from .block_cg import bar
+from ..runtime.progress import bar
 from .cg import LIMIT, Iterations
 from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
@@ -144,7 +144,7 @@ def _iterated(problem: Problem, state: _State, limits: Limits, target: float, ch
     """Steps until the residuals of a window are at the target; False where a limit is reached or they grow."""
     blocks = problem.source.blocks
     best = math.inf
-    with bar(limits.steps, "block") as shown:
+    with bar(total=limits.steps, unit="block") as shown:
         shown.update(state.step)
         while not limits.spent(state.step):
             state.history.append(_step(problem, state, Momentum.of(state.step, blocks)))

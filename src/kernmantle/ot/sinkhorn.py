@@ -14,13 +14,14 @@ from ..arrays import Wrap, check_same_device, common_shape, dtype_name
 from ..checks import integer, positive
 from ..errors import BackendError, GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..linalg.arguments import watched
-from ..linalg.block_cg import Watch, bar, read
+from ..linalg.block_cg import Watch, read
 from ..linalg.outside import outside
 from ..linalg.solution import Described
 from ..pairwise.attend_inputs import checked_truth
 from ..pairwise.inputs import check_rows
 from ..pairwise.kernel import Kernel
 from ..pairwise.scores import arrays_of, is_inner_product, scores_of
+from ..runtime.progress import bar
 from ..torch_ops.checks import is_number
 from ..torch_ops.torch_private import is_tracked
 from .implicit import attached, value
@@ -66,7 +67,7 @@ def solve(problem: Problem, spread: float, settings: Settings, is_symmetric: boo
     f, g = torch.zeros_like(problem.a), torch.zeros_like(problem.b)
     watch, count = Watch(f.device, settings.limit, torch.float64), 0
     error = f.new_full(f.shape[:-1], math.inf)
-    with bar(settings.limit) as shown:
+    with bar(total=settings.limit) as shown:
         for eps in ladder(spread, problem.eps, settings.scaling)[: max(0, settings.limit - 1)]:
             f, g, _ = step(replace(problem, eps=eps), f, g)
             count += 1

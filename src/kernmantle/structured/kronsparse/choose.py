@@ -14,13 +14,13 @@ import torch
 
 from ...checks import integer, positive
 from ...errors import DtypeError, ParameterError
+from ...runtime.progress import bar
 from ...torch_ops.dtypes import name_of
 from ..mode_product.cost import dense_seconds, quickest
 from .chains import block_diagonal, monarch
 from .dense import check_shape, matrix_of
 from .matmul import FLOATS
 from .pattern import KSPattern
-from .progress import shown
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 _NARROW = 64  # columns of blocks whose products take no threads
@@ -152,7 +152,7 @@ def _candidates(
             )
     indices = [(p, q) for p, q in itertools.product(_PARTS, _PARTS) if columns % p == rows % q == 0]
     families = [(1, 1), *indices]
-    for p, q in families if matrix is None else shown(families, "chains", "family"):
+    for p, q in families if matrix is None else bar(families, desc="chains", unit="family", leave=False):
         for rank in _ranks(most, q * columns + p * rows, min(rows // q, columns // p)):
             name = f"low_rank_like({rank})" if p == q == 1 else f"monarch({p}, {q}, {rank})"
             yield name, monarch(shape, p, q, rank), losses and partial(losses.monarch, p, q, rank)

@@ -18,11 +18,11 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from ...errors import KernmantleError, ParameterError, instead_of
+from ...runtime.progress import bar
 from .choose import choose_patterns
 from .dense import carry_hooks, dense, is_linear
 from .linear import KSLinear, LinearBatchLast
 from .pattern import KSPattern, check_chain
-from .progress import shown
 
 Patterns = Sequence[Any]
 Wanted = Patterns | nn.Module | float | None
@@ -210,7 +210,7 @@ def replace_linears(
     before, reasons = _count(model), obstacles(model)
     layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     found = [index for index in _linears(model) if _belongs(index[0], part)]
-    for name, _, _, layer in shown(found, "layers", "layer"):
+    for name, _, _, layer in bar(found, desc="layers", unit="layer", leave=False):
         if id(layer) not in layers:
             try:
                 layers[id(layer)] = reasons[name] or _replacement(name, layer, rule, project, algorithm)

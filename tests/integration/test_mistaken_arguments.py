@@ -205,3 +205,9 @@ def test_constants_inside_of_a_transform_are_used_and_differentiated_as_outside(
     found = outcome(lambda a, b: torch.vmap(lambda scale: scale * function(a, b))(scales))
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, depth=1000)
+
+
+def test_some_eigenvalues_of_no_matrices_are_none_of_as_many():
+    found = linalg.eigh(MATRIX[None][:0], subset_by_index=(1, 2))
+    assert (found.w.shape, found.v.shape, found.info.shape) == ((0, 2), (0, 3, 2), (0,))
+    assert linalg.eigh(MATRIX[None][:0], subset_by_index=(1, 1), eigvals_only=True).shape == (0, 1)

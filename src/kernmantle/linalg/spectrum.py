@@ -53,7 +53,8 @@ def direct(
         index = None
     if a.numel() == 0:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
-        return Found(a.new_empty(a.shape[:-1]), a.new_empty(a.shape) if vectors else None, info, "nothing")
+        empty = Found(a.new_empty(a.shape[:-1]), a.new_empty(a.shape) if vectors else None, info, "nothing")
+        return _cut(empty, index)
     if value is None and cuda_eigen.takes(a):
         return _by_rotations(a, lower, overwrite, vectors, index)
     library = cusolver.library(a)

@@ -31,11 +31,12 @@ from kernmantle.structured.mode_product.cuda_emit import (
     emit_stream,
     emit_transpose,
 )
+from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
-from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
-from kernmantle.structured.mode_product.sum_emit import emit_column_sum, emit_row_sum, emit_stream_sum, emit_sum
+from kernmantle.structured.mode_product.stream_plan import stream_plan
+from kernmantle.structured.mode_product.sum_emit import emit_column_sum, emit_fma_sum, emit_row_sum, emit_sum
 from kernmantle.structured.mode_product.tile_cost import tile_seconds
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
@@ -264,6 +265,24 @@ def test_gradients_over_columns_compile_within_their_registers(card, pattern, dt
     assert 1 <= chosen.slots(pattern, 1, 25088, CARDS[card]) <= 25088 // chosen.depth
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("card", "pattern", "dtype"),
+    sampled(9, list(itertools.product(CARDS, (*INTERLEAVED, (6, 302, 390, 42), (9, 12, 4, 118)), DTYPES))),
+    ids=str,
+)
+def test_gradients_by_fma_compile_within_their_registers(card, pattern, dtype, first) -> None:
+    for rows in (16, 25088):
+        chosen = fma_sum_plan(pattern, rows, dtype, first, 16, CARDS[card])
+        assert chosen is not None
+        found = compiled(emit_fma_sum(chosen), card).resources
+        assert found.registers * chosen.threads * chosen.each <= 65536
+        assert found.spill_stores <= MOST_SPILLED
+        assert chosen.shared <= 48 << 10
+        assert chosen.whole == (chosen.slots == 1)
+        assert all(part <= extent for part, extent in zip(chosen.tile, pattern[1:], strict=True))
+
+
 def test_gradients_over_columns_fit_narrow_blocks() -> None:
     card = CARDS["sm_90"]
     narrow = column_sum_plan((16, 16, 16, 16), 25088, "f32", 16, 16, 3, card)
@@ -400,7 +419,9 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
     assert quickest_gradient(*wide, "f32", "cuda")[0] == "kernel"  # 583 us against 587 through the dense one
     assert quickest_gradient(*wide, "f16", "cuda")[0] == "dense"  # 52 against 336 as batched products, 369
     assert quickest_gradient((6, 64, 64, 1), 25088, "f32", "cuda")[0] == "kernel"  # 54 against 156
-    assert quickest_gradient((6, 64, 64, 1), 256, "f32", "cuda")[0] == "bmm"  # 8 against 17 by our kernel, 12
+    assert quickest_gradient((6, 64, 64, 1), 256, "f32", "cuda")[0] == "kernel"  # 6 against 8 as batched products
+    assert quickest_gradient((6, 64, 64, 1), 1024, "bf16", "cuda")[0] == "bmm"  # 5 against 10
+    assert quickest_gradient((9, 12, 4, 118), 546, "f32", "cuda")[0] == "kernel"  # 13 against 132
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", True)[0] == "bmm"  # 199 against 766
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", False)[0] == "kernel"  # 836 against 10091
     assert set(gradient_seconds(*wide, "bf16", "cpu")) == {"kernel"}  # which sums halves in float32
@@ -504,11 +525,6 @@ def test_products_that_stream_their_weights_compile(dtype, card) -> None:
         resources = compiled(emit_stream(replace(plan, bias=True, activation="gelu")), card).resources
         assert 0 < resources.registers <= 128
         assert resources.spill_stores == 0
-    sums = stream_sum_plan((6, 302, 390, 42), 16, 1, dtype, CARDS[card])
-    assert sums is not None
-    resources = compiled(emit_stream_sum(sums), card).resources
-    assert 0 < resources.registers <= 128
-    assert resources.spill_stores == 0
 
 
 @pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f32", "sm_100"), ("f16", "sm_120")])

@@ -30,11 +30,12 @@ from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
 from kernmantle.structured.mode_product.dense_plan import dense_plan
 from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
 from kernmantle.structured.mode_product.factor_matrix_plan import matrix_gradient_plan, matrix_plan
+from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
-from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
+from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan, sum_plan
 
@@ -265,11 +266,11 @@ def _stream(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Calla
     return make
 
 
-def _stream_sum(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Callable[[str], Planned]:
+def _fma_sum(pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
-        plan = stream_sum_plan(pattern, batch, 1, dtype, CARDS[card])
+        plan = fma_sum_plan(pattern, batch, dtype, first, 16, CARDS[card])
         assert plan is not None
-        return Planned(sum_emit.emit_stream_sum(plan), str(plan), STREAM_THREADS, 0)
+        return Planned(sum_emit.emit_fma_sum(plan), str(plan), plan.threads, plan.shared, plan.each)
 
     return make
 
@@ -458,7 +459,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
     table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))
-    table.add("kronsparse streamed sum bf16", _stream_sum((6, 302, 390, 42), 16, "bf16"))
+    table.add("kronsparse sum by fma (6,302,390,42) bf16", _fma_sum((6, 302, 390, 42), 16, "bf16", True))
+    table.add("kronsparse sum by fma (9,144,4,11) bf16 last", _fma_sum((9, 144, 4, 11), 12086, "bf16", False), HOPPER)
+    table.add("kronsparse sum by fma (36,12,25,41) f32", _fma_sum((36, 12, 25, 41), 4915, "f32", True), HOPPER)
     table.add("kronsparse dense matrix 2 bytes", _dense(2))
     table.add("kronsparse transpose 4 bytes, padded", _transpose(4, True))
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)

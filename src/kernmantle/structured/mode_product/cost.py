@@ -14,9 +14,9 @@ from ...backends.cuda.tiles import CARDS, DeviceLimits
 from ...compiler.nest import BYTES
 from . import cpu_cost
 from .column_sum_plan import columns_seconds
+from .fma_sum_plan import fma_seconds, least_seconds
 from .plan import Problem
 from .row_sum_plan import row_sum_plan, row_sum_seconds
-from .stream_plan import stream_sum_seconds
 from .tiles import expected_seconds
 from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
 from .vendor_cost import MOST_DENSE, between_copies_seconds, blocks_seconds, matrix_seconds
@@ -147,16 +147,16 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
     if a * b * d * a * c * d > MOST_DENSE:
         del found["dense"]
     if dtype in SUMMED:
-        summed = sum_plan(_MEASURED.arch, d, dtype, not last, not last)
-        streamed = stream_sum_seconds(pattern, batch, dtype, _MEASURED, last)
-        found["kernel"] = min(sum_seconds(summed, pattern, batch, _MEASURED), streamed)
+        kernels = [sum_seconds(sum_plan(_MEASURED.arch, d, dtype, not last, not last), pattern, batch, _MEASURED)]
         if last:
-            found["kernel"] = min(found["kernel"], columns_seconds(pattern, batch, dtype, _MEASURED))
+            kernels.append(columns_seconds(pattern, batch, dtype, _MEASURED))
         else:
-            rows = row_sum_plan(
-                pattern, batch, dtype, *(math.gcd(16, BYTES[dtype] * each * d) for each in (c, b)), 3, _MEASURED
-            )
-            found["kernel"] = min(found["kernel"], row_sum_seconds(rows, pattern, batch, _MEASURED))
+            access = [math.gcd(16, BYTES[dtype] * extent * d) for extent in (c, b)]
+            rows = row_sum_plan(pattern, batch, dtype, access[0], access[1], 3, _MEASURED)
+            kernels.append(row_sum_seconds(rows, pattern, batch, _MEASURED))
+        if least_seconds(pattern, batch, _MEASURED) < min(kernels):
+            kernels.append(fma_seconds(pattern, batch, dtype, last, _MEASURED))
+        found["kernel"] = min(kernels)
     else:
         scattered = _SCATTERED if not last and d >= 4 else 1.0
         found["kernel"] = _CONTRACTION_START + scattered * 2.0 * batch * a * b * c * d / _CONTRACTION

@@ -11,12 +11,6 @@ namespace km {
 
 constexpr int STREAM_THREADS = 256;
 
-// A number of rows as a type.
-template <int ROWS>
-struct StreamRows {
-    static constexpr int value = ROWS;
-};
-
 // The coordinates of a thread: its l, and those along and across neighbours in memory.
 template <int D, int COLUMNS>
 struct StreamThread {
@@ -175,81 +169,6 @@ __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
             y[n * g.yn + feature * g.yf] = Store<T>::from(activated<P::ACTIVATION>(total));
         }
     }
-}
-
-// The gradient of the weights, (groups, a, b, c, d) without gaps: sums over the batch, each of one thread.
-struct KronSparseStreamSum {
-    const void *x, *grad;
-    void* out;
-    i64 count, xg, yg;
-};
-
-// The parameters of a kernel, members of P:
-//   T                    type of arrays
-//   A, B, C, D           the pattern
-//   OWN_J, OWN_K, STEPS  entries of a thread along both axes, and rows that it reads at once
-//   COLUMNS, DEPTH       threads of a block along k and along j
-//   X_ROW, Y_ROW         numbers from a row of x and of the gradient to the next one; features lie together
-template <class P>
-__device__ __forceinline__ void kron_sparse_stream_sum(const KronSparseStreamSum& g) {
-    typedef typename P::T T;
-    typedef StreamThread<P::D, P::COLUMNS> Thread;
-    constexpr int HIGH = P::DEPTH * P::OWN_J, SPAN = P::COLUMNS * P::OWN_K;
-    const Thread own;
-    const int count = (int)g.count;
-    unsigned at = blockIdx.x;
-    const int k0 = split_off(at, (P::C + SPAN - 1) / SPAN) * SPAN + own.along;
-    const int j0 = split_off(at, (P::B + HIGH - 1) / HIGH) * HIGH + own.across * P::OWN_J;
-    const int l = split_off(at, Thread::TILES_L) * Thread::WIDE + own.l;
-    const int i = split_off(at, P::A), group = (int)at;
-    if (own.across >= P::DEPTH || l >= P::D) return;
-    const T* x_at[P::OWN_K];
-    const T* y_at[P::OWN_J];
-#pragma unroll
-    for (int q = 0; q < P::OWN_K; ++q)
-        x_at[q] = (const T*)g.x + group * g.xg + ((i64)i * P::C + min(k0 + q * P::COLUMNS, P::C - 1)) * P::D + l;
-#pragma unroll
-    for (int p = 0; p < P::OWN_J; ++p)
-        y_at[p] = (const T*)g.grad + group * g.yg + ((i64)i * P::B + min(j0 + p, P::B - 1)) * P::D + l;
-    float sum[P::OWN_J][P::OWN_K];
-#pragma unroll
-    for (int p = 0; p < P::OWN_J; ++p)
-#pragma unroll
-        for (int q = 0; q < P::OWN_K; ++q) sum[p][q] = 0.0f;
-    auto add = [&](auto rows) {
-        constexpr int STEPS = decltype(rows)::value;
-        T in[STEPS][P::OWN_K], out[STEPS][P::OWN_J];
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-#pragma unroll
-            for (int q = 0; q < P::OWN_K; ++q) in[s][q] = x_at[q][(i64)s * P::X_ROW];
-#pragma unroll
-            for (int p = 0; p < P::OWN_J; ++p) out[s][p] = y_at[p][(i64)s * P::Y_ROW];
-        }
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-            for (int p = 0; p < P::OWN_J; ++p)
-#pragma unroll
-                for (int q = 0; q < P::OWN_K; ++q) sum[p][q] = fmaf(convert<float>(out[s][p]), convert<float>(in[s][q]), sum[p][q]);
-#pragma unroll
-        for (int q = 0; q < P::OWN_K; ++q) x_at[q] += (i64)STEPS * P::X_ROW;
-#pragma unroll
-        for (int p = 0; p < P::OWN_J; ++p) y_at[p] += (i64)STEPS * P::Y_ROW;
-    };
-    int n = 0;
-#pragma unroll 1
-    for (; n + P::STEPS <= count; n += P::STEPS) add(StreamRows<P::STEPS>());
-#pragma unroll 1
-    for (; n < count; ++n) add(StreamRows<1>());
-    T* const to = (T*)g.out + ((i64)group * P::A + i) * P::B * P::C * P::D + l;
-#pragma unroll
-    for (int p = 0; p < P::OWN_J; ++p)
-#pragma unroll
-        for (int q = 0; q < P::OWN_K; ++q) {
-            const int j = j0 + p, k = k0 + q * P::COLUMNS;
-            if (j < P::B && k < P::C) to[((i64)j * P::C + k) * P::D] = Store<T>::from(sum[p][q]);
-        }
 }
 
 }  // namespace km

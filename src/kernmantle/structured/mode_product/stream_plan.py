@@ -45,7 +45,6 @@ class Costs:
 # Fitted on one H200 to 76 products of random patterns within 22 %, and to 20 gradients of weights within 10 % (root
 # mean square; decision 0037). A round of a thread through a sum waits for memory.
 _PRODUCTS = Costs(2.5e-6, 5.8e-13, {2: 2.3e-13, 4: 2.8e-13}, 3.3e12, 2.5e12, 3.0e-6, 1.2e12, 1.7e12)
-_SUMS = Costs(2.9e-6, 9.3e-13, {2: 1.5e-13, 4: 1.5e-13}, 3.1e12, 4.1e12, 2.6e-6, 1.1e12)
 _ROUND, _AT_ONCE = 3.4e-7, 4  # seconds of a round, blocks that a multiprocessor holds
 # Seconds of what a thread adds to an output of a row, of sums along k: of 53 products on an H200 those with many
 # outputs of short sums took 1.3 to 3 times as long as without (decision 0064).
@@ -88,32 +87,6 @@ class StreamPlan:
         order = "along" if self.along else "across"
         shape = f"{self.rows} rows x {self.own} of {tuple(self.pattern)}"
         return f"kron sparse {self.arch} streamed weights {order} k, {shape}, {self.dtype}"
-
-
-@dataclass(frozen=True)
-class StreamSumPlan:
-    """The same of the gradient of weights: a thread has ``own_j`` x ``own_k`` entries."""
-
-    arch: str
-    dtype: str
-    pattern: Pattern
-    x_row: int
-    y_row: int
-    own_j: int
-    own_k: int
-    steps: int
-    columns: int
-    depth: int
-
-    def blocks(self, groups: int) -> int:
-        """Return the blocks of a launch."""
-        a, b, c, d = self.pattern
-        tiles = -(-b // (self.depth * self.own_j)) * -(-c // (self.columns * self.own_k))
-        return groups * a * -(-d // THREADS) * tiles
-
-    def __str__(self) -> str:
-        shape = f"{self.own_j} x {self.own_k} of {tuple(self.pattern)}"
-        return f"kron sparse gradient {self.arch} streamed {shape}, {self.dtype}"
 
 
 def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:
@@ -211,39 +184,3 @@ def _seconds(costs: Costs, weights: int, parts: int, batch: int, dtype: str) -> 
 
 def _copy_seconds(costs: Costs, size: float) -> float:
     return costs.copying + size / costs.copied
-
-
-@lru_cache(maxsize=4096)
-def stream_sum_plan(
-    pattern: Pattern, batch: int, groups: int, dtype: str, limits: DeviceLimits
-) -> StreamSumPlan | None:  # fmt: skip
-    """Return the plan of the gradient of weights; None if it is not streamed."""
-    a, b, c, d = pattern
-    if not _fits(pattern, batch, dtype):
-        return None
-    own_j = own_k = 4
-    while own_j >= 2 * b:
-        own_j //= 2
-
-    def made(own_j: int, own_k: int) -> StreamSumPlan:
-        columns = min(_threads_of_l(d), -(-c // own_k))
-        depth = min(_threads_of_l(d) // columns, -(-b // own_j))
-        ends = a * c * d, a * b * d
-        return StreamSumPlan(limits.arch, dtype, pattern, *ends, own_j, own_k, max(1, min(4, batch)), columns, depth)
-
-    while own_k > 1 and (own_k >= 2 * c or made(own_j, own_k).blocks(groups) < limits.sm_count):
-        own_k //= 2
-    while own_j > 1 and made(own_j, own_k).blocks(groups) < limits.sm_count:
-        own_j //= 2
-    return made(own_j, own_k)
-
-
-@lru_cache(maxsize=4096)
-def stream_sum_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits, last: bool = False) -> float:
-    """Return the predicted seconds of the gradient of weights; infinite if it is not streamed."""
-    if stream_sum_plan(pattern, batch, 1, dtype, limits) is None:
-        return math.inf
-    (a, b, c, d), size = pattern, BYTES[dtype] * batch
-    ends = [size * a * m * d for m in (b, c)]
-    copied = sum(_copy_seconds(_SUMS, own) for own in ends) if last and batch > 1 else 0.0
-    return _SUMS.start + _seconds(_SUMS, a * b * c * d, 1, batch, dtype) + sum(ends) / _SUMS.ends + copied

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .column_sum_plan import ColumnSumPlan
 from .cuda_emit import ENTRY
+from .fma_sum_plan import FmaSumPlan
 from .row_sum_plan import RowSumPlan
-from .stream_plan import THREADS as STREAM_THREADS
-from .stream_plan import StreamSumPlan
 from .weight_gradient_plan import PartsPlan, SumPlan
 
 _SIZES = ("groups", "a", "b", "c", "d", "slots")
@@ -84,20 +83,23 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.resident // pl
     )
 
 
-def emit_stream_sum(plan: StreamSumPlan) -> str:
-    """Return the source of the gradient of weights for a small batch."""
+def emit_fma_sum(plan: FmaSumPlan) -> str:
+    """Return the source of the gradient of weights by FMA instructions."""
     traits = dict(zip("ABCD", plan.pattern, strict=True)) | {
-        "OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
-        "X_ROW": plan.x_row, "Y_ROW": plan.y_row,
+        "WIDE": plan.wide, "OWN_J": plan.own_j, "OWN_K": plan.own_k, "DEPTH": plan.depth, "COLUMNS": plan.columns,
+        "SHARE": plan.share, "VECTOR": plan.vector, "ROWS": plan.rows, "FIRST": plan.first,
     }  # fmt: skip
     return _text(
-        "kronsparse_stream.cuh",
-        struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
+        "kronsparse_fma_sums.cuh",
+        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
+        "typedef km::KronSparseFmaSumTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
         f"""
-extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, km::i64 xg, km::i64 yg) {{
-    const km::KronSparseStreamSum arguments = {{x, grad, out, count, xg, yg}};
-    km::kron_sparse_stream_sum<Plan>(arguments);
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.each}) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, km::i64 groups, km::i64 slots,
+    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
+    const km::KronSparseFmaSums arguments = {{x, grad, out, count, (int)groups, (int)slots, xg, xs, yg, ys}};
+    km::kron_sparse_fma_sums<Tile>(arguments);
 }}
 """,
     )

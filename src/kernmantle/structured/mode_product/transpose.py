@@ -116,6 +116,15 @@ def rows_of_blocks(rows: torch.Tensor, a: int, extent: int, d: int) -> torch.Ten
     return made
 
 
+def features_together(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows (G, N, features) whose batch lies together with the features together, each in whole vectors."""
+    groups, count, features = rows.shape
+    pitch = padded(features, rows.element_size())
+    made = allocate((groups, count * pitch), rows.dtype, rows.device)
+    _transpose(rows.mT.reshape(groups, -1), made, 1, features, count, True)
+    return made.view(groups, count, pitch)[..., :features]
+
+
 def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int) -> None:
     """Transpose rows of padded blocks back to the order of the features."""
     _transpose(rows, out, a, extent, d, False)

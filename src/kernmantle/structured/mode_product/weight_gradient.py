@@ -7,80 +7,121 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from ...backends.cuda.tiles import DeviceLimits
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import sum_emit
-from .column_sum_plan import column_sum_plan, column_sum_seconds, columns_seconds
-from .cuda import bind_ready, spans
+from .column_sum_plan import column_sum_plan, column_sum_seconds
+from .cuda import bind_ready
 from .cuda_emit import ENTRY
+from .fma_sum_plan import FmaSumPlan, fma_sum_plan, fma_sum_seconds, least_seconds, rows_seconds
+from .plan import Pattern
 from .row_sum_plan import row_sum_plan, row_sum_seconds
-from .stream_plan import THREADS as STREAM_THREADS
-from .stream_plan import stream_sum_plan, stream_sum_seconds
+from .transpose import features_together
+from .transpose_plan import ACCESS
 from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import parts_plan, sum_plan, sum_seconds
+from .weight_gradient_plan import MOST_PART_BYTES, parts_plan, sum_plan, sum_seconds
 
 Sums = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_Choice = tuple[float, Callable[[], Sums]]
+"""Seconds that sums should take for one group, and what binds them."""
 
 
-def bind_gradient(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str
-) -> Sums | None:
-    """Return what sums the gradient of weights, (groups, a, b, c, d); None if the kernel does not take it."""
+def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, precision: str) -> Sums | None:
+    """Return what sums the gradient of weights, (groups, a, b, c, d); None if the kernels do not take it."""
     if NAMES[x.dtype] not in SUMMED or precision == "ieee":
         return None
     first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
-    index, groups, batch = index_of(x.device), x.shape[0], x.shape[1]
-    streamed = _streamed_sum(x, grad, pattern, all(first), limits(index))
-    if streamed is not None:
-        return streamed
-    products = 1 if precision == "tf32" else 3
-    found = _bind_tiles(x, grad, pattern, products, limits(index), first[0]) if first[0] == first[1] else None
-    if found is not None:
-        return found
-    chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
-    entry = Entry(ENTRY, chosen.threads, chosen.shared)
-    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_sum(chosen), entry)
-    blocks = chosen.tiles(pattern, groups)
-    slots = chosen.slots(pattern, groups, batch, limits(index))
-    rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
-    return _in_parts(loaded, pattern, groups, slots, blocks * slots, rest, x)
+    own, products = limits(index_of(x.device)), 1 if precision == "tf32" else 3
+    choices = [_by_numbers(x, grad, pattern, products, own, first)]
+    axis = 2 if first[0] else 1
+    if first[0] == first[1] and x.stride(axis) == 1 == grad.stride(axis):
+        choices.append(_by_tiles(x, grad, pattern, products, own, first[0]))
+        if least_seconds(pattern, x.shape[1], own) < min(choices, key=itemgetter(0))[0]:
+            choices += _by_fma(x, grad, pattern, own, first[0])
+    return min(choices, key=itemgetter(0))[1]()
 
 
-def _bind_tiles(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], products: int, own: DeviceLimits,
-    first: bool,
-) -> Sums | None:  # fmt: skip
-    """Return sums over rows, or features, as they lie; None where the kernel for single numbers should be quicker.
+def _by_numbers(
+    x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, products: int, own: DeviceLimits, first: list[bool]
+) -> _Choice:
+    """Return sums of arrays of any strides, which are read a number at a time."""
+    groups, batch, _ = x.shape
+    chosen = sum_plan(own.arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
 
-    ``first``: features lie together, and not the batch.
-    """
+    def bind() -> Sums:
+        entry = Entry(ENTRY, chosen.threads, chosen.shared)
+        loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_sum(chosen), entry)
+        slots = chosen.slots(pattern, groups, batch, own)
+        rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
+        return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups) * slots, rest, x)
+
+    return sum_seconds(chosen, pattern, batch, own), bind
+
+
+def _by_tiles(
+    x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, products: int, own: DeviceLimits, first: bool
+) -> _Choice:
+    """Return sums by tensor cores over rows, or features, as they lie; ``first``: features lie together."""
     (_, b, c, d), (groups, batch, _), dtype = pattern, x.shape, NAMES[x.dtype]
-    if any(side.stride(2 if first else 1) != 1 for side in (x, grad)):
-        return None
-    step, runs = (1, (c * d, b * d)) if first else (2, (0, 0))
-    bytes_ = [_copied(side, side.stride(0), side.stride(step), run) for side, run in zip((x, grad), runs, strict=True)]
+    runs = (c * d, b * d) if first else (0, 0)
+    bytes_ = [_copied(side, *_apart(side, first), run) for side, run in zip((x, grad), runs, strict=True)]
     plan, expected, emit = (
         (row_sum_plan, row_sum_seconds, sum_emit.emit_row_sum)
         if first
         else (column_sum_plan, column_sum_seconds, sum_emit.emit_column_sum)
     )
     chosen: Any = plan(pattern, batch, dtype, *bytes_, products, own)
-    other = sum_plan(own.arch, d, dtype, first, first)
-    if expected(chosen, pattern, batch, own) >= sum_seconds(other, pattern, batch, own):
-        return None
+
+    def bind() -> Sums:
+        entry = Entry(ENTRY, chosen.threads, chosen.shared)
+        loaded = load_kernels(chosen, chosen.arch, lambda: emit(chosen), entry)
+        slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
+        rest = (batch, groups, *pattern, slots, *_apart(x, first), *_apart(grad, first))
+        blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
+        return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
+
+    return expected(chosen, pattern, batch, own), bind
+
+
+def _by_fma(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, own: DeviceLimits, first: bool) -> list[_Choice]:
+    """Return sums by FMA instructions; a batch that is last and short is transposed before, where that is quicker."""
+    batch, dtype, d, found = x.shape[1], NAMES[x.dtype], pattern[3], list[_Choice]()
+    access = min(_copied(side, *_apart(side, first), *[d] * first) for side in (x, grad))
+    direct = fma_sum_plan(pattern, batch, dtype, first, access, own)
+    if direct is not None:
+        found.append((fma_sum_seconds(direct, batch, own), lambda: _bind_fma(x, grad, direct)))
+    rows = None if first else fma_sum_plan(pattern, batch, dtype, True, math.gcd(ACCESS, x.element_size() * d), own)
+    if rows is not None:
+        taken = fma_sum_seconds(rows, batch, own) + rows_seconds(pattern, batch, dtype)
+        found.append((taken, lambda: _bind_rows(x, grad, rows)))
+    return found
+
+
+def _bind_fma(x: torch.Tensor, grad: torch.Tensor, chosen: FmaSumPlan) -> Sums:
     entry = Entry(ENTRY, chosen.threads, chosen.shared)
-    loaded = load_kernels(chosen, chosen.arch, lambda: emit(chosen), entry)
-    slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
-    rest = (batch, groups, *pattern, slots, *(side.stride(axis) for side in (x, grad) for axis in (0, step)))
-    blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
-    return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
+    groups, batch, _ = x.shape
+    slots = max(1, min(chosen.slots, MOST_PART_BYTES // (4 * groups * math.prod(chosen.pattern))))
+    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_fma_sum(chosen), entry)
+    rest = (batch, groups, slots, *_apart(x, chosen.first), *_apart(grad, chosen.first))
+    return _in_parts(loaded, chosen.pattern, groups, slots, groups * chosen.tiles * slots, rest, x, chosen.whole)
+
+
+def _bind_rows(x: torch.Tensor, grad: torch.Tensor, chosen: FmaSumPlan) -> Sums:
+    """Return sums over rows of features that lie together, which are made of arrays whose batch is last."""
+    sums = _bind_fma(features_together(x), features_together(grad), chosen)
+    return lambda x, grad: sums(features_together(x), features_together(grad))
+
+
+def _apart(side: torch.Tensor, first: bool) -> tuple[int, int]:
+    """Return the strides of groups, and of rows or features."""
+    return side.stride(0), side.stride(1 if first else 2)
 
 
 def _copied(side: torch.Tensor, *steps: int) -> int:
@@ -118,40 +159,6 @@ def _in_parts(
         if launch is not None and add is not None:
             launch((x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
             add((parts.data_ptr(), out.data_ptr()))
-        return out
-
-    return run
-
-
-def _streamed_sum(
-    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], first: bool, own: DeviceLimits
-) -> Sums | None:
-    """Return the gradient of weights for a small batch; None where the kernel for larger ones should be quicker."""
-    index, (groups, batch, _), dtype = index_of(x.device), x.shape, NAMES[x.dtype]
-    other = sum_seconds(sum_plan(own.arch, pattern[3], dtype, first, first), pattern, batch, own)
-    if not first:
-        other = min(other, columns_seconds(pattern, batch, dtype, own))
-    if stream_sum_seconds(pattern, batch, dtype, own, not first) >= other:
-        return None
-    chosen = stream_sum_plan(pattern, batch, groups, dtype, own)
-    if chosen is None or not (spans(x) and spans(grad)):
-        return None
-    copies = [side.stride(2) != 1 and side.shape[2] > 1 for side in (x, grad)]
-    x_row, y_row = (
-        side.shape[2] if copied or batch == 1 else side.stride(1)
-        for side, copied in zip((x, grad), copies, strict=True)
-    )
-    chosen = replace(chosen, x_row=x_row, y_row=y_row)
-    entry = Entry(ENTRY, STREAM_THREADS)
-    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_stream_sum(chosen), entry)
-    blocks = chosen.blocks(groups)
-
-    def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        out = allocate((groups, *pattern), x.dtype, x.device)
-        if loaded is not None:
-            x, grad = (side.contiguous() if copied else side for side, copied in zip((x, grad), copies, strict=True))
-            pointers = x.data_ptr(), grad.data_ptr(), out.data_ptr()
-            start(loaded[0], index, blocks, (*pointers, batch, x.stride(0), grad.stride(0)))
         return out
 
     return run

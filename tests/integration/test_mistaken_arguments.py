@@ -211,3 +211,15 @@ def test_some_eigenvalues_of_no_matrices_are_none_of_as_many():
     found = linalg.eigh(MATRIX[None][:0], subset_by_index=(1, 2))
     assert (found.w.shape, found.v.shape, found.info.shape) == ((0, 2), (0, 3, 2), (0,))
     assert linalg.eigh(MATRIX[None][:0], subset_by_index=(1, 1), eigvals_only=True).shape == (0, 1)
+
+
+def test_values_with_derivatives_run_beside_a_compiled_graph():
+    for kernel in (K, km.Matern(2.0, nu=2.5)):
+        x, own = X.clone().requires_grad_(), X.clone().requires_grad_()
+        expected = 2 * km.with_gradients(kernel, x, Y)
+        torch._dynamo.reset()
+        found = torch.compile(lambda a, b, k=kernel: 2 * km.with_gradients(k, a, b), backend="aot_eager")(own, Y)
+        assert_close(found, expected, depth=8)
+        found.sum().backward()
+        expected.sum().backward()
+        assert_close(own.grad, x.grad, depth=100)

@@ -18,11 +18,11 @@ import torch
 from ..arrays import check_same_device, check_same_dtype, unwrap
 from ..checks import function, integer, positive
 from ..errors import DtypeError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
+from ..torch_ops.outside import outside
 from .arguments import check_reverse
 from .block_cg import INDEFINITE, NOT_FINITE, Columns, iterate, read
 from .implicit import attached
 from .operators import Product, product_of
-from .outside import outside
 from .scaling import exponent, shifted
 from .solution import Described
 

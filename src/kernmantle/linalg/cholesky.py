@@ -12,6 +12,7 @@ import torch
 from ..arrays import common_shape, unwrap
 from ..checks import positive
 from ..errors import ParameterError
+from ..torch_ops.outside import outside
 from . import cusolver, small, transformed
 from .arguments import (
     Work,
@@ -29,7 +30,6 @@ from .arguments import (
     raises,
     system,
 )
-from .outside import outside
 from .refine import UNREFINED, Refined, Relative
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle

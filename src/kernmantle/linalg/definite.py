@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from ..torch_ops.outside import outside
 from . import transformed
 from .arguments import enough_memory, matrix, raises, watched
 from .cholesky import MEANING, Triangle, at_once, check_jitter, factorise, solve_cholesky
 from .implicit import log_determinant
-from .outside import outside
 from .solution import Solution, nan_where_failed, raise_for
 
 

@@ -11,6 +11,7 @@ import torch
 from ..arrays import Wrap
 from ..checks import positive
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
+from ..torch_ops.outside import outside
 from . import cusolver, spectrum
 from .arguments import (
     Work,
@@ -27,7 +28,6 @@ from .generalised import NOT_DEFINITE, Pair
 from .implicit import differentiable
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
-from .outside import outside
 from .randomised import Randomised
 from .solution import described, nan_where_failed, raise_for
 from .spectrum import Found, Index, Value, index_of, value_of

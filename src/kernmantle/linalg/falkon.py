@@ -23,11 +23,11 @@ from ..errors import KernmantleWarning, LinearAlgebraError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
 from ..runtime.progress import bar
+from ..torch_ops.outside import outside
 from .arguments import enough_memory
 from .cg import LIMIT, STAGNATED, Iterations
 from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
-from .outside import outside
 from .row_source import RowSource, available, drawn, host_rows, tensor_of
 from .sketch_and_project import CHECKED
 from .sketch_problem import MEMORY_SHARE, Limits, call_of, check_no_gradient, targets_of

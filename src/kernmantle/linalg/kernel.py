@@ -15,12 +15,12 @@ from ..errors import DtypeError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
 from ..pairwise.kernel_inputs import Call
+from ..torch_ops.outside import outside
 from ..torch_ops.torch_private import is_transformed
 from .arguments import check_dtype, check_reverse, enough_memory, raises
 from .cg import Iterations, cg
 from .cholesky import MEANING, CholeskyFactor, Triangle, check_jitter, factorise
 from .implicit import attached
-from .outside import outside
 from .preconditioners import LowRank, nystrom, pivoted_cholesky
 from .sketch_and_project import sketch_and_project
 from .solution import Described, nan_where_failed, raise_for

@@ -11,9 +11,9 @@ import torch
 
 from ..checks import integer, positive
 from ..errors import ParameterError
+from ..torch_ops.outside import outside
 from .arguments import random_source
 from .operators import Product, product_of
-from .outside import outside
 from .spectrum import pairs
 
 

@@ -20,10 +20,10 @@ from ..arrays import is_numpy_like
 from ..errors import KernmantleWarning, LinearAlgebraError
 from ..pairwise import Kernel
 from ..runtime.progress import bar
+from ..torch_ops.outside import outside
 from .cg import LIMIT, Iterations
 from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
-from .outside import outside
 from .preconditioners import LowRank, nystrom
 from .row_source import drawn
 from .sketch_problem import Limits, Problem, fingerprint, prepared

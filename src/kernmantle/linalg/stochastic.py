@@ -11,11 +11,11 @@ import torch
 
 from ..checks import integer
 from ..errors import ParameterError
+from ..torch_ops.outside import outside
 from .arguments import random_source
 from .implicit import with_gradient_of
 from .operators import Product, product_of
 from .orthogonal import orthonormal
-from .outside import outside
 from .preconditioners import LowRank
 from .scaling import exponent, shifted
 from .solution import Described

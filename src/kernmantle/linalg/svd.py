@@ -20,11 +20,11 @@ from ..errors import (
     ShapeError,
     instead_of,
 )
+from ..torch_ops.outside import outside
 from .arguments import check_dtype, check_reverse
 from .krylov import Sizes, default_tolerance, extreme_pairs
 from .operators import is_array
 from .orthogonal import orthonormal
-from .outside import outside
 from .randomised import Apply, error_bound, normal
 from .solution import described
 

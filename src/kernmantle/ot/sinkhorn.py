@@ -15,7 +15,6 @@ from ..checks import integer, positive
 from ..errors import BackendError, GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..linalg.arguments import watched
 from ..linalg.block_cg import Watch, read
-from ..linalg.outside import outside
 from ..linalg.solution import Described
 from ..pairwise.attend_inputs import checked_truth
 from ..pairwise.inputs import check_rows
@@ -23,6 +22,7 @@ from ..pairwise.kernel import Kernel
 from ..pairwise.scores import arrays_of, is_inner_product, scores_of
 from ..runtime.progress import bar
 from ..torch_ops.checks import is_number
+from ..torch_ops.outside import outside
 from ..torch_ops.torch_private import is_tracked
 from .implicit import attached, value
 from .plan import Plan

@@ -17,6 +17,7 @@ from ..ir.differentiate import differentiate
 from ..ir.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..ir.ops import OPS
 from ..torch_ops.namespaces import numpy_namespace, torch_namespace
+from ..torch_ops.outside import outside
 from .inputs import check_rows, floating
 from .kernel import Kernel, check_kernel
 from .kernel_form import Form, of_form
@@ -201,6 +202,7 @@ def _by_rows(found: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@outside
 def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     """Return the covariances of the value and the d partial derivatives at each row of x and each of y.
 
@@ -233,7 +235,7 @@ def with_gradients(kernel: Kernel, x: Any, y: Any = None) -> Any:
     -----
     Costs (1 + d)² matrices of m n entries, each by one pass; of kernels of a distance, such as Matern, by torch in
     float64 and with a few times the memory of the result. Gradients of first order exist for the rows and the
-    hyperparameters. Source: [1]_.
+    hyperparameters. Under torch.compile it is a graph break and runs eagerly. Source: [1]_.
 
     References
     ----------

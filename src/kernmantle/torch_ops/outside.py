@@ -1,4 +1,4 @@
-"""Solvers run beside compiled graphs: what they do next depends on numbers that no graph has."""
+"""What runs outside of compiled graphs: solvers, whose next step depends on values, and nested forward derivatives."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kernmantle.kronsparse import KSLinear, replace_linears
+from kernmantle.kronsparse import KSLinear, group, mlp, replace_linears
 
 from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem
 from .kronsparse import clock_of, graph
@@ -50,15 +50,32 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(sequences, tokens, width) to the same shape."""
-        heads = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=self.causal)
-        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
+        x = x + self.attend(self.norm1(x))
         return x + self.fc2(functional.gelu(self.fc1(self.norm2(x))))
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the attention of each token to others."""
+        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=self.causal)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+class OneStepBlock(Block):
+    """The same, both layers behind the attention as one step of autograd."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(sequences, tokens, width) to the same shape."""
+        x = x + self.attend(self.norm1(x))
+        return mlp(self.norm2(x), self.fc1, self.fc2, residual=x)
+
+
+FORMS = {"": "", "mlp": ", an MLP of one step", "group": ", layers in a group"}
+"""Forms of a block of ours, and what the names of their rows have for them."""
 
 
 @lru_cache(maxsize=1)
 def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
-    """One whose layers are Kronecker-sparse, and one of the same function."""
+    """Ones whose layers are Kronecker-sparse, by their form, and one of the same function."""
     torch.manual_seed(0)
     with torch.device(device):
         sparse = Block(shape)
@@ -68,7 +85,10 @@ def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
     for name, child in list(full.named_children()):
         if isinstance(child, KSLinear):
             setattr(full, name, filled(child))
-    return {"sparse": sparse, "dense": full.requires_grad_()}
+    one_step = copy.deepcopy(sparse)
+    one_step.__class__ = OneStepBlock
+    own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse))}
+    return {**own, "dense": full.requires_grad_()}
 
 
 def _slope(block: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, others: list[Any]) -> torch.Tensor:
@@ -89,8 +109,11 @@ def _step(chosen: str, shape: Shape, dtype: str, how: str) -> Prepare:
     return prepare
 
 
-def block_case(name: str, shape: Shape, dtype: str, how: str = "", device: str = "cuda") -> Case:
-    """A training step: by the device's own clock in replays of a graph, or in all if ``how`` is "eager", "compiled"."""
+def block_case(name: str, shape: Shape, dtype: str, how: str = "", device: str = "cuda", form: str = "") -> Case:
+    """A training step: by the device's own clock in replays of a graph, or in all if ``how`` is "eager", "compiled".
+
+    ``form`` is one of ``FORMS``.
+    """
 
     def make(device: str) -> Arrays:
         source = torch.Generator(device).manual_seed(0)
@@ -106,11 +129,12 @@ def block_case(name: str, shape: Shape, dtype: str, how: str = "", device: str =
         return given["value"][:, picks.columns]
 
     after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
+    after += FORMS[form]
     title = f"training step of a {name}, {shape.sequences} x {shape.tokens} tokens, {dtype}{after}"
     dense = Peer("dense", _step("dense", shape, dtype, how), compiles=how == "compiled")
     size, depth = (shape.sequences, shape.width), shape.tokens * shape.width
     return Case(
         f"{name} training step {dtype}{after}", title, Problem(make, exact, size, depth, dtype, cut, picked=2),
-        _step("sparse", shape, dtype, how), (dense,), Work(), (), clock,
+        _step(form, shape, dtype, how), (dense,), Work(), (), clock,
         roundings=_ROUNDINGS,
     )  # fmt: skip

@@ -6,7 +6,7 @@ of both; each call in a CUDA graph, started alone, and compiled.
 
 from __future__ import annotations
 
-from .blocks import BLOCKS, block_case
+from .blocks import BLOCKS, FORMS, block_case
 from .case import Case, Suite
 from .kronsparse import CHAIN, layer_case
 
@@ -32,6 +32,7 @@ def suite() -> Suite:
     """All layers, what takes long to compile last."""
     models = [name for name in CHAINS if name != VIT]
     steps = [_case(name, rows, dtype, True) for name in models for rows in LONG_ROWS for dtype in TYPES]
+    steps += [_case(name, LONG_ROWS[0], "bf16", True, bias=True) for name in models]
     tokens = [_case(name, rows, dtype, False) for name in models for rows in TOKENS for dtype in TYPES]
     own = [_case(VIT, rows, dtype, True) for rows in ROWS for dtype in TYPES]
     own += [_case(VIT, rows, dtype, True, bias=True) for rows in ROWS for dtype in TYPES]
@@ -47,4 +48,7 @@ def suite() -> Suite:
         [block_case(name, shape, dtype, how) for how in hows for name, shape in BLOCKS.items() for dtype in TYPES]
         for hows in (("", "eager"), ("compiled",))
     )
-    return Suite("layers", "cuda", (*tokens, *own, *blocks, *steps, *eager, *late, *compiled))
+    forms = [
+        block_case(name, shape, "bf16", "eager", form=form) for name, shape in BLOCKS.items() for form in FORMS if form
+    ]  # fmt: skip
+    return Suite("layers", "cuda", (*tokens, *own, *blocks, *forms, *steps, *eager, *late, *compiled))

@@ -100,6 +100,11 @@ def test_passes_that_transpose_rows_compile(card) -> None:
         plan = transpose_plan(card, size, high, l, True, True, True)
         assert plan.lanes == lanes
         assert compiled(emit_transpose(plan), card).resources.spill_stores == 0
+    for dtype in ("bf16", "f16"):
+        plan = transpose_plan(card, 2, 32, 128, False, True, True, dtype)
+        resources = compiled(emit_transpose(plan), card).resources
+        assert 0 < resources.registers <= 64
+        assert resources.spill_stores == 0
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,10 @@ class Passes:
         return rows.view(-1, a, extent, d).mT.flatten(1)
 
     @staticmethod
-    def bring_back(rows, out, a, extent, d):
+    def bring_back(rows, out, a, extent, d, bias=None):
         out.copy_(rows.view(-1, a, d, extent).mT.reshape(out.shape))
+        if bias is not None:
+            out += bias
 
     @staticmethod
     def weights_of_blocks(blocks, pattern):
@@ -128,12 +130,15 @@ class Passes:
         return blocks.view(a, d, b, c).permute(0, 2, 3, 1).contiguous()
 
     @staticmethod
-    def bind_transpose(source, target, a, high, l, pads):
-        count, extents = len(source), (high, l) if pads else (l, high)
+    def bind_transpose(source, target, a, high, l, pads, bias=None):
+        count, features, extents = len(source), a * high * l, (high, l) if pads else (l, high)
 
         def launch(addresses):
-            rows, out = (seen(address, (count, a * high * l), (a * high * l, 1)) for address in addresses)
+            *addresses, offset = addresses if bias is not None else (*addresses, 0)
+            rows, out = (seen(address, (count, features), (features, 1)) for address in addresses)
             out.copy_(rows.view(count, a, *extents).mT.reshape(out.shape))
+            if bias is not None:
+                out += seen(offset, (features,), (1,))
             launched.append(1)
 
         return launch
@@ -224,6 +229,29 @@ def test_second_derivatives_and_many_cotangents(kind, steps):
     for place, each in enumerate(cotangents):
         for own, whole in zip(torch.autograd.grad(found, given, each, retain_graph=True), many, strict=True):
             torch.testing.assert_close(own, whole[place])
+
+
+@pytest.mark.parametrize(
+    "kind", ["factors", "grouped", "matrix", "matrix on addresses", "batched", "batched on addresses"]
+)
+def test_saved_tensors_that_hooks_bring_back_in_another_layout(kind, steps):
+    chain, batch = (BATCHED["square"], (8,)) if "batched" in kind else (CHAINS["two"], (3,))
+    given = [tensor.requires_grad_() for tensor in operands(chain, batch, False)]
+
+    def slopes():
+        x, first, second, bias = given
+        return torch.autograd.grad(kron_sparse_matmul(x, [first, second], bias=bias).square().sum(), given)
+
+    def moved(own):
+        return own.mT.contiguous().mT if own.dim() > 1 else own.clone()
+
+    steps("factors")
+    wanted = slopes()
+    steps(kind)
+    for _ in range(2):
+        torch.testing.assert_close(slopes(), wanted)
+        with torch.autograd.graph.saved_tensors_hooks(moved, moved):
+            torch.testing.assert_close(slopes(), wanted)
 
 
 def ready_passes(monkeypatch):

@@ -52,13 +52,14 @@ def test_a_step_with_a_bias_has_its_gradient() -> None:
 SMALL = blocks.Shape(3, 5, 128, 2, True)
 
 
+@pytest.mark.parametrize("form", blocks.FORMS)
 @pytest.mark.parametrize("dtype", layers.TYPES)
-def test_blocks_are_checked(dtype) -> None:
-    row = run.measure(blocks.block_case("small", SMALL, dtype, "eager", "cpu"), SUITE, STAMP, SETTINGS)
+def test_blocks_are_checked(dtype, form) -> None:
+    row = run.measure(blocks.block_case("small", SMALL, dtype, "eager", "cpu", form), SUITE, STAMP, SETTINGS)
     assert row["status"] == "ok", row["results"]
     assert row["results"]["dense"]["status"] == "ok"
     made = blocks._blocks(SMALL, dtype, "cpu")
-    assert sum(isinstance(module, KSLinear) for module in made["sparse"].modules()) == 4
+    assert sum(isinstance(module, KSLinear) for module in made[form].modules()) == 4
     assert not any(isinstance(module, KSLinear) for module in made["dense"].modules())
 
 

@@ -1,8 +1,11 @@
 """Kronecker-sparse matrices: patterns, products, trainable layers, projections, surgery."""
 
+from .batch_last import LayerNormBatchLast, LinearBatchLast
 from .chains import block_diagonal, butterfly, low_rank_like, monarch
 from .choose import Choice, choose_patterns
-from .linear import KSLinear, LayerNormBatchLast, LinearBatchLast
+from .feed_forward import mlp
+from .groups import apply_each, group
+from .linear import KSLinear
 from .matmul import kron_sparse_matmul
 from .packed import PackedKSLinear
 from .pattern import KSPattern, fuse_weights
@@ -22,16 +25,19 @@ __all__ = [
     "Projection",
     "Replaced",
     "Report",
+    "apply_each",
     "block_diagonal",
     "butterfly",
     "choose_patterns",
     "dct",
     "dft",
     "fuse_weights",
+    "group",
     "hadamard",
     "kron_sparse_matmul",
     "load_structured",
     "low_rank_like",
+    "mlp",
     "monarch",
     "project",
     "replace_linears",

@@ -24,7 +24,7 @@ from ..mode_product.execute import block_matrices, uncast
 from ..mode_product.factor_matrix_plan import DTYPES as HALVES
 from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
-from ..mode_product.transpose_plan import in_squares, pass_seconds, start_seconds
+from ..mode_product.transpose_plan import ACCESS, in_squares, pass_seconds, start_seconds
 from ..mode_product.vendor_cost import batch_last_seconds
 from .chain_launches import GRAD, Launch, LaunchedBackward, LaunchedForward, Pick, ReadyBackward, Table
 from .chain_products import (
@@ -91,7 +91,7 @@ class BatchedStep:
         info.route = self.route
         if self.launches is not None and not splits_streams(x.device):
             between, blocks, _, value = self.launches.run(x, weights, bias)
-            return (value if bias is None else value.add_(bias)), [between, blocks]
+            return value, [between, blocks]
         first, second = in_one_piece(weights, x.dtype)
         (a, b, c, _), (_, e, f, d) = first.shape, second.shape
         rows = _rows(x)
@@ -102,10 +102,8 @@ class BatchedStep:
         blocks = block_matrices(second[None])[0, 0]
         columns = between.view(f, d, count).permute(1, 2, 0)
         _bmm(columns, blocks.mT, after.transpose(0, 1))
-        flat = value.view(count, e * d)
-        _transposing().bring_back(after.flatten(1), flat, 1, e, d)
-        if bias is not None:
-            flat.add_(bias)
+        added = None if bias is None else _at_vectors(bias)
+        _transposing().bring_back(after.flatten(1), value.view(count, e * d), 1, e, d, added)
         return value, [between, blocks]
 
     def bind_backward(
@@ -121,26 +119,29 @@ class BatchedStep:
         return self.launches is not None
 
 
-def bind_batched(x: torch.Tensor, weights: Weights) -> BatchedStep:
+def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
     """Return the step for tensors like these, by launches on addresses where all of them are in one piece."""
     first, second = weights
-    if splits_streams(x.device) or not (x.is_contiguous() and is_in_one_piece(weights, x.dtype)):
+    parameters = weights if bias is None else (*weights, bias)
+    is_whole = x.is_contiguous() and is_in_one_piece(parameters, x.dtype)
+    if splits_streams(x.device) or not is_whole or (bias is not None and bias.data_ptr() % ACCESS):
         return BatchedStep()
     (a, b, c, _), (_, e, f, d) = first.shape, second.shape
     rows = x.view(-1, a * c)
     count = len(rows)
     shapes = (a * b, count), (d, e, f), (count, d, e), memory_shape(e * d, x, False)
     between, blocks, after, value = (x.new_empty(shape) for shape in shapes)
-    x_at, first_at, second_at, _, between_at, blocks_at, after_at, value_at = range(1, 9)
+    x_at, first_at, second_at, bias_at, between_at, blocks_at, after_at, value_at = range(1, 9)
     one = bind_matmul(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
     other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.mT, after.transpose(0, 1))
     if one is None or other is None:
         return BatchedStep()
     arrange = _transposing().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e * f, d, True)
-    finish = _transposing().bind_transpose(after.flatten(1), value.view(count, -1), 1, e, d, False)
+    finish = _transposing().bind_transpose(after.flatten(1), value.view(count, -1), 1, e, d, False, bias)
+    finishes = (after_at, value_at) if bias is None else (after_at, value_at, bias_at)
     launches = (
         (one, itemgetter(first_at, x_at, between_at, 0)), (arrange, itemgetter(second_at, blocks_at)),
-        (other, itemgetter(between_at, blocks_at, after_at, 0)), (finish, itemgetter(after_at, value_at)),
+        (other, itemgetter(between_at, blocks_at, after_at, 0)), (finish, itemgetter(*finishes)),
     )  # fmt: skip
     return BatchedStep(LaunchedForward(launches, layouts_in_one_piece(shapes)))
 
@@ -252,6 +253,12 @@ def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tens
     made = allocate_as(columns, (d, e * f))
     _bmm(columns, between, made.view(d, e, f))
     return _transposing().weights_of_blocks(made, (1, e, f, d))
+
+
+def _at_vectors(bias: torch.Tensor) -> torch.Tensor:
+    """Return a bias in one piece that begins at a vector."""
+    bias = bias.contiguous()
+    return bias.clone() if bias.data_ptr() % ACCESS else bias
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

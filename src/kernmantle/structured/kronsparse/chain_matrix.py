@@ -154,7 +154,9 @@ class MatrixStep:
         matrix, sums = saved[0], any(of_weights)
         if self.through is None or x is None or len(weights) != 2 or not (sums or not of_bias):
             return None
-        if not (x.is_contiguous() and grad.is_contiguous()) or self.products is None or not self.products.reads_weights:
+        if not (x.is_contiguous() and grad.is_contiguous() and is_in_one_piece(weights, grad.dtype)):
+            return None
+        if self.products is None or not self.products.reads_weights:
             return None
         out, width = grad.shape[-1], x.shape[-1]
         rows, flat, like = x.view(-1, width), grad.view(-1, out), grad.new_empty((out, width))
@@ -256,7 +258,8 @@ class MatrixGradient:
         """Return them; ``summed``: a gradient (1, N, features), and where sums over its rows are written beside."""
         if self.products is None:
             return _gradients_by_torch(weights, of_matrix, self.needed)
-        own = weights if self.products.reads_weights else in_one_piece(weights, of_matrix.dtype)
+        # A hook may bring saved weights back in another layout than that of the forward pass.
+        own = weights if is_in_one_piece(weights, of_matrix.dtype) else in_one_piece(weights, of_matrix.dtype)
         before, grad = self.products(own, len(own) - 1), of_matrix
         found: list[Maybe] = [None] * len(weights)
         for index, launch, shape, sums_this in self.levels:

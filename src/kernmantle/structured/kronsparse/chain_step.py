@@ -202,7 +202,7 @@ def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options
     if kind == GROUPED:
         return bind_grouped(x, weights, bias, options)
     if kind == BATCHED:
-        return bind_batched(x, weights)
+        return bind_batched(x, weights, None if bias is None else bias.detach())
     if kind == BLOCKS:
         return bind_blocks(canonical(x, options.batch_last), weights, options, of_x)
     products, value = list[Multiply](), canonical(x, options.batch_last)

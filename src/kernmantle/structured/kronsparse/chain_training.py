@@ -51,6 +51,8 @@ _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
 _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 5.2e-4, 6.7e-4, 5e-4
 # In a compiled graph both take two operators; its own code starts the products with the matrix.
 _HOST_COMPILED = 2.5e-4
+_HOST_SHARED = 2e-4  # of a step through a matrix that is made together with those of other layers
+_FREE = Options(False, "auto", "")
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
@@ -92,6 +94,16 @@ def kind_for(
         BLOCKS: _HOST_FACTORS,
     }
     return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
+
+
+@lru_cache(maxsize=1024)
+def shares_matrix(patterns: tuple[Pattern, ...], batch: int, dtype: str, device: torch.device) -> bool:
+    """Return whether a step of two factors should be quickest through a matrix that is made together with others."""
+    if len(patterns) != 2 or not has_matrix(patterns) or not _has_kernels(batch, dtype, _FREE, device):
+        return False
+    found = expected(patterns, batch, dtype, False, device)
+    host = {MATRIX: _HOST_SHARED, GROUPED: 2 * _HOST_GROUPED, FACTORS: 2 * _HOST_FACTORS, BATCHED: _HOST_BATCHED}
+    return min(found, key=lambda name: (max(found[name], host[name]), found[name])) == MATRIX
 
 
 def is_quicker_by_factors(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from ...arrays import dtype_name, unwrap
 from ...checks import integer
@@ -17,9 +18,11 @@ from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_autocast_on
+from ..mode_product.execute import ACTIVATIONS, DENSE
 from .chain_autograd import bind_chain, chain, chain_key
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
+from .matrices import MADE, made_for
 from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, compiled_layer
 from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
@@ -149,17 +152,14 @@ class KSLinear(ChainModule):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        weights, options, own = self._factors(), self._options, self._parameters
+        own = self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if torch.compiler.is_compiling():
-            if (found := compiled_layer(self._form, x, weights, bias, activation, options)) is not None:
-                return found
-            check_layer_input(x)
-            check_weights(self.patterns, weights)
-            own, checked, offset = check_types(x, weights, bias, self._names)
-            check_features(own, self.patterns, options.batch_last)
-            check_bias(offset, self.patterns[-1])
-            return chain(own, checked, offset, check_activation(activation), options)
+            return self._traced(x, bias, activation)
+        if MADE.matrices and (matrix := made_for(self, x)) is not None:
+            self._ran.route = DENSE
+            return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
+        weights, options = self._factors(), self._options
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
         key = chain_key(x, weights, bias, activation, options, None, None, self._form, True)
@@ -173,6 +173,18 @@ class KSLinear(ChainModule):
             options = options._replace(precision=current().precision or "")
             found = bind_chain(key, x, weights, bias, check_activation(activation), options, False)
         return found((x, weights, bias, None), self._ran, None)
+
+    def _traced(self, x: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:
+        """Return the result in a graph that is being compiled."""
+        weights, options = self._factors(), self._options
+        if (found := compiled_layer(self._form, x, weights, bias, activation, options)) is not None:
+            return found
+        check_layer_input(x)
+        check_weights(self.patterns, weights)
+        own, checked, offset = check_types(x, weights, bias, self._names)
+        check_features(own, self.patterns, options.batch_last)
+        check_bias(offset, self.patterns[-1])
+        return chain(own, checked, offset, check_activation(activation), options)
 
     def _factors(self) -> tuple[torch.Tensor, ...]:
         # A ParameterList takes 10 us to iterate over, an attribute of a module 0.4 us to find.
@@ -358,92 +370,3 @@ def _floating(dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype is None or dtype in FLOATS or dtype in STORED:
         return dtype
     raise DtypeError(f"parameters are floating-point numbers, not {dtype}; pass dtype=")
-
-
-class LinearBatchLast(nn.Linear):
-    """Dense linear layer on arrays ``(in_features, ...)``: ``W x + bias``.
-
-    Parameters
-    ----------
-    in_features, out_features, bias, device, dtype
-        See torch.nn.Linear, whose parameters and initialisation it has.
-
-    Notes
-    -----
-    Cost and gradients are those of torch.nn.Linear.
-
-    Examples
-    --------
-    >>> import torch, kernmantle as km
-    >>> km.LinearBatchLast(3, 5)(torch.ones(3, 7, 2)).shape
-    torch.Size([5, 7, 2])
-    """
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer."""
-        columns = input.reshape(input.shape[0], math.prod(input.shape[1:]))
-        if self.bias is None:
-            product = self.weight @ columns
-        else:
-            product = torch.addmm(self.bias.view(-1, 1), self.weight, columns)
-        return product.reshape(self.out_features, *input.shape[1:])
-
-
-class LayerNormBatchLast(nn.Module):
-    """Layer normalisation over the first axis of arrays ``(features, ...)``.
-
-    Parameters
-    ----------
-    features : int
-        Length of the first axis.
-    eps : float
-        Added to the variance.
-    elementwise_affine, bias : bool
-        Whether there is a learnt scale, and an offset.
-    device, dtype
-        Of the parameters, which are named as in torch.nn.LayerNorm.
-
-    Notes
-    -----
-    Cost and gradients are those of torch.nn.LayerNorm, without a transposed copy.
-
-    Examples
-    --------
-    >>> import torch, kernmantle as km
-    >>> x = torch.randn(8, 3, 2)
-    >>> torch.allclose(km.LayerNormBatchLast(8)(x), torch.nn.LayerNorm(8)(x.movedim(0, -1)).movedim(-1, 0), atol=1e-6)
-    True
-    """
-
-    def __init__(
-        self,
-        features: int,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.features, self.eps = features, eps
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = nn.Parameter(torch.ones(features, **options)) if elementwise_affine else None
-        self.bias = nn.Parameter(torch.zeros(features, **options)) if elementwise_affine and bias else None
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalise; halves are computed in float32."""
-        if input.shape[:1] != (self.features,):
-            raise ShapeError(f"input has shape {tuple(input.shape)}; its first axis must have {self.features} features")
-        wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        variance, mean = torch.var_mean(wide, 0, correction=0, keepdim=True)
-        value = (wide - mean) * torch.rsqrt(variance + self.eps)
-        shape = (-1, *(1,) * (input.dim() - 1))
-        if self.weight is not None:
-            value = value * self.weight.reshape(shape)
-        if self.bias is not None:
-            value = value + self.bias.reshape(shape)
-        return value.to(input.dtype)
-
-    def extra_repr(self) -> str:
-        """For repr."""
-        return f"{self.features}, eps={self.eps}, elementwise_affine={self.weight is not None}"

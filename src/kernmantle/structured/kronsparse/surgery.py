@@ -19,9 +19,10 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ...errors import KernmantleError, ParameterError, instead_of
 from ...runtime.progress import bar
+from .batch_last import LinearBatchLast
 from .choose import choose_patterns
 from .dense import carry_hooks, dense, is_linear
-from .linear import KSLinear, LinearBatchLast
+from .linear import KSLinear
 from .pattern import KSPattern, check_chain
 
 Patterns = Sequence[Any]

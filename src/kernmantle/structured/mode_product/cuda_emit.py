@@ -277,7 +277,9 @@ extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
 
 def emit_transpose(plan: TransposePlan) -> str:
     """Source of a pass that brings the entries of blocks together and pads them, or takes them apart again."""
-    call, declared = f"kron_sparse_transpose_squares<{plan.size}, {plan.lanes}>", list[str]()
+    kind = f", {SCALARS[plan.bias]}" if plan.bias else ""
+    call, declared = f"kron_sparse_transpose_squares<{plan.size}, {plan.lanes}{kind}>", list[str]()
+    parameter, argument = (", const void* bias", ", bias") if plan.bias else ("", "")
     if not plan.lanes:
         types = {"T": "unsigned" if plan.size == 4 else "unsigned short"}
         traits = {
@@ -292,9 +294,9 @@ def emit_transpose(plan: TransposePlan) -> str:
         declared,
         f"""
 extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
-    const void* x, void* y, {sizes}) {{
+    const void* x, void* y, {sizes}{parameter}) {{
     const km::KronSparseTranspose arguments = {{x, y, count, (int)a, (int)high, (int)pitch, xn, yn}};
-    km::{call}(arguments);
+    km::{call}(arguments{argument});
 }}
 """,
     )

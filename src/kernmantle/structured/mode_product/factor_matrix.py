@@ -33,6 +33,10 @@ class BoundMatrix:
         second, first, out, *_ = (0 if tensor is None else tensor.data_ptr() for tensor in operands)
         self.launch((first, second, out))
 
+    def on_addresses(self, first: int, second: int, out: int) -> tuple[int, ...]:
+        """Return the operands of the launch, from positions of both factors and the matrix."""
+        return first, second, out
+
 
 def bind_matrix(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundMatrix | None:
     """Return the launch for weights in one piece; None for what it does not take."""

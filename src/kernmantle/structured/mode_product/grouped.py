@@ -161,6 +161,32 @@ def bind_matrix_gradient(
     return BoundMatrixGradient(bind_products(found, grad, ""), own.weight.first < own.weight.second)
 
 
+Chain = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Two factors, and the weights of their product or the gradient of these."""
+
+
+class BoundMatrices(NamedTuple):
+    """Products of the factors of several chains in one launch."""
+
+    launch: Callable[[Addresses], None]
+
+    def on_addresses(self, first: int, second: int, out: int) -> tuple[int, ...]:
+        """Return the operands of one of the chains, from positions of both factors and their product."""
+        return second, first, out, 0
+
+
+def bind_matrices(chains: Sequence[Chain]) -> BoundMatrices:
+    """Return the products of several chains in one launch, on the operands of all."""
+    return BoundMatrices(bind_products([_neighbours(*chain).forward() for chain in chains], chains[0][2], "").launch)
+
+
+def bind_matrix_gradients(chains: Sequence[Chain]) -> list[BoundMatrixGradient]:
+    """Return the gradients of both factors of each chain, which share a launch on the operands of all."""
+    own = [_neighbours(*chain) for chain in chains]
+    launch = bind_products([product for each in own for product in (each.of_x(), each.of_weight())], chains[0][2], "")
+    return [BoundMatrixGradient(launch, each.weight.first < each.weight.second) for each in own]
+
+
 def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> Passes:
     access = _access(second), _access(first), _access(out)
     return neighbours(tuple(first.shape), tuple(second.shape), access)  # pyright: ignore[reportArgumentType]

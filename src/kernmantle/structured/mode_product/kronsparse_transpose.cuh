@@ -201,10 +201,28 @@ KM_DEVICE void transpose(uint4 (&v)[8]) {
     for (int i = 0; i < 8; ++i) v[i] = out[i];
 }
 
+// Adds 16 bytes of a bias of type T to as many numbers, in float32; void is no bias.
+template <class T>
+struct KronSparseOffset {
+    static KM_DEVICE void add(uint4& word, const void* bias, i64 at) {
+        constexpr int N = 16 / sizeof(T);
+        auto v = bit_cast<Pack<T, N>>(word);
+        const auto own = load_pack<T, N>((const T*)bias + at);
+#pragma unroll
+        for (int i = 0; i < N; ++i) v.v[i] = Store<T>::from(convert<float>(v.v[i]) + convert<float>(own.v[i]));
+        word = bit_cast<uint4>(v);
+    }
+};
+template <>
+struct KronSparseOffset<void> {
+    static KM_DEVICE void add(uint4&, const void*, i64) {}
+};
+
 // The same where every extent is whole vectors and all is aligned: a thread transposes a square whose edge is 16 bytes, in
-// registers. DOWN lanes write neighbouring 16 bytes, and the 32 / DOWN groups of a warp read neighbouring 16 bytes.
-template <int SIZE, int DOWN>
-__device__ __forceinline__ void kron_sparse_transpose_squares(const KronSparseTranspose& g) {
+// registers. DOWN lanes write neighbouring 16 bytes, and the 32 / DOWN groups of a warp read neighbouring 16 bytes. A bias of
+// type B, of the features of y, is added to every row.
+template <int SIZE, int DOWN, class B = void>
+__device__ __forceinline__ void kron_sparse_transpose_squares(const KronSparseTranspose& g, const void* bias = nullptr) {
     constexpr int N = 16 / SIZE, ALONG = 32 / DOWN;
     const int down = (g.high + N * DOWN - 1) / (N * DOWN), across = (g.pitch + N * ALONG - 1) / (N * ALONG), lane = threadIdx.x % 32;
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32, matrix = warp / (down * across);
@@ -219,7 +237,10 @@ __device__ __forceinline__ void kron_sparse_transpose_squares(const KronSparseTr
     for (int i = 0; i < N; ++i) v[i] = __ldcs((const uint4*)(from + (i64)i * g.pitch * SIZE));
     transpose(v);
 #pragma unroll
-    for (int i = 0; i < N; ++i) *(uint4*)(to + (i64)i * g.high * SIZE) = v[i];
+    for (int i = 0; i < N; ++i) {
+        KronSparseOffset<B>::add(v[i], bias, own + (i64)(l + i) * g.high + k);
+        *(uint4*)(to + (i64)i * g.high * SIZE) = v[i];
+    }
 }
 
 }  // namespace km

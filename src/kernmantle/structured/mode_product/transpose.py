@@ -125,9 +125,9 @@ def features_together(rows: torch.Tensor) -> torch.Tensor:
     return made.view(groups, count, pitch)[..., :features]
 
 
-def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int) -> None:
-    """Transpose rows of padded blocks back to the order of the features."""
-    _transpose(rows, out, a, extent, d, False)
+def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int, bias: Maybe = None) -> None:
+    """Transpose rows of padded blocks back to the order of the features; whole squares with a bias (features,)."""
+    _transpose(rows, out, a, extent, d, False, bias)
 
 
 def weights_of_blocks(blocks: torch.Tensor, pattern: tuple[int, int, int, int]) -> torch.Tensor:
@@ -230,25 +230,31 @@ def _blocks(weight: torch.Tensor, high: int, wide: int, packed: PackedWeights | 
     return _Blocks(blocks[..., None], packed)
 
 
-def _transpose(source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool) -> None:
+def _transpose(
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
+) -> None:
     """Transpose a matrices ``high`` x ``l`` in each row and pad the new rows, or undo that."""
-    kernel, blocks, rest = _pass(source, target, a, high, l, pads)
+    kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
     if kernel is not None:
-        start(kernel, index_of(source.device), blocks, (source.data_ptr(), target.data_ptr(), *rest))
+        added = () if bias is None else (bias.data_ptr(),)
+        start(kernel, index_of(source.device), blocks, (source.data_ptr(), target.data_ptr(), *rest, *added))
 
 
 def bind_transpose(
-    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
 ) -> Callable[[Sequence[int]], None]:
-    """Return the launch of such a pass on the addresses of tensors like these.
+    """Return the launch of such a pass on the addresses of tensors like these, of a bias last if there is one.
 
     Each row (a, ``high``, ``l``) of the source becomes (a, ``l``, ``high``) of the target, whose rows are padded, or,
-    without ``pads``, the other way round.
+    without ``pads``, the other way round. A bias (features,) is added to rows of whole squares.
     """
-    kernel, blocks, rest = _pass(source, target, a, high, l, pads)
+    kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
     if kernel is None:
         return _nothing
-    return bind_launch(kernel, (0, 0, *rest), range(2), index_of(source.device), blocks)
+    arguments, positions = (0, 0, *rest), [0, 1]
+    if bias is not None:
+        arguments, positions = (*arguments, 0), [0, 1, len(arguments)]
+    return bind_launch(kernel, arguments, positions, index_of(source.device), blocks)
 
 
 def _nothing(_: Sequence[int]) -> None:
@@ -256,13 +262,14 @@ def _nothing(_: Sequence[int]) -> None:
 
 
 def _pass(
-    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
 ) -> tuple[Kernel | None, int, tuple[int, ...]]:
     """Return the kernel of a pass, its blocks, and its arguments behind the addresses."""
     size, plain, pitch = source.element_size(), source if pads else target, padded(high, source.element_size())
     in_one_piece = plain.stride(0) == a * high * l
     aligned = (plain.data_ptr() | plain.stride(0) * size) % ACCESS == 0
-    plan = transpose_plan(limits(index_of(source.device)).arch, size, high, l, pads, in_one_piece, aligned)
+    added = "" if bias is None else NAMES[bias.dtype]
+    plan = transpose_plan(limits(index_of(source.device)).arch, size, high, l, pads, in_one_piece, aligned, added)
     count = source.shape[0]
     blocks, extents = plan.tiles(count * a, high, pitch), (high, pitch)
     if plan.lanes:

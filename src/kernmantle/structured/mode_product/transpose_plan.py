@@ -32,7 +32,8 @@ class TransposePlan:
     """Template parameters, see ``kronsparse_transpose.cuh``; ``size`` are bytes of a number.
 
     ``lanes`` of a warp lie along a column where squares are transposed in registers, 0 for tiles in shared memory, of
-    which a warp moves vectors of ``lanes_l`` neighbouring l.
+    which a warp moves vectors of ``lanes_l`` neighbouring l. ``bias`` is the type of one that squares add on the way
+    back, empty for none.
     """
 
     arch: str
@@ -46,6 +47,7 @@ class TransposePlan:
     lanes_l: int = 0
     lanes: int = 0
     warps: int = _WARPS
+    bias: str = ""
 
     @property
     def threads(self) -> int:
@@ -72,7 +74,8 @@ class TransposePlan:
     def __str__(self) -> str:
         name = "pad" if self.pads else "unpad"
         if self.lanes:
-            return f"{name} transposed rows of {self.size} bytes {self.arch} in squares, {self.lanes} lanes"
+            added = f", bias {self.bias}" if self.bias else ""
+            return f"{name} transposed rows of {self.size} bytes {self.arch} in squares, {self.lanes} lanes{added}"
         tile = f"{self.units}x{self.tile_k}x{self.tile_l} of {self.l}"
         return f"{name} transposed rows of {self.size} bytes {self.arch} tile {tile}"
 
@@ -106,13 +109,17 @@ def in_squares(high: int, l: int, size: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def transpose_plan(
-    arch: str, size: int, high: int, l: int, pads: bool, in_one_piece: bool, aligned: bool = False
+    arch: str, size: int, high: int, l: int, pads: bool, in_one_piece: bool, aligned: bool = False, bias: str = ""
 ) -> TransposePlan:
-    """The tile for matrices ``high`` x ``l`` in rows of x without gaps, ``in_one_piece``, that begin at vectors."""
+    """The tile for matrices ``high`` x ``l`` in rows of x without gaps, ``in_one_piece``, that begin at vectors.
+
+    A ``bias`` of a type is added by squares alone.
+    """
     vector, pitch = ACCESS // size, padded(high, size)
     if aligned and in_squares(high, l, size):
         lanes = _lanes(*_squares(high, l, size, pads))
-        return TransposePlan(arch, size, l, 0, 0, 1, 0, pads, 0, lanes, 2 * _WARPS)
+        return TransposePlan(arch, size, l, 0, 0, 1, 0, pads, 0, lanes, 2 * _WARPS, bias)
+    assert not bias, "tiles in shared memory take no bias"
     tile_l = l if l <= _WIDEST else -(-l // -(-l // _NARROWER))
     run = _RUN_BYTES if tile_l <= _NARROWER else _RUN_BYTES // 2
     most = max(run, _TILE_BYTES // tile_l // ACCESS * ACCESS) // size

@@ -1,0 +1,220 @@
+"""Layers of a module that share the launches of their training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ...config import current
+from ...errors import ParameterError
+from ...runtime.dispatch import PLANS, CallKey
+from ...torch_ops.call_key import call_key
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.torch_private import is_autocast_on
+from ..mode_product.execute import DENSE
+from .chain_matrix import makes_matrix
+from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
+from .chain_training import shares_matrix
+from .linear import KSLinear
+from .matrices import MADE, BoundMatrices, apply_matrices, bind_matrices
+from .pattern import KSPattern
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def group(module: M) -> M:
+    """Let the Kronecker-sparse layers of a module share the launches of their training steps.
+
+    A layer that trains through its dense matrix makes that matrix with one launch and takes its gradient apart with
+    another one. With this, each call of ``module`` makes the matrices of all such layers in it with one launch before
+    it runs, and one launch takes their gradients apart; between them, such a layer runs as ``torch.nn.Linear`` does.
+    That makes eager training steps of halves on a GPU quicker where they wait for the host.
+
+    Parameters
+    ----------
+    module : Module
+        Any module with :class:`KSLinear` layers at any depth that it calls, best each block of a model: what is called
+        at once, and what activation checkpoints run again. Group a module after :func:`replace_linears`.
+
+    Returns
+    -------
+    Module
+        The same module, with two hooks around its calls.
+
+    Raises
+    ------
+    ParameterError
+        For a module without such layers.
+
+    Notes
+    -----
+    Values and gradients are those of a layer's step through its matrix, ``layer.info`` says "torch dense". The matrices
+    are made anew at each call, so that changes of the weights between calls are seen; those within a call are not.
+    Layers go their own way where another kind of step should be quicker, without gradients, in CUDA graphs, under
+    autocast, transforms and ``torch.compile``, and where their weights are other tensors than contiguous ones of one
+    type.
+
+    Memory: until the backward pass, as many numbers as the dense matrices of the layers have.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> block = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64))
+    >>> report = km.replace_linears(block, lambda name, layer: km.kronsparse.monarch(layer, 4, 4))
+    >>> km.kronsparse.group(block)(torch.randn(3, 64)).shape
+    torch.Size([3, 64])
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, KSLinear)]
+    if not layers:
+        raise ParameterError("the module has no KSLinear layers; replace_linears makes them of dense ones")
+    own = _Group(layers)
+    module.register_forward_pre_hook(own.before, with_kwargs=True)
+    module.register_forward_hook(own.after, with_kwargs=True, always_call=True)
+    return module
+
+
+def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Apply several layers to the same rows, as attention does for queries, keys and values.
+
+    In a training step of halves on a GPU in which each layer would multiply by its matrix, one launch makes all
+    matrices below one another, and one product multiplies by them: the gradient of x is one product as well, summed
+    over the layers on its way. The results are then views of one tensor.
+
+    Parameters
+    ----------
+    layers : iterable of KSLinear
+        With as many ``in_features``, all with a bias or all without one.
+    x : tensor (..., in_features)
+        Rows.
+
+    Returns
+    -------
+    tuple of tensors (..., out_features)
+        ``layer(x)`` of each layer, with its gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> query, key = (km.KSLinear(64, 64, km.kronsparse.monarch((64, 64), 4, 4)) for _ in range(2))
+    >>> q, k = km.kronsparse.apply_each([query, key], torch.randn(3, 64))
+    >>> q.shape, k.shape
+    (torch.Size([3, 64]), torch.Size([3, 64]))
+    """
+    layers = tuple(layers)
+    found = None if torch.compiler.is_compiling() else _stacked(layers, x)
+    if found is None:
+        return tuple([layer(x) for layer in layers])
+    matrix, bias, sizes = found
+    for layer in layers:
+        layer._ran.route = DENSE
+    return functional.linear(x, matrix, bias).split(sizes, -1)
+
+
+def _stacked(
+    layers: tuple[KSLinear, ...], x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None, list[int]] | None:
+    """Return the matrices of layers below one another, their biases and features; None where each goes its own way."""
+    if type(x) is not torch.Tensor or not x.dim() or not trains(x) or any(layer in MADE.matrices for layer in layers):
+        return None
+    weights = [weight for layer in layers for weight in layer._factors()]
+    biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    key = key_of("stack", layers, x, [*weights, *biases])
+    if key is None or x.shape[-1] != layers[0].in_features or len(biases) not in (0, len(layers)):
+        return None
+    found = PLANS.get(key)
+    if found is None:
+        shared = len(layers) > 1 and all(
+            layer.in_features == x.shape[-1] and _shares(layer, layer._factors(), x) for layer in layers
+        )
+        fits = shared and all(bias.dtype == x.dtype and bias.device == x.device for bias in biases)
+        found = PLANS[key] = _Chosen((), (), bind_matrices(weights, True) if fits else None)
+    if found.matrices is None:
+        return None
+    (matrix,) = apply_matrices(found.matrices, *weights)
+    return matrix, torch.cat(biases) if biases else None, [layer.out_features for layer in layers]
+
+
+def trains(x: torch.Tensor) -> bool:
+    """Return whether an eager training step with x may be more than its layers one after the other."""
+    return is_on_gpu(x) and torch.is_grad_enabled() and not is_autocast_on()
+
+
+def key_of(kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]) -> CallKey | None:
+    """Return the key of what is bound for layers, their parameters and so many rows; None where it has none."""
+    forms = tuple([(layer._form, layer._options) for layer in layers])
+    rows = x.numel() // max(1, x.shape[-1])
+    return call_key(("kron_sparse layers", kind, forms), (x.dtype, x.device, rows, splits_streams(x.device)), tensors)
+
+
+class _Group:
+    """The layers of a module, and the hooks around its calls."""
+
+    def __init__(self, layers: Iterable[KSLinear]) -> None:
+        self.layers = tuple(layers)
+
+    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Make the matrices of a call."""
+        if torch.compiler.is_compiling():
+            return
+        around = MADE.matrices
+        MADE.around.append((self, around))
+        x = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()), None)
+        if x is None or not trains(x) or splits_streams(x.device):
+            return
+        layers = [layer for layer in self.layers if layer not in around] if around else self.layers
+        weights = [weight for layer in layers for weight in layer._factors()]
+        key = key_of("group", layers, x, weights)
+        if key is None:
+            return
+        found = PLANS.get(key)
+        if found is None:
+            found = PLANS[key] = _bind(layers, x)
+        if found.matrices is not None:
+            made = apply_matrices(found.matrices, *[weights[at] for at in found.weights])
+            MADE.matrices = {**around, **dict(zip([layers[at] for at in found.layers], made, strict=True))}
+
+    def after(self, *_: Any) -> None:
+        """Forget them, also those of calls within that did not come here."""
+        if torch.compiler.is_compiling() or not any(own is self for own, _ in MADE.around):
+            return
+        own = None
+        while own is not self:
+            own, MADE.matrices = MADE.around.pop()
+
+
+class _Chosen(NamedTuple):
+    """The layers that go through their matrix, their weights among those of all layers, and what makes the matrices."""
+
+    layers: tuple[int, ...]
+    weights: tuple[int, ...]
+    matrices: BoundMatrices | None
+
+
+def _bind(layers: Sequence[KSLinear], x: torch.Tensor) -> _Chosen:
+    """Return the layers that should be quickest through their matrix, for as many rows as x has."""
+    chosen, positions, found, begin = list[int](), list[int](), list[torch.Tensor](), 0
+    for index, layer in enumerate(layers):
+        weights = layer._factors()
+        if _shares(layer, weights, x):
+            chosen.append(index)
+            positions += range(begin, begin + len(weights))
+            found += weights
+        begin += len(weights)
+    return _Chosen(tuple(chosen), tuple(positions), bind_matrices(found) if found else None)
+
+
+def _shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
+    if layer.batch_last or layer.algorithm != "auto" or current().precision or x.dtype not in NAMES:
+        return False
+    if len(weights) != 2 or not any(weight.requires_grad for weight in weights):
+        return False
+    if not all(weight.device == x.device and weight.data_ptr() % 16 == 0 for weight in weights):
+        return False
+    patterns = tuple([KSPattern(*weight.shape) for weight in weights if weight.dim() == 4])
+    if str(patterns) != layer._form or not is_in_one_piece(weights, x.dtype) or not makes_matrix(weights, x.dtype):
+        return False
+    return shares_matrix(patterns, x.numel() // max(1, x.shape[-1]), NAMES[x.dtype], x.device)

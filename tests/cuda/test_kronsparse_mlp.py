@@ -1,0 +1,83 @@
+"""Two layers as one step, on a GPU against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+import kernmantle as km
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.structured.kronsparse import feed_forward
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+
+CHAINS = ((6, 64, 64, 1), (1, 768, 192, 2)), ((24, 64, 64, 1), (1, 96, 384, 4))
+BLOCKS = ((32, 128, 128, 1), (1, 128, 128, 32)), ((64, 64, 64, 1), (1, 64, 64, 64))
+
+
+def exact(layers, x, residual, slope, activation):
+    """Result and gradients in float64, and bounds of the sizes of the terms of each."""
+    found = []
+    for own in (lambda value: value, torch.abs):
+        leaves = [x, residual, *(each for layer in layers for each in (*layer.weights, layer.bias))]
+        leaves = [own(leaf.detach().double()).requires_grad_() for leaf in leaves]
+        value, given = leaves[0], iter(leaves[2:])
+        for number, layer in enumerate(layers):
+            for pattern in layer.patterns:
+                a, _, c, d = pattern
+                value = torch.einsum("nikl,ijkl->nijl", value.reshape(-1, a, c, d), next(given)).flatten(1)
+            value = value + next(given)
+            if not number:
+                value = getattr(functional, activation)(value) if own is not torch.abs else 2 * value
+        value = value + leaves[1]
+        found.append([value.detach(), *torch.autograd.grad(value, leaves, own(slope.double()))])
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "chains"), [("grouped", CHAINS), ("matrix", CHAINS), ("factors", CHAINS), ("batched", BLOCKS)]
+)
+def test_values_and_gradients(kind, chains, dtype, monkeypatch) -> None:
+    if kind == "batched" and dtype is torch.float32:
+        pytest.skip("of halves alone")
+    PLANS.clear()
+    monkeypatch.setattr(feed_forward, "kind_of", lambda *_: kind)
+    torch.manual_seed(0)
+    sizes = [(own[0][0] * own[0][2] * own[0][3], own[1][0] * own[1][1] * own[1][3]) for own in chains]
+    layers = [km.KSLinear(*size, own, device="cuda", dtype=dtype) for size, own in zip(sizes, chains, strict=True)]
+    for activation, rows in (("gelu", 40), ("silu", 1000), ("relu", 264)):
+        x, residual, slope = (
+            torch.randn(rows, size, device="cuda").to(dtype) for size in (sizes[0][0], sizes[1][1], sizes[1][1])
+        )
+        x, residual = x.requires_grad_(), residual.requires_grad_()
+        leaves = [x, residual, *(each for layer in layers for each in (*layer.weights, layer.bias))]
+        wanted, terms = exact(layers, x, residual, slope, activation)
+        for _ in range(3):
+            value = km.kronsparse.mlp(x, *layers, activation, residual)
+            assert type(value.grad_fn).__name__ == "_MLPBackward"
+            found = [value.detach(), *torch.autograd.grad(value, leaves, slope)]
+            for one, two, size in zip(found, wanted, terms, strict=True):
+                assert_close(one, two, dtype=dtype, depth=1024 + rows, magnitude=size)
+    PLANS.clear()
+
+
+def test_a_graph_takes_the_layers_one_by_one() -> None:
+    torch.manual_seed(0)
+    layers = [km.KSLinear(384, 1536, CHAINS[0], device="cuda"), km.KSLinear(1536, 384, CHAINS[1], device="cuda")]
+    x = torch.randn(40, 384, device="cuda", requires_grad=True)
+    leaves = [x, *layers[0].parameters(), *layers[1].parameters()]
+
+    def step():
+        value = km.kronsparse.mlp(x, *layers, residual=x)
+        return [value.detach(), *torch.autograd.grad(value.square().sum(), leaves)]
+
+    wanted = [own.clone() for own in step()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    graph.replay()
+    for one, two in zip(found, wanted, strict=True):
+        assert_close(one, two.double(), dtype=torch.float32, depth=4096, magnitude=two.abs().double() + two.abs().max())

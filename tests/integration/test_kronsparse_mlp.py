@@ -1,0 +1,153 @@
+"""Two layers as one step, what kernels are told computed here, against the composition of both."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import kernmantle as km
+from kernmantle.structured.kronsparse import groups
+from tests.integration.test_kronsparse_train import launched, steps
+
+assert steps  # a fixture
+CHAINS = {
+    "matrix": (((6, 4, 3, 1), (1, 5, 12, 2)), ((2, 4, 5, 1), (1, 9, 4, 2))),
+    "batched": (((4, 16, 24, 1), (1, 40, 8, 8)), ((8, 16, 40, 1), (1, 12, 16, 8))),
+}
+KINDS = ("factors", "grouped", "matrix", "matrix on addresses", "batched", "batched on addresses")
+
+
+def layers_of(kind: str, bias: bool = True) -> list[km.KSLinear]:
+    torch.manual_seed(0)
+    found = []
+    for chain in CHAINS["batched" if "batched" in kind else "matrix"]:
+        (a, _, c, d), (p, q, _, r) = chain
+        found.append(km.KSLinear(a * c * d, p * q * r, chain, bias, dtype=torch.float64))
+    return found
+
+
+def composed(x, first, second, activation, residual=None):
+    value = second(getattr(nn.functional, activation)(first(x)))
+    return value if residual is None else value + residual
+
+
+@pytest.fixture
+def use(steps, monkeypatch):
+    """Use steps of a kind, in which nothing but the function of both layers launches."""
+    monkeypatch.setattr(groups, "is_on_gpu", lambda _: True)
+    return steps
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients(kind, activation, use) -> None:
+    use(kind)
+    first, second = layers_of(kind)
+    for batch in ((8,), (2, 12)):
+        x = torch.randn(*batch, first.in_features, dtype=torch.float64, requires_grad=True)
+        residual = torch.randn(*batch, second.out_features, dtype=torch.float64, requires_grad=True)
+        leaves = [x, residual, *first.parameters(), *second.parameters()]
+        wanted = composed(x, first, second, activation, residual)
+        slope = torch.randn_like(wanted)
+        theirs = torch.autograd.grad(wanted, leaves, slope)
+        for _ in range(3):  # the second step has what the first one bound
+            found = km.kronsparse.mlp(x, first, second, activation, residual)
+            assert type(found.grad_fn).__name__ == "_MLPBackward"
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), theirs)
+        strided = torch.randn(*batch, 2 * second.out_features, dtype=torch.float64)[..., ::2]
+        ours = torch.autograd.grad(km.kronsparse.mlp(x, first, second, activation, residual), leaves, strided)
+        torch.testing.assert_close(
+            ours, torch.autograd.grad(composed(x, first, second, activation, residual), leaves, strided)
+        )
+    assert first.info
+    assert second.info
+    assert launched or kind in ("factors", "batched")
+
+
+@pytest.mark.parametrize("kind", ["grouped", "matrix"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_every_subset_of_gradients(kind, bias, use) -> None:
+    use(kind)
+    first, second = layers_of(kind, bias)
+    x = torch.randn(3, first.in_features, dtype=torch.float64)
+    residual = torch.randn(3, second.out_features, dtype=torch.float64)
+    leaves = [x, residual, *first.parameters(), *second.parameters()]
+    for asked in itertools.product((False, True), repeat=len(leaves)):
+        if not any(asked):
+            continue
+        for leaf, needs in zip(leaves, asked, strict=True):
+            leaf.requires_grad_(needs)
+        own = list(itertools.compress(leaves, asked))
+        found, wanted = (
+            km.kronsparse.mlp(x, first, second, "silu", residual),
+            composed(x, first, second, "silu", residual),
+        )
+        torch.testing.assert_close(
+            torch.autograd.grad(found.square().sum(), own), torch.autograd.grad(wanted.square().sum(), own)
+        )
+
+
+def test_second_derivatives_many_cotangents_and_saved_tensors_that_move(use) -> None:
+    use("matrix")
+    first, second = layers_of("matrix")
+    x = torch.randn(2, 18, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *first.parameters(), *second.parameters()]
+
+    def call(*_):
+        return km.kronsparse.mlp(x, first, second, "silu", x)
+
+    torch.autograd.gradcheck(call, leaves, fast_mode=True)
+    torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
+    many = torch.randn(2, 2, 18, dtype=torch.float64)
+    wanted = torch.autograd.grad(composed(x, first, second, "silu", x), leaves, many, is_grads_batched=True)
+    torch.testing.assert_close(torch.autograd.grad(call(), leaves, many, is_grads_batched=True), wanted)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda own: own.mT.contiguous().mT if own.dim() > 1 else own.clone(), lambda own: own
+    ):
+        found = call()
+    theirs = composed(x, first, second, "silu", x)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, leaves, many[0]), torch.autograd.grad(theirs, leaves, many[0])
+    )
+
+
+@pytest.mark.parametrize(
+    "how", ["no gradients", "hook", "dense", "transform", "autocast", "broadcast residual", "wrong features"]
+)
+def test_other_calls_are_compositions(how, use) -> None:
+    use("matrix")
+    first, second = layers_of("matrix")
+    x, residual = torch.randn(3, 18, dtype=torch.float64), None
+    if how == "hook":
+        first.register_forward_hook(lambda *_: None)
+    elif how == "dense":
+        first = nn.Linear(18, 10, dtype=torch.float64)
+    elif how == "broadcast residual":
+        residual = torch.randn(18, dtype=torch.float64)
+    elif how == "wrong features":
+        with pytest.raises(km.errors.ShapeError):
+            km.kronsparse.mlp(x[:, :17], first, second)
+        return
+    call = km.kronsparse.mlp
+    if how == "transform":
+        found = torch.func.vmap(lambda row: call(row, first, second))(x)
+    elif how == "autocast":
+        with torch.autocast("cpu", torch.bfloat16):
+            found = call(x, first, second)
+        return
+    else:
+        with torch.set_grad_enabled(how != "no gradients"):
+            found = call(x, first, second, residual=residual)
+    torch.testing.assert_close(found, composed(x, first, second, "gelu", residual))
+    assert "_MLPBackward" not in type(found.grad_fn).__name__
+
+
+def test_an_activation_is_needed() -> None:
+    first, second = layers_of("matrix")
+    for wrong in ("", None, "tanh"):
+        with pytest.raises(km.errors.ParameterError):
+            km.kronsparse.mlp(torch.randn(3, 18, dtype=torch.float64), first, second, wrong)

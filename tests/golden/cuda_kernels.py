@@ -30,6 +30,9 @@ from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
 from kernmantle.structured.mode_product.dense_plan import dense_plan
 from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
 from kernmantle.structured.mode_product.factor_matrix_plan import matrix_gradient_plan, matrix_plan
+from kernmantle.structured.mode_product.fma_plan import THREADS as FMA_THREADS
+from kernmantle.structured.mode_product.fma_plan import FmaPlan
+from kernmantle.structured.mode_product.fma_plan import candidates as fma_candidates
 from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
@@ -257,6 +260,16 @@ def _narrow(pattern: tuple[int, ...], dtype: str) -> Callable[[str], Planned]:
     return make
 
 
+def _fma(pattern: tuple[int, int, int, int], dtype: str, first: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        given = kronsparse.problem(pattern, 1000, dtype, first)
+        (plan,) = fma_candidates(given, CARDS[card])
+        resident = plan.each if isinstance(plan, FmaPlan) else 1
+        return Planned(cuda_emit.emit_fma(plan), str(plan), FMA_THREADS, 0, resident)
+
+    return make
+
+
 def _stream(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = stream_plan(kronsparse.problem(pattern, batch, dtype), True, CARDS[card])
@@ -457,6 +470,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum over columns (16,16,16,16) bf16", _column_sum((16, 16, 16, 16), "bf16"), HOPPER)
     table.add("kronsparse parts of sums bf16", _parts(40, "bf16"), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
+    table.add("kronsparse FMA (86,3,31,87) bf16", _fma((86, 3, 31, 87), "bf16", True))
+    table.add("kronsparse FMA (22,230,2,15) f16", _fma((22, 230, 2, 15), "f16", True))
+    table.add("kronsparse FMA (17,185,5,35) f32 last", _fma((17, 185, 5, 35), "f32", False))
     table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))
     table.add("kronsparse sum by fma (6,302,390,42) bf16", _fma_sum((6, 302, 390, 42), 16, "bf16", True))

@@ -31,6 +31,8 @@ from .cost import (
     shared_seconds,
     transposed_seconds,
 )
+from .fma_plan import THREADS as FMA_THREADS
+from .fma_plan import FmaPlan, OutputsPlan, fma_choice
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
@@ -42,7 +44,7 @@ from .stream_plan import (
     stream_seconds,
     streams,
 )
-from .tiles import expected_seconds, plan
+from .tiles import expected_seconds, plan, tiled_seconds
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 
 Maybe = torch.Tensor | None
@@ -105,13 +107,21 @@ def is_transposed(weight: torch.Tensor) -> bool:
     return weight.stride(2) < weight.stride(3)
 
 
-def is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone: bool) -> bool:
-    """Whether weights are read where they lie rather than rearranged before; ``alone``: for this product alone."""
-    weight_strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
-    if narrow_plan(problem, own) is not None or not streams(problem, weight_strides):
-        return False
+def kernel_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone: bool) -> tuple[str, float]:
+    """Return the kernel that should be quickest, "narrow", "tile", "fma" or "stream", and its predicted seconds.
+
+    ``alone``: the weights, which tiles need rearranged, are rearranged for this product alone.
+    """
+    if narrow_plan(problem, own) is not None:
+        return "narrow", expected_seconds(problem, own)
     arranged = rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight)) if alone else 0.0
-    return streamed_seconds(problem, weight, own) < expected_seconds(problem, own, not alone) + arranged
+    found = [("tile", tiled_seconds(problem, own, not alone) + arranged)]
+    fma = fma_choice(problem, own)
+    if fma is not None:
+        found.append(("fma", fma[0]))
+    if streams(problem, weight.expand(problem.groups, *weight.shape[1:]).stride()):
+        found.append(("stream", streamed_seconds(problem, weight, own)))
+    return min(found, key=lambda one: one[1])
 
 
 def streamed_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits) -> float:
@@ -129,11 +139,8 @@ def _choose_algorithm(
         found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        unarranged = packed or narrow_plan(problem, own) is not None
-        arranged = 0.0 if unarranged else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
-        kernel = expected_seconds(problem, own, packed) + arranged
-        if is_streamed(problem, weight, own, not packed):
-            kernel = streamed_seconds(problem, weight, own)
+        arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
+        kernel = kernel_seconds(problem, weight, own, not packed)[1]
         transposed = transposed_seconds(problem, own, packed) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
@@ -155,7 +162,8 @@ def expected(
     if found == math.inf:
         return None
     whole = found if transposed is None else found + rearranging_seconds(pattern, dtype, transposed)
-    return min(whole, stream_seconds(*arguments[:2], not transposed))
+    fma = fma_choice(*arguments[:2])
+    return min(whole, stream_seconds(*arguments[:2], not transposed), math.inf if fma is None else fma[0])
 
 
 def gradients_seconds(
@@ -249,11 +257,17 @@ def _bound(
     narrow = narrow_plan(problem, limits(index))
     if narrow is not None:
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
-    tile = tile_of(choose_algorithm)
-    if tile is None and precision != "ieee" and is_streamed(problem, weight, limits(index), alone) and spans(x):
-        streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), limits(index))
+    tile, own = tile_of(choose_algorithm), limits(index)
+    quickest_kernel = "tile"
+    if tile is None and precision != "ieee" and x.dtype != torch.float64:
+        quickest_kernel, _ = kernel_seconds(problem, weight, own, alone)
+    if quickest_kernel == "stream" and spans(x):
+        streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), own)
         if streamed is not None:
             return Bound(_streamed(streamed, problem, index, strides), str(streamed))
+    fma = fma_choice(problem, own) if quickest_kernel == "fma" else None
+    if fma is not None:
+        return Bound(_by_fma(fma[1], problem, index, strides), str(fma[1]))
     chosen = plan(problem, limits(index), tile) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
@@ -331,6 +345,22 @@ def _streamed(
 def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int, ...]) -> Callable[..., None] | None:
     entry = Entry(cuda_emit.ENTRY, chosen.threads)
     loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_narrow(chosen), entry)
+    if loaded is None:
+        return None
+    blocks, slots = chosen.grid(problem, limits(index))
+    ready = bind_ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
+        ready(_pointers(x, weight, bias, out))
+
+    return run
+
+
+def _by_fma(
+    chosen: FmaPlan | OutputsPlan, problem: Problem, index: int, strides: tuple[int, ...]
+) -> Callable[..., None] | None:  # fmt: skip
+    entry = Entry(cuda_emit.ENTRY, FMA_THREADS)
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_fma(chosen), entry)
     if loaded is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))

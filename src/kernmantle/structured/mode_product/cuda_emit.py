@@ -11,6 +11,8 @@ from .dense_plan import DensePlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
 from .factor_matrix_plan import THREADS as MATRIX_THREADS
 from .factor_matrix_plan import FactorMatrix, MatrixGradientPlan, MatrixPlan
+from .fma_plan import THREADS as FMA_THREADS
+from .fma_plan import FmaPlan, OutputsPlan
 from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
@@ -71,6 +73,27 @@ def emit_narrow(plan: NarrowPlan) -> str:
         struct("Plan", types, traits),
         "",
         _entry(str(plan.threads), "kron_sparse_narrow<Plan>"),
+    )
+
+
+def emit_fma(plan: FmaPlan | OutputsPlan) -> str:
+    """Return the source of a product by FMA instructions."""
+    own: dict[str, int | bool] = {
+        "D": plan.d, "WIDE": plan.wide, "ROWS": plan.rows, "VECTOR": plan.vector,
+        "ACTIVATION": ACTIVATIONS.index(plan.activation), "BIAS": plan.bias,
+    }  # fmt: skip
+    if isinstance(plan, FmaPlan):
+        header, call, bounds = "kronsparse_fma", "kron_sparse_fma", f"{FMA_THREADS}, {plan.each}"
+        own |= {"OUTPUTS": plan.outputs, "STEPS": plan.steps, "FIRST": plan.first}
+    else:
+        header, bounds = "kronsparse_outputs", str(FMA_THREADS)
+        call = "kron_sparse_outputs" if plan.first else "kron_sparse_outputs_last"
+        own |= {"C": plan.c, "COLUMNS": plan.columns}
+    return _text(
+        f'#include "{header}.cuh"\n',
+        struct("Plan", {"T": SCALARS[plan.dtype]}, own),
+        "",
+        _entry(bounds, f"{call}<Plan>"),
     )
 
 

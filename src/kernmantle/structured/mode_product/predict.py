@@ -11,11 +11,12 @@ from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
 from ...torch_ops.card_target import predicted
 from ...torch_ops.dtypes import NAMES
 from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds, transposed_seconds
-from .cuda import is_streamed, is_transposed, problem_of, streamed_seconds
+from .cuda import is_transposed, kernel_seconds, problem_of
 from .execute import empty
-from .tiles import expected_seconds, plan
+from .tiles import plan
 
 Maybe = torch.Tensor | None
+_NAMES = {"stream": "streamed weights", "fma": "FMA instructions"}
 
 
 @predicted("kron_sparse")
@@ -31,12 +32,10 @@ def product(
         return []
     out = empty(x, a * b * d, batch_last)
     problem = problem_of(x, weight, bias, activation, precision, out)
-    kernel, transposed, streamed = math.inf, math.inf, False
+    kernel, transposed, kind = math.inf, math.inf, "tile"
     if problem is not None and (precision != "ieee" or dtype == "f64"):
         arranged = rearranging_seconds(pattern, dtype, is_transposed(weight))
-        kernel = expected_seconds(problem, card.limits) + arranged
-        streamed = kernel < math.inf and is_streamed(problem, weight, card.limits, True)
-        kernel = streamed_seconds(problem, weight, card.limits) if streamed else kernel
+        kind, kernel = kernel_seconds(problem, weight, card.limits, True)
         transposed = transposed_seconds(problem, card.limits) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     after = bias is not None, activation != ""
@@ -50,14 +49,14 @@ def product(
         name = algorithm
     scratch = 0
     if name in ("kernel", TRANSPOSED) and problem is not None:
-        chosen = None if streamed else plan(problem, card.limits)
+        chosen = plan(problem, card.limits) if kind == "tile" else None
         scratch = 0 if chosen is None else chosen.image_bytes(problem)
         scratch += x.nbytes + out.nbytes if name == TRANSPOSED else 0
     elif name == "dense":
         scratch = x.element_size() * a * b * d * a * c * d
     elif d > 1:
         scratch = x.nbytes + out.nbytes
-    how = "streamed weights" if streamed and name == "kernel" else name
+    how = _NAMES.get(kind, name) if name == "kernel" else name
     return [_launch(f"kron_sparse by {how}", x, weight, out, groups * taken, scratch, card)]
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
+from .fma_plan import fma_choice
 from .narrow_plan import narrow_plan
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .tile_cost import packed_seconds, tile_seconds, together_seconds
@@ -160,6 +161,13 @@ def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = Fals
     if narrow_plan(problem, limits) is not None:
         moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
         return _NARROW_START_SECONDS + moved / _NARROW_BYTES_A_SECOND[problem.x_first]
+    fma = fma_choice(problem, limits)
+    return min(tiled_seconds(problem, limits, packed), math.inf if fma is None else fma[0])
+
+
+@lru_cache(maxsize=4096)
+def tiled_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
+    """Return the seconds of the quickest tile, of rearranged weights if ``packed``; infinite if there is none."""
     chosen = plan(problem, limits) if problem.dtype in _TYPES else None
     if chosen is None:
         return math.inf

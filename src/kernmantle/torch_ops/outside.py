@@ -1,4 +1,4 @@
-"""What runs outside of compiled graphs: solvers, whose next step depends on values, and nested forward derivatives."""
+"""Calls outside of compiled graphs: solvers, whose next step depends on values, and nested forward derivatives."""
 
 from __future__ import annotations
 

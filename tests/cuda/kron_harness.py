@@ -22,7 +22,17 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
-from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit, separation, wgmma_emit
+from kernmantle.structured.kron import (
+    cluster_emit,
+    cluster_plan,
+    cuda_emit,
+    factor_gradient_emit,
+    gradient_emit,
+    mma_emit,
+    separation,
+    wgmma_emit,
+)
+from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
@@ -45,7 +55,7 @@ from .harness import Machine, limits
 from .kron_backs import BACKS, BackCase, run_back
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 
-Plan = FmaPlan | MmaPlan | WgmmaPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
 TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
@@ -71,6 +81,8 @@ WGMMA = (
     (powers(64, 2), 23, 1), (powers(64, 1), 9, 256), (powers(128, 2), 16, 1), (powers(128, 1), 12, 128),
     (powers(64, 3), 1, 1), (powers(128, 1), 1, 64), (powers(64, 2), 1, 1),
 )  # fmt: skip
+# By clusters of blocks, for one that takes several rows.
+CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(4, 8), 2))
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 
 
@@ -84,13 +96,13 @@ class KronCase:
     dtype: str
     tensor: bool
     added: bool
-    wgmma: bool = False
+    aligned: str = ""
 
     @property
     def name(self) -> str:
         """What its test is called."""
         size = "*".join(f"{p}x{q}" for p, q in self.sizes)
-        kind = "_wgmma" if self.wgmma else "_mma" * self.tensor
+        kind = f"_{self.aligned}" if self.aligned else "_mma" * self.tensor
         return f"{self.left}_{size}_{self.beside}_{self.dtype}{kind}{'_y' * self.added}"
 
     @property
@@ -277,7 +289,9 @@ def cases() -> Iterator[KronCase]:
                 yield KronCase(sizes, 2, 20 + place % 5, dtype, True, place % 2 == 0)
     for dtype in ("f32", "f16"):
         for sizes, left, beside in WGMMA:
-            yield KronCase(sizes, left, beside, dtype, True, False, True)
+            yield KronCase(sizes, left, beside, dtype, True, False, "wgmma")
+        for sizes, left in CLUSTERS[: 3 if dtype == "f32" else 2]:
+            yield KronCase(sizes, left, 1, dtype, True, False, "clusters")
     for place, sizes in enumerate(ADDED):
         for dtype in ("f32", "f64", "f16"):
             yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
@@ -289,8 +303,8 @@ def cases() -> Iterator[KronCase]:
 
 def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
     """For each pass its plan, and what lies to the left and to the right of it."""
-    if case.wgmma:
-        return _by_wgmma(case, own)
+    if case.aligned:
+        return _by_wgmma(case, own) if case.aligned == "wgmma" else _by_clusters(case, own)
     tensor = TENSORS[case.dtype] if case.tensor else None
     kinds = ("fma",) if tensor is None else ("mma",) if _suits(case, tensor) else ("mma", "fma")
     chosen = plan(case.modes, case.beside, case.stored, own, True, tensor, case.left, kinds)
@@ -342,6 +356,15 @@ def _by_wgmma(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, 
     return found
 
 
+def _by_clusters(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
+    """All axes in one pass."""
+    tensor = replace(TENSORS[case.dtype], is_aligned=True)
+    run = cluster_plan.joined_pass(plain_pass("mma", case.modes, 0, len(case.modes)), tensor)
+    assert run is not None
+    shapes = tuple((q, p) for p, q in case.sizes)
+    return [(cluster(run, shapes, case.stored, tensor, MmaLayout(16, 4, False), own), run, case.left, 1)]
+
+
 def _suits(case: KronCase, tensor: Tensor) -> bool:
     """Whether tensor cores take all factors, small neighbours multiplied out."""
     return all(takes(group.mode, tensor) for group in joined(case.modes, tensor))
@@ -364,6 +387,8 @@ def emitted(chosen: Plan) -> str:
     """Source of a pass."""
     if isinstance(chosen, WgmmaPlan):
         return wgmma_emit.emit(chosen)
+    if isinstance(chosen, ClusterPlan):
+        return cluster_emit.emit(chosen)
     return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
 
@@ -410,6 +435,9 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
 def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
     if isinstance(chosen, WgmmaPlan):
         yield "wgmma", chosen.stored, chosen.size, chosen.is_two
+        return
+    if isinstance(chosen, ClusterPlan):
+        yield "clusters", chosen.stored, chosen.size, any(len(part) > 1 for part in chosen.run.parts)
         return
     kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1
     yield kind, beside, several, chosen.layout.added
@@ -487,7 +515,8 @@ def run(machine: Machine, case: KronCase) -> Array:
         kernel = Kernel(binary_of(source), ENTRY, chosen.threads, chosen.shared, case.name)
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
         integers = [values[name] for name in parameters(len(used), chosen.layout.added, False)]
-        kernel(0, stream, min(chosen.count(left, right), 3), (*pointers, *integers, *numbers))
+        blocks = chosen.cluster if isinstance(chosen, ClusterPlan) else min(chosen.count(left, right), 3)
+        kernel(0, stream, blocks, (*pointers, *integers, *numbers))
         value, numbers[0] = out, 1.0
     return machine.download(value, result).reshape(case.left, -1, case.beside)
 
@@ -496,6 +525,8 @@ def check(case: KronCase, found: Array) -> None:
     """Assert that a result is right."""
     wanted, terms = case.expected()
     depth = sum(p for p, _ in case.sizes)
+    if case.aligned == "clusters":  # neighbours are multiplied out
+        depth = max(depth, sum(count * size for size, count in FACTORS.items() if size**count == found.shape[1]))
     if case.dtype in ("f16", "tf32"):
         # every pass and every factor of several is rounded to halves
         terms = DEVIATIONS * math.sqrt(2 * len(case.sizes)) * terms

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.structured.kron import cuda, cuda_plan
+from kernmantle.structured.kron import aligned_choice, cuda, cuda_plan
+from kernmantle.structured.kron.cluster_plan import cluster
 from kernmantle.structured.kron.factor_sums import outer
 from kernmantle.structured.kron.matmul import multiply
 from kernmantle.structured.kron.wgmma_plan import wgmma
@@ -317,7 +318,7 @@ def norm_error(found, exact):
 
 WGMMA = [
     (1057, (64, 64)),
-    (9, (64, 64, 64)),
+    (3, (64, 64, 64, 64)),
     (600, (128, 128)),
     (5, (128, 128, 128)),
     (11, (64, 3, 64, 64)),
@@ -330,7 +331,7 @@ WGMMA = [
 def test_multiples_of_64_by_wgmma(rows, extents, dtype, monkeypatch):
     """Rows that lie apart, factors in either order, and what is left of the last tiles; unaligned rows by others."""
     taken = []
-    monkeypatch.setattr(cuda, "wgmma", lambda *given: taken.append(given) or wgmma(*given))
+    monkeypatch.setattr(aligned_choice, "wgmma", lambda *given: taken.append(given) or wgmma(*given))
     width, kind = math.prod(extents), DTYPES[dtype]
     torch.manual_seed(rows)
     memory = torch.randn(rows, width + 16, device="cuda").to(kind)
@@ -379,3 +380,57 @@ def test_entries_that_do_not_depend_on_an_infinity_are_those_without_it(extent):
         found[7, :, 30] = right.view(600, extent, 256)[7, :, 30]
         exact = factor.double().mT @ x.double().view(600, extent, 256)
         assert norm_error(found.view(600, -1), exact.view(600, -1)) < 1e-6
+
+
+CLUSTERS = [
+    (131, (4,) * 8),
+    (700, (16,) * 4),
+    (100, (16, 16, 4, 4, 8, 2)),
+    (70, (64,) * 3),
+    (64, (4,) * 9),
+    (101, (4, 16, 64, 8, 8)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("rows", "extents"), CLUSTERS)
+def test_whole_rows_by_clusters(rows, extents, dtype, monkeypatch):
+    """Rows that lie apart, factors in either order, several rows to a cluster; unaligned rows by others."""
+    taken = []
+    monkeypatch.setattr(aligned_choice, "cluster", lambda *given: taken.append(given) or cluster(*given))
+    width, kind = math.prod(extents), DTYPES[dtype]
+    torch.manual_seed(rows)
+    memory = torch.randn(rows, width + 16, device="cuda").to(kind)
+    factors = [(torch.randn(p, p, device="cuda") / math.sqrt(p)).to(kind) for p in extents]
+    factors[-1] = factors[-1].mT.contiguous().mT
+    allowed = {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}[dtype] * math.sqrt(len(extents))
+    for begin in (0, 8):
+        x = memory[:, begin : begin + width]
+        assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
+    count = len(taken)
+    assert count or torch.cuda.get_device_capability() != (9, 0) or (dtype == "f16" and min(extents) < 16)
+    x = memory[:, 1 : 1 + width]
+    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
+    assert len(taken) == count
+
+
+@pytest.mark.parametrize(("extent", "count"), [(16, 4), (64, 3)])
+def test_rows_of_any_size_by_clusters(extent, count):
+    """Tiles of one row differ by powers of two, rows by more; entries that are not finite spoil their own row alone."""
+    torch.manual_seed(0)
+    tile, tiles = extent**2, extent ** (count - 2)
+    x = (
+        torch.randn(300, tiles, tile, device="cuda")
+        * torch.exp2(torch.arange(float(tiles), device="cuda") % 13 - 6)[:, None]
+    )
+    x *= torch.exp2(torch.arange(300.0, device="cuda") * 37 % 101 - 50)[:, None, None]
+    factors = [torch.randn(extent, extent, device="cuda") / math.sqrt(extent) for _ in range(count)]
+    x = x.reshape(300, -1)
+    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < 2e-6
+    for bad in (math.nan, math.inf):
+        spoiled = x.clone()
+        spoiled[5, 777] = bad
+        found = km.kron_matmul(spoiled, factors)
+        assert not torch.isfinite(found[5]).any()
+        kept = [*range(5), *range(6, 300)]
+        assert torch.equal(found[kept], km.kron_matmul(x, factors)[kept])

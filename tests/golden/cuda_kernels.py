@@ -20,7 +20,7 @@ from kernmantle.compiler.row_reduce import PRODUCT, Apply
 from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
-from kernmantle.structured.kron import factor_gradient_emit, gradient_emit, separation, wgmma_emit
+from kernmantle.structured.kron import cluster_emit, factor_gradient_emit, gradient_emit, separation, wgmma_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
@@ -207,6 +207,14 @@ def _kron_wgmma(name: str) -> Callable[[str], Planned]:
     def make(_card: str) -> Planned:
         plan = kron.by_wgmma(name)
         return Planned(wgmma_emit.emit(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
+def _kron_cluster(name: str) -> Callable[[str], Planned]:
+    def make(_card: str) -> Planned:
+        plan = kron.by_clusters(name)
+        return Planned(cluster_emit.emit(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -433,6 +441,8 @@ def _table() -> dict[str, Kernel]:
         table.add(f"kron {name}", _kron(name), tuple(CARDS) if name in kron.PORTABLE else HOPPER)
     for name in kron.WGMMA:
         table.add(f"kron {name}", _kron_wgmma(name), HOPPER)
+    for name in kron.CLUSTERS:
+        table.add(f"kron {name}", _kron_cluster(name), HOPPER)
     table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))
     table.add("kron gram 8x8 f32", _kron_gram(8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)

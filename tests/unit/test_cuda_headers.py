@@ -6,7 +6,7 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 
-PTX = ("ptx.cuh", "ptx_wgmma.cuh", "ptx_cluster.cuh", "ptx_grid.cuh")
+PTX = ("ptx.cuh", "ptx_wgmma.cuh", "ptx_cluster.cuh", "ptx_grid.cuh", "ptx_halves.cuh")
 OTHERS = sorted(set(headers()) - set(PTX))
 
 

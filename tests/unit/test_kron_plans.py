@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron.cuda import eager_plan, tensor_for
+from kernmantle.structured.kron.cuda import eager_plan, planned_for, tensor_for
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_plan import MmaLayout, Tensor, mma_candidates, takes
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.structured.kron.run import SAVING, arranged
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
 
@@ -105,8 +107,21 @@ def test_large_powers_of_eight_are_those_of_sixty_four(extents):
     [(4, 9, "f32", Tensor("f16", 3), [6, 3]), (32, 4, "bf16", Tensor("bf16", 1), [2, 2])],
 )
 def test_powers_take_the_passes_that_were_measured_to_be_quicker(extent, count, stored, tensor, passes):
-    """4 x 4 nine times: 1.59 ms, in five and four 2.46; 32 x 32 four times: 2.67, in three and one 3.04 (H200)."""
+    """4 x 4 nine times: 1.59 ms, in five and four 2.46; 32 x 32 four times: 2.67, in three and one 3.04 (H200).
+
+    4 x 4 nine times of aligned rows are three factors of 64 in one pass, 0.84 ms.
+    """
     modes = tuple(Mode(extent, extent, index) for index in range(count))
     for aligned in (tensor, replace(tensor, is_aligned=True)):
         found = plan(modes, 1, stored, HOPPER, True, aligned, 1024)
-        assert [run.stop - run.first for run in found.passes] == passes
+        assert [run.stop - run.first for run in found.passes] == ([9] if aligned.is_aligned and count == 9 else passes)
+
+
+def test_a_product_that_leaves_what_its_gradients_take_has_two_passes():
+    """All gradients of 16^4 take 834 us without it, 678 with it; one pass saves 110 of 303 (1024 rows, H200)."""
+    x = torch.empty(1024, 16**4, 1, device="meta")
+    arrays = arranged(x, [torch.empty(16, 16, device="meta") for _ in range(4)], None, torch.empty_like(x))
+    modes = tuple(Mode(16, 16, index) for index in range(4))
+    for options, passes in (("default fuse", 1), (f"default{SAVING}fuse", 2)):
+        found, _ = planned_for(HOPPER, modes, arrays, options)
+        assert len(found.passes) == passes

@@ -46,6 +46,9 @@ _WHOLE, _WHOLE_AXIS, _THREE, _THREE_RUN = 0.65, 64, 1.5, 512
 # Seconds to prepare an entry of a factor for wgmma, of a product of several for each; times the speed of memory that
 # passes reach, and those over two factors of 128 of float32 (64^3: 560 and 567 us, 128^3: 1941 and 1469, H200).
 _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
+# Times the speed of memory that passes by clusters reach, by rows of a factor and bytes of a number (16^4: 192 and
+# 87 us, 64^3: 848 and 347, H200).
+_CLUSTER_MEMORY = {(16, 4): 0.8, (16, 2): 0.88, (64, 4): 0.72, (64, 2): 0.88}
 # Times as long as estimated that additions of more than three factors of 4 take with something to their right, and
 # passes of halves over three axes that are multiples of 32: 4 x 4 nine times took 2.46 ms in passes of five and four,
 # in six and three 1.59, and 32 x 32 four times of bfloat16 3.04 in three and one, in two and two 2.67 (H200).
@@ -159,6 +162,13 @@ def wgmma_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) ->
     is_wide = stored == "f32" and len(run.modes) == 2 and size > _WHOLE_AXIS
     prepared = _PREPARED * size**2 * sum(map(len, run.parts))
     return LAUNCH + prepared + moved / ((_WGMMA_WIDE if is_wide else _WGMMA_MEMORY) * memory_of(limits))
+
+
+def cluster_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) -> float:
+    """Return a pass by clusters that moves so many bytes."""
+    size = run.modes[0].columns
+    prepared = _PREPARED * size**2 * sum(map(len, run.parts))
+    return LAUNCH + prepared + moved / (_CLUSTER_MEMORY[size, SIZES[stored]] * memory_of(limits))
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,16 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import cost, cuda_emit, mma_emit, wgmma_emit
+from . import cluster_emit, cost, cuda_emit, mma_emit, wgmma_emit
+from .aligned_choice import aligned_plans
+from .cluster_plan import ClusterPlan
 from .cuda_entry import ENTRY, parameters
-from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
+from .cuda_plan import CLUSTERS, KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
-from .run import Arrays, Launch, Numbers, Port, Prepare, Start
-from .wgmma_plan import WgmmaPlan, suits, wgmma
+from .run import SAVING, Arrays, Launch, Numbers, Port, Prepare, Start
+from .wgmma_plan import WgmmaPlan
 
 
 def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -> CudaKronPlan:
@@ -49,7 +51,7 @@ def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -
 NAME = "cuda"
 # Plans that are measured when a product is tuned.
 TRIED = 10
-Plan = FmaPlan | MmaPlan | WgmmaPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
 Make = Callable[[Plan], Start]
 
 
@@ -68,9 +70,11 @@ def planned_for(
     if tensor is not None and _takes_wgmma(arrays, tensor, own.arch):
         tensor = replace(tensor, is_aligned=True)
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
-    fuse = options.endswith(" fuse")
-    chosen = plan(modes, right, stored, own, fuse, tensor, items)
-    return eager_plan(chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, host=host)), tensor
+    fuse, kinds = options.endswith(" fuse"), KINDS
+    if SAVING in options:
+        kinds = tuple(kind for kind in KINDS if kind != CLUSTERS)
+    chosen = plan(modes, right, stored, own, fuse, tensor, items, kinds)
+    return eager_plan(chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, kinds, host)), tensor
 
 
 def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:
@@ -114,6 +118,8 @@ def _kernel(chosen: Plan) -> Kernel | None:
     def source() -> str:
         if isinstance(chosen, WgmmaPlan):
             return wgmma_emit.emit(chosen)
+        if isinstance(chosen, ClusterPlan):
+            return cluster_emit.emit(chosen)
         return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
     kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))
@@ -132,8 +138,8 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         sides = entries * launch.dims[0][0] * launch.dims[1][0], launch.right
         plans: tuple[Plan, ...] = spread(even, *sides, own.sm_count)
         aligned = _aligned(launch)
-        if aligned is not None and suits(launch.run, *sides, tensor, own):
-            plans = (wgmma(launch.run, shapes, stored, tensor, aligned, own), *plans)
+        if aligned is not None:
+            plans = (*aligned_plans(launch.run, shapes, stored, tensor, aligned, sides, own), *plans)
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)
@@ -149,8 +155,11 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     if kernel is None:
         return nothing
     tiles = _tiles(launch, chosen)
-    groups = 1 if isinstance(chosen, FmaPlan) else chosen.groups
-    blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
+    if isinstance(chosen, ClusterPlan):
+        blocks = chosen.cluster * min(tiles, clusters(kernel, index, chosen.cluster))
+    else:
+        groups = 1 if isinstance(chosen, FmaPlan) else chosen.groups
+        blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
         start(kernel, index, blocks, (*pointers, *integers, *numbers))
@@ -237,6 +246,14 @@ def resident(kernel: Kernel, index: int) -> int:
     with torch.cuda.device(index):
         core().Device(index).set_current()  # torch's backward threads begin without a context
         return max(1, kernel.occupancy(index))
+
+
+@lru_cache(maxsize=4096)
+def clusters(kernel: Kernel, index: int, size: int) -> int:
+    """Return the clusters of so many blocks of a kernel that a device runs at once."""
+    with torch.cuda.device(index):
+        core().Device(index).set_current()
+        return max(1, kernel.clusters(index, size))
 
 
 def _fma_layout(launch: Launch) -> FmaLayout:

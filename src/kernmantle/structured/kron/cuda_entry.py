@@ -17,13 +17,19 @@ def parameters(factors: int, added: bool, varies: bool) -> list[str]:
     return names + [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *batch_axes)]
 
 
-def entry(factors: int, threads: int, added: bool, varies: bool, body: str) -> str:
-    """Return the kernel: its parameters, collected for the template."""
+def entry(
+    factors: int, threads: int, added: bool, varies: bool, body: str, blocks: int = 1, cluster: int = 0
+) -> str:  # fmt: skip
+    """Return the kernel: its parameters, collected for the template.
+
+    So many ``blocks`` are to share a multiprocessor; ``cluster`` blocks start together.
+    """
     names = parameters(factors, added, varies)
     pointers = ["const void* x", "const void* y", "void* out", *(f"const void* f{i}" for i in range(factors))]
     integers = [f"long long {name}" for name in names]
     text = [
-        f'extern "C" __global__ void __launch_bounds__({threads}, 1)',
+        f'extern "C" __global__ void __launch_bounds__({threads}, {blocks})'
+        + f" __cluster_dims__({cluster})" * (cluster > 0),
         f"{ENTRY}({', '.join([*pointers, *integers, 'double alpha', 'double beta'])}) {{",
         OVERLAP,
         f"    km::KronArguments<{factors}> g;",

@@ -9,15 +9,17 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from . import cost
-from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds, wgmma_seconds
+from .aligned_choice import aligned_passes
+from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_choice import plan_of as mma_plan
 from .mma_plan import NARROWEST, Tensor, joined, takes
 from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass, views
-from .wgmma_plan import joined_pass, suits
 
 ROWS = 1024
-KINDS = ("mma", "fma", "matmul")
+# Clusters of blocks take whole products only: what is left of an axis more by other kernels takes longer than it saves.
+CLUSTERS = "clusters"
+KINDS = ("mma", "fma", "matmul", CLUSTERS)
 WIDEST_JOINT = 2048
 # Entries of wider ones of halves. Of two, 60 x 9430 takes 70 us where its factors take 95, 63 x 23085 21 and 13 (H200).
 MOST_JOINT = 1 << 20
@@ -171,7 +173,8 @@ def plan(
                 continue
             left, right_columns = (_surrounding(own, part) for part in (modes[:first], modes[stop:]))
             sides = items * left, right * right_columns
-            seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, kinds, host)
+            own_kinds = kinds if (first, stop) == (0, count) else tuple(kind for kind in kinds if kind != CLUSTERS)
+            seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, own_kinds, host)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
                 moved = replace(moved, parts=tuple(tuple(index + first for index in part) for part in moved.parts))
@@ -196,7 +199,7 @@ def _seconds(
     """Return what passes in this order take on ``sides`` tensors and columns beside them, the host's time included."""
     total, (items, right) = 0.0, sides
     for run, view in zip(passes, views(modes, passes), strict=True):
-        own, kinds = tuple(modes[run.first : run.stop]), (run.kind,)
+        own, kinds = tuple(modes[run.first : run.stop]), (run.kind, CLUSTERS)[: 1 + (len(passes) == 1)]
         outside = items * view.left, right * view.right
         total += _quickest_pass(own, *outside, stored, limits, fuse, tensor, kinds, host)[0]
     return total
@@ -245,9 +248,8 @@ def _quickest_pass(
         is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
         if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
             found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor, host))
-        if tensor.is_aligned and (joint := joined_pass(plain)) and suits(joint, before, trailing, tensor, limits):
-            moved = 2 * SIZES[stored] * float(before) * trailing * joint.columns
-            found.append((host * cost.HOST_OWN + wgmma_seconds(joint, moved, stored, limits), joint))
+        aligned = aligned_passes(plain, (before, trailing), stored, tensor, limits, CLUSTERS in kinds)
+        found += [(host * cost.HOST_OWN + seconds, joint) for seconds, joint in aligned]
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 

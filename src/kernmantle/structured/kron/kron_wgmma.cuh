@@ -6,6 +6,7 @@
 // transposed, v[j, i] = sum_k last[j, k] x[i, k], so that its sums are the operand of the other one in registers, out[j, i'] =
 // sum_i v[j, i] first[i', i]. One factor has columns to its right: out[q, r] = sum_k factor[q, k] x[k, r].
 #pragma once
+#include "kron_rows.cuh"
 #include "kron_scheduler.cuh"
 #include "layout.cuh"
 #include "pipeline.cuh"
@@ -57,7 +58,8 @@ struct KronWgmma {
     // The same, so many bytes further.
     static KM_DEVICE unsigned long long at(unsigned long long matrix, int bytes) { return matrix + (bytes >> 4); }
 
-    // The power of two of a factor in float32 by the largest entries of all threads, which are finite.
+    // The power of two of a factor in float32, which comes to less than 2^TOP, by the largest entries of all threads, which are finite.
+    template <int TOP>
     static __device__ HalfScale scale_of(float top, float* tops) {
         if (!SPLIT) return {1.0f, 1.0f};
         top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
@@ -66,24 +68,24 @@ struct KronWgmma {
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
-        return HalfScale::of_largest(top);
+        return kron_scale_below<TOP>(__float_as_uint(top) >> 23);
     }
     static KM_DEVICE float larger(float top, float a) { return fabsf(a) < infinity<float>() ? fmaxf(top, fabsf(a)) : top; }
-    template <class Entry>
+    template <int TOP = 15, class Entry>
     static __device__ HalfScale measured(float* tops, bool down, const Entry& entry) {
         float top = 0.0f;
         if (SPLIT) {
 #pragma unroll 4
             for (int i = threadIdx.x; i < SIZE * SIZE; i += THREADS) top = larger(top, down ? entry(i % SIZE, i / SIZE) : entry(i / SIZE, i % SIZE));
         }
-        return scale_of(top, tops);
+        return scale_of<TOP>(top, tops);
     }
     static KM_DEVICE void halves_of(unsigned& high, unsigned& low, float a, float b, const HalfScale& scale) {
         if constexpr (SPLIT) split_f16x2(high, low, a, b, scale.scale);
         else high = kron_pack(H(), a, b);
     }
     // A factor to shared memory, its rows as those of a piece: high parts, then low ones. All entries are asked for at once.
-    template <class Entry>
+    template <int TOP = 15, class Entry>
     static __device__ float stored(unsigned char* to, float* tops, bool down, const Entry& entry) {
         constexpr int COUNT = SIZE * SIZE / 2 / THREADS;
         float v[COUNT][2], top = 0.0f;
@@ -95,7 +97,7 @@ struct KronWgmma {
         }
 #pragma unroll
         for (int n = 0; n < COUNT; ++n) top = larger(larger(top, v[n][0]), v[n][1]);
-        const HalfScale scale = scale_of(top, tops);
+        const HalfScale scale = scale_of<TOP>(top, tops);
 #pragma unroll
         for (int n = 0; n < COUNT; ++n) {
             const int i = threadIdx.x + n * THREADS, row = down ? i % SIZE : i / (SIZE / 2), column = 2 * (down ? i / SIZE : i % (SIZE / 2));

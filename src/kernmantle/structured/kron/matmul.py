@@ -18,6 +18,7 @@ from .autograd import KronCall, in_two, product
 from .execute import backend_for, bind, factor_sizes
 from .inputs import Product, gather, target
 from .modes import parse, text_of
+from .run import SAVING
 
 _NUMBERS = (int, float)
 # Share of a GPU's memory that products keep for their gradients unasked.
@@ -180,7 +181,9 @@ def _bound(
     if not sample.numel() or backend_for(call.x, parse(text, factor_sizes(matrices))) is None:
         return plan, call.factors
     form = call.form
-    found = bind(text, call.options, form.x(call.x), matrices, form.y(call.y), form.x(sample))
+    arrays = form.x(call.x), matrices, form.y(call.y), form.x(sample)
+    may_save = store is None and call.x.is_cuda and is_recorded(key) and any(own.requires_grad for own in matrices)
+    found = bind(text, call.options.replace(" ", SAVING) if may_save else call.options, *arrays)
     if not found.reads_addresses:
         return plan, call.factors
     sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)
@@ -188,6 +191,8 @@ def _bound(
     keeps = store is None and bool(found.done) and call.x.is_cuda
     if keeps:
         keeps = found.between <= _SAVED * torch.cuda.get_device_properties(call.x.device).total_memory
+    if may_save and not keeps:
+        found = bind(text, call.options, *arrays)
     plan = KronCall(text, call.options, form, call.shape, added, has_identities, found, sizes, keeps)
     PLANS[key] = plan
     return plan, own

@@ -18,6 +18,22 @@ KM_DEVICE uint4 ld_shared_cluster_v4(unsigned at) {
     asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at) : "memory");
     return r;
 }
+// To shared memory of any block of the cluster; a barrier beside it, of the same block, counts the bytes.
+KM_DEVICE void st_async(unsigned to, unsigned a, unsigned mbarrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(a), "r"(mbarrier) : "memory");
+}
+KM_DEVICE void st_async_v2(unsigned to, unsigned a, unsigned b, unsigned mbarrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(a), "r"(b),
+                 "r"(mbarrier)
+                 : "memory");
+}
+KM_DEVICE void st_async_v4(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d, unsigned mbarrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
+                 "r"(c), "r"(d), "r"(mbarrier)
+                 : "memory");
+}
+// Arrives at a barrier of any block of the cluster. A release by the cluster would wait for all that was stored to global memory.
+KM_DEVICE void mbarrier_arrive_cluster(unsigned at) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory"); }
 
 }  // namespace ptx
 }  // namespace km

@@ -1,0 +1,47 @@
+"""Passes over arrays whose rows are whole vectors of 16 bytes: by wgmma, or by clusters of blocks."""
+
+from __future__ import annotations
+
+from ...backends.cuda.tiles import DeviceLimits
+from . import cluster_plan, wgmma_plan
+from .cluster_plan import ClusterPlan, cluster
+from .cost import SIZES, cluster_seconds, wgmma_seconds
+from .mma_plan import MmaLayout, Tensor
+from .passes import Pass
+from .wgmma_plan import WgmmaPlan, wgmma
+
+AlignedPlan = WgmmaPlan | ClusterPlan
+
+
+def aligned_passes(
+    plain: Pass, sides: tuple[int, int], stored: str, tensor: Tensor, limits: DeviceLimits, is_whole: bool
+) -> list[tuple[float, Pass]]:
+    """Return the seconds and the passes of the kernels that take a range of axes of ``sides`` tensors and columns.
+
+    By clusters if the range ``is_whole``, all of the product.
+    """
+    found: list[tuple[float, Pass]] = []
+    joint = wgmma_plan.joined_pass(plain) if tensor.is_aligned else None
+    if joint and wgmma_plan.suits(joint, *sides, tensor, limits):
+        found.append((wgmma_seconds(joint, _moved(joint, sides, stored), stored, limits), joint))
+    joint = cluster_plan.joined_pass(plain, tensor) if is_whole else None
+    if joint and cluster_plan.suits(joint, *sides, stored, tensor, limits):
+        found.append((cluster_seconds(joint, _moved(joint, sides, stored), stored, limits), joint))
+    return found
+
+
+def _moved(run: Pass, sides: tuple[int, int], stored: str) -> float:
+    """Return the bytes that a pass reads and writes."""
+    return 2 * SIZES[stored] * float(sides[0]) * sides[1] * run.columns
+
+
+def aligned_plans(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout,
+    sides: tuple[int, int], limits: DeviceLimits,
+) -> tuple[AlignedPlan, ...]:  # fmt: skip
+    """Return the plan of a pass over ``sides`` tensors and columns, if there is one."""
+    if wgmma_plan.suits(run, *sides, tensor, limits):
+        return (wgmma(run, shapes, stored, tensor, layout, limits),)
+    if cluster_plan.suits(run, *sides, stored, tensor, limits):
+        return (cluster(run, shapes, stored, tensor, layout, limits),)
+    return ()

@@ -1,0 +1,37 @@
+"""CUDA C++ of Kronecker passes by clusters: what the template needs to know of a plan."""
+
+from __future__ import annotations
+
+from ...backends.cuda.traits import SCALARS, members, shared_check
+from .cluster_plan import ClusterPlan
+from .cuda_entry import entry
+from .wgmma_emit import factor_entries
+
+# Registers of a thread that loads.
+LOADER_REGISTERS = 64
+
+
+def emit(plan: ClusterPlan) -> str:
+    """Return CUDA C++ of a pass; the same plan always gives the same text."""
+    count = sum(len(part) for part in plan.run.parts)
+    types = {"T": SCALARS[plan.stored], "H": SCALARS[plan.tensor.half], "Args": f"km::KronArguments<{count}>"}
+    constants: dict[str, int | bool] = {"CLUSTER": plan.cluster, "PREFETCH": plan.is_prefetched}
+    if plan.stages:
+        name, header = "KronClusterWgmma", "kron_cluster_wgmma.cuh"
+        constants |= {"SIZE": plan.size, "STAGES": plan.stages, "SETS": 2, "TWO": True}
+        constants["LOADER_REGISTERS"] = LOADER_REGISTERS
+    else:
+        name, header = "KronCluster", "kron_cluster.cuh"
+        constants |= {"WARPS": plan.warps, "AT_ONCE": plan.at_once}
+    text = [
+        f"// {plan}",
+        f'#include "kron_fibers.cuh"\n#include "{header}"',
+        "struct Body {",
+        *members(types, constants),
+        *factor_entries(plan.run, plan.shapes),
+        "};",
+        f"typedef km::{name}<Body, Body::Args> Kernel;",
+        shared_check("Kernel::SHARED_BYTES", plan.shared),
+        entry(count, plan.threads, plan.layout.added, False, "Kernel::run(g);", plan.blocks, plan.cluster),
+    ]
+    return "\n".join(text) + "\n"

@@ -1,0 +1,144 @@
+"""Plans of Kronecker passes by clusters of blocks, on arrays whose rows are whole vectors of 16 bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...backends.cuda.arch import Feature
+from ...backends.cuda.tiles import DeviceLimits
+from .mma_plan import SIZES, MmaLayout, Tensor
+from .modes import Mode
+from .passes import Pass
+
+# Rows and columns of factors, and how many of them a pass applies.
+FACTORS = {16: 4, 64: 3}
+# Factors that are multiplied out to one.
+MOST_JOINED = 3
+# What a generation needs to have: others with clusters were not measured.
+FEATURES: tuple[Feature, ...] = ("clusters", "wgmma", "measured")
+# Rows for a multiprocessor from which a pass is quicker than two, by factors and bytes of a number: of 16^4 32 rows of
+# float32 take 20 us instead of 18, 64 22 instead of 26, of halves 64 16.6 instead of 13.8, 99 13.7 instead of 17.3; of
+# 64^3 32 rows 48.5 instead of 47.9 and 24.2 instead of 22.8, 64 73 instead of 84 and 35.5 instead of 38.2 (H200).
+LEAST_ROWS = {(16, 4): 0.48, (16, 2): 0.75, (64, 4): 0.48, (64, 2): 0.48}
+# Entries of two factors of 16; bytes of a piece of 64 x 64 halves.
+SIDE, PIECE = 256, 64 * 64 * 2
+BARRIERS = 16
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """A pass over all axes of a row, which ``cluster`` blocks of ``warps`` have.
+
+    Four axes of 16: ``blocks`` share a multiprocessor, a warp takes ``at_once`` tiles of 16 x 16. Three of 64 by wgmma:
+    ``stages`` of tiles of 64 x 64. ``is_prefetched``: what is read next comes into the second-level cache ahead.
+    """
+
+    run: Pass
+    shapes: tuple[tuple[int, int], ...]
+    stored: str
+    tensor: Tensor
+    arch: str
+    layout: MmaLayout
+    cluster: int
+    warps: int
+    blocks: int
+    at_once: int
+    stages: int
+    is_prefetched: bool
+
+    @property
+    def size(self) -> int:
+        """Rows and columns of each factor."""
+        return self.run.modes[0].columns
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        parts = min(2, self.tensor.products)
+        if self.stages:
+            noted = 64 * 4 + self.stages * 20 + self.warps * 4
+            return (64 // self.cluster + 2 + self.stages) * parts * PIECE + noted + BARRIERS
+        table = SIDE * 4 if parts > 1 else 0
+        return SIDE**2 * SIZES[self.stored] // self.cluster + table + FACTORS[16] * parts * SIDE * 2 + BARRIERS
+
+    def count(self, entries: int, right: int) -> int:
+        """Return the rows of so many entries of the last batch axis."""
+        return entries * right
+
+    @property
+    def tile_name(self) -> str:
+        """Its differences from other plans of the pass."""
+        own = f"{self.stages} stages" if self.stages else f"{self.at_once} tiles, {self.blocks} blocks"
+        return f"clusters of {self.cluster} x {self.warps} warps, {own}{' ahead' * self.is_prefetched}"
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
+
+
+def cluster(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, limits: DeviceLimits
+) -> ClusterPlan:
+    """Return the plan of a pass that :func:`suits`."""
+    is_split = SIZES[stored] == 4
+    if run.modes[0].columns == 64:
+        own = (8, 16, 1, 1, 4, True) if is_split else (4, 16, 1, 1, 8, True)
+    else:
+        own = (4, 4, 3, 4, 0, True) if is_split else (2, 4, 3, 8, 0, True)
+    return ClusterPlan(run, shapes, stored, tensor, limits.arch, layout, *own)
+
+
+def grouped(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
+    """Return the places of factors that make four of 16 or three of 64, neighbours multiplied out, or nothing."""
+    if any(mode.columns != mode.rows or mode.columns < 2 for mode in modes):
+        return []
+    return next((found for size, count in FACTORS.items() if (found := _grouped(modes, size, count))), [])
+
+
+def _grouped(modes: Sequence[Mode], size: int, count: int) -> list[tuple[int, ...]]:
+    groups: list[tuple[int, ...]] = []
+    extent = size
+    for index, mode in enumerate(modes):
+        if extent == size:
+            groups, extent = [*groups, (index,)], mode.columns
+        else:
+            groups, extent = [*groups[:-1], (*groups[-1], index)], extent * mode.columns
+    whole = [_extent(modes, group) == size and len(group) <= MOST_JOINED for group in groups]
+    return groups if len(groups) == count and all(whole) else []
+
+
+def _extent(modes: Sequence[Mode], group: Sequence[int]) -> int:
+    return math.prod(modes[index].columns for index in group)
+
+
+def joined_pass(plain: Pass, tensor: Tensor) -> Pass | None:
+    """Return a pass whose small neighbours are multiplied out to four factors of 16 or three of 64, or None.
+
+    Not of float16 where factors are multiplied out, which it may not hold.
+    """
+    groups = grouped(plain.modes)
+    is_joint = any(len(group) > 1 for group in groups) and tensor.half == "f16" and tensor.products == 1
+    if not groups or is_joint:
+        return None
+    size = _extent(plain.modes, groups[0])
+    return replace(
+        plain,
+        kind="mma",
+        modes=tuple(Mode(size, size, number) for number in range(len(groups))),
+        parts=tuple(tuple(plain.first + index for index in group) for group in groups),
+    )
+
+
+def suits(run: Pass, entries: int, right: int, stored: str, tensor: Tensor, limits: DeviceLimits) -> bool:
+    """Return whether a pass is one by clusters, with enough rows for these."""
+    modes, size = run.modes, run.modes[0].columns
+    is_cluster = all(mode.columns == mode.rows == size for mode in modes) and FACTORS.get(size) == len(modes)
+    if not is_cluster or right > 1 or not tensor.is_aligned or not limits.has(FEATURES):
+        return False
+    return entries >= LEAST_ROWS[size, SIZES[stored]] * limits.sm_count

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import ShapeError
+from ...checks import integer
+from ...errors import DtypeError, ShapeError
 
 
 class LinearBatchLast(nn.Linear):
@@ -32,6 +33,7 @@ class LinearBatchLast(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer."""
+        _check_first_axis(input, self.in_features)
         columns = input.reshape(input.shape[0], math.prod(input.shape[1:]))
         if self.bias is None:
             product = self.weight @ columns
@@ -76,15 +78,14 @@ class LayerNormBatchLast(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.features, self.eps = features, eps
+        self.features, self.eps = integer(features, "features"), float(eps)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = nn.Parameter(torch.ones(features, **options)) if elementwise_affine else None
         self.bias = nn.Parameter(torch.zeros(features, **options)) if elementwise_affine and bias else None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalise; halves are computed in float32."""
-        if input.shape[:1] != (self.features,):
-            raise ShapeError(f"input has shape {tuple(input.shape)}; its first axis must have {self.features} features")
+        _check_first_axis(input, self.features)
         wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         variance, mean = torch.var_mean(wide, 0, correction=0, keepdim=True)
         value = (wide - mean) * torch.rsqrt(variance + self.eps)
@@ -98,3 +99,12 @@ class LayerNormBatchLast(nn.Module):
     def extra_repr(self) -> str:
         """For repr."""
         return f"{self.features}, eps={self.eps}, elementwise_affine={self.weight is not None}"
+
+
+def _check_first_axis(input: Any, features: int) -> None:
+    """Raise DtypeError or ShapeError unless this is a tensor of floating-point numbers with so many features."""
+    if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+        kind = str(input.dtype) if isinstance(input, torch.Tensor) else type(input).__name__
+        raise DtypeError(f"input must be a tensor of floating-point numbers, not {kind}")
+    if input.shape[:1] != (features,):
+        raise ShapeError(f"input has shape {tuple(input.shape)}; its first axis must have {features} features")

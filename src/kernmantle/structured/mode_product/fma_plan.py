@@ -12,13 +12,15 @@ from .plan import Problem
 
 THREADS = 256
 DTYPES = ("f32", "f16", "bf16")
-_WARP, _WARPS, _CLOCK = 32, THREADS // 32, 1.7e9
+_WARP, _WARPS = 32, THREADS // 32
+_CLOCK = 1.7e9  # cycles a second (H200)
+_ISSUED = 2.5  # instructions of a position of k, without those that convert halves (H200, decision 0077)
 _MOST_WIDE, _MOST_COLUMNS, _WAVES = 64, 40, 16  # values of l of a block, its columns, blocks for each multiprocessor
 # Positions of k whose weights, or whose numbers of x where the batch is last, stay in registers; and how many of them.
 _MOST_C, _NUMBERS = {True: 10, False: 12}, 32
 # Columns of blocks that a thread has in parts, and the least l along which its neighbours lie, or the least batch.
 _MOST_B, _LEAST_L, _LEAST_BATCH = {True: 16, False: 8}, 12, 64
-_LEAST_BYTES = 1e7  # of x and y, below which nothing was timed
+_LEAST_BYTES = 1e7  # bytes of x and y, below which nothing was timed (H200)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class OutputsPlan:
         """Return the predicted seconds."""
         b, (blocks, slots), halves = problem.pattern[1], self.grid(problem, limits), BYTES[self.dtype] == 2
         if self.first:
-            each = self.vector * (self.c * (2.5 + halves) + 1 + halves) + 3
+            each = self.vector * (self.c * (_ISSUED + halves) + 1 + halves) + 3
             issued = blocks * _WARPS * (-(-problem.batch // slots) * each + 4 * self.vector * self.c + 60)
             return _seconds(_COSTS[True, True], problem, limits, issued, self.vector, 0)
         numbers = self.rows * self.vector * self.c

@@ -98,7 +98,8 @@ def grouped(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
     """Return the places of factors that make four of 16 or three of 64, neighbours multiplied out, or nothing."""
     if any(mode.columns != mode.rows or mode.columns < 2 for mode in modes):
         return []
-    return next((found for size, count in FACTORS.items() if (found := _grouped(modes, size, count))), [])
+    by_size = [_grouped(modes, size, count) for size, count in FACTORS.items()]
+    return max(by_size, key=len)
 
 
 def _grouped(modes: Sequence[Mode], size: int, count: int) -> list[tuple[int, ...]]:

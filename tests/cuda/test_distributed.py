@@ -22,6 +22,10 @@ pytest.importorskip("nvmath.bindings.cusolverMp", reason="needs nvmath-python an
 CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh", "kron", "workspaces")
 
 
+ENDED = 180
+"""Seconds until a process has ended: torch's watchdog can take more than a minute for one whose GPU waits for another."""
+
+
 def group(folder, *what):
     """The processes of a group, ended, and what they printed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT), *sys.path])}
@@ -35,7 +39,7 @@ def group(folder, *what):
         for rank in range(count)
     ]  # fmt: skip
     try:
-        spoken = [member.communicate(timeout=90)[0] for member in members]
+        spoken = [member.communicate(timeout=ENDED)[0] for member in members]
     finally:
         for member in members:
             member.kill()

@@ -113,8 +113,9 @@ def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) 
         monkeypatch.setattr(chain_matrix, "_LONG", 0.0)
     options = {"device": "cuda", "dtype": dtype}
     narrow = torch.nn.Linear(1536, 384, **options)
-    layer = km.KSLinear(384, 1536, CHAINS["monarch"], **options)
-    model = torch.nn.Sequential(layer, narrow, km.KSLinear(384, 1536, CHAINS["monarch"], **options))
+    chain = ((6, 64, 64, 1), (1, 192, 48, 8)) if kind == "batched" else CHAINS["monarch"]  # of whole vectors
+    layer = km.KSLinear(384, 1536, chain, **options)
+    model = torch.nn.Sequential(layer, narrow, km.KSLinear(384, 1536, chain, **options))
     x = torch.randn(batch, 384, **options).requires_grad_()
     grad = torch.randn(batch, 1536, **options)
 

@@ -23,7 +23,7 @@ CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh", "
 
 
 ENDED = 180
-"""Seconds until a process has ended: torch's watchdog can take more than a minute for one whose GPU waits for another."""
+"""Seconds until a process has ended: torch's watchdog may take a minute where a GPU waits for another."""
 
 
 def group(folder, *what):

@@ -229,6 +229,16 @@ UNALIGNED = [
 ]  # fmt: skip
 
 
+def test_numbers_that_change_from_call_to_call():
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 512, device="cuda"), torch.randn(16, 512, device="cuda")
+    factors = [torch.randn(8, 8, device="cuda") for _ in range(3)]
+    whole = x.double() @ torch.kron(torch.kron(*(f.double() for f in factors[:2])), factors[2].double())
+    for alpha, beta in ((1, 0), (2.5, 0), (1, 0), (-0.5, 3), (1, 1), (-0.5, 3), (2.5, 0)):
+        found = km.kron_matmul(x, factors, alpha=alpha, beta=beta, y=y if beta else None)
+        assert_close(found.cpu(), (alpha * whole + beta * y.double()).cpu().numpy(), depth=512)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("size", UNALIGNED, ids=named)
 def test_halves_leave_for_rows_that_begin_anywhere(size, dtype, monkeypatch):

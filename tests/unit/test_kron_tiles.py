@@ -79,3 +79,25 @@ def test_few_tiles_are_shared_out_evenly():
     assert not named[6].is_even(1024, HOPPER.sm_count)  # 792 and then 232
     assert named[4].is_even(1024, HOPPER.sm_count)
     assert named[6].is_even(65536, HOPPER.sm_count)
+
+
+def test_a_launch_binds_the_numbers_of_its_first_call(monkeypatch):
+    bound, started = [], []
+
+    def bind(kernel, arguments, positions, index, blocks):
+        assert list(positions) == [0, 1, 2]
+        return lambda pointers: bound.append((*pointers, *arguments[3:]))
+
+    for name, found in (
+        ("_kernel", lambda _: "kernel"), ("_integers", lambda *_: [7, 8]), ("_tiles", lambda *_: 1),
+        ("resident", lambda *_: 1), ("limits", lambda _: HOPPER), ("bind_launch", bind),
+        ("start", lambda kernel, index, blocks, arguments: started.append(arguments)),
+    ):  # fmt: skip
+        monkeypatch.setattr(cuda, name, found)
+    begin = cuda._starting(None, 0, plans()[0])
+    calls = [((1, 2, 3), (1.0, 0.0)), ((4, 5, 6), (1.0, 0.0)), ((4, 5, 6), (2.0, 0.0)), ((9, 5, 6), (1.0, 0.0))]
+    for pointers, numbers in calls:
+        begin(pointers, numbers)
+    wanted = [(*pointers, 7, 8, *numbers) for pointers, numbers in calls]
+    assert started == [wanted[0], wanted[2]]
+    assert bound == [wanted[1], wanted[3]]

@@ -12,12 +12,12 @@ import torch
 from ...backends.cuda import emit
 from ...backends.cuda.arch import arch as generation
 from ...backends.cuda.device import core, gpu
-from ...backends.cuda.launch import Kernel
+from ...backends.cuda.launch import BoundLaunch, Kernel
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime.cache import Built, Key, current_cache, fingerprint
 from ...runtime.kernel_store import collecting
 from ...runtime.launcher import Launcher, nothing
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cluster_emit, cost, cuda_emit, mma_emit, wgmma_emit
@@ -161,8 +161,17 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
         groups = 1 if isinstance(chosen, FmaPlan) else chosen.groups
         blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
+    # Most calls have the numbers of the first one: of some 40 arguments only addresses are packed for them.
+    bound: list[tuple[Numbers, BoundLaunch]] = []
+
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
-        start(kernel, index, blocks, (*pointers, *integers, *numbers))
+        if bound and bound[0][0] == numbers:
+            bound[0][1](pointers)
+            return
+        arguments = (*pointers, *integers, *numbers)
+        if not bound:
+            bound.append((numbers, bind_launch(kernel, arguments, range(len(pointers)), index, blocks)))
+        start(kernel, index, blocks, arguments)
 
     return begin
 

@@ -42,10 +42,11 @@ _WIDE_ENOUGH = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
 def run(path: Path, seconds: float, names: Sequence[str] = (), device: str = "") -> list[store.Row]:
-    """Measure a prefix of the cases until the time is over, and append their rows."""
+    """Measure the cases with these names in their order, or all, until the time is over, and append their rows."""
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     stamp, begin = machine.stamp(kind), time.monotonic()
-    due = [case for case in random_structured.cases(kind) if not names or case.name in names]
+    every = {case.name: case for case in random_structured.cases(kind)}
+    due = [every[name] for name in names if name in every] if names else list(every.values())
     resources = {"fp16", "bytes"} if kind == "cuda" else {"fma.f32", "bytes"}
     rates = (
         calibrate.gpu_rates(resources, stamp["machine"]["gpu"])

@@ -340,13 +340,14 @@ def test_small_neighbours_make_factors_of_64_or_128() -> None:
     assert grouped(modes([(2, 2), (32, 32)])) == [(0, 1)]
     assert grouped(modes([(4, 4), (32, 32), (128, 128)])) == [(0, 1), (2,)]
     assert grouped(modes([(128, 128), (2, 2), (64, 64)])) == [(0,), (1, 2)]
+    assert grouped(modes([(4, 4)] * 6)) == [(0, 1, 2), (3, 4, 5)]
     for sizes in (
         [(32, 32)],
         [(16, 16), (256, 256)],
         [(64, 64), (128, 128)],
         [(64, 64)] * 3,
         [(8, 4), (8, 16)],
-        [(4, 4)] * 3,
+        [(2, 2)] * 6,
     ):
         assert grouped(modes(sizes)) == []
     # float16 may not hold what factors are multiplied out to

@@ -44,7 +44,8 @@ from kernmantle.structured.kron.factor_gradient_plan import (
     RegisterGramPlan,
     gram,
 )
-from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, takes
+from kernmantle.structured.kron.mma_join import joined, takes
+from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass, views
 from kernmantle.structured.kron.wgmma_plan import LEAST_TILES, WgmmaPlan, suits, wgmma

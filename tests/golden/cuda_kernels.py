@@ -20,7 +20,14 @@ from kernmantle.compiler.row_reduce import PRODUCT, Apply
 from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
-from kernmantle.structured.kron import cluster_emit, factor_gradient_emit, gradient_emit, separation, wgmma_emit
+from kernmantle.structured.kron import (
+    axis_emit,
+    cluster_emit,
+    factor_gradient_emit,
+    gradient_emit,
+    separation,
+    wgmma_emit,
+)
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
@@ -51,6 +58,7 @@ from ..backend import test_cuda_select as selections
 from ..backend import test_cuda_softmax as softmax
 from ..backend import test_cuda_squares as squares
 from ..backend import test_cuda_wide as wide
+from ..backend import test_kron_axis as kron_axis
 from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_fused as fused
 from ..backend import test_kronsparse_grouped as grouped
@@ -215,6 +223,14 @@ def _kron_cluster(name: str) -> Callable[[str], Planned]:
     def make(_card: str) -> Planned:
         plan = kron.by_clusters(name)
         return Planned(cluster_emit.emit(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
+def _kron_axis(name: str) -> Callable[[str], Planned]:
+    def make(_card: str) -> Planned:
+        plan = kron_axis.by_axis(name)
+        return Planned(axis_emit.emit(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -443,6 +459,8 @@ def _table() -> dict[str, Kernel]:
         table.add(f"kron {name}", _kron_wgmma(name), HOPPER)
     for name in kron.CLUSTERS:
         table.add(f"kron {name}", _kron_cluster(name), HOPPER)
+    for name in kron_axis.AXES:
+        table.add(f"kron axis {name}", _kron_axis(name), HOPPER)
     table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))
     table.add("kron gram 8x8 f32", _kron_gram(8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)

@@ -30,8 +30,8 @@ struct Body {
     typedef km::KronArguments<2> Args;
     typedef Phase0 First;
     typedef Phase1 Final;
-    static constexpr int THREADS = 384, WARPS = 12, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 64, STAGE = 2048, TILE = 4104, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1, OUT_PITCH = 0, OUT_STAGE = 0;
-    static constexpr bool ADDED = false;
+    static constexpr int THREADS = 384, WARPS = 12, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 64, STAGE = 2048, TILE = 4104, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1, TABLE_WORDS = 32, OUT_PITCH = 0, OUT_STAGE = 0, VEC_RUN = 0;
+    static constexpr bool ADDED = false, DENSE = false;
     static constexpr bool COALESCED = false;
     static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {
         Phase0::F::measure<Body, false>(tops + 0 * WARPS, g.factor_stride[1][0] < g.factor_stride[1][1],
@@ -49,7 +49,7 @@ struct Body {
         km::KronMma<Body, Args>::later<Phase1>(g, p, tile, factors, backs, group, warp, lane);
     }
 };
-static_assert(km::kron_mma_shared_bytes<Body>() == 229568, "bytes of shared memory differ from the plan");
+static_assert(km::kron_mma_shared_bytes<Body>() == 229696, "bytes of shared memory differ from the plan");
 extern "C" __global__ void __launch_bounds__(384, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, double alpha, double beta) {
     km::ptx::griddepcontrol_launch_dependents();

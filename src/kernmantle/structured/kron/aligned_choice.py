@@ -1,11 +1,12 @@
-"""Passes over arrays whose rows are whole vectors of 16 bytes: by wgmma, or by clusters of blocks."""
+"""Passes by wgmma, and by clusters of blocks: over rows that are whole vectors of 16 bytes, or over any one axis."""
 
 from __future__ import annotations
 
 from ...backends.cuda.tiles import DeviceLimits
 from . import cluster_plan, wgmma_plan
+from .axis_plan import axis_pass
 from .cluster_plan import ClusterPlan, cluster
-from .cost import SIZES, cluster_seconds, wgmma_seconds
+from .cost import SIZES, axis_seconds, cluster_seconds, wgmma_seconds
 from .mma_plan import MmaLayout, Tensor
 from .passes import Pass
 from .wgmma_plan import WgmmaPlan, wgmma
@@ -27,6 +28,8 @@ def aligned_passes(
     joint = cluster_plan.joined_pass(plain, tensor) if is_whole else None
     if joint and cluster_plan.suits(joint, *sides, stored, tensor, limits):
         found.append((cluster_seconds(joint, _moved(joint, sides, stored), stored, limits), joint))
+    if tensor.has_wgmma and (alone := axis_pass(plain, *sides, stored, limits)):
+        found.append((axis_seconds(alone, *sides, stored, limits), alone))
     return found
 
 

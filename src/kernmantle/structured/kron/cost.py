@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from .axis_plan import COLUMNS as PIECE_COLUMNS
+from .axis_plan import blocks_of, fibers_of, pieces_of
 from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
@@ -49,10 +51,18 @@ _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 # Times the speed of memory that passes by clusters reach, by rows of a factor and bytes of a number (16^4: 192 and
 # 87 us, 64^3: 848 and 347, H200).
 _CLUSTER_MEMORY = {(16, 4): 0.8, (16, 2): 0.88, (64, 4): 0.72, (64, 2): 0.88}
-# Times as long as estimated that additions of more than three factors of 4 take with something to their right, and
-# passes of halves over three axes that are multiples of 32: 4 x 4 nine times took 2.46 ms in passes of five and four,
-# in six and three 1.59, and 32 x 32 four times of bfloat16 3.04 in three and one, in two and two 2.67 (H200).
-_FOURS, _FOUR, _THREE_AXES, _AXIS = 1.5, 4, 1.03, 32
+# The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not, along rows or
+# not: at least, of so many numbers, where loads have 4 bytes, and where each has one number of halves (H200, random
+# factors of up to 256 rows, within 15 %).
+_AXIS_MEMORY, _AXIS_NUMBERS = 1.05, 8192
+_AXIS_PIECE = {
+    (False, False): (0.7e-6, 2.3e-6, 2.5e-6, 2.5e-6), (False, True): (2.5e-6, 2.5e-6, 3.3e-6, 3.6e-6),
+    (True, False): (0.7e-6, 1.3e-6, 1.4e-6, 1.4e-6), (True, True): (1.2e-6, 1.2e-6, 1.8e-6, 2.3e-6),
+}  # fmt: skip
+# Times as long as estimated that additions of several factors of 4 take with something to their right, and passes of
+# halves over two axes, and over three, that are multiples of 32: 4 x 4 nine times took 4.21 ms in passes of additions,
+# 32 x 32 four times of bfloat16 3.04 in three and one, in two and two 2.34 (H200).
+_FOURS, _FOUR, _TWO_AXES, _THREE_AXES, _AXIS = 5.0, 4, 0.7, 1.03, 32
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -147,8 +157,8 @@ def mma_seconds(
     sides = [side for mode in plan.run.modes for side in (mode.columns, mode.rows)]
     if size == 4 and joined_factors <= 2 and not any(side % _WHOLE_AXIS for side in sides):
         together *= _WHOLE
-    if size == 2 and len(plan.phases) > 2 and not any(side % _AXIS for side in sides):
-        together *= _THREE_AXES
+    if size == 2 and len(plan.phases) > 1 and not any(side % _AXIS for side in sides):
+        together *= _TWO_AXES if len(plan.phases) == 2 else _THREE_AXES
     seconds = entries * rates.entry + joined + together
     if size == 2 and is_small(plan, tiles, limits.sm_count):
         waiting = preparing_cycles(plan) + waiting_cycles(plan, tiles, limits.sm_count)
@@ -169,6 +179,20 @@ def cluster_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) 
     size = run.modes[0].columns
     prepared = _PREPARED * size**2 * sum(map(len, run.parts))
     return LAUNCH + prepared + moved / (_CLUSTER_MEMORY[size, SIZES[stored]] * memory_of(limits))
+
+
+def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> float:
+    """Return a pass over one factor by wgmma on so many entries of its batch, with so much to its right."""
+    mode, size = run.modes[0], SIZES[stored]
+    moved = size * float(entries) * right * (mode.columns + mode.rows)
+    prepared = _PREPARED * mode.columns * mode.rows * len(run.parts[0])
+    width = mode.columns if right == 1 else right
+    vector = math.gcd(width, ACCESS // size)
+    rounds = -(-pieces_of(mode, entries, right, stored) // limits.sm_count)
+    alike = fibers_of(mode, blocks_of(mode, right)) * min(mode.columns, PIECE_COLUMNS) / _AXIS_NUMBERS
+    least, whole, *odd = _AXIS_PIECE[size == 2, right == 1]
+    piece = max(least, whole * alike) if vector * size >= ACCESS // 2 else odd[vector == 1]
+    return LAUNCH + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
 
 
 @dataclass(frozen=True)
@@ -285,7 +309,7 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     factors = sum(mode.factor is not None for mode in modes)
     if stored == "f32" and even and 1 < factors <= 3 and before >= _THREE_RUN:
         return LAUNCH + _THREE * _together(memory, work, overlap)
-    if stored == "f32" and right > 1 and factors > 3 and all(mode.columns == mode.rows == _FOUR for mode in modes):
+    if stored == "f32" and right > 1 and factors > 1 and all(mode.columns == mode.rows == _FOUR for mode in modes):
         return LAUNCH + _FOURS * _together(memory, work, overlap)
     if factors > 1 and not even and all(mode.columns == mode.rows for mode in modes):
         own = rates.several[right > 1]

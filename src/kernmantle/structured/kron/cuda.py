@@ -20,8 +20,9 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import cluster_emit, cost, cuda_emit, mma_emit, wgmma_emit
+from . import axis_emit, cluster_emit, cost, cuda_emit, mma_emit, wgmma_emit
 from .aligned_choice import aligned_plans
+from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
 from .cuda_entry import ENTRY, parameters
 from .cuda_plan import CLUSTERS, KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
@@ -51,7 +52,7 @@ def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -
 NAME = "cuda"
 # Plans that are measured when a product is tuned.
 TRIED = 10
-Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan
 Make = Callable[[Plan], Start]
 
 
@@ -68,7 +69,7 @@ def planned_for(
     """Return the passes on a device of these limits, and how tensor cores multiply in them."""
     tensor = _tensor(arrays, options.partition(" ")[0], own.arch)
     if tensor is not None and _takes_wgmma(arrays, tensor, own.arch):
-        tensor = replace(tensor, is_aligned=True)
+        tensor = replace(tensor, has_wgmma=True, is_aligned=_is_aligned(arrays))
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
     fuse, kinds = options.endswith(" fuse"), KINDS
     if SAVING in options:
@@ -99,12 +100,14 @@ def tensor_for(stored: str, precision: str, arch: str) -> Tensor | None:
 
 
 def _takes_wgmma(arrays: Arrays, tensor: Tensor, arch: str) -> bool:
-    """Return whether wgmma may multiply these arrays: whole vectors of 16 bytes in one column, with nothing added."""
-    size = arrays.x.element_size()
-    is_exact = tensor.products > 1 or size == 2
-    if "wgmma" not in generation(arch).features or not is_exact or arrays.y is not None or arrays.x.shape[-1] > 1:
-        return False
-    whole = 16 // size
+    """Return whether wgmma may multiply these arrays: one column, with nothing added."""
+    is_exact = tensor.products > 1 or arrays.x.element_size() == 2
+    return "wgmma" in generation(arch).features and is_exact and arrays.y is None and arrays.x.shape[-1] == 1
+
+
+def _is_aligned(arrays: Arrays) -> bool:
+    """Return whether arrays are rows of whole vectors of 16 bytes."""
+    whole = 16 // arrays.x.element_size()
     return all(
         own.data_ptr() % 16 == 0
         and all(step % whole == 0 for step, size in zip(own.stride()[:-2], own.shape[:-2], strict=True) if size > 1)
@@ -120,6 +123,8 @@ def _kernel(chosen: Plan) -> Kernel | None:
             return wgmma_emit.emit(chosen)
         if isinstance(chosen, ClusterPlan):
             return cluster_emit.emit(chosen)
+        if isinstance(chosen, AxisPlan):
+            return axis_emit.emit(chosen)
         return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
     kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))
@@ -140,6 +145,10 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         aligned = _aligned(launch)
         if aligned is not None:
             plans = (*aligned_plans(launch.run, shapes, stored, tensor, aligned, sides, own), *plans)
+    elif launch.run.kind == "axis":
+        assert tensor is not None
+        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
+        plans = (axis(launch.run, shapes, stored, tensor, _axis_layout(launch), launch.right, own),)
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)
@@ -226,7 +235,21 @@ def _mma_layout(launch: Launch) -> MmaLayout:
         into.append((launch.ports["y"], arrays.y.data_ptr()))
     x = [(launch.ports["x"], arrays.x.data_ptr())]
     copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
-    return MmaLayout(copy, _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size), launch.added)
+    store = _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size)
+    entries, strides = launch.dims[2]
+    is_dense = launch.right == 1 and (entries == 1 or strides[0] == launch.run.columns)
+    run = _common(launch, into, math.prod(mode.rows for mode in launch.run.modes[1:]), 16 // size, size)
+    return MmaLayout(copy, store, launch.added, is_dense, run)
+
+
+def _axis_layout(launch: Launch) -> MmaLayout:
+    """Return the widest loads and stores that every address allows."""
+    size, mode = launch.arrays.x.element_size(), launch.run.modes[0]
+    ends = (("x", launch.arrays.x, mode.columns), ("out", launch.arrays.out, mode.rows))
+    copy, store = (
+        _common(launch, [(launch.ports[name], own.data_ptr())], length, 16 // size, size) for name, own, length in ends
+    )
+    return MmaLayout(copy * size, store, False)
 
 
 def _aligned(launch: Launch) -> MmaLayout | None:

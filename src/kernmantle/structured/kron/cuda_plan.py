@@ -12,14 +12,15 @@ from . import cost
 from .aligned_choice import aligned_passes
 from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_choice import plan_of as mma_plan
-from .mma_plan import NARROWEST, Tensor, joined, takes
+from .mma_join import joined, takes
+from .mma_plan import NARROWEST, Tensor
 from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass, views
 
 ROWS = 1024
 # Clusters of blocks take whole products only: what is left of an axis more by other kernels takes longer than it saves.
 CLUSTERS = "clusters"
-KINDS = ("mma", "fma", "matmul", CLUSTERS)
+KINDS = ("mma", "axis", "fma", "matmul", CLUSTERS)
 WIDEST_JOINT = 2048
 # Entries of wider ones of halves. Of two, 60 x 9430 takes 70 us where its factors take 95, 63 x 23085 21 and 13 (H200).
 MOST_JOINT = 1 << 20
@@ -187,7 +188,7 @@ def plan(
     total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0])
     if total > CLEARLY * times[0]:
         total, chosen = times[0], ordered[0]
-    on_tensor_cores = any(run.kind == "mma" for run in chosen)
+    on_tensor_cores = any(run.kind in ("mma", "axis") for run in chosen)
     seconds = total - host * sum(map(host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
 

@@ -170,15 +170,19 @@ struct KronFragments {
 #pragma unroll
                     for (int i = 0; i < 4; ++i) v[s][i] = pack.v[i], top = fmaxf(top, fabsf(pack.v[i]));
                 }
-                KronScale scale;
-                if (KronHalf<H>::SCALED) scale = KronScale(warp_max<2, 1>(top));
-                back[tile][2 * h] = back[tile][2 * h + 1] = scale.back;
-#pragma unroll
-                for (int s = 0; s < DEEP; ++s) {
-                    split(tile, s, h, v[s][0] * scale.by, v[s][1] * scale.by);
-                    split(tile, s, 2 + h, v[s][2] * scale.by, v[s][3] * scale.by);
-                }
+                split_row(tile, h, v, top);
             }
+        }
+    }
+    // What a lane has of a row, whose largest magnitude among them is `top`.
+    KM_DEVICE void split_row(int tile, int h, const float (&v)[DEEP][4], float top) {
+        KronScale scale;
+        if (KronHalf<H>::SCALED) scale = KronScale(warp_max<2, 1>(top));
+        back[tile][2 * h] = back[tile][2 * h + 1] = scale.back;
+#pragma unroll
+        for (int s = 0; s < DEEP; ++s) {
+            split(tile, s, h, v[s][0] * scale.by, v[s][1] * scale.by);
+            split(tile, s, 2 + h, v[s][2] * scale.by, v[s][3] * scale.by);
         }
     }
     template <bool SWIZZLED, class At>
@@ -263,12 +267,21 @@ struct KronFragments {
     // `shifts` are those of all rows.
     template <int PITCH>
     KM_DEVICE void read_shifted_rows(const H* from, const unsigned short* shifts, int lane) {
+        read_rows_at(from, [&](int row) { return row * PITCH + shifts[row]; }, lane);
+    }
+    // The same of rows that follow each other, the first of which begins `shift` halves behind the beginning.
+    template <int PITCH>
+    KM_DEVICE void read_dense_rows(const H* from, int shift, int lane) {
+        read_rows_at(from, [&](int row) { return row * PITCH + shift; }, lane);
+    }
+    template <class At>
+    KM_DEVICE void read_rows_at(const H* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const int row = 16 * tile + 8 * h + kron_row(lane), shift = shifts[row];
-                const unsigned* own = (const unsigned*)(from + row * PITCH) + shift / 2 + lane % 4 * 2;
+                const int shift = at(16 * tile + 8 * h + kron_row(lane));
+                const unsigned* own = (const unsigned*)from + shift / 2 + lane % 4 * 2;
                 back[tile][2 * h] = back[tile][2 * h + 1] = 1.0f;
 #pragma unroll
                 for (int s = 0; s < DEEP; ++s) {

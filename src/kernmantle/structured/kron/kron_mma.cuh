@@ -3,8 +3,7 @@
 // tile in shared memory that GROUP warps share.
 #pragma once
 #include "kron_double.cuh"
-#include "kron_scheduler.cuh"
-#include "pipeline.cuh"
+#include "kron_fetch.cuh"
 
 namespace km {
 
@@ -31,10 +30,10 @@ struct KronOutput {
     }
 };
 
-// Bytes of shared memory: the factors, the stages of each warp, the tiles between phases, and rows of the result of each warp.
+// Bytes of shared memory: the factors, where lines of the first phase go, the stages of each warp, the tiles between phases, and rows of the result of each warp.
 template <class B>
 __device__ constexpr int kron_mma_shared_bytes() {
-    constexpr int PIPELINED = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::S);
+    constexpr int PIPELINED = 4 * B::TABLE_WORDS + B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::S);
     return 4 * B::FACTOR_WORDS + PIPELINED + TILES + B::WARPS * B::OUT_STAGE * (int)sizeof(typename B::T);
 }
 
@@ -48,94 +47,11 @@ struct KronMma {
     typedef typename B::First First;
     typedef KronTileScheduler<B::ITEMS, B::RIGHT> Scheduler;
     typedef CopyPipeline<B::STAGES> Pipeline;
-    static constexpr bool ROWS = First::F::LAST;
-    static constexpr int GROUPS = B::WARPS / B::GROUP, DOWN = ROWS ? 16 * First::TILES : First::F::COLUMNS, ENTRIES = B::COPY / (int)sizeof(T);
+    typedef KronFetch<B, Args> Fetch;
+    static constexpr bool ROWS = Fetch::ROWS, SHIFTED = Fetch::SHIFTED, SWIZZLED = Fetch::SWIZZLED;
+    static constexpr int GROUPS = B::WARPS / B::GROUP, DOWN = Fetch::DOWN;
     // Neighbours of the result that one lane has.
     static constexpr int LANE_WIDTH = 16 / sizeof(C);
-    static constexpr int PER = (ROWS ? First::F::COLUMNS : B::RIGHT) / ENTRIES;
-    // Whether rows begin anywhere: they are copied with what fills 16 bytes at either end, and a stage ends with where they begin.
-    static constexpr bool SHIFTED = sizeof(T) == 2 && B::COPY == 2;
-    static constexpr int CHUNKS = ((ROWS ? First::F::COLUMNS : B::RIGHT) + 14) / 8;
-    static_assert(!SHIFTED || B::PITCH == 8 * (CHUNKS + (CHUNKS % 2 == 0)), "rows and what is copied with them, in different banks");
-    // Whether a stage is swizzled so that lanes that are served together read different banks; else its rows are padded for that.
-    static constexpr bool SWIZZLED = sizeof(T) == 4 && B::PITCH % 16 == 0;
-
-    // Index in a stage of an entry of one of its rows.
-    static __device__ __forceinline__ int spot(int row, int along) {
-        if (!SWIZZLED) return row * B::PITCH + along;
-        return ROWS ? (row * B::PITCH + along) ^ row / 2 % 2 * 16 : row * B::PITCH + (along ^ swizzle_of(row));
-    }
-    // By how much entries along a row of columns have changed places: of 16 only halves can.
-    static __device__ __forceinline__ int swizzle_of(int row) { return B::PITCH == 16 ? row / 2 % 2 * 8 : row % 4 * 8; }
-
-    // Where the row of that number begins in memory, and how many of its entries are there.
-    static __device__ __forceinline__ int row_of(const Args& g, const T*& from, int unit, int row, int items, int right) {
-        const int fiber = ROWS ? unit * DOWN + row : unit * First::TILES, item = First::item(fiber);
-        from += item * g.x_stride[KRON_C] + First::run(fiber) * (ROWS ? 1 : g.x_stride[KRON_RUN]) + (ROWS ? 0 : row * g.x_stride[KRON_RUN]);
-        return (!ROWS || fiber < First::FIBERS) && item < items ? (ROWS ? First::F::COLUMNS : min(B::RIGHT, right)) : 0;
-    }
-    // Behind the last entry of x.
-    static __device__ __forceinline__ const T* end_of(const Args& g) {
-        i64 last = 0;
-#pragma unroll
-        for (int axis = 0; axis < KRON_AXES; ++axis) last += (g.size[axis] - 1) * g.x_stride[axis];
-        return (const T*)g.x + last + 1;
-    }
-    // Starts the copies of one unit whose rows begin anywhere; no more is read of the array than what is there.
-    static __device__ __forceinline__ void fetch_shifted(const Args& g, const Scheduler& p, int unit, T* stage, const T* end, int lane) {
-        const int items = p.items(), right = p.right();
-        unsigned short* shifts = (unsigned short*)(stage + DOWN * B::PITCH);
-#pragma unroll 4
-        for (int n = lane; n < DOWN * CHUNKS; n += 32) {
-            const int row = n / CHUNKS, chunk = n % CHUNKS;
-            const T* from = (const T*)g.x + p.at;
-            const int length = row_of(g, from, unit, row, items, right), shift = (int)((unsigned long long)from % 16) / 2;
-            const T* own = from - shift + 8 * chunk;
-            T* to = stage + row * B::PITCH + 8 * chunk;
-            const bool valid = length > 0 && 8 * chunk < length + shift;
-            if (valid && own + 8 > end) {
-                for (int i = 0; i < 8; ++i) to[i] = own + i < end ? own[i] : T{};
-            } else {
-                ptx::cp_async<16>(shared_address(to), valid ? own : (const T*)g.x - (unsigned long long)g.x % 16 / 2, valid ? 16 : 0);
-            }
-            if (chunk == 0) shifts[row] = shift;
-        }
-    }
-
-    // Starts the copies of one unit of the first phase.
-    static __device__ __forceinline__ void fetch(const Args& g, const Scheduler& p, int unit, T* stage, int lane) {
-        const T* from = (const T*)g.x + p.at;
-        const int items = p.items(), right = p.right();
-        if (!ROWS) from += First::item(unit * First::TILES) * g.x_stride[KRON_C] + First::run(unit * First::TILES) * g.x_stride[KRON_RUN];
-        const bool inside = ROWS || First::item(unit * First::TILES) < items;
-        constexpr bool EVEN = 32 % PER == 0;
-        const i64 step = 32 / PER * g.x_stride[KRON_RUN];
-        const int mine = lane / PER, at = lane % PER * ENTRIES;
-        const unsigned to = shared_address(stage + spot(mine, at));
-        constexpr int UNROLL = B::COPY >= 4 ? DOWN * PER / 32 + 1 : 8;
-#pragma unroll UNROLL
-        for (int n = 0; n < DOWN * PER; n += 32) {
-            if (DOWN * PER % 32 && n + lane >= DOWN * PER) break;
-            const int row = EVEN ? n / PER + mine : (n + lane) / PER, along = EVEN ? at : (n + lane) % PER * ENTRIES;
-            const T* own;
-            bool valid = inside;
-            if (ROWS) {
-                const int fiber = unit * DOWN + row, item = First::item(fiber);
-                own = from + item * g.x_stride[KRON_C] + First::run(fiber) + along;
-                valid = fiber < First::FIBERS && item < items;
-            } else {
-                own = EVEN ? from + mine * g.x_stride[KRON_RUN] + at + n / 32 * step : from + row * g.x_stride[KRON_RUN] + along;
-                valid = inside && along < right;
-            }
-            constexpr bool ALIKE = EVEN && (!SWIZZLED || 32 / PER % 4 == 0);
-            if constexpr (B::COPY >= 4) {
-                const unsigned there = ALIKE ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + spot(row, along));
-                ptx::cp_async<B::COPY>(there, own, valid ? B::COPY : 0);
-            } else {
-                stage[spot(row, along)] = valid ? *own : T{};
-            }
-        }
-    }
 
     static __device__ __forceinline__ void wait_for_group(int group) {
         if (B::GROUP == 1) __syncwarp();
@@ -223,6 +139,30 @@ struct KronMma {
         });
     }
 
+    // The same where the columns of a unit are whole rows of the last axis, which follow each other: 16 runs of RUN numbers.
+    template <class Phase, class Fragments>
+    static __device__ __forceinline__ void store_runs(const Args& g, const Scheduler& p, const Fragments& x, const unsigned* factor, C back, int unit, int lane) {
+        extern __shared__ __align__(128) unsigned char raw[];
+        constexpr int BLOCKS = (Phase::EXTENT + 15) / 16, RUN = Phase::TILES / BLOCKS * Phase::EXTENT, V = B::VEC_RUN, ACROSS = RUN / V;
+        T* const rows = (T*)(raw + kron_mma_shared_bytes<B>()) - (B::WARPS - (int)threadIdx.x / 32) * B::OUT_STAGE;
+        const int fiber = unit * Phase::TILES, item = Phase::item(fiber);
+        const bool inside = item < p.items();
+        T* const to = (T*)g.out + (inside ? p.at + item * g.out_stride[KRON_C] + Phase::run_out(fiber) : 0);
+        T* const own = rows + kron_row(lane) * B::OUT_PITCH + LANE_WIDTH * (lane % 4);
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
+            keep(own + 8 * h * B::OUT_PITCH + tile / BLOCKS * Phase::EXTENT + tile % BLOCKS * 16, Phase::EXTENT - tile % BLOCKS * 16 - LANE_WIDTH * (lane % 4), value);
+            if (tile + 1 < Phase::TILES || h == 0) return;
+            __syncwarp();
+            const int count = inside ? min(16, Phase::F::ROWS - 16 * w) * ACROSS : 0;
+#pragma unroll 2
+            for (int first = 0; first < 16 * ACROSS; first += 32) {
+                const int at = first + lane, row = at / ACROSS, column = at % ACROSS * V;
+                if (at < count) store_pack<T, V>(to + (16 * w + row) * Phase::STRIDE + column, read_pack<T, V>(rows + row * B::OUT_PITCH + column));
+            }
+            __syncwarp();
+        });
+    }
+
     // The same of rows of the last axis: 32 columns of all rows of a unit come together.
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void store_last(const Args& g, const Scheduler& p, const Fragments& x, const unsigned* factor, C back, int unit, int lane) {
@@ -294,6 +234,8 @@ struct KronMma {
     static __device__ __forceinline__ void store_smem(const Fragments& x, S* tile, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST;
         constexpr int FIBERS = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
+        extern __shared__ __align__(128) unsigned char raw[];
+        const unsigned short* const offsets = (const unsigned short*)((const unsigned*)raw + B::FACTOR_WORDS);
         S* to[FIBERS];
         // By how much columns have changed places: by the row of the lane or by that of the line.
         const int swizzle = Phase::ROW_SWIZZLED ? kron_row(lane) % 4 * 8 : 0;
@@ -301,7 +243,7 @@ struct KronMma {
         for (int i = 0; i < FIBERS; ++i) {
             const int fiber = EACH * (unit * FIBERS + i) + (LAST ? kron_row(lane) : 0);
             const int along = LAST ? 0 : ((Phase::right(fiber) + LANE_WIDTH * (lane % 4)) ^ (Phase::swizzle(fiber) | swizzle)) + kron_row(lane) * Phase::PITCH;
-            to[i] = fiber < Phase::FIBERS ? tile + Phase::tile_offset(fiber) + along : nullptr;
+            to[i] = fiber < Phase::FIBERS ? tile + (LAST && B::TABLE_WORDS > 0 ? offsets[fiber] : Phase::tile_offset(fiber)) + along : nullptr;
         }
         kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, int n, const C (&value)[LANE_WIDTH]) {
             S* at = to[LAST ? 2 * own + h : own];
@@ -319,6 +261,7 @@ struct KronMma {
         if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST && B::VEC_OUT < LANE_WIDTH)
             store_unaligned<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST) store_last<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        else if constexpr (Phase::FINAL && B::VEC_RUN > 0) store_runs<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL && B::COALESCED) store_rows<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else store_smem<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
@@ -348,10 +291,13 @@ struct KronMma {
         __shared__ C backs[B::FACTORS];
         unsigned* factors = (unsigned*)raw;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / B::GROUP, own = warp % B::GROUP;
-        T* const all_stages = (T*)(factors + B::FACTOR_WORDS);
+        T* const all_stages = (T*)(factors + B::FACTOR_WORDS + B::TABLE_WORDS);
+        if (B::TABLE_WORDS > 0) {
+            for (int i = threadIdx.x; i < First::FIBERS; i += B::THREADS) ((unsigned short*)(factors + B::FACTOR_WORDS))[i] = First::tile_offset(i);
+        }
         T* stages = all_stages + warp * B::STAGES * B::STAGE;
         S* tile = (S*)(all_stages + B::WARPS * B::STAGES * B::STAGE) + group * B::TILE;
-        if (ROWS && !SHIFTED && First::F::COLUMNS % 16) {
+        if (ROWS && !SHIFTED && !B::DENSE && First::F::COLUMNS % 16) {
             for (int i = lane; i < B::STAGES * B::STAGE; i += 32) stages[i] = T{};
             __syncwarp();
         }
@@ -360,12 +306,13 @@ struct KronMma {
         constexpr bool IN_REGISTERS = First::F::DEEP <= 4;
         Scheduler here(g, g.out_stride, first, apart, IN_REGISTERS), ahead(g, g.x_stride, first, apart, IN_REGISTERS);
         int left = first < tiles ? (tiles - first + apart - 1) / apart : 0, unit_ahead = own;
-        const T* const end = SHIFTED ? end_of(g) : nullptr;
+        const T* const end = SHIFTED || B::DENSE ? Fetch::end_of(g) : nullptr;
         Pipeline filled, used;
         const auto prefetch = [&]() {
             if (left > 0) {
-                if constexpr (SHIFTED) fetch_shifted(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, end, lane);
-                else fetch(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
+                if constexpr (B::DENSE) Fetch::fetch_dense(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, end, lane);
+                else if constexpr (SHIFTED) Fetch::fetch_shifted(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, end, lane);
+                else Fetch::fetch(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
                 unit_ahead += B::GROUP;
                 if (unit_ahead >= First::UNITS) {
                     unit_ahead = own;
@@ -390,10 +337,11 @@ struct KronMma {
                 KronFragments<B, typename First::F, First::TILES> x;
                 const T* stage = stages + used.stage * B::STAGE;
                 const unsigned short* shifts = (const unsigned short*)(stage + DOWN * B::PITCH);
-                if constexpr (SHIFTED && ROWS) x.template read_shifted_rows<B::PITCH>(stage, shifts, lane);
+                if constexpr (B::DENSE) x.template read_dense_rows<First::F::COLUMNS>(stage, *(const unsigned short*)(stage + Fetch::EACH * Fetch::OF_RUN), lane);
+                else if constexpr (SHIFTED && ROWS) x.template read_shifted_rows<B::PITCH>(stage, shifts, lane);
                 else if constexpr (SHIFTED) x.template read_shifted_columns<B::PITCH>(stage, shifts, lane);
                 else if constexpr (ROWS) x.template read_rows<SWIZZLED>(stage, [&](int row) { return (SWIZZLED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
-                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (SWIZZLED ? swizzle_of(lane % 4) : 0); }, lane);
+                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (SWIZZLED ? Fetch::swizzle_of(lane % 4) : 0); }, lane);
                 __syncwarp();
                 prefetch();
                 used.advance();

@@ -120,7 +120,8 @@ def emit(plan: MmaPlan) -> str:
         "COPY": 2 if plan.is_shifted else plan.layout.copy,
         "VEC_OUT": plan.layout.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
         "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
-        "UNROLL": 1 + plan.tensor.is_rounded, "OUT_PITCH": plan.out_pitch, "OUT_STAGE": plan.out_stage,
+        "UNROLL": 1 + plan.tensor.is_rounded,
+        "TABLE_WORDS": plan.table, "OUT_PITCH": plan.out_pitch, "OUT_STAGE": plan.out_stage, "VEC_RUN": plan.run_width,
     }  # fmt: skip
     later = [
         f"        km::KronMma<Body, Args>::later<Phase{number}>(g, p, tile, factors, backs, group, warp, lane);"
@@ -133,7 +134,7 @@ def emit(plan: MmaPlan) -> str:
         f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
         f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
-        f"    static constexpr bool ADDED = {str(plan.layout.added).lower()};",
+        f"    static constexpr bool ADDED = {str(plan.layout.added).lower()}, DENSE = {str(plan.is_dense).lower()};",
         f"    static constexpr bool COALESCED = {str(plan.is_coalesced).lower()};",
         "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
         *_prepare(plan),

@@ -24,9 +24,8 @@ WIDEST_PADDED = 128
 # With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
 # the other take 3.4 (320 * 128 * 128 columns, H200).
 LEAST, LEAST_WIDE, WIDE = 4, 8, 96
-# Factors are multiplied out up to this size, by three products and by one; a phase costs as much as so many entries of
-# a line, and one of a factor too small for tensor cores as so many more.
-JOINED_DOUBLE, JOINED_SPLIT, JOINED, PHASE, PADDED = 64, 96, 128, 48, 64
+# Factors are multiplied out up to this size, by three products and by one.
+JOINED_DOUBLE, JOINED_SPLIT, JOINED = 64, 96, 128
 WARPS = (16, 12, 8, 6, 4, 2, 1)
 # Warps from which more are only preferred, and none where halves of so many columns are alone: 68 x 68 to 96 x 96 take
 # 0.76 to 0.98 times as long by eight as by twelve (H200).
@@ -36,6 +35,9 @@ ENOUGH, WIDE_ALONE = 8, 64
 EVEN = 0.8
 STAGES = (1, 2)
 MOST = (4, 2, 1)
+# Halves after which rows are in the same banks: 54 x 54 beside 60 x 60 takes 190 us as runs, 149 in rows apart (H200).
+# Entries of a tile whose numbers have 16 bits.
+ALIKE, CLOSE, LARGEST_OFFSET = 64, 4, 1 << 16
 # Neighbours of the result that a lane has; columns along the last axis that come together.
 MOST_NEIGHBOURS, TOGETHER = 4, 32
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
@@ -53,11 +55,13 @@ LONG = 8
 class Tensor:
     """How tensor cores multiply: ``products`` of operands in the type ``half``.
 
-    ``is_aligned``: arrays are rows of whole vectors of 16 bytes, with nothing to be added, as wgmma takes them.
+    ``has_wgmma``: nothing is added, and the GPU has wgmma. ``is_aligned``: and arrays are rows of whole vectors of 16
+    bytes.
     """
 
     half: str
     products: int
+    has_wgmma: bool = False
     is_aligned: bool = False
 
     @property
@@ -83,11 +87,16 @@ class Tensor:
 
 @dataclass(frozen=True)
 class MmaLayout:
-    """Properties of a call's arrays: bytes of a copy, neighbours of a store, a y."""
+    """Properties of a call's arrays: bytes of a copy, neighbours of a store, a y, whether rows of x follow each other.
+
+    ``run_width``: neighbours of a store of all axes behind the first.
+    """
 
     copy: int
     out_width: int
     added: bool
+    is_dense: bool = False
+    run_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,7 @@ class MmaPlan:
         None where rows are further apart instead.
         """
         axis = len(self.run.modes) - (1 if self.right > 1 else 2)
-        wide = self.right if self.right > 1 else _up(self.run.modes[-1].rows)
+        wide = self.right if self.right > 1 else rounded_up(self.run.modes[-1].rows)
         if self.tensor.products == 1 or axis < 0 or wide % 32:
             return None
         mode = self.run.modes[axis]
@@ -180,7 +189,7 @@ class MmaPlan:
         """Strides in the tile of every axis, of the items (-1) and of what lies to the right."""
         modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.between]
         found = {count: 1} if self.right > 1 else {count: 1, count - 1: 1}
-        wide = self.right if self.right > 1 else _up(modes[-1].rows)
+        wide = self.right if self.right > 1 else rounded_up(modes[-1].rows)
         stride = _odd(wide, size) if self.swizzled_axis is None else wide
         for axis in reversed(range(count if self.right > 1 else count - 1)):
             found[axis] = stride
@@ -197,15 +206,31 @@ class MmaPlan:
     @property
     def is_shifted(self) -> bool:
         """Whether halves are copied as they lie, with what fills 16 bytes at either end of a run."""
-        return SIZES[self.stored] == 2 and self.layout.copy <= 4
+        return SIZES[self.stored] == 2 and (self.layout.copy <= 4 or self.is_dense)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether rows are copied as one run: those that are no whole vectors, one after the other in other banks."""
+        columns, copy = self.run.modes[-1].columns, self.layout.copy
+        is_odd = copy < 8 or (copy < 16 and min(columns % ALIKE, -columns % ALIKE) > CLOSE)
+        return self.right == 1 and self.layout.is_dense and columns % LANES > 0 and is_odd and SIZES[self.stored] == 2
+
+    @property
+    def table(self) -> int:
+        """Return the words of shared memory that say where lines of the last axis go in the tile."""
+        first = self.phases[0]
+        is_short = len(self.phases) > 1 and self.tile <= LARGEST_OFFSET
+        return -(-first.fibers // 64) * 32 if first.last and is_short else 0
 
     @property
     def pitch(self) -> int:
         """Entries from line to line, or along a column, in a stage of the ring."""
+        if self.is_dense:
+            return self.run.modes[-1].columns
         if self.is_shifted:
             chunks = ((self.run.modes[-1].columns if self.right == 1 else self.right) + 14) // 8
             return 8 * (chunks + (chunks % 2 == 0))
-        wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
+        wide = rounded_up(self.run.modes[-1].columns) if self.right == 1 else self.right
         swizzled_axis = self.stored == "f32" and self.run.modes[-1].columns <= LONGEST_SWIZZLED
         if swizzled_axis and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
             return wide
@@ -220,12 +245,29 @@ class MmaPlan:
         """Entries of a stage of a warp's ring."""
         first = self.phases[0]
         down = LANES * first.tiles if first.last else first.mode.columns
-        return self.pitch * down + (_up(down) if self.is_shifted else 0)
+        if self.is_dense:
+            each = 16 // SIZES[self.stored]
+            return ((down * self.pitch + 2 * each - 2) // each + 1) * each
+        return self.pitch * down + (rounded_up(down) if self.is_shifted else 0)
+
+    @property
+    def run_width(self) -> int:
+        """Neighbours of a store where columns of a unit are whole rows of the last axis, one after the other."""
+        last, extent = self.phases[-1], self.run.modes[-1].rows
+        is_narrow = self.layout.out_width < MOST_NEIGHBOURS and SIZES[self.stored] == 2
+        if self.right > 1 or len(self.phases) == 1 or not is_narrow or self.layout.added:
+            return 0
+        blocks = rounded_up(extent) // LANES
+        if last.tiles % blocks or last.tiles == blocks or (last.fibers // self.items) % last.tiles:
+            return 0
+        return math.gcd(self.layout.run_width, last.tiles // blocks * extent)
 
     @property
     def is_coalesced(self) -> bool:
         """Return whether rows of the result come together in shared memory, which a lane has few bytes of."""
         last = self.phases[-1]
+        if self.run_width:
+            return True
         if self.layout.added or self.compute != "f32":
             return False
         is_half, is_alone = SIZES[self.stored] == 2, len(self.phases) == 1
@@ -241,6 +283,8 @@ class MmaPlan:
         last = self.phases[-1]
         if not self.is_coalesced:
             return 0
+        if self.run_width:
+            return -(-last.tiles * LANES // 8) * 8 + 8
         return TOGETHER + 8 if last.last else LANES * (last.tiles + (last.tiles % 2 == 0))
 
     @property
@@ -259,12 +303,18 @@ class MmaPlan:
 
     def words(self, mode: Mode) -> int:
         """Return the words of shared memory of a factor."""
-        return _up(mode.columns) * _up(mode.rows) * SIZES[self.tensor.half] * min(2, self.tensor.products) // 4
+        return (
+            rounded_up(mode.columns)
+            * rounded_up(mode.rows)
+            * SIZES[self.tensor.half]
+            * min(2, self.tensor.products)
+            // 4
+        )
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        factors = sum(4 * self.words(mode) for mode in self.run.modes)
+        factors = sum(4 * self.words(mode) for mode in self.run.modes) + 4 * self.table
         tiles = self.warps // self.group * SIZES[self.between] * self.tile
         own = self.stages * self.stage + self.out_stage
         return factors + tiles + self.warps * own * SIZES[self.stored]
@@ -292,7 +342,7 @@ class MmaPlan:
         return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
 
 
-def _up(count: int) -> int:
+def rounded_up(count: int) -> int:
     """Least multiple of 16 that is not less."""
     return -(-count // LANES) * LANES
 
@@ -331,7 +381,7 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int, tensor: Te
         elif axis == count - 1:
             digits = [(count, right // LANES), *before]
         else:
-            inner = _up(modes[-1].rows) if right == 1 else right
+            inner = rounded_up(modes[-1].rows) if right == 1 else right
             after = [(index, modes[index].rows) for index in reversed(range(axis + 1, count - (right == 1)))]
             digits = [(count, inner // LANES), *after, *before]
         fibers = math.prod(extent for _, extent in digits)
@@ -343,55 +393,6 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int, tensor: Te
             tiles = right // LANES
         found.append(MmaPhase(axis, mode, last, tuple(digits), tiles))
     return tuple(found)
-
-
-def suits(mode: Mode, widest: int = WIDEST) -> bool:
-    """Return whether tensor cores pay for a factor."""
-    return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= widest
-
-
-def takes(mode: Mode, tensor: Tensor) -> bool:
-    """Return whether there is a kernel for a factor: also for a few rows or columns, which are padded."""
-    is_narrow = tensor.half != "f64" and max(mode.columns, mode.rows) <= tensor.widest
-    return suits(mode, tensor.widest) or (is_narrow and min(mode.columns, mode.rows) > 1)
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Neighbouring factors that are multiplied out, at these places, as one axis."""
-
-    mode: Mode
-    indices: tuple[int, ...]
-
-
-def joined(modes: Sequence[Mode], tensor: Tensor) -> list[Joined]:
-    """Return the axes with small neighbours joined so that the tensor cores have least to do."""
-    costs: list[float] = [0.0]
-    begins: list[int] = [0]
-    for stop in range(1, len(modes) + 1):
-        found = [(costs[first] + _cost(modes[first:stop], tensor.joined), first) for first in reversed(range(stop))]
-        best = min(found)
-        costs.append(best[0])
-        begins.append(best[1])
-    groups: list[Joined] = []
-    stop = len(modes)
-    while stop:
-        own = modes[begins[stop] : stop]
-        whole = Mode(math.prod(mode.columns for mode in own), math.prod(mode.rows for mode in own), own[0].factor)
-        groups.append(Joined(whole, tuple(range(begins[stop], stop))))
-        stop = begins[stop]
-    return groups[::-1]
-
-
-def _cost(modes: Sequence[Mode], most: int) -> float:
-    """Work for every entry of a factor of these, and what a phase costs beside; one alone is always there."""
-    columns, rows = math.prod(mode.columns for mode in modes), math.prod(mode.rows for mode in modes)
-    whole = Mode(columns, rows, 0)
-    if len(modes) > 1:
-        has_identity = any(mode.factor is None for mode in modes)
-        if has_identity or not suits(whole) or max(columns, rows) > most:
-            return math.inf
-    return PHASE + max(_up(columns), _up(rows)) + (0 if suits(whole) else PADDED)
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ NOTED, LARGEST = 16 + 48, 64
 # Bytes between rows of results.
 PADDING, WIDE_PADDING = 16, 32
 # Factors that are multiplied out to one.
-MOST_JOINED = 2
+MOST_JOINED = 3
 # Tiles for a multiprocessor below which factors take longer to prepare than is gained.
 LEAST_TILES = 4
 

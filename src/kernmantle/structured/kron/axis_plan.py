@@ -1,0 +1,242 @@
+"""Plans of Kronecker passes over one factor of up to 256 rows and columns by wgmma, in arrays that begin anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ...backends.cuda.tiles import DeviceLimits
+from .mma_plan import LANES, NARROWEST, SIZES, MmaLayout, Tensor
+from .modes import Mode
+from .passes import Pass
+
+WIDEST = 256
+# Rows of the factor in a block, and columns of a piece.
+ROWS, COLUMNS = 128, 128
+# Threads: eight warps that load, two groups of four that multiply 64 rows of the factor each.
+THREADS, GROUP = 512, 64
+# Columns up to which a group takes 128 lines; words of a piece that a thread has,
+# and where they are no whole vectors of 16 bytes, or rows of halves.
+SHORT_COLUMNS, MOST_WORDS, MOST_ODD, MOST_CHUNKS = 32, 64, 48, 32
+MOST_STAGES = 8
+# What plans have as the columns to the right where these are not few.
+MANY = 256
+# Registers of a thread that loads up to so many words, and more.
+LEAST_WORDS, LEAST_REGISTERS, REGISTERS = 32, 104, 120
+# Bytes between rows of results, and of largest entries.
+PADDING, WIDE_PADDING, LARGEST = 16, 32, 64
+# Factors that are multiplied out to one.
+MOST_JOINED = 4
+# Tiles for a multiprocessor below which a factor takes longer to prepare than is gained.
+LEAST_TILES = 4
+
+
+@dataclass(frozen=True)
+class AxisPlan:
+    """A pass over one factor with ``right`` columns to its right, or of 1 along rows of memory.
+
+    A group of warps multiplies ``blocks`` times 64 lines at a time; ``sets`` of warps load a piece each, and where it
+    ``is_prefetched``, what they read next comes into the second-level cache ahead.
+    """
+
+    run: Pass
+    shapes: tuple[tuple[int, int], ...]
+    stored: str
+    tensor: Tensor
+    arch: str
+    layout: MmaLayout
+    right: int
+    blocks: int
+    sets: int
+    stages: int
+    is_prefetched: bool
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return THREADS
+
+    @property
+    def groups(self) -> int:
+        """Tiles that a block takes at once."""
+        return 1
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the axis lies along rows of memory."""
+        return self.right == 1
+
+    @property
+    def packed(self) -> int:
+        """Columns to the right of which several entries of the batch make a tile; 0 for more."""
+        return packed_of(self.right, self.fibers, self.stored)
+
+    @property
+    def mode(self) -> Mode:
+        """The axis."""
+        return self.run.modes[0]
+
+    @property
+    def fibers(self) -> int:
+        """Lines of a tile."""
+        return fibers_of(self.mode, self.blocks)
+
+    @property
+    def sharing(self) -> int:
+        """Blocks that have the rows of the factor between them."""
+        return -(-self.mode.rows // ROWS)
+
+    @property
+    def vector(self) -> int:
+        """Numbers of a load."""
+        return self.layout.copy // SIZES[self.stored]
+
+    @property
+    def words(self) -> int:
+        """Words of a piece that a thread loads."""
+        return _words(self.mode, self.stored, self.vector, self.is_last, self.blocks, self.sets)
+
+    @property
+    def loader_registers(self) -> int:
+        """Registers of a thread that loads."""
+        return LEAST_REGISTERS if self.words <= LEAST_WORDS else REGISTERS
+
+    @property
+    def is_scaled(self) -> bool:
+        """Return whether the factor is multiplied by a power of two: what float16 may not hold."""
+        return self.tensor.half == "f16" and (self.tensor.products > 1 or len(self.shapes) > 1)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return _fixed(self.mode, self.stored, self.tensor, self.is_last) + self.stages * _stage(
+            self.mode, self.tensor, self.is_last, self.blocks
+        )
+
+    def count(self, entries: int, right: int) -> int:
+        """Return the tiles of so many entries of the last batch axis, with so much to the right of the run."""
+        return self.sharing * tiles_of(entries, right, self.fibers, self.stored)
+
+    @property
+    def tile_name(self) -> str:
+        """Its differences from other plans of the pass."""
+        return f"wgmma axis {self.fibers} stages {self.stages}/{self.sets}"
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
+
+
+def fibers_of(mode: Mode, blocks: int) -> int:
+    """Return the lines of a tile: of both groups, or the same for both where the factor is larger than 64."""
+    return GROUP * blocks * (1 if max(mode.rows, mode.columns) > GROUP else 2)
+
+
+def blocks_of(mode: Mode, right: int) -> int:
+    """Return how many times 64 lines a group takes at a time: more of few columns, which leave registers for them."""
+    return 2 if mode.columns <= SHORT_COLUMNS and right >= 4 * GROUP else 1
+
+
+def packed_of(right: int, fibers: int, stored: str) -> int:
+    """Return the columns to the right of a factor where a tile has those of several entries of the batch, else 0.
+
+    Not of float32, whose tiles share a power of two: entries of the batch keep their own accuracy.
+    """
+    return right if 1 < right <= fibers // 2 and SIZES[stored] == 2 else 0
+
+
+def tiles_of(entries: int, right: int, fibers: int, stored: str) -> int:
+    """Return the tiles of so many lines over so many entries of the batch, with so much to the right."""
+    if right == 1:
+        return -(-entries // fibers)
+    packed = packed_of(right, fibers, stored)
+    return -(-entries // (fibers // packed)) if packed else entries * -(-right // fibers)
+
+
+def _words(mode: Mode, stored: str, vector: int, is_last: bool, blocks: int, sets: int) -> int:
+    """Return the words of a piece that each thread of so many sets loads."""
+    fibers, unit, loaders = fibers_of(mode, blocks), max(2, vector), 8 // sets
+    columns = mode.columns if _chunks(mode) == 1 else _deep(mode)
+    along = columns if is_last else fibers
+    units = -(-along // unit)
+    lanes = next((lanes for lanes in (4, 8, 16) if units <= lanes), 32)
+    down = fibers // loaders * lanes // 32 if is_last else -(-columns // (loaders * 32 // lanes))
+    alone = 2 if SIZES[stored] == 2 and vector == 1 else 1
+    return down * -(-units // lanes) * unit * SIZES[stored] * alone // 4
+
+
+def _parts(tensor: Tensor) -> int:
+    """Return the halves that a number is made of."""
+    return min(2, tensor.products)
+
+
+def _stage(mode: Mode, tensor: Tensor, is_last: bool, blocks: int) -> int:
+    """Return the bytes of a stage: a piece, two barriers and what is noted of it."""
+    fibers, deep = fibers_of(mode, blocks), _deep(mode)
+    rows = -(-deep // GROUP) * fibers if is_last else fibers // GROUP * deep
+    scales = fibers if is_last else 1
+    return 128 * _parts(tensor) * rows + 16 + (4 * scales + 4 + 7) // 8 * 8 + 8
+
+
+def _fixed(mode: Mode, stored: str, tensor: Tensor, is_last: bool) -> int:
+    """Return the bytes beside the stages: 64 rows of results of each group, and rows of a large factor."""
+    stays = max(mode.rows, mode.columns) > ROWS
+    padded = WIDE_PADDING if stored == "f32" and not is_last and not stays else PADDING
+    deep = _chunks(mode) * _deep(mode)
+    factor = _parts(tensor) * -(-deep // GROUP) * 128 * ROWS if stays else 0
+    return factor + 2 * GROUP * (GROUP * SIZES[stored] + padded) + LARGEST
+
+
+def _chunks(mode: Mode) -> int:
+    """Return the pieces that a tile comes in."""
+    return -(-mode.columns // COLUMNS)
+
+
+def _deep(mode: Mode) -> int:
+    """Return the columns of a piece, rounded up."""
+    return -(-mode.columns // (LANES * _chunks(mode))) * LANES
+
+
+def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> Pass | None:
+    """Return a pass with all its factors multiplied out to one on so many entries, with so much to its right.
+
+    None where it is too large, they are too many, or it has too few tiles for its factor to be prepared.
+    """
+    modes = plain.modes
+    whole = Mode(plain.columns, plain.rows, 0)
+    is_whole = all(mode.factor is not None for mode in modes) and len(modes) <= MOST_JOINED
+    sides = (whole.columns, whole.rows)
+    if not is_whole or max(sides) > WIDEST or min(sides) < 2 or max(sides) < NARROWEST:
+        return None
+    if pieces_of(whole, entries, right, stored) < LEAST_TILES * limits.sm_count:
+        return None
+    return replace(plain, kind="axis", modes=(whole,), parts=(tuple(range(plain.first, plain.stop)),))
+
+
+def pieces_of(mode: Mode, entries: int, right: int, stored: str) -> int:
+    """Return the pieces of a pass over so many entries of its batch, with so much to its right."""
+    tiles = tiles_of(entries, right, fibers_of(mode, blocks_of(mode, right)), stored)
+    return tiles * -(-mode.rows // ROWS) * _chunks(mode)
+
+
+@lru_cache(maxsize=4096)
+def axis(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, right: int,
+    limits: DeviceLimits,
+) -> AxisPlan:  # fmt: skip
+    """Return the plan of a pass that :func:`fits`, with as many stages as a block has memory for."""
+    mode, is_last = run.modes[0], right == 1
+    blocks, vector = blocks_of(mode, right), layout.copy // SIZES[stored]
+    stages = (limits.shared_per_block - _fixed(mode, stored, tensor, is_last)) // _stage(mode, tensor, is_last, blocks)
+    is_short = mode.columns <= GROUP or SIZES[stored] == 2
+    most = MOST_WORDS if layout.copy == 16 and is_short and not is_last else MOST_ODD
+    most = MOST_WORDS if layout.copy == 16 and SIZES[stored] == 4 and is_last else most
+    most = MOST_CHUNKS // (4 // SIZES[stored]) if _chunks(mode) > 1 else most
+    allowed = [
+        sets for sets in (4, 2) if sets <= stages and _words(mode, stored, vector, is_last, blocks, sets) <= most
+    ]
+    sets = allowed[0] if allowed else 1
+    width = right if is_last or packed_of(right, fibers_of(mode, blocks), stored) else MANY
+    return AxisPlan(
+        run, shapes, stored, tensor, limits.arch, layout, width, blocks, sets,
+        min(MOST_STAGES, stages // sets * sets), stored == "f32",
+    )  # fmt: skip

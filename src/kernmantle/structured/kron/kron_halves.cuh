@@ -121,13 +121,20 @@ struct KronHalves : KronBack<B> {
         constexpr int P = EXTENT + 8;
         if (threadIdx.x < 2) scratch[threadIdx.x] = 0.0f;
         __syncthreads();
-        for (int n = threadIdx.x; n < EXTENT; n += THREADS) {
-            float most = 0.0f, sum = 0.0f;
-            for (int k = 0; k < EXTENT; ++k) {
-                const float value = fabsf(OVER_Q ? Base::template entry<NUMBER>(g, k, n) : Base::template entry<NUMBER>(g, n, k));
-                most = fmaxf(most, value);
-                sum += value;
-            }
+        // Some threads to a fiber, whose loads are all under way at once.
+        constexpr int PARTS = THREADS / EXTENT;
+        const int fiber = threadIdx.x / PARTS, part = threadIdx.x % PARTS;
+        float most = 0.0f, sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < EXTENT / PARTS; ++n) {
+            const int k = part + n * PARTS;
+            const float value = fabsf(OVER_Q ? Base::template entry<NUMBER>(g, k, fiber) : Base::template entry<NUMBER>(g, fiber, k));
+            most = fmaxf(most, value);
+            sum += value;
+        }
+        most = warp_max(most);
+        sum = warp_max(warp_sum<PARTS / 2>(sum));
+        if (threadIdx.x % 32 == 0) {
             atomicMax((int*)scratch, __float_as_int(most));
             atomicMax((int*)scratch + 1, __float_as_int(sum));
         }
@@ -135,6 +142,7 @@ struct KronHalves : KronBack<B> {
         bound = bound_of(scratch[0]);
         sums = bound_of(scratch[1]);
         const float scale = power_of_two(TOP - bound);
+#pragma unroll 4
         for (int n = threadIdx.x; n < EXTENT * EXTENT / 2; n += THREADS) {
             const int q = 2 * n / EXTENT, p = 2 * n % EXTENT;
             unsigned high, low;

@@ -16,6 +16,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.backends.cuda.tiles import RESERVED_SHARED
 from kernmantle.structured.kron import (
+    chain_gradient_emit,
     cluster_emit,
     cluster_plan,
     cuda_emit,
@@ -25,6 +26,7 @@ from kernmantle.structured.kron import (
     separation,
     wgmma_emit,
 )
+from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.cluster_plan import ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, GramPlan, gram
@@ -418,6 +420,23 @@ def test_passes_of_all_gradients_compile_for_their_blocks(size, stored, card) ->
         assert taken.spill_stores <= SPILL_FREE
         assert taken.registers * THREADS * found.blocks <= CARDS[card].registers_per_sm
         assert found.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("size", "right", "stored", "card"),
+    [
+        *itertools.product([(8,) * 4, (12,) * 3, (34, 4, 10), (25, 16, 8), (7, 9)], [1], ["f32", "f16"], ["sm_90"]),
+        *itertools.product([(8, 8), (41, 5), (3, 24, 4)], [5, 32], ["f32", "bf16"], ["sm_90"]),
+        ((8,) * 4, 1, "f32", "sm_80"), ((10, 12), 3, "bf16", "sm_120"),
+    ],
+)  # fmt: skip
+def test_passes_over_whole_rows_compile_for_their_blocks(size, right, stored, card) -> None:
+    found = chain(tuple((extent, extent) for extent in size), 500, right, stored, CARDS[card])
+    assert found is not None
+    taken = compiled(chain_gradient_emit.emit(found), card).resources
+    assert taken.spill_stores <= SPILL_FREE
+    assert taken.registers * found.threads * found.blocks <= CARDS[card].registers_per_sm
+    assert found.shared <= CARDS[card].shared_per_block
 
 
 def test_gradients_of_factors_are_shared_out() -> None:

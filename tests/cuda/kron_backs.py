@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron import gradient_emit
+from kernmantle.structured.kron import chain_gradient_emit, gradient_emit
+from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
+from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
 from kernmantle.structured.kron.gradient_plan import EDGE, THREADS, VECTOR, BackPlan, Size, padded, tiled, whole
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
@@ -54,12 +56,17 @@ class BackCase:
         """Entries of the larger array."""
         return self.items * max(whole(self.sizes)) * self.beside
 
-    def plan(self, own: DeviceLimits) -> BackPlan:
+    def plan(self, own: DeviceLimits) -> BackPlan | ChainPlan:
         """Of the step alone."""
         widths = (self.beside,) if self.beside > 1 else whole(self.last)
         vector = math.gcd(VECTOR // TYPES[self.dtype]().itemsize, *widths)
         found = BackPlan(self.first, self.last, self.dtype, own.arch, vector, self.used, self.beside > 1, self.splits)
         return found if self.used else tiled(found)
+
+    def source(self, own: DeviceLimits) -> str:
+        """CUDA C++ of the step."""
+        plan = self.plan(own)
+        return chain_gradient_emit.emit(plan) if isinstance(plan, ChainPlan) else gradient_emit.emit(plan)
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
         """v, x and the factors (q, p)."""
@@ -101,6 +108,31 @@ class BackCase:
             assert_close(own, exact, dtype=kind, depth=self.entries, magnitude=size)
 
 
+@dataclass(frozen=True)
+class ChainCase(BackCase):
+    """A pass over all of its factors at once; ``across`` and ``threads`` are those of its plan."""
+
+    across: int = 1
+    threads: int = 256
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return f"{super().name}_{self.across}_{self.threads}".replace("back", "chain")
+
+    def plan(self, own: DeviceLimits) -> ChainPlan:
+        """Of the pass."""
+        size = TYPES[self.dtype]().itemsize
+        found = ChainPlan(
+            axes_of(self.sizes), self.dtype, own.arch, max(1, self.used), self.across, self.beside > 1, VECTOR // size,
+            self.threads, 1,
+        )  # fmt: skip
+        lengths = (self.across, self.beside) if self.beside > 1 else found.axes[-1]
+        inner = None if self.beside > 1 else -1
+        lengths = (*lengths, *(pitch for pitches in found.pitches for pitch in pitches[:inner]))
+        return replace(found, vector=1) if any(length % found.vector for length in lengths) else found
+
+
 def _along(array: Array, matrix: Array, axis: int) -> Array:
     """A matrix applied to one axis."""
     return np.moveaxis(np.tensordot(matrix, array, axes=(1, axis)), 0, axis)
@@ -125,17 +157,41 @@ BACKS = [
     if not splits or padded(whole(first)) >= EDGE
 ]  # fmt: skip
 BACKS += [BackCase(_square(10), _square(10), 100, 1, dtype, True, 10) for dtype in ("f32", "f16")]
+CHAINS = [
+    ChainCase(sizes, (), items, beside, dtype, used=used, across=across, threads=threads)
+    for sizes, items, beside, used, across, threads in (
+        (_square(8, 8, 8), 21, 1, 4, 1, 256), (_square(10, 11, 12), 5, 1, 1, 1, 256),
+        (_square(9, 2, 2, 16), 9, 1, 1, 1, 256), (_square(3, 24, 4), 7, 1, 2, 1, 256),
+        (_square(34, 4, 10), 5, 1, 1, 1, 256), (_square(8, 8), 3, 41, 1, 16, 256), (_square(4, 5, 3), 13, 5, 3, 5, 256),
+        (_square(40, 5), 3, 33, 1, 8, 256), (_square(8, 16, 32), 5, 1, 1, 1, 512), (_square(7), 30, 1, 9, 1, 256),
+        (_square(16, 16), 9, 64, 1, 32, 256),
+    )
+    for dtype in ("f32", "f16")
+]  # fmt: skip
+CHAINS += [
+    ChainCase(sizes, (), items, beside, dtype, used=used, across=across)
+    for sizes, items, beside, used, across in (
+        (((6, 20), (14, 10), (5, 5), (10, 2)), 5, 1, 1, 1), (((3, 5), (4, 2), (7, 9)), 31, 5, 3, 5),
+        (((20, 31), (24, 10)), 9, 1, 2, 1), (((48, 3), (5, 9), (3, 1)), 7, 19, 1, 8),
+    )
+    for dtype in ("f32", "f16")
+]  # fmt: skip
 
 
 def run_back(machine: Machine, case: BackCase, own: DeviceLimits, binary: bytes) -> list[Array]:
     """What leaves the step and the gradients, by few blocks."""
     plan, (v, x, factors) = case.plan(own), case.arrays()
-    kernel = Kernel(binary, gradient_emit.ENTRY, THREADS, plan.shared, case.name)
+    entry, threads = (
+        (chain_gradient_emit.ENTRY, plan.threads) if isinstance(plan, ChainPlan) else (gradient_emit.ENTRY, THREADS)
+    )
+    kernel = Kernel(binary, entry, threads, plan.shared, case.name)
     blocks = min(plan.tiles(case.items, case.beside), BLOCKS)
     out, parts = np.full(x.shape, np.nan, v.dtype), np.full((blocks, plan.parts), np.nan, np.float32)
-    count = len(case.first)
-    given = [*factors[:count], *factors[:1] * (2 - count), *factors[count:]]
-    given += factors[:1] * (gradient_emit.FACTORS - len(given))
+    given = factors
+    if isinstance(plan, BackPlan):
+        count = len(case.first)
+        given = [*factors[:count], *factors[:1] * (2 - count), *factors[count:]]
+        given += factors[:1] * (gradient_emit.FACTORS - len(given))
     buffers = [machine.upload(array) for array in (v, x, out, parts, *given)]
     strides = [step for array in given for step in (array.shape[1], 1)]
     pointers = [int(buffer.handle) for buffer in buffers]

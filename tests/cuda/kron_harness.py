@@ -27,7 +27,6 @@ from kernmantle.structured.kron import (
     cluster_plan,
     cuda_emit,
     factor_gradient_emit,
-    gradient_emit,
     mma_emit,
     separation,
     wgmma_emit,
@@ -53,7 +52,7 @@ from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
 from .harness import Machine, limits
-from .kron_backs import BACKS, BackCase, run_back
+from .kron_backs import BACKS, CHAINS, BackCase, ChainCase, run_back
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
@@ -407,7 +406,7 @@ def sources_of(case: AnyCase, own: DeviceLimits) -> list[str]:
     if isinstance(case, GramCase):
         return [factor_gradient_emit.emit(case.plan(own)), emit_total(case.dtype, case.transposed)]
     if isinstance(case, BackCase):
-        return [gradient_emit.emit(case.plan(own))]
+        return [case.source(own)]
     if isinstance(case, SeparationCase):
         return [separation.emit(case.plan(own))]
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]
@@ -423,6 +422,15 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
         kind = "gram", found.stored, found.order, bool(found.factors), found.order == "apart" and found.right > 1
         return {(*kind, is_round), (*kind, found.capacities, found.vec_u > 1)}
+    if isinstance(case, ChainCase):
+        plan = case.plan(own)
+        parted = any(len(group) > 1 for group in plan.groups)
+        ragged = any(extent % 8 for axis in plan.axes for extent in axis)
+        return {
+            ("chain", min(len(plan.axes), 3), case.dtype),
+            ("chain", plan.items > 1, case.beside > 1, case.dtype, plan.vector > 1),
+            ("chain", parted, ragged, max(map(max, plan.axes)) // 16),
+        }  # fmt: skip
     if isinstance(case, BackCase):
         return {
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
@@ -538,7 +546,7 @@ def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
     names = [word for word in words if word != "--few"]
-    every = (*cases(), *GRAMS, *BACKS, *SEPARATIONS)
+    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *SEPARATIONS)
     chosen = [case for case in every if not names or any(word in case.name for word in names)]
     if "--few" in words:
         chosen = few(chosen, limits())
@@ -551,7 +559,7 @@ def main(words: Sequence[str]) -> int:
                 if case.factors:
                     case.check_applied(applied)
             elif isinstance(case, BackCase):
-                case.check(run_back(machine, case, limits(), binary_of(gradient_emit.emit(case.plan(limits())))))
+                case.check(run_back(machine, case, limits(), binary_of(case.source(limits()))))
             elif isinstance(case, SeparationCase):
                 binary = binary_of(separation.emit(case.plan(limits())))
                 case.check(run_separation(machine, case, limits(), binary))

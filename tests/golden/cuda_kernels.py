@@ -22,12 +22,14 @@ from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import (
     axis_emit,
+    chain_gradient_emit,
     cluster_emit,
     factor_gradient_emit,
     gradient_emit,
     separation,
     wgmma_emit,
 )
+from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
@@ -256,6 +258,15 @@ def _kron_back(sizes: tuple[int, ...], step: int, dtype: str) -> Callable[[str],
     return make
 
 
+def _kron_chain(sizes: tuple[int, ...], right: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = chain(tuple((size, size) for size in sizes), 1024, right, dtype, CARDS[card])
+        assert plan is not None
+        return Planned(chain_gradient_emit.emit(plan), f"chain {sizes}", plan.threads, plan.shared, plan.blocks)
+
+    return make
+
+
 def _kron_separate(sizes: tuple[tuple[int, int], ...], dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = separation.SeparationPlan(sizes, dtype, "f32", card)
@@ -472,6 +483,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kron gram 64x64 applied bf16", _kron_gram(64, 64, 64, "bf16", ((8, 8), (8, 8))), HOPPER)
     for size, count in ((8, 5), (16, 4), (32, 3)):
         table.add(f"kron back {size}^{count} f32", _kron_back((size,) * count, 0, "f32"), ("sm_80", "sm_90"))
+    table.add("kron chain 8^4 f32", _kron_chain((8,) * 4, 1, "f32"), HOPPER)
+    table.add("kron chain 12x9 f32", _kron_chain((12, 9), 40, "f32"), HOPPER)
+    table.add("kron chain 31x6x11 bf16", _kron_chain((31, 6, 11), 1, "bf16"), HOPPER)
     table.add("kron back 16^4 f16", _kron_back((16,) * 4, 0, "f16"), HOPPER)
     table.add("kron separate 12x46 5x205 f32", _kron_separate(((12, 46), (5, 205)), "f32"))
     table.add("kron separate 7x7 20x20 9x9 bf16", _kron_separate(((7, 7), (20, 20), (9, 9)), "bf16"), HOPPER)

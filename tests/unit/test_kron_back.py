@@ -11,6 +11,7 @@ import torch
 from kernmantle import kron_matmul
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
+from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, tiled, whole
 from kernmantle.structured.kron.gradient_steps import gradient_steps
@@ -31,8 +32,9 @@ def _array(address, shape, strides=None):
 def _step(plan, arguments):
     """What leaves a pass and the gradients of its factors, by torch in float64."""
     v, x, out, _, *rest = arguments
-    pointers, strides, (items, width, slope) = rest[:4], rest[4:12], rest[12:]
-    used = [*range(len(plan.first)), *range(2, 2 + len(plan.last))]
+    count = (len(rest) - 3) // 3
+    pointers, strides, (items, width, slope) = rest[:count], rest[count:-3], rest[-3:]
+    used = range(count) if isinstance(plan, ChainPlan) else [*range(len(plan.first)), *range(2, 2 + len(plan.last))]
     factors = [
         torch.tensor(_array(pointers[n], size, strides[2 * n : 2 * n + 2])).double().requires_grad_()
         for n, size in zip(used, plan.sizes, strict=True)
@@ -44,7 +46,7 @@ def _step(plan, arguments):
         value = torch.tensordot(value, factor, dims=([place + 1], [1])).movedim(-1, place + 1)
     above = torch.tensor(_array(v, above_shape)).double()
     found, *grads = torch.autograd.grad(value, (wide, *factors), above)
-    assert [type(value) for value in arguments] == [int] * 18 + [float]
+    assert [type(value) for value in arguments] == [int] * (6 + 3 * count) + [float]
     _array(out, shape)[:] = slope * found.numpy()
     return torch.cat([grad.flatten() for grad in grads]).numpy()
 
@@ -223,7 +225,8 @@ def test_passes_are_taken_where_they_should_be_quicker():
 
     assert kinds(_square(64, 64), 1024, range(2)) == [("pass", 2)]
     assert kinds(_square(*[16] * 4), 1024, range(4)) == [("pass", 2)] * 2
-    assert kinds(_square(*[12] * 4), 500, range(4)) == [("pass", 2)] * 2
+    assert kinds(_square(*[12] * 3), 1024, range(3)) == [("pass", 3)]
+    assert kinds(_square(25, 16, 8), 1, range(3), False) == [("pass", 3)]
     assert not any(kind == "pass" for kind, _ in kinds(_square(48, 48, 48), 300, [0], False))
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
+from .chain_gradient_plan import ChainPlan, chain
+from .chain_gradient_plan import seconds as chain_seconds
 from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
 from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size, gram
-from .gradient_plan import back, seconds
+from .gradient_plan import BackPlan, back, seconds
 from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
@@ -71,13 +73,32 @@ class GpuPrice:
         """Return the seconds of one pass that applies the factors and finds the gradient of each."""
         if self.tensor is None or self.stored == "f64":
             return math.inf
-        sizes, own = tuple([(mode.rows, mode.columns) for mode in group]), self.limits
-        after = right * self.columns
-        chosen = back(sizes, after, self.stored, own.arch, own.shared_per_block, left, self.columns)
-        return seconds(chosen, sizes, (left * self.items, after), own) if len(chosen) == 1 else math.inf
+        sizes = tuple([(mode.rows, mode.columns) for mode in group])
+        return pass_over(sizes, (self.items, left, right, self.columns), self.stored, self.limits)[1]
 
     def _separating(self, group: Sequence[Mode]) -> float:
         return separating_seconds([(mode.rows, mode.columns) for mode in group], self.stored, self.limits)
+
+
+@lru_cache(maxsize=16384)
+def pass_over(
+    sizes: tuple[Size, ...], call: tuple[int, int, int, int], stored: str, limits: DeviceLimits
+) -> tuple[BackPlan | ChainPlan | None, float]:
+    """Return the quickest pass over neighbouring factors, and its seconds; None and infinity without one.
+
+    ``call``: arrays, entries of each before the factors and behind, and columns.
+    """
+    arrays, before, after, columns = call
+    items, right = arrays * before, after * columns
+    found: list[tuple[float, BackPlan | ChainPlan]] = []
+    chosen = back(sizes, right, stored, limits.arch, limits.shared_per_block, before, columns)
+    if len(chosen) == 1:
+        found.append((seconds(chosen, sizes, (items, right), limits), chosen[0][0]))
+    row = chain(sizes, items, right, stored, limits)
+    if row is not None:
+        found.append((chain_seconds(row, items, right, limits), row))
+    time, plan = min(found, key=lambda own: own[0], default=(math.inf, None))
+    return plan, time
 
 
 @lru_cache(maxsize=16384)

@@ -218,18 +218,28 @@ class _Steps:
         if apart <= min(joint, single):
             self.add(group, x, grad)
             return self.multiply(grad, group, True, is_last)
-        self.cost += min(joint, single)
+        return self.add_at_once("applying sum" if joint <= single else "pass", group, x, grad, is_last)
+
+    def add_at_once(self, kind: str, group: tuple[int, ...], x: Value, grad: Value, is_last: bool) -> Value:
+        """Find the gradients of a group and apply its adjoint factors, by a step of a kind."""
+        price = self._price_of_pass if kind == "pass" else self._price_of_applying_sum
+        self.cost += price(group, x, grad)
         own = [self.modes[position] for position in group]
         step: list[Any] = [x[0], grad[0], group, self._left(group, grad), (rows(own), columns(own))]
         step += [partial_text(self.text, self.shapes, group, grad[1], True), is_last]
-        if joint <= single:
-            step = ["applying sum", *step, ()]
-        else:
-            step = ["pass", *step, partial_text(self.text, self.shapes, group, x[1], False), ()]
-        self.steps.append(step)
+        if kind == "pass":
+            step.append(partial_text(self.text, self.shapes, group, x[1], False))
+        self.steps.append([kind, *step, ()])
         self.through |= is_last
         self.count += 1
         return self.count - 1, grad[1] + group
+
+    def _passes(self, group: tuple[int, ...], x: Value, grad: Value) -> bool:
+        """Return whether a pass finds the gradients of a group sooner than a sum, or alone does."""
+        if self.price is None:
+            return False
+        may_sum = len(group) == 1 or self.price.may_join([self.modes[index] for index in group])
+        return not may_sum or self._price_of_pass(group, x, grad) < self._price_of_sum(group, x, grad)
 
     def _are_wanted(self, positions: tuple[int, ...]) -> bool:
         return any(self.is_wanted[position] for position in positions)
@@ -257,7 +267,10 @@ class _Steps:
         if chosen.at == begin:
             if through:
                 return self.add_applying(own, x, grad, is_last)
-            self.add(own, x, grad)
+            if self._passes(own, x, grad):
+                self.add_at_once("pass", own, x, grad, False)
+            else:
+                self.add(own, x, grad)
             return grad
         first, second = _together(groups[begin : chosen.at]), _together(groups[chosen.at : end])
         follows = self._are_wanted(second)
@@ -309,8 +322,8 @@ class _Steps:
             if self._may_join(own, alone):
                 price = self._price_of_applying_sum if through else self._price_of_sum
                 found.append(_Split(price(own, x, grad), begin, through))
-            if through and self._is_run(own, alone):
-                found.append(_Split(self._price_of_pass(own, x, grad), begin, True))
+            if self._is_run(own, alone):
+                found.append(_Split(self._price_of_pass(own, x, grad), begin, through))
             for at in range(begin + 1, end):
                 first, second = _together(groups[begin:at]), _together(groups[at:end])
                 follows = through or self._are_wanted(second)

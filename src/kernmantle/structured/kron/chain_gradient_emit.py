@@ -1,0 +1,158 @@
+"""CUDA C++ of a pass that finds all gradients of neighbouring factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...backends.cuda.traits import SCALARS, members
+from .chain_gradient_plan import ChainPlan, Size
+from .cuda_entry import OVERLAP
+
+ENTRY = "km_chain"
+
+
+def emit(plan: ChainPlan) -> str:
+    """Return CUDA C++; the same plan always gives the same text."""
+    count, kind = len(plan.axes), SCALARS[plan.stored]
+    constants: dict[str, int | bool | str] = {
+        "AXES": count, "THREADS": plan.threads, "ITEMS": plan.items, "ACROSS": plan.across, "COLUMNS": plan.has_columns,
+        "LISTED": plan.is_listed, "VECTOR": plan.vector, "SQUARE": plan.is_square,
+    }  # fmt: skip
+    sides = list(zip(*plan.axes, strict=True))
+    pitches = [pitch for own in plan.pitches for pitch in own]
+    numbers = range(len(plan.sizes))
+    pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
+    integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "items", "width"]
+    parameters = [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
+    text = [
+        f"// {plan}",
+        '#include "kron_chain.cuh"',
+        "struct Body {",
+        *members({"T": kind}, constants),
+        _table("rows", "axis", sides[0]), _table("columns", "axis", sides[1]),
+        _table("pitch", "stage, int axis", pitches, f"stage * {count} + axis"),
+        "};",
+        *[own for axis, group in enumerate(plan.groups) if len(group) > 1 for own in _separated(plan, axis, group)],
+        f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.blocks})',
+        f"{ENTRY}({', '.join(parameters)}) {{",
+        OVERLAP,
+        "    typedef km::KronChain<Body> Chain;\n    typedef Body::T T;",
+        "    extern __shared__ __align__(16) unsigned char raw[];",
+        f"    float* const tables = (float*)raw;\n    T* const values = (T*)(tables + {plan.tables[-1][0]});",
+        f"    unsigned short* const listed = (unsigned short*)(values + {plan.slots[-1]});",
+        "    const Chain::Arguments g = {",
+        "        (const T*)v, (const T*)x, (T*)out, (float*)parts, items, width, (float)slope, listed};",
+        "    Chain::list_fibers(listed);",
+        f"    const long long across = {f'(width + {plan.across - 1}) / {plan.across}' if plan.has_columns else '1'};",
+        f"    const long long tiles = (items + {plan.items - 1}) / {plan.items} * across;",
+        "    const auto fetch = [&](long long tile) {",
+        f"        const long long item = tile / across * {plan.items}, column = tile % across * {plan.across};",
+        *(f"        {own}" for own in _fetched(plan)),
+        "    };",
+        "    if (blockIdx.x < tiles) fetch(blockIdx.x);  // on their way while the factors are read",
+        *_factors(plan),
+        *(f"    Chain::Sum<{axis}> sum{axis};" for axis in range(count)),
+        "#pragma unroll 1",
+        "    for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {",
+        f"        const long long item = tile / across * {plan.items}, column = tile % across * {plan.across};",
+        *(f"        {own}" for own in _tile(plan)),
+        "        if (tile + gridDim.x < tiles) fetch(tile + gridDim.x);",
+        "    }",
+        f"    float* own = g.parts + (long long)blockIdx.x * {plan.parts};",
+        *(f"    {own}" for own in _results(plan)),
+        "}",
+    ]  # fmt: skip
+    return "\n".join(text) + "\n"
+
+
+def _table(name: str, parameters: str, values: Sequence[int], index: str = "axis") -> str:
+    """Return a function of constants."""
+    found = str(values[-1])
+    for number in reversed(range(len(values) - 1)):
+        found = f"at == {number} ? {values[number]} : {found}"
+    return f"    static __device__ constexpr int {name}(int {parameters}) {{ const int at = {index}; return {found}; }}"
+
+
+def _first(plan: ChainPlan, axis: int) -> int:
+    return sum(len(group) for group in plan.groups[:axis])
+
+
+def _separated(plan: ChainPlan, axis: int, group: Sequence[Size]) -> list[str]:
+    """Return the struct of the factors of an axis."""
+    sides = list(zip(*group, strict=True))
+    constants = {
+        "COUNT": len(group), "ENTRIES": math.prod(map(math.prod, group)), "COLUMNS": math.prod(sides[1]),
+        "THREADS": plan.threads, "SHORT": 1,
+    }  # fmt: skip
+    return [
+        f"struct Group{axis} {{",
+        *members({"T": SCALARS[plan.stored], "C": "float"}, constants),
+        _table("rows", "axis", sides[0]), _table("columns", "axis", sides[1]),
+        "};",
+    ]  # fmt: skip
+
+
+def _factors(plan: ChainPlan) -> list[str]:
+    """Return the lines that put the factors of each axis, and their transposes, into shared memory."""
+    found: list[str] = []
+    for axis, group in enumerate(plan.groups):
+        terms: list[str] = []
+        for index, (rows, columns) in enumerate(group):
+            down, across = (math.prod(size[side] for size in group[index + 1 :]) for side in (0, 1))
+            number = _first(plan, axis) + index
+            entry = f"q / {down} % {rows} * row{number} + p / {across} % {columns} * column{number}"
+            terms.append(f"km::convert<float>(((const T*)f{number})[{entry}])")
+        found.append(f"    const auto factor{axis} = [=](int q, int p) {{ return {' * '.join(terms)}; }};")
+        forth, back = plan.tables[axis]
+        if axis + 1 < len(plan.groups):
+            found.append(f"    Chain::Table<{axis}, false>::prepare(tables + {forth}, factor{axis});")
+        found.append(f"    Chain::Table<{axis}, true>::prepare(tables + {back}, factor{axis});")
+    return found
+
+
+def _fetched(plan: ChainPlan) -> list[str]:
+    """Return the lines that copy x and v of a tile."""
+    count, (of_x, of_v) = len(plan.axes), plan.operands
+    return [
+        f"Chain::fetch<0>(values + {of_x}, g.x, g, item, column);",
+        f"Chain::fetch<{count}>(values + {of_v}, g.v, g, item, column);",
+    ]
+
+
+def _tile(plan: ChainPlan) -> list[str]:
+    """Return the lines of a tile."""
+    count, slot, barrier = len(plan.axes), [f"values + {at}" for at in plan.slots], "__syncthreads();"
+    found = ["km::ptx::cp_async_wait_all();", barrier]
+
+    def applied(axis: int, is_back: bool, target: str, source: str) -> str:
+        kind = f"{axis}, {str(is_back).lower()}, {str(is_back and axis == 0).lower()}"
+        return f"Chain::apply<{kind}>({target}, {source}, tables + {plan.tables[axis][is_back]}, g, item, column);"
+
+    for axis in range(count - 1):
+        found += [applied(axis, False, slot[axis + 1], slot[axis]), barrier]
+    source = slot[count]
+    for axis in reversed(range(count)):
+        target = "g.out" if axis == 0 else slot[count + 1] if axis == count - 1 else slot[axis + 1]
+        found += [f"sum{axis}.add({source}, {slot[axis]}, listed);", applied(axis, True, target, source), barrier]
+        source = target
+    return found
+
+
+def _results(plan: ChainPlan) -> list[str]:
+    """Return the lines that write a block's share of all gradients."""
+    found: list[str] = []
+    for axis, group in enumerate(plan.groups):
+        rows, columns = plan.axes[axis]
+        found += ["{", f"    const float* joint = sum{axis}.total((float*)raw);"]
+        if len(group) == 1:
+            found.append(f"    for (int n = threadIdx.x; n < {rows * columns}; n += {plan.threads}) own[n] = joint[n];")
+        else:
+            first = _first(plan, axis)
+            matrices = ", ".join(
+                f"{{(const T*)f{first + n}, row{first + n}, column{first + n}}}" for n in range(len(group))
+            )
+            found.append(f"    const km::KronMatrix<T> matrices[{len(group)}] = {{{matrices}}};")
+            found.append(f"    Chain::separate<Group{axis}>(own, joint, matrices);")
+        found += [f"    own += {sum(q * p for q, p in group)};", "}"]
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...backends.cuda.traits import SCALARS, members
+from ...backends.cuda.traits import SCALARS, members, shared_check
 from .chain_gradient_plan import ChainPlan, Size
 from .cuda_entry import OVERLAP
 
@@ -34,6 +34,7 @@ def emit(plan: ChainPlan) -> str:
         _table("pitch", "stage, int axis", pitches, f"stage * {count} + axis"),
         "};",
         *[own for axis, group in enumerate(plan.groups) if len(group) > 1 for own in _separated(plan, axis, group)],
+        shared_check("km::KronChain<Body>::shared_bytes()", plan.shared),
         f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.blocks})',
         f"{ENTRY}({', '.join(parameters)}) {{",
         OVERLAP,

@@ -21,6 +21,7 @@ struct KronChain {
     typedef typename B::T T;
     static constexpr int AXES = B::AXES, THREADS = B::THREADS, WARPS = THREADS / 32, ITEMS = B::ITEMS, ACROSS = B::ACROSS;
     static constexpr bool EXACT = sizeof(T) == 2;
+    static constexpr int LISTS = B::SQUARE ? 1 : 2;
 
     struct Arguments {
         const T* v;
@@ -41,6 +42,25 @@ struct KronChain {
     static __device__ constexpr int item_pitch(int stage) { return B::pitch(stage, 0) * extent(stage, 0); }
     // Lines along an axis in a tile.
     static __device__ constexpr int fibers(int stage, int axis) { return ITEMS * ACROSS * (run(stage) / extent(stage, axis)); }
+
+    // Numbers of a value of a stage in shared memory, and of the factors of an axis or its sums there.
+    static __device__ constexpr int numbers(int stage) { return (ITEMS * item_pitch(stage) + 7) / 8 * 8; }
+    static __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+    static __device__ constexpr int table(int axis) { return (B::rows(axis) + 7) / 8 * ((B::columns(axis) + 7) / 8) * 32 * (EXACT ? 2 : 4); }
+    static __device__ constexpr int sums(int axis) {
+        return WARPS * ((B::rows(axis) + 15) / 16) * ((B::columns(axis) + 7) / 8) * 128 + B::rows(axis) * B::columns(axis);
+    }
+    // Bytes of shared memory: the factors, all values and where fibers begin, or in their place the sums of an axis.
+    static __device__ constexpr int shared_bytes() {
+        int values = numbers(0) + numbers(AXES) + (AXES > 1 ? numbers(AXES - 1) : 0), tables = 0, listed = 0, most = 0;
+        for (int axis = 0; axis < AXES; ++axis) {
+            if (axis > 0) values += larger(numbers(axis), numbers(axis - 1));
+            tables += table(axis) * (axis + 1 < AXES ? 2 : 1);
+            listed += B::LISTED ? LISTS * fibers(axis, axis) : 0;
+            most = larger(most, sums(axis));
+        }
+        return larger(4 * tables + (int)sizeof(T) * values + 2 * listed, 4 * most);
+    }
 
     // What the digits of a number say of a place, those of the axes from FROM on before TO without AXIS; they are taken off it.
     template <int STAGE, int AXIS, int FROM, int TO>
@@ -70,7 +90,6 @@ struct KronChain {
         }
     }
     static __device__ constexpr int listed_before(int axis) { return axis == 0 ? 0 : listed_before(axis - 1) + LISTS * fibers(axis - 1, axis - 1); }
-    static constexpr int LISTS = B::SQUARE ? 1 : 2;
     template <int STAGE, int AXIS>
     static __device__ __forceinline__ int offset(const unsigned short* listed, unsigned eight, unsigned one) {
         if constexpr (B::LISTED) return listed[listed_before(AXIS) + (B::SQUARE ? 0 : STAGE - AXIS) * fibers(AXIS, AXIS) + eight * 8 + one];

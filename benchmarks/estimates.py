@@ -40,7 +40,7 @@ _LEAST_SECONDS = 1e-4
 _SINCE = (
     ("streamed weights", "2026-11-28T15:30"), (" columns, of columns ", "2026-11-28T15:30"),
     (" deep, of deep ", "2026-11-28T17:00"), (" score, of score sm_90 tile 192x128x80 ", "2026-11-29T00:00"),
-    ("FMA instructions", "2026-11-29T18:40"),
+    ("FMA instructions", "2026-11-29T18:40"), ("axis ", "2026-11-29T19:00"),
 )  # fmt: skip
 """Kernels that older rows do not have, by their descriptions; such rows measured others."""
 _LESS_RESULT = ("h200-kron", "2026-11-29T09:00")

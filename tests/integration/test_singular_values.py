@@ -130,7 +130,7 @@ def test_arguments_of_singular_values():
         (errors.ParameterError, "k must be", lambda: km.linalg.svd(a, True)),
         (errors.ParameterError, "method must", lambda: km.linalg.svd(a, 1, method="best")),
         (errors.ParameterError, "tolerance", lambda: km.linalg.svd(a, 1, tolerance=0.0)),
-        (errors.ParameterError, "oversample", lambda: km.linalg.svd(a, 1, power=-1)),
+        (errors.ParameterError, "power must be an integer", lambda: km.linalg.svd(a, 1, power=-1)),
         (errors.ParameterError, "of an operator", lambda: km.linalg.svd(Operator(a), 1, method="direct")),
         (errors.ShapeError, "one matrix", lambda: km.linalg.svd(normal(2, 3, 3), 1)),
         (errors.DtypeError, "float32 and float64", lambda: km.linalg.svd(a.half(), 1)),

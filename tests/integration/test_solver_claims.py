@@ -415,7 +415,7 @@ def test_refine_is_refused_where_it_means_nothing():
     k = km.Gaussian(0.7)
     with pytest.raises(km.errors.DtypeError, match="float64"):
         km.linalg.solve_kernel(k, x.float(), y.float(), 1.0, refine=3)
-    with pytest.raises(km.errors.ParameterError, match="number of steps"):
+    with pytest.raises(km.errors.ParameterError, match="refine must be an integer"):
         km.linalg.solve_kernel(k, x, y, 1.0, refine=-1)
     with pytest.raises(km.errors.DtypeError, match="float64"):
         km.linalg.cg(k.operator(x.float(), diagonal=1.0), y.float(), refine=True)

@@ -64,6 +64,11 @@ def mlp(
     ParameterError
         For another activation.
 
+    Notes
+    -----
+    Cost: the FLOP of both layers, and three passes over the rows between them. Gradients exist for x, the residual
+    and the parameters of both layers; a step whose gradients are differentiated again is the composition.
+
     Examples
     --------
     >>> import torch, kernmantle as km

@@ -256,7 +256,7 @@ def _bound(
     strides = (*x.stride(), *out.stride(), *weight_strides, steps)
     narrow = narrow_plan(problem, limits(index))
     if narrow is not None:
-        return Bound(_narrow(narrow, problem, index, strides), str(narrow))
+        return Bound(_without_tiles(narrow, problem, index, strides), str(narrow))
     tile, own = tile_of(choose_algorithm), limits(index)
     quickest_kernel = "tile"
     if tile is None and precision != "ieee" and x.dtype != torch.float64:
@@ -267,7 +267,7 @@ def _bound(
             return Bound(_streamed(streamed, problem, index, strides), str(streamed))
     fma = fma_choice(problem, own) if quickest_kernel == "fma" else None
     if fma is not None:
-        return Bound(_by_fma(fma[1], problem, index, strides), str(fma[1]))
+        return Bound(_without_tiles(fma[1], problem, index, strides), str(fma[1]))
     chosen = plan(problem, limits(index), tile) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
@@ -342,25 +342,15 @@ def _streamed(
     return run
 
 
-def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int, ...]) -> Callable[..., None] | None:
-    entry = Entry(cuda_emit.ENTRY, chosen.threads)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_narrow(chosen), entry)
-    if loaded is None:
-        return None
-    blocks, slots = chosen.grid(problem, limits(index))
-    ready = bind_ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
-
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
-        ready(_pointers(x, weight, bias, out))
-
-    return run
-
-
-def _by_fma(
-    chosen: FmaPlan | OutputsPlan, problem: Problem, index: int, strides: tuple[int, ...]
+def _without_tiles(
+    chosen: NarrowPlan | FmaPlan | OutputsPlan, problem: Problem, index: int, strides: tuple[int, ...]
 ) -> Callable[..., None] | None:  # fmt: skip
-    entry = Entry(cuda_emit.ENTRY, FMA_THREADS)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_fma(chosen), entry)
+    """Return the launch of a kernel that reads x and weights where they lie."""
+    if isinstance(chosen, NarrowPlan):
+        entry, emit = Entry(cuda_emit.ENTRY, chosen.threads), partial(cuda_emit.emit_narrow, chosen)
+    else:
+        entry, emit = Entry(cuda_emit.ENTRY, FMA_THREADS), partial(cuda_emit.emit_fma, chosen)
+    loaded = load_kernels(chosen, chosen.arch, emit, entry)
     if loaded is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))

@@ -336,6 +336,14 @@ def test_gradients_over_rows_take_all_l_where_these_are_few() -> None:
     assert [extents(d, "f16")[2] for d in (2, 11, 16, 13, 40)] == [2, 11, 16, 8, 16]
 
 
+@pytest.mark.parametrize("card", CARDS)
+def test_gradients_over_rows_that_begin_anywhere_have_plans(card) -> None:
+    for d, dtype, x_bytes, y_bytes in itertools.product(range(1, 36), DTYPES, (2, 4, 8, 16), (2, 4, 8, 16)):
+        if min(x_bytes, y_bytes) >= BYTES[dtype]:
+            chosen = row_sum_plan((3, 5, 7, d), 127, dtype, x_bytes, y_bytes, 3, CARDS[card])
+            assert chosen.shared <= CARDS[card].shared_per_block
+
+
 def test_gradients_share_the_batch_among_blocks() -> None:
     chosen = sum_plan("sm_90", 1, "f32", True, True)
     limits = CARDS["sm_90"]

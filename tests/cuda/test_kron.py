@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.structured.kron import aligned_choice, cuda, cuda_plan
+from kernmantle.structured.kron import aligned_choice, cuda
 from kernmantle.structured.kron.cluster_plan import cluster
 from kernmantle.structured.kron.factor_sums import outer
 from kernmantle.structured.kron.matmul import multiply
@@ -242,7 +241,7 @@ def test_numbers_that_change_from_call_to_call():
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("size", UNALIGNED, ids=named)
 def test_halves_leave_for_rows_that_begin_anywhere(size, dtype, monkeypatch):
-    monkeypatch.setattr(cuda, "plan", partial(cuda_plan.plan, kinds=("mma",)))
+    monkeypatch.setattr(cuda, "KINDS", ("mma",))
     x, factors = drawn(size, DTYPES[dtype], device="cuda")
     wanted, size_of = oracle(x, factors), rounded(x, factors)
     rows, width = wanted.shape

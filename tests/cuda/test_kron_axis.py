@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.structured.kron import cuda, cuda_plan
+from kernmantle.structured.kron import cuda
 from kernmantle.structured.kron.matmul import multiply
 from kernmantle.torch_ops.info import RunInfo
 
@@ -26,7 +25,7 @@ AXES = [
 
 
 def only_axes(monkeypatch):
-    monkeypatch.setattr(cuda, "plan", partial(cuda_plan.plan, kinds=("axis",)))
+    monkeypatch.setattr(cuda, "KINDS", ("axis",))
 
 
 @pytest.mark.parametrize("dtype", ALLOWED)

@@ -118,7 +118,8 @@ def test_layers_take_both(batch, monkeypatch) -> None:
     grad = torch.randn(2, batch // 2, 1536, device="cuda").bfloat16()
     value = layer(x)
     found = torch.autograd.grad(value, [x, *layer.weights, layer.bias], grad)
-    assert called == ["bind_matrix", "bind_matrix_gradient"]
+    # What launches on addresses and what is left for other calls have a launch each.
+    assert called == ["bind_matrix", "bind_matrix_gradient", "bind_matrix_gradient"]
     wide = [leaf.detach().double().requires_grad_() for leaf in (x, *layer.weights, layer.bias)]
     sizes = [leaf.detach().abs().requires_grad_() for leaf in wide]
     pairs = []

@@ -59,7 +59,7 @@ def test_every_plan(pattern, dtype, first) -> None:
             inside = whole[GUARD:-GUARD]
             out = inside.view(wanted.shape) if first else inside.view(groups, a * b * d, batch).mT
             strides = (*x.stride(), *out.stride(), *weight.stride(), a * b * d)
-            run = cuda._by_fma(plan, problem, 0, strides)
+            run = cuda._without_tiles(plan, problem, 0, strides)
             assert run is not None
             run(x, weight, bias, out, None)
             assert_close(out, wanted, depth=c, magnitude=terms)
@@ -77,7 +77,7 @@ def test_infinities_and_nan_are_of_their_rows_alone() -> None:
         for plan in candidates(problem, limits(0)):
             out = torch.zeros(1, 40, 3 * 33, device="cuda")
             out = out if first else out.mT.contiguous().mT
-            run = cuda._by_fma(plan, problem, 0, (*x.stride(), *out.stride(), *weight.stride(), 0))
+            run = cuda._without_tiles(plan, problem, 0, (*x.stride(), *out.stride(), *weight.stride(), 0))
             assert run is not None
             run(x, weight, None, out, None)
             is_bad = ~torch.isfinite(out[0])

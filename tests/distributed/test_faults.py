@@ -75,6 +75,7 @@ def test_files_that_one_process_lost_are_an_error_in_all(stage):
         assert "processes [1] have none" in damaged_then_lost[1]
 
 
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_machines_that_lose_each_other_both_get_an_error(stage, device, rank):
     if not (stage / NAMESPACES).exists():

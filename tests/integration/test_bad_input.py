@@ -471,7 +471,7 @@ class TestMemory:
         with km.config(backend=backend):
             message = rejects(
                 OutOfMemoryError,
-                r"cannot allocate the result of shape \(16777216, 16777216\)",
+                r"cannot allocate memory for the result of shape \(16777216, 16777216\)",
                 lambda: PLAIN(huge, huge),
             )
         assert "1048576.0 GiB" in message

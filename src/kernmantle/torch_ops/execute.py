@@ -145,7 +145,7 @@ def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     except RuntimeError as error:
         size = math.prod(shape) * dtype.itemsize
         raise OutOfMemoryError(
-            f"cannot allocate the result of shape {tuple(shape)} ({size / 2**30:.1f} GiB) on {device}; "
+            f"cannot allocate memory for the result of shape {tuple(shape)} ({size / 2**30:.1f} GiB) on {device}; "
             "use smaller blocks, or a form that never stores it"
         ) from error
 

@@ -99,7 +99,8 @@ def candidates(
 ) -> Iterator[RowSumPlan]:
     """Yield the plans of every tile that fits, for rows of which so many bytes may be copied at once."""
     size = BYTES[dtype]
-    whole = d <= _MOST_WHOLE or d * size == 32
+    # Where only single numbers may be copied a warp reads one l at once, and 16 of them would be too many warps.
+    whole = d <= _MOST_WHOLE or (d * size == 32 and min(x_bytes, y_bytes) > size)
     deep = d if whole else 8 if d * size < 32 else 32 // size
     shifted = whole and min(x_bytes, y_bytes) < 16
     read = math.gcd(deep, 16 // size)

@@ -19,6 +19,8 @@ from .faults import NAMESPACES, SCENARIOS, TIMEOUTS, collective
 pytestmark = pytest.mark.distributed
 SLACK = 4.0
 """Seconds of a busy machine, in addition to the timeout of the group."""
+SAID = "said.txt"
+"""What the processes of all scenarios printed."""
 DISKS = {"fit.pt.0.0", "fit.pt.0.1"}, {"fit.pt.1.0", "fit.pt.1.1"}
 
 
@@ -35,14 +37,17 @@ def stage(tmp_path_factory, device):
     folder = tmp_path_factory.mktemp(f"faults-{device}")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT), *sys.path])}
     environment |= {"OMP_NUM_THREADS": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
-    subprocess.run(
-        [sys.executable, "-m", "tests.distributed.faults", str(folder), device], check=True, cwd=ROOT, timeout=120,
-        env=environment, capture_output=True,
-    )  # fmt: skip
+    with (folder / SAID).open("w") as said:
+        subprocess.run(
+            [sys.executable, "-m", "tests.distributed.faults", str(folder), device], check=True, cwd=ROOT, timeout=120,
+            env=environment, stdout=said, stderr=said,
+        )  # fmt: skip
     return folder
 
 
 def report(folder, name="report.json"):
+    if not (folder / name).exists():
+        pytest.fail(f"{folder.name} left no {name}; all processes said\n{(folder.parent / SAID).read_text()}")
     return json.loads((folder / name).read_text())
 
 

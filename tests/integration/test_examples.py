@@ -17,7 +17,6 @@ from scipy.spatial import distance
 
 from kernmantle.testing import assert_close
 
-from ..pages import operations, reductions
 from ..source import PACKAGE, ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -184,10 +183,8 @@ def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
     assert 4 * sum(layer.nnz for layer in names["model"][::2]) <= 2 * 96 * 384
 
 
-def test_pages_name_what_is_in_the_tables():
+def test_every_page_is_linked():
     pages = {path.stem: path.read_text(encoding="utf-8") for path in PAGES}
-    for page, table in (("reductions", reductions()), ("maps", operations())):
-        assert table in pages[page], f"the table of docs/{page}.md is what `python -m tests.pages` prints"
     linked = set(re.findall(r"\]\((\w+)\.md\)", pages["index"]))
     assert linked == set(pages) - {"index"}
     contents = set(re.findall(r"^(\w+)$", pages["index"].partition("{toctree}")[2], re.MULTILINE))

@@ -42,7 +42,7 @@ RECIPES = {
                 '    Metric("madeup", "Σ w |x − y|", forms.SQUARES, scipy="cityblock"),\n',
             ),
         ),
-        "madeup", ("tests/unit/test_distances.py",), "import tests.pages as d; print(d.distances())",
+        "madeup", ("tests/unit/test_distances.py",), "import tests.pages as d; print(d.metrics())",
         "madeup",
     ),
     "a reduction": Recipe(
@@ -130,6 +130,7 @@ RECIPES = {
                 '    Row("Madeup", "exp(−‖x − y‖²)", lambda s: exp(-2 * s), _square, summary="made up"),\n',
             ),
             _expected("src/kernmantle/__init__.py", '    "Cauchy"', '    "Madeup",\n'),
+            _expected("src/kernmantle/__init__.py", "    Wendland = _con", "    Madeup = _constructor\n"),
             _expected(
                 "tests/kernel_oracles.py", '    "Laplace": lambda x, y,',
                 '    "Madeup": lambda x, y: np.exp(-(_distance(x, y) ** 2)),\n',

@@ -3,6 +3,7 @@
 ``python -m tests.unit.test_api`` writes down what there is now; a line that changes is a change for users.
 """
 
+import ast
 import inspect
 import json
 import re
@@ -119,6 +120,18 @@ def test_what_was_public_still_is():
 def test_a_break_is_found(after, message):
     before = {"f": [["a", "POSITIONAL_OR_KEYWORD", None], ["b", "KEYWORD_ONLY", "1"]]}
     assert any(message in line for line in breaks(before, after))
+
+
+def test_type_checkers_see_every_name():
+    """The lazy names, which ``__getattr__`` finds, are imported or assigned for type checkers too."""
+    seen = set(km.ir.functions.FUNCTIONS)
+    for node in ast.walk(ast.parse(inspect.getsource(km))):
+        if isinstance(node, ast.ImportFrom):
+            seen |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            seen |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    missing = set(km.__all__) - seen
+    assert not missing, f"{sorted(missing)} are missing under TYPE_CHECKING in src/kernmantle/__init__.py"
 
 
 def test_methods_and_submodules_are_covered():

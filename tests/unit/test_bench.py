@@ -557,9 +557,9 @@ def test_a_probe_measures_new_processes():
     assert row["targets"][0]["met"] is True
 
 
-@pytest.mark.parametrize("question", ["cold f64", "hit"])
-def test_a_first_call_is_slower_than_the_second(question):
-    row = run.measure(Probe("p", "p", question), suite(), STAMP, run.Settings(Plan(least=1)))
+@pytest.mark.parametrize(("question", "processes"), [("cold f64", 1), ("hit", 3)])
+def test_a_first_call_is_slower_than_the_second(question, processes):
+    row = run.measure(Probe("p", "p", question), suite(), STAMP, run.Settings(Plan(least=processes)))
     assert row["results"]["second call"]["median"] < row["results"]["kernmantle"]["median"]
 
 

@@ -1,11 +1,10 @@
 """Time our calls of the tables beside their committed rows, and slower ones in turns with another checkout.
 
-``python scripts/compare_rows.py BASE --device cuda --output rows.jsonl`` from the root of a checkout. Processes plan
-and compile calls of Kronecker-sparse products without running anything; one at a time has the GPU to time a call as its
-suite does, by fewer samples. A call that takes more than ``--limit`` of its row's, by medians and by the least, is
-timed again in turns with BASE, if BASE has it. Calls are in a random order, so that whatever the budget reaches is a
-fair sample; those in ``--output`` and in ``--done`` are left out. Nothing is compared with an oracle here: the suites
-do that.
+``python scripts/compare_rows.py BASE --device cuda --output rows.jsonl`` from the root of a checkout. Processes plan,
+compile and bind calls beside one another; one at a time has the GPU to time a call as its suite does, by fewer samples.
+A call that takes more than ``--limit`` of its row's, by medians and by the least, is timed again in turns with BASE, if
+BASE has it. Calls are in a random order, so that whatever the budget reaches is a fair sample; those in ``--output``
+and in ``--done`` are left out. Nothing is compared with an oracle here: the suites do that.
 """
 
 # ruff: noqa: T201
@@ -21,18 +20,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLES, TURNS, SECONDS, LONG = 5, 4, 5e-3, 0.5
+SAMPLES, TURNS, SECONDS = 5, 4, 5e-3
+WARM, LONG = 0.05, 0.5
+"""Seconds of a call from which it is not warmed up before each sample, and from which it is timed once."""
 PLANNED = "kronsparse"
-"""The suite whose calls are planned and compiled without being run: its kernels are many."""
-MOST = 6 << 30
-"""Bytes of x and of the result up to which a call is planned beside others, which needs memory for both."""
+"""The suite whose calls are bound while others are timed: they run for milliseconds, once, on what memory holds."""
+MEMORY = 32 << 30
+"""Bytes of x and of results of the calls that are being bound."""
 LATE = ("compiled", "overhead", "several GPUs")
 
 
@@ -70,10 +72,10 @@ class Caller:
         """Return where the library is."""
         return str(import_module("kernmantle").__file__)
 
-    def definitions(self) -> dict[str, str]:
-        """Return what makes a row comparable."""
+    def definitions(self) -> dict[str, tuple[str, float]]:
+        """Return what makes a row comparable, and the bytes of x and of the result."""
         define = import_module(f"{benchmarks().__package__}.run").definition
-        return {name: define(case) for name, case in self.cases.items()}
+        return {name: (define(case), case.work.bytes) for name, case in self.cases.items()}
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -102,12 +104,12 @@ class Caller:
         self.make(name)
         self.drop()
 
-    def plan(self, name: str) -> int:
-        """Plan and compile a product, without running it; return the number of kernels compiled."""
-        case, store = self.cases[name], import_module("kernmantle.runtime.kernel_store")
-        size = case.problem.shape[0] * case.problem.shape[1]
-        if 8 * size > MOST or case.peers[0].name == "dense":
-            return 0
+    def plan(self, name: str) -> None:
+        """Plan, compile and bind a product: it runs once, on what memory holds."""
+        case = self.cases[name]
+        if case.peers[0].name == "dense":  # of a layer, whose gradients make arrays of their own
+            self.compile(name)
+            return
         dtype = import_module(f"{benchmarks().__package__}.case").DTYPES[case.problem.dtype]
         torch, suite = self.torch, self.suite
         randn, graph = torch.randn, suite.graph
@@ -117,22 +119,17 @@ class Caller:
 
         torch.randn, suite.graph = empty, lambda call, _: call
         try:
-            with store.collected() as jobs:
-                case.ours(case.problem.inputs(self.device))()
+            case.ours(case.problem.inputs(self.device))()
+            self.wait()
         finally:
             torch.randn, suite.graph = randn, graph
-        cache = import_module("kernmantle.runtime.cache").current_cache()
-        missing = [job for job in jobs.values() if cache.find(job.key) is None]
-        for job in missing:
-            cache.fetch(job.key, job.build)
         self.drop()
-        return len(missing)
 
     def time(self, name: str, seconds: float, samples: int) -> list[float]:
         """Return seconds a call of samples."""
         call, clock = self.make(name), self.clocks[self.cases[name].clock]
         count = max(1, -(-SECONDS // max(seconds, 1e-7)))
-        return [clock(call, int(count), seconds < LONG) for _ in range(samples)]
+        return [clock(call, int(count), seconds < WARM) for _ in range(samples)]
 
 
 def work(device: str, suites: list[str]) -> None:
@@ -186,26 +183,52 @@ class Worker:
         return found
 
 
+class Memory:
+    """Memory of the device that calls share while they are bound."""
+
+    def __init__(self, most: float) -> None:
+        self.most = self.free = most
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: float) -> Generator[None]:
+        """Wait for so many bytes, or for all."""
+        size = min(size, self.most)
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= size)
+            self.free -= size
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += size
+                self.changed.notify_all()
+
+
 class Comparison:
     """Rows to be timed, and what was found."""
 
     def __init__(
-        self, options: argparse.Namespace, rows: Mapping[str, float], least: Mapping[str, float], begin: float
-    ) -> None:
-        self.options, self.rows, self.least = options, rows, least
+        self, options: argparse.Namespace, rows: Mapping[str, tuple[float, float]], sizes: Mapping[str, float],
+        begin: float,
+    ) -> None:  # fmt: skip
+        self.options, self.sizes, self.memory = options, sizes, Memory(MEMORY)
+        self.rows, self.least = ({name: row[number] for name, row in rows.items()} for number in (0, 1))
         self.device, self.writing = threading.Lock(), threading.Lock()
         self.begin, self.end = begin, begin + options.budget
         self.many: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.others: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.slower: queue.PriorityQueue[tuple[float, str]] = queue.PriorityQueue()
         self.ratios: list[float] = []
-        self.worse: list[str] = []
+        self.counts: Counter[tuple[str, str]] = Counter()
         self.planned, self.first, self.ended = 0, threading.Event(), threading.Event()
 
-    def write(self, name: str, **found: Any) -> None:
-        """Write a row of the comparison."""
+    def write(self, name: str, counted: str = "", **found: Any) -> None:
+        """Write a row of the comparison, and count it."""
         with self.writing, self.options.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"case": name, "row": self.rows[name], **found}) + "\n")
+            if counted:
+                self.counts[name.partition(":")[0], counted] += 1
 
     def run(self, worker: Worker) -> None:
         """Plan and time cases until the budget ends."""
@@ -232,30 +255,37 @@ class Comparison:
         worker.process.kill()
 
     def _plan(self, worker: Worker, name: str) -> None:
+        is_bound = name.partition(":")[0] == PLANNED
         try:
-            worker.ask("plan" if name.partition(":")[0] == PLANNED else "compile", name)
+            with self.memory.taken(self.sizes[name] if is_bound else 0.0):
+                worker.ask("plan" if is_bound else "compile", name)
         except RuntimeError as error:
             self.write(name, plan_error=str(error))
 
     def _time(self, worker: Worker, name: str) -> None:
-        if time.monotonic() > self.end:
-            return
         row = self.rows[name]
+        samples = SAMPLES if row < WARM else 2 if row < LONG else 1
         try:
             with self.device:
-                samples = worker.ask("time", name, row, SAMPLES if row < LONG else 1)
-                if min(samples) > (1 + self.options.limit) * self.least[name]:
-                    more = worker.ask("time", name, row, SAMPLES if row < LONG else 1)
-                    samples = min(samples, more, key=statistics.median)
-                worker.ask("drop")
+                if time.monotonic() > self.end:
+                    return
+                taken = worker.ask("time", name, row, samples)
+                if min(taken) > (1 + self.options.limit) * self.least[name]:
+                    more = worker.ask("time", name, row, samples)
+                    taken = min(taken, more, key=statistics.median)
+            worker.ask("drop")
         except RuntimeError as error:
-            self.write(name, error=str(error))
+            self.write(name, "failed", error=str(error))
             return
-        ratio = statistics.median(samples) / row
-        self.write(name, new=statistics.median(samples), least=min(samples), ratio=ratio)
+        ratio, is_slower = statistics.median(taken) / row, min(taken) / self.least[name]
+        is_slower = min(ratio, is_slower) > 1 + self.options.limit
+        self.write(
+            name, "slower than its row" if is_slower else "within", new=statistics.median(taken), least=min(taken),
+            ratio=ratio,
+        )  # fmt: skip
         with self.writing:
             self.ratios.append(ratio)
-        if min(ratio, min(samples) / self.least[name]) > 1 + self.options.limit:
+        if is_slower:
             self.slower.put((-ratio, name))
 
     def again(self, pair: list[Worker]) -> None:
@@ -275,29 +305,46 @@ class Comparison:
 
     def _again(self, pair: list[Worker], name: str, ratio: float) -> None:
         row, taken = self.rows[name], ([], [])
+        samples, turns = (2, TURNS) if row < WARM else (1, TURNS if row < LONG else 2)
         try:
-            pair[0].ask("compile", name)
-            with self.device:
-                for _ in range(TURNS if row < LONG else 2):
-                    for side in (0, 1):
-                        taken[side].extend(pair[side].ask("time", name, row, 2 if row < LONG else 1))
+            with self.memory.taken(2 * self.sizes[name]):
                 for worker in pair:
-                    worker.ask("drop")
+                    worker.ask("compile", name)
+            with self.device:
+                for _ in range(turns):
+                    for side in (0, 1):
+                        taken[side].extend(pair[side].ask("time", name, row, samples))
+            for worker in pair:
+                worker.ask("drop")
         except RuntimeError as error:
             text = f"{ratio:6.3f} of its row {row * 1e6:9.1f} us, not in base ({str(error)[:60]}): {name}"
-            self.write(name, ratio=ratio, base_error=str(error))
+            self.write(name, "of them not in base", ratio=ratio, base_error=str(error))
         else:
             middle = statistics.median(taken[1]) / statistics.median(taken[0])
             least = min(taken[1]) / min(taken[0])
-            self.write(name, ratio=ratio, base=taken[0], new=taken[1], median_ratio=middle, least_ratio=least)
             mark = "SLOWER" if min(middle, least) > 1 + self.options.limit else "same"
+            self.write(
+                name, "of them slower than base" if mark == "SLOWER" else "of them as base", ratio=ratio,
+                base=taken[0], turns=taken[1], median_ratio=middle, least_ratio=least,
+            )  # fmt: skip
             text = (
                 f"{ratio:6.3f} of its row {row * 1e6:9.1f} us; base {statistics.median(taken[0]) * 1e6:9.1f} new "
                 f"{statistics.median(taken[1]) * 1e6:9.1f} {middle:.3f} {least:.3f} {mark}: {name}"
             )
         with self.writing:
-            self.worse.append(text)
             print(text, flush=True)
+
+    def report(self) -> None:
+        """Print the counts of each suite."""
+        ratios = sorted(self.ratios)
+        if ratios:
+            print(
+                f"{len(ratios)} rows timed after {time.monotonic() - self.begin:.0f} s; of their rows: "
+                f"median {statistics.median(ratios):.3f}, least {ratios[0]:.3f}, most {ratios[-1]:.3f}"
+            )
+        for suite in sorted({suite for suite, _ in self.counts}):
+            own = (f"{text} {count}" for (name, text), count in sorted(self.counts.items()) if name == suite)
+            print(f"{suite}: {', '.join(own)}", flush=True)
 
 
 def committed(pattern: str, suites: list[str]) -> dict[str, tuple[str, float, float]]:
@@ -313,6 +360,18 @@ def committed(pattern: str, suites: list[str]) -> dict[str, tuple[str, float, fl
     return found
 
 
+def left(rows: Mapping[str, Any], paths: list[Path]) -> list[str]:
+    """Return the rows that are to be timed: files have the names, or the rows, of those that are not."""
+    done: set[str] = set()
+    for path in paths:
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            done |= {line for line in lines if not line.startswith("{")}
+            found = map(json.loads, (line for line in lines if line.startswith("{")))
+            done |= {row["case"] for row in found if "new" in row or "error" in row}
+    return [name for name in rows if name not in done and not any(word in name for word in LATE)]
+
+
 def main() -> int:
     """Compare and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -324,6 +383,8 @@ def main() -> int:
     parser.add_argument("--compile", type=float, default=45, help="seconds of it for which nothing is timed, at most")
     parser.add_argument("--extra", type=float, default=20, help="seconds for what is timed in turns, afterwards")
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=1, help="pairs of processes for what is timed in turns")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="only the K-th of N equal parts of the rows")
     parser.add_argument("--limit", type=float, default=0.03)
     parser.add_argument("--output", type=Path, default=Path("rows.jsonl"))
     parser.add_argument("--done", type=Path, action="append", default=[], help="files of names or rows to leave out")
@@ -335,38 +396,30 @@ def main() -> int:
     suites = options.suite
     begin = time.monotonic()
     workers = [Worker(ROOT, options, suites) for _ in range(options.processes)]
-    pair = [Worker(tree.resolve(), options, suites) for tree in (options.base, ROOT)]
-    rows, known = committed(options.rows, suites), workers[0].ask("definitions")
-    rows = {name: row for name, row in rows.items() if known.get(name) == row[0]}
-    done: set[str] = set()
-    for path in (*options.done, options.output):
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            done |= {line for line in lines if not line.startswith("{")}
-            found = map(json.loads, (line for line in lines if line.startswith("{")))
-            done |= {row["case"] for row in found if "new" in row or "error" in row}
-    due = [name for name in rows if name not in done and not any(word in name for word in LATE)]
-    print(f"{len(rows)} rows, {len(due)} due", flush=True)
-    medians, least = ({name: row[number] for name, row in rows.items()} for number in (1, 2))
-    comparison = Comparison(options, medians, least, begin)
+    trees = (options.base.resolve(), ROOT)
+    pairs = [[Worker(tree, options, suites) for tree in trees] for _ in range(options.pairs)]
+    known = workers[0].ask("definitions")
+    rows = {name: row for name, row in committed(options.rows, suites).items() if known.get(name, [""])[0] == row[0]}
+    due = left(rows, [*options.done, options.output])
+    part, parts = map(int, options.part.split("/"))
     random.Random(1).shuffle(due)
+    due = due[part - 1 :: parts]
+    print(f"{len(rows)} rows, {len(due)} due, after {time.monotonic() - begin:.0f} s", flush=True)
+    sizes = {name: known[name][1] for name in due}
+    comparison = Comparison(options, {name: rows[name][1:] for name in due}, sizes, begin)
     for name in sorted(due, key=lambda name: suites.index(name.partition(":")[0])):
         (comparison.many if name.partition(":")[0] == PLANNED else comparison.others).put(name)
     threads = [threading.Thread(target=comparison.run, args=(worker,)) for worker in workers]
-    last = threading.Thread(target=comparison.again, args=(pair,))
-    for thread in (*threads, last):
+    last = [threading.Thread(target=comparison.again, args=(pair,)) for pair in pairs]
+    for thread in (*threads, *last):
         thread.start()
     for thread in threads:
         thread.join()
+    comparison.report()
     comparison.ended.set()
-    last.join()
-    ratios = sorted(comparison.ratios)
-    if ratios:
-        print(
-            f"{len(ratios)} rows timed, {sum(each <= 1 + options.limit for each in ratios)} within the limit; "
-            f"median {statistics.median(ratios):.3f}, least {ratios[0]:.3f}, most {ratios[-1]:.3f}"
-        )
-    print(f"{sum('SLOWER' in each for each in comparison.worse)} slower than base")
+    for thread in last:
+        thread.join()
+    comparison.report()
     return 0
 
 

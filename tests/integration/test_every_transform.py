@@ -140,6 +140,10 @@ FUNCTIONS_OF_TENSORS: dict[str, Row] = {
     "KSLinear": layer_row("KSLinear", 3, 2),
     "LinearBatchLast": layer_row("LinearBatchLast", 2, 3),
     "LayerNormBatchLast": layer_row("LayerNormBatchLast", 3, 2),
+    "stats.mmd": Row(lambda x, y: km.stats.mmd(x, y, LAPLACE, permutations=0).statistic, (X, Y)),
+    "stats.hsic": Row(
+        lambda x, y: km.stats.hsic(x, y, LAPLACE, km.Gaussian(1.3), permutations=0).statistic, ((5, 2), (5, 1))
+    ),
     "nearest_kron": Row(lambda a: km.nearest_kron(a, [(2, 2), (2, 2)])[1], ((4, 4),)),
 }
 METHODS: dict[str, Row] = {

@@ -131,6 +131,19 @@ def test_edges():
                  stats.mmd(X, Y, KERNELS[0], permutations=0).statistic, depth=10**4)  # fmt: skip
 
 
+def test_transforms_want_the_statistic_alone():
+    x = torch.from_numpy(X[:6].copy())
+    for test in (stats.hsic, stats.mmd):
+        with pytest.raises(errors.GradientError, match="pass permutations=0"):
+            torch.func.grad(lambda rows, test=test: test(rows, x, permutations=9).statistic)(x)
+        with pytest.raises(errors.GradientError, match="pass kernel"):
+            torch.vmap(lambda rows, test=test: test(rows, x, permutations=0).statistic)(x[None])
+        found = torch.func.grad(lambda rows, test=test: test(rows, x, permutations=0).statistic)(x + x.square())
+        rows = (x + x.square()).requires_grad_()
+        (wanted,) = torch.autograd.grad(test(rows, x, permutations=0).statistic, rows)
+        assert_close(found, wanted, depth=6)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

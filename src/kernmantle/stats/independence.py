@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import integer
 from ..errors import ShapeError
 from ..pairwise import Kernel
+from ..torch_ops.torch_private import is_transformed
 from .permutation import (
     PermutationTest,
     chosen_kernel,
+    permutation_count,
     permutation_test,
     row_sums,
     samples,
@@ -61,10 +62,10 @@ class _Joint:
         total = self.sums.new_zeros(len(orders), dtype=torch.float64)
         for start in range(0, size, lines):
             stop = min(start + lines, size)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() and not is_transformed():  # in which torch has no checkpoints
                 total = total + checkpoint(self._part, start, stop, orders, use_reentrant=False)
             else:
-                total += self._part(start, stop, orders)
+                total = total + self._part(start, stop, orders)
         return total / (size * (size - 3) if self.unbiased else size**2)
 
     def permuted(self, orders: np.ndarray) -> torch.Tensor:
@@ -104,17 +105,18 @@ def hsic(
 
     Raises
     ------
-    ShapeError, ParameterError
-        For different numbers of rows, fewer than four rows (one, if biased), and a kernel that is not symmetric.
+    ShapeError, ParameterError, GradientError
+        For different numbers of rows, fewer than four rows (one, if biased), a kernel that is not symmetric, and
+        permutations in a transform of torch.func.
 
     Notes
     -----
     Cost: n² values of the kernel of x for every 64 MB of permutations, and n² of that of y for every permutation.
-    Blocks of 2 MB of both matrices are in memory at a time, on GPUs 64 MB. The statistic of tensors has gradients in
-    x, y and the hyperparameters, for which the blocks are computed again, so that it can be a loss with
-    ``permutations=0``. NaN in a row gives NaN. Sources: Gretton, Fukumizu, Teo, Song, Schölkopf and Smola, A kernel
-    statistical test of independence, 2008; Song, Smola, Gretton, Bedo and Borgwardt, Feature selection via dependence
-    maximization, 2012.
+    Blocks of 2 MB of both matrices are in memory at a time, on GPUs 64 MB. The statistic of tensors has gradients in x,
+    y and the hyperparameters, for which the blocks are computed again (stored in transforms of torch.func), so that it
+    can be a loss with ``permutations=0``. NaN in a row gives NaN. Sources: Gretton, Fukumizu, Teo, Song, Schölkopf and
+    Smola, A kernel statistical test of independence, 2008; Song, Smola, Gretton, Bedo and Borgwardt, Feature selection
+    via dependence maximization, 2012.
 
     Examples
     --------
@@ -125,7 +127,7 @@ def hsic(
     >>> km.stats.hsic(x, y, permutations=99, random_state=0).p_value
     0.01
     """
-    count = integer(permutations, "permutations", 0)
+    count = permutation_count(permutations)
     first, second = samples(x, y)
     least = 4 if unbiased else 1
     if len(first) != len(second) or len(first) < least:

@@ -11,9 +11,11 @@ import torch
 from tqdm import tqdm
 
 from ..arrays import unwrap
-from ..errors import ParameterError, ShapeError
+from ..checks import integer
+from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import CONSTRUCTORS, Kernel
 from ..pairwise.bandwidth import typical_distance
+from ..torch_ops.torch_private import is_transformed, underlying
 
 BYTES = 64 << 20
 """Bytes of the permutations that are there at a time."""
@@ -60,12 +62,22 @@ def samples(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def chosen_kernel(kernel: Any, rows: torch.Tensor, name: str) -> Kernel:
     """Return a kernel; by default the Gaussian at the median distance of the rows."""
     if kernel is None:
+        if underlying(rows).dim() > rows.dim():
+            raise GradientError(f"rows of torch.func.vmap have no values to take a median of: pass {name}")
         return CONSTRUCTORS["Gaussian"](bandwidth=typical_distance(rows.detach()))
     if not isinstance(kernel, Kernel):
         raise ParameterError(f"{name} must be a km.Kernel or None, got {kernel!r}")
     if not kernel.is_symmetric:
         raise ParameterError(f"{name}={kernel!r} is not symmetric in its two rows: pass a kernel that is")
     return kernel
+
+
+def permutation_count(permutations: Any) -> int:
+    """Return the number of permutations; GradientError for some under a transform, where statistics have no values."""
+    count = integer(permutations, "permutations", 0)
+    if count and is_transformed():
+        raise GradientError("a transform of torch.func has no values to count: pass permutations=0")
+    return count
 
 
 def row_sums(kernel: Kernel, rows: torch.Tensor, name: str) -> torch.Tensor:
@@ -81,9 +93,8 @@ def permutation_test(
     random_state: Any, tensors: bool, verbose: bool,
 ) -> PermutationTest:  # fmt: skip
     """Return the test of a statistic; ``permuted`` gives those of permutations, a row each, as float64."""
-    value = statistic if tensors else float(statistic.detach())
     if not permutations:
-        return PermutationTest(value)
+        return PermutationTest(statistic if tensors else float(statistic.detach()))
     random, found = np.random.default_rng(random_state), list[np.ndarray]()
     size = max(1, BYTES // (8 * rows))
     with torch.no_grad(), tqdm(total=permutations, desc="permutations", disable=not verbose) as bar:
@@ -92,6 +103,7 @@ def permutation_test(
             found.append(permuted(np.stack([random.permutation(rows) for _ in range(count)])).cpu().numpy())
             bar.update(count)
     null, own = np.concatenate(found), float(statistic.detach())
+    value = statistic if tensors else own
     slack = ROUNDING * torch.finfo(statistic.dtype).eps * abs(own)
     p_value = (1 + int((null >= own - slack).sum())) / (1 + permutations)
     return PermutationTest(value, p_value if np.isfinite(own) else float("nan"), null)

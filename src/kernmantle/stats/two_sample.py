@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checks import integer
 from ..errors import ShapeError
 from ..pairwise import Kernel
-from .permutation import PermutationTest, chosen_kernel, permutation_test, row_sums, samples
+from .permutation import (
+    PermutationTest,
+    chosen_kernel,
+    permutation_count,
+    permutation_test,
+    row_sums,
+    samples,
+)
 
 
 @dataclass(frozen=True)
@@ -83,9 +89,9 @@ def mmd(
 
     Raises
     ------
-    ShapeError, ParameterError
-        For rows of different numbers of columns, fewer than two rows (one, if biased), and a kernel that is not
-        symmetric.
+    ShapeError, ParameterError, GradientError
+        For rows of different numbers of columns, fewer than two rows (one, if biased), a kernel that is not
+        symmetric, and permutations in a transform of torch.func.
 
     Notes
     -----
@@ -104,7 +110,7 @@ def mmd(
     >>> km.stats.mmd(x, random.normal(size=(150, 3)), random_state=0).p_value > 0.05
     True
     """
-    count = integer(permutations, "permutations", 0)
+    count = permutation_count(permutations)
     first, second = samples(x, y)
     least = 2 if unbiased else 1
     if first.shape[1] != second.shape[1] or min(len(first), len(second)) < least:

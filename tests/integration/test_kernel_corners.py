@@ -103,6 +103,18 @@ def test_columns_that_do_not_vary_become_zero(dtype):
     assert slope.isfinite().all()
 
 
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-3, 1e20, 1e37])
+def test_columns_of_any_scale_are_standardised(scale):
+    """Also where squares of the entries overflow, or are lost."""
+    x = (rows(30, 4) * scale).float()
+    exact = x.double()
+    exact = (exact - exact.mean(0)) / exact.std(0, correction=0)
+    assert_close(km.standardise(x), exact, depth=30)
+    x.requires_grad_()
+    (slope,) = torch.autograd.grad(km.standardise(x)[:, 0].square().sum(), x)
+    assert slope.isfinite().all()
+
+
 def test_lengthscales_on_another_device_are_named():
     x = rows(4, 3)
     with pytest.raises(errors.DeviceError, match="x is on cpu but lengthscales is on meta"):

@@ -50,6 +50,14 @@ def test_refused(error, match, arguments, options):
         km.kron_matmul(*arguments, **options)
 
 
+def test_nested_lists_are_factors():
+    x, factor = np.arange(12.0).reshape(2, 6), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    expected = x @ np.kron(factor, np.eye(3))
+    for found in (km.kron_matmul(x.tolist(), [factor, 3]), km.kron_matmul(x, [np.array(factor), np.eye(3).tolist()])):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.eye(6) @ km.KroneckerProduct([factor, 3]), np.kron(factor, np.eye(3)))
+
+
 def test_out_beside_y_is_refused():
     memory = torch.ones(48)
     with pytest.raises(km.errors.OutputError, match="overlaps y"):

@@ -46,6 +46,16 @@ MISTAKES = {
     "quantized rows": (
         DtypeError, "dequantize", lambda: km.cdist(torch.quantize_per_tensor(X.float(), 0.1, 0, torch.qint8)),
     ),
+    "columns of 8 bits": (DtypeError, r"convert it with \.float", lambda: km.standardise(X.to(torch.float8_e4m3fn))),
+    "rows without a default bandwidth": (
+        ParameterError, "median distance of the rows, is inf in float32",
+        lambda: km.stats.mmd(1e30 * X.float(), X.float()),
+    ),
+    "rows of one default bandwidth": (
+        ParameterError, "pass a bandwidth", lambda: km.stats.hsic((1e-30 * X).float(), X.float()),
+    ),
+    "a list as factor": (ShapeError, r"factors\[1\] has shape \(2,\)", lambda: km.KroneckerProduct([F, [1.0, 2.0]])),
+    "an uneven list as factor": (DtypeError, r"factors\[0\]", lambda: km.kron_matmul(X, [[[1.0], [1.0, 2.0]], G])),
     "rows of an adapter": (DtypeError, "x must be", lambda: km.kron_linear(None, F, G)),
     "one entry to an adapter": (ShapeError, r"x has shape \(\)", lambda: km.kron_linear(torch.tensor(1.0), F, G)),
     "a vector as weight": (ShapeError, r"w1 has shape \(2,\)", lambda: km.kron_linear(torch.ones(1, 6), F[0], G)),

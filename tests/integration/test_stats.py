@@ -114,6 +114,31 @@ def test_statistics_have_gradients(unbiased, monkeypatch):
     assert isinstance(stats.hsic(X, X, permutations=0).statistic, float)
 
 
+def discrepancy_of(x, y):
+    return stats.mmd(x, y[:7], KERNELS[0], permutations=0).statistic
+
+
+def dependence_of(x, y):
+    return stats.hsic(x, y, KERNELS[0], KERNELS[1], permutations=0).statistic
+
+
+@pytest.mark.parametrize("statistic", [discrepancy_of, dependence_of])
+def test_statistics_under_transforms(statistic, monkeypatch):
+    monkeypatch.setitem(independence.BLOCK, "cpu", 8 * 9 * 4)
+    x, y = (torch.from_numpy(np.stack([rows[:9], rows[9:18]])) for rows in (X, Y))
+    slopes = []
+    for one, other in zip(x, y, strict=True):
+        leaf = one.clone().requires_grad_()
+        slopes.append(torch.autograd.grad(statistic(leaf, other), leaf)[0])
+    function = torch.func
+    assert_close(torch.vmap(statistic)(x, y), torch.stack([statistic(*rows) for rows in zip(x, y, strict=True)]))
+    assert_close(torch.vmap(function.grad(statistic))(x, y), torch.stack(slopes), depth=81)
+    assert_close(function.grad(lambda x: torch.vmap(statistic)(x, y).sum())(x), torch.stack(slopes), depth=81)
+    assert_close(function.jacfwd(statistic)(x[0], y[0]), slopes[0], depth=81)
+    second = function.hessian(statistic)(x[0], y[0])
+    assert_close(second, torch.autograd.functional.hessian(lambda x: statistic(x, y[0]), x[0]), depth=81)
+
+
 def test_edges():
     assert abs(stats.mmd(X, X, unbiased=False, permutations=0).statistic) < 1e-15
     assert stats.mmd(X[:1], Y[:1], km.Gaussian(1.0), unbiased=False, permutations=1, random_state=0).p_value == 1
@@ -150,6 +175,7 @@ def test_transforms_want_the_statistic_alone():
         (lambda: stats.mmd(X, Y[:, :2]), errors.ShapeError, r"\(70, 3\), y \(50, 2\)"),
         (lambda: stats.mmd(X[:1], Y), errors.ShapeError, "at least 2 rows"),
         (lambda: stats.mmd(X[:, 0], Y), errors.ShapeError, "x must have rows and columns"),
+        (lambda: stats.mmd(torch.ones(3, 2), torch.ones(3, 2, device="meta")), errors.DeviceError, "x is on cpu but y"),
         (lambda: stats.hsic(X, Y), errors.ShapeError, "as many of y"),
         (lambda: stats.hsic(X[:3], Y[:3]), errors.ShapeError, "at least 4 rows"),
         (lambda: stats.mmd(X, Y, "gaussian"), errors.ParameterError, "kernel must be a km.Kernel"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from ..arrays import is_numpy_like, unwrap
+from ..arrays import dtype_name, is_numpy_like, unwrap
 from ..errors import ParameterError, ShapeError
 from .condensed import pdist
 from .inputs import check_rows, floating
@@ -80,7 +81,13 @@ def typical_distance(rows: torch.Tensor) -> float:
     rows = torch.unique(rows, dim=0)
     if rows.shape[0] < 2:
         return 1.0
-    return float(median_bandwidth(rows, generator=torch.Generator(rows.device).manual_seed(0)))
+    distance = float(median_bandwidth(rows, generator=torch.Generator(rows.device).manual_seed(0)))
+    if not 0 < distance < math.inf:
+        raise ParameterError(
+            f"the default bandwidth, the median distance of the rows, is {distance} in {dtype_name(rows.dtype)}: rows "
+            "must be finite, and of a scale at which squares are too, as those of km.standardise; or pass a bandwidth"
+        )
+    return distance
 
 
 def standardise(x: Any, *others: Any) -> Any:
@@ -124,7 +131,10 @@ def standardise(x: Any, *others: Any) -> Any:
     wide = first.float() if first.dtype in (torch.float16, torch.bfloat16) else first
     varies = (wide != wide[..., :1, :]).any(-2, keepdim=True)
     mean = torch.where(varies, wide.mean(-2, keepdim=True), wide[..., :1, :])
-    variance = (wide - mean).square().mean(-2, keepdim=True)
+    centred = wide - mean
+    largest = centred.detach().abs().amax(-2, keepdim=True)
+    unit = torch.where(largest > 0, largest, 1.0)  # of which no square overflows or is lost
+    variance = (centred / unit).square().mean(-2, keepdim=True)
     scale = torch.where(variance > 0, variance, 1.0).sqrt()
-    results = tuple(((tensor - mean) / scale).to(first.dtype) for tensor in tensors)
+    results = tuple(((tensor - mean) / unit / scale).to(first.dtype) for tensor in tensors)
     return wrap(results if others else results[0])

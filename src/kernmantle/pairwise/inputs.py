@@ -144,8 +144,10 @@ def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, A
 
 def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
     """Return a tensor of real numbers as floating point, integers as float64 where they are from the host."""
-    if tensor.is_floating_point():
+    if tensor.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         return tensor
+    if tensor.is_floating_point():
+        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; convert it with .float()")
     if tensor.is_complex():
         raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; rows are of real numbers: use torch.view_as_real")
     if tensor.is_quantized:

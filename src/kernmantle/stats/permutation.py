@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..arrays import unwrap
+from ..arrays import check_same_device, unwrap
 from ..checks import integer
 from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import CONSTRUCTORS, Kernel
@@ -46,8 +46,7 @@ class PermutationTest:
 def samples(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows of floating-point numbers of one type, float32 or float64."""
     (left, right), _ = unwrap(x, y, names="xy")
-    if left.device != right.device:
-        raise ShapeError(f"x is on {left.device}, y on {right.device}: move one of them")
+    check_same_device([left, right], "xy")
     wide = []
     for name, array, rows in (("x", x, left), ("y", y, right)):
         if rows.dim() != 2 or not rows.shape[1]:

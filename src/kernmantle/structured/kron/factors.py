@@ -30,6 +30,8 @@ def listed(factors: Any) -> list[Any]:
             raise ShapeError(f"factors[{index}] is the identity of size {factor}; sizes are not negative")
         if isinstance(factor, torch.Tensor) and not has_strides(factor):
             unwrap(factor, names=(f"factors[{index}]",))  # says so
+        if isinstance(factor, (list, tuple)):
+            found[index] = factor = unwrap(factor, names=(f"factors[{index}]",))[0][0].numpy()
         if not isinstance(factor, int) and len(getattr(factor, "shape", (0, 0))) < 2:
             raise ShapeError(
                 f"factors[{index}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"

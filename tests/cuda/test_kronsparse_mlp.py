@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch.nn import functional
@@ -14,6 +16,7 @@ from kernmantle.testing import assert_close
 pytestmark = pytest.mark.cuda
 
 CHAINS = ((6, 64, 64, 1), (1, 768, 192, 2)), ((24, 64, 64, 1), (1, 96, 384, 4))
+HALVES = torch.bfloat16, torch.float16
 BLOCKS = ((32, 128, 128, 1), (1, 128, 128, 32)), ((64, 64, 64, 1), (1, 64, 64, 64))
 
 
@@ -36,13 +39,13 @@ def exact(layers, x, residual, slope, activation):
     return found
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(
-    ("kind", "chains"), [("grouped", CHAINS), ("matrix", CHAINS), ("factors", CHAINS), ("batched", BLOCKS)]
-)
-def test_values_and_gradients(kind, chains, dtype, monkeypatch) -> None:
-    if kind == "batched" and dtype is torch.float32:
-        pytest.skip("of halves alone")
+    ("kind", "dtype"),
+    [*itertools.product(("grouped", "matrix", "factors"), (*HALVES, torch.float32)), *(("batched", own) for own in HALVES)],
+    ids=str,
+)  # fmt: skip
+def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
+    chains = BLOCKS if kind == "batched" else CHAINS
     PLANS.clear()
     monkeypatch.setattr(feed_forward, "kind_of", lambda *_: kind)
     torch.manual_seed(0)

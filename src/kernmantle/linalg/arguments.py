@@ -206,6 +206,8 @@ def placed_columns(b: torch.Tensor, shape: Sequence[int], overwrite: bool) -> to
 
 
 _BEYOND = "as much again unless they may be overwritten (overwrite_a=True)"
+_TAKEN = "The matrices take"
+"""In the error of a call within, which has said what is needed."""
 
 
 @contextmanager
@@ -213,13 +215,14 @@ def enough_memory(routine: str, a: torch.Tensor, beyond: str = _BEYOND, devices:
     """Say what is needed where memory runs out; ``beyond`` tells what is taken beside a."""
     try:
         yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+    except (RuntimeError, OutOfMemoryError) as error:
+        said = str(error)
+        if _TAKEN in said or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in said):
             raise
         each = f" on each of {devices} GPUs" * (devices > 1)
         asked = f"{routine!r}, {a.shape[-1]}, dtype={a.dtype}" + f", devices={devices}" * (devices > 1)
         raise OutOfMemoryError(
-            f"{routine} of {tuple(a.shape)}: {str(error).splitlines()[0]}. The matrices take {a.nbytes // devices} "
+            f"{routine} of {tuple(a.shape)}: {said.splitlines()[0]}. {_TAKEN} {a.nbytes // devices} "
             f"bytes{each}, {beyond}; km.linalg.workspace({asked}) tells what else is taken"
         ) from error
 

@@ -41,9 +41,12 @@ def exact(layers, x, residual, slope, activation):
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [*itertools.product(("grouped", "matrix", "factors"), (*HALVES, torch.float32)), *(("batched", own) for own in HALVES)],
+    [
+        *itertools.product(("grouped", "matrix", "factors"), (*HALVES, torch.float32)),
+        *itertools.product(("batched",), HALVES),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
     chains = BLOCKS if kind == "batched" else CHAINS
     PLANS.clear()

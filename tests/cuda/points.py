@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,3 +27,19 @@ def share(found: torch.Tensor, entries: torch.Tensor, v: torch.Tensor) -> float:
     size = entries.abs() @ v.double().abs()
     assert torch.isfinite(found).all()
     return ((found - entries @ v.double()).abs() / size.clamp_min(1e-300)).max().item()
+
+
+def assert_same_in_a_graph(product: Callable[[], torch.Tensor], x: torch.Tensor) -> None:
+    """Compare bits of repeated calls, and of replays of a captured one after x has changed; NaN stays in its row."""
+    first = product()
+    assert all(torch.equal(first, product()) for _ in range(5))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = product()
+    x.mul_(0.5)
+    graph.replay()
+    assert torch.equal(captured, product())
+    x[3, 1] = math.nan
+    graph.replay()
+    assert captured[3].isnan().all()
+    assert torch.isfinite(captured[4:]).all()

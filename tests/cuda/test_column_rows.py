@@ -15,7 +15,7 @@ from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
-from .points import normal, share, squared
+from .points import assert_same_in_a_graph, normal, share, squared
 from .row_nests import SQUARES, RowCase
 from .tasks import apply
 from .test_score_rows import ENDS, HARD, WEIGHTED, hard
@@ -228,18 +228,7 @@ def test_what_is_not_finite_stays_where_it_takes_part(value: float, side: int) -
 
 def test_the_same_bits_again_and_in_a_graph() -> None:
     x, y, v, kernel = normal(1500, 50), normal(2000, 50), normal(2000, 64), km.Gaussian(7.0)
-    first = kernel.matmul(x, y, v)
-    assert all(torch.equal(first, kernel.matmul(x, y, v)) for _ in range(5))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = kernel.matmul(x, y, v)
-    x.mul_(0.5)
-    graph.replay()
-    assert torch.equal(captured, kernel.matmul(x, y, v))
-    x[3, 3] = math.nan
-    graph.replay()
-    assert captured[3].isnan().all()
-    assert torch.isfinite(captured[4:]).all()
+    assert_same_in_a_graph(lambda: kernel.matmul(x, y, v), x)
 
 
 def test_the_comparison_can_fail() -> None:

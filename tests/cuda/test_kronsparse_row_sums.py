@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from kernmantle.structured.mode_product import cuda, row_sum_plan, weight_gradient
-from kernmantle.testing import assert_close
+from kernmantle.structured.mode_product import cuda, row_sum_plan
+
+from .kronsparse_sums import DTYPES, check, check_what_is_no_number
 
 pytestmark = pytest.mark.cuda
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 PATTERNS = (
     (3, 80, 112, 5), (2, 33, 65, 9), (1, 96, 50, 12), (2, 17, 40, 6), (1, 64, 64, 4), (3, 9, 7, 16), (1, 20, 30, 33),
     (2, 11, 29, 1),
@@ -23,23 +23,6 @@ def operands(pattern, rows, dtype, gap=0, groups=1):
     a, b, c, d = pattern
     torch.manual_seed(0)
     return [torch.randn(groups, rows, a * m * d + gap, device="cuda").to(DTYPES[dtype])[..., gap:] for m in (c, b)]
-
-
-def terms(x, grad, pattern):
-    """The gradient of the weights in the type of its operands."""
-    a, b, c, d = pattern
-    return torch.einsum("gnikl,gnijl->gijkl", x.unflatten(2, (a, c, d)), grad.unflatten(2, (a, b, d)))
-
-
-def bound(monkeypatch, x, grad, pattern, plan=None):
-    """The sums by a plan; by that which should be quickest without one."""
-    monkeypatch.setattr(weight_gradient, "_by_fma", lambda *_: [])
-    monkeypatch.setattr(weight_gradient, "row_sum_seconds", lambda *_: 0.0)
-    if plan is not None:
-        monkeypatch.setattr(weight_gradient, "row_sum_plan", lambda *_: plan)
-    found = weight_gradient.bind_gradient(x, grad, pattern, "")
-    assert found is not None
-    return found
 
 
 def plans(pattern, rows, dtype):
@@ -54,10 +37,8 @@ def plans(pattern, rows, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_every_kind_of_tile(pattern, dtype, monkeypatch) -> None:
-    x, grad = operands(pattern, 200, dtype)
-    exact, size = terms(x.double(), grad.double(), pattern), terms(x.double().abs(), grad.double().abs(), pattern)
-    for plan in list(plans(pattern, 200, dtype).values())[::4]:
-        assert_close(bound(monkeypatch, x, grad, pattern, plan)(x, grad), exact, depth=200, magnitude=size)
+    every = list(plans(pattern, 200, dtype).values())[::4]
+    check(monkeypatch, "row", *operands(pattern, 200, dtype), pattern, every)
 
 
 @pytest.mark.parametrize("gap", [1, 2, 8])
@@ -65,17 +46,10 @@ def test_every_kind_of_tile(pattern, dtype, monkeypatch) -> None:
 @pytest.mark.parametrize("rows", [1, 15, 17, 5000])
 def test_any_rows_strides_and_groups(rows, dtype, gap, monkeypatch) -> None:
     pattern = (2, 18, 10, 5)
-    x, grad = operands(pattern, rows, dtype, gap, 2)
-    exact, size = terms(x.double(), grad.double(), pattern), terms(x.double().abs(), grad.double().abs(), pattern)
-    assert_close(bound(monkeypatch, x, grad, pattern)(x, grad), exact, depth=rows, magnitude=size)
+    check(monkeypatch, "row", *operands(pattern, rows, dtype, gap, 2), pattern)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_no_number_stays_where_it_is(dtype, monkeypatch) -> None:
     pattern = (2, 18, 10, 5)
-    x, grad = operands(pattern, 100, dtype)
-    x[0, 7, 0], grad[0, 99, -1] = math.nan, math.nan
-    lost = bound(monkeypatch, x, grad, pattern)(x, grad)[0].isnan()
-    wanted = torch.zeros_like(lost)
-    wanted[0, :, 0, 0] = wanted[1, -1, :, -1] = True
-    assert torch.equal(lost, wanted)
+    check_what_is_no_number(monkeypatch, "row", *operands(pattern, 100, dtype), pattern)

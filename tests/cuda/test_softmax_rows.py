@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -82,6 +82,19 @@ def assert_near(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype, f
     assert error < factor * TOLERANCE[dtype], error.item()
 
 
+def assert_near_with_gradients(
+    found: torch.Tensor, given: Sequence[torch.Tensor], wanted: torch.Tensor, leaves: Sequence[torch.Tensor]
+) -> None:
+    """Also the gradients by what was given, for random ones of the result."""
+    dtype = given[0].dtype
+    assert_near(found.detach(), wanted.detach(), dtype)
+    g = torch.randn_like(found)
+    of_given, of_leaves = torch.autograd.grad(found, given, g), torch.autograd.grad(wanted, leaves, g.double())
+    for mine, theirs in zip(of_given, of_leaves, strict=True):
+        assert mine.shape == theirs.shape
+        assert_near(mine, theirs, dtype, 3.0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "n", "k", "width"), EDGES)
@@ -112,12 +125,7 @@ def test_any_function_of_the_product(dtype: torch.dtype, causal: bool, passes: l
     found = km.attention(q, k, v, score=CAPPED, scale=0.7, causal=causal)
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
     wanted = dense(*leaves, 0.7, causal, cap=True)
-    assert_near(found.detach(), wanted.detach(), dtype)
-    g = torch.randn_like(found)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, leaves, g.double()), strict=True
-    ):
-        assert_near(mine, theirs, dtype, 3.0)
+    assert_near_with_gradients(found, (q, k, v), wanted, leaves)
     assert passes == ["evaluate", "gradients"]
 
 
@@ -132,14 +140,9 @@ def test_masks_over_columns(kind: str, dtype: torch.dtype, passes: list[str]) ->
     found = km.attention(q, k, v, score=DOT, scale=0.125, mask=mask)
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
     wanted = dense(*leaves, 0.125, mask=mask)
-    assert_near(found.detach(), wanted.detach(), dtype)
     if kind == "truths":
         assert (found[3] == 0).all()
-    g = torch.randn_like(found)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, leaves, g.double()), strict=True
-    ):
-        assert_near(mine, theirs, dtype, 3.0)
+    assert_near_with_gradients(found, (q, k, v), wanted, leaves)
     assert passes == ["evaluate", "gradients"]
 
 
@@ -155,12 +158,7 @@ def test_masks_of_every_row(kind: str, dtype: torch.dtype, causal: bool, passes:
     found = km.attention(q, k, v, score=DOT, scale=0.125, mask=mask, causal=causal)
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
     wanted = dense(*leaves, 0.125, causal, mask=mask)
-    assert_near(found.detach(), wanted.detach(), dtype)
-    g = torch.randn_like(found)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, leaves, g.double()), strict=True
-    ):
-        assert_near(mine, theirs, dtype, 3.0)
+    assert_near_with_gradients(found, (q, k, v), wanted, leaves)
     assert passes == ["evaluate", "gradients"]
 
 
@@ -183,13 +181,7 @@ def test_strides_and_broadcast_batches(passes: list[str]) -> None:
     found = km.attention(q, k, v, score=DOT, scale=0.125)
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
     wanted = dense(*leaves, 0.125)
-    assert_near(found.detach(), wanted.detach(), torch.float32)
-    g = torch.randn_like(found)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, leaves, g.double()), strict=True
-    ):
-        assert mine.shape == theirs.shape
-        assert_near(mine, theirs, torch.float32, 3.0)
+    assert_near_with_gradients(found, (q, k, v), wanted, leaves)
     assert passes == ["evaluate", "gradients"]
 
 
@@ -202,13 +194,7 @@ def test_heads_that_share_keys_and_values(score: Any, dtype: torch.dtype) -> Non
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
     repeated = [leaves[0], *(t.repeat_interleave(3, 1) for t in leaves[1:])]
     wanted = scaled_dot_product_attention(*repeated, mask, scale=0.125)
-    assert_near(found.detach(), wanted.detach(), dtype)
-    g = torch.randn_like(found)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, leaves, g.double()), strict=True
-    ):
-        assert mine.shape == theirs.shape
-        assert_near(mine, theirs, dtype, 3.0)
+    assert_near_with_gradients(found, (q, k, v), wanted, leaves)
 
 
 @pytest.mark.parametrize("size", [1e-18, 1e-3, 30.0])

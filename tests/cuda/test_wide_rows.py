@@ -13,7 +13,7 @@ from kernmantle.backends.cuda import wide_plan
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
-from .points import normal, share, squared
+from .points import assert_same_in_a_graph, normal, share, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -124,14 +124,7 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
 
 def test_the_same_bits_again_and_in_a_graph() -> None:
     x, y, v, kernel = normal(1500, 3), normal(2000, 3), normal(2000, 24), km.Gaussian(1.0)
-    first = kernel.matmul(x, y, v)
-    assert torch.equal(first, kernel.matmul(x, y, v))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = kernel.matmul(x, y, v)
-    x.mul_(0.5)
-    graph.replay()
-    assert torch.equal(captured, kernel.matmul(x, y, v))
+    assert_same_in_a_graph(lambda: kernel.matmul(x, y, v), x)
 
 
 def test_the_comparison_can_fail() -> None:

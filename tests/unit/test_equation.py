@@ -58,6 +58,12 @@ def test_letters_are_canonical(text, letters):
         ("->m", "output axis 'm' is in no operand", 2),
         ("abcdefghijk,lmn->abcdefghijk", "at most 10 axes in the output and 12 reduced", 0),
         ("abcdefghijklm->", "at most 10 axes in the output and 12 reduced", 0),
+        ("batch state, state next -> batch nxt", "output axis 'nxt' is in no operand", 33),
+        ("batch batch, state -> batch", "axis 'batch' appears twice in operand 0", 6),
+        ("batch 2d, state -> batch", "axis names are identifiers, found '2d' in operand 0", 6),
+        ("... batch, batch state -> state", "batch axes are implicit", 0),
+        ("a bb, v w: bb c -> a", "an operand's name is an identifier, found 'v w'", 6),
+        ("row one, one -> mn", "output axis 'mn' is in no operand; axes named by words have spaces between them", 16),
     ],
 )
 def test_errors_point_at_the_place(text, problem, caret):
@@ -86,26 +92,6 @@ def test_words_may_stand_beside_letters_and_names():
     assert equation.names == (None, "weight")
     assert equation.written(equation.operands[1]) == "i j_2"
     assert parse("m k, n k -> m n") is parse("mk,nk->mn")
-
-
-@pytest.mark.parametrize(
-    ("text", "problem", "caret"),
-    [
-        ("batch state, state next -> batch nxt", "output axis 'nxt' is in no operand", 33),
-        ("batch batch, state -> batch", "axis 'batch' appears twice in operand 0", 6),
-        ("batch 2d, state -> batch", "axis names are identifiers, found '2d' in operand 0", 6),
-        ("... batch, batch state -> state", "batch axes are implicit", 0),
-        ("a bb, v w: bb c -> a", "an operand's name is an identifier, found 'v w'", 6),
-        ("row one, one -> mn", "output axis 'mn' is in no operand; axes named by words have spaces between them", 16),
-    ],
-)
-def test_errors_in_words_point_at_the_place(text, problem, caret):
-    with pytest.raises(EquationError) as caught:
-        parse(text)
-    message, quoted, marker = str(caught.value).split("\n")
-    assert problem in message
-    assert quoted == "  " + text
-    assert marker == "  " + " " * caret + "^"
 
 
 def test_a_word_where_letters_are_read_says_how_words_are_written():

@@ -264,7 +264,6 @@ class _Best:
         self._operator, self._side, self._settings = operator, side, settings
         self.x, self.gap = torch.zeros_like(side.b), side.b.double()
         self.rest = torch.ones_like(side.lengths).masked_fill(side.zero, 0)
-        self._finite = torch.ones_like(self.rest)
 
     def offer(self, x: torch.Tensor) -> tuple[float, bool]:
         """Take the columns that are better; return the largest residual, and whether what was offered was finite."""

@@ -58,7 +58,7 @@ class Entry:
 
         rows = f.least(str(plan.row_block), covered(self.size["m"], plan.rows))
         columns = f.least(str(plan.column_block), covered(self.size["n"], plan.columns))
-        self.packed_rows, self.packed_columns = rows, columns
+        self.packed_columns = columns
         depth = f.least(str(plan.depth), f.most("1", self.size["k"]))
         aligned = f.emit("ptrtoint ptr %scratch to i64")
         aligned = f.i64("and", f.add(aligned, "63"), "-64")

@@ -138,7 +138,7 @@ def _tile(plan: PullPlan, tile: PullTile) -> list[str]:
     shape = [*map(str, tile.shape)]
     if tile.engine == "mma":
         shape.append(literal(plan.split, "bool"))
-    own = f"km::{MAINS[tile.engine]}_shared_bytes<Body, Tile>()"
+    own = f"km::{'scalar' if tile.engine == 'scalar' else 'tensor_pull'}_shared_bytes<Body, Tile>()"
     return [
         f"typedef km::{TEMPLATES[tile.engine]}<{', '.join(shape)}> Tile;",
         f'static_assert({own} == {tile.shared(plan.slope.kind)}, "shared memory");',

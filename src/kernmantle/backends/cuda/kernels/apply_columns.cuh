@@ -51,9 +51,9 @@ struct ColumnRows : ValueRows<Body, Tile> {
     }
 
     // Starts the copies of BN columns, of BN rows of v and of what travels with them.
-    __device__ __forceinline__ void copy(const Stage<STAGES>& stage, int t, const unsigned char* values) const {
+    __device__ __forceinline__ void copy(const PipelineState<STAGES>& state, int t, const unsigned char* values) const {
         const int tile = t / Tile::PARTS, part = t % Tile::PARTS;
-        const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
+        const unsigned to = stages + state.stage * STAGE, bar = full + 8 * state.stage;
         ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
         const unsigned char* from = g.tiles[1] + (i64)tile * Points::BYTES + part * Layout::CHUNK;
 #pragma unroll
@@ -62,14 +62,14 @@ struct ColumnRows : ValueRows<Body, Tile> {
 #pragma unroll
         for (int plane = 0; plane < 2; ++plane)
             ptx::cp_async_bulk(to + Layout::BYTES + plane * (Tile::VALUES / 2), values + plane * Tile::PLANE, Tile::VALUES / 2, bar);
-        ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), g.columns + (i64)tile * SIDE, SIDE * 4, bar);
+        ptx::cp_async_bulk(stages + STAGES * STAGE + state.stage * (SIDE * 4), g.columns + (i64)tile * SIDE, SIDE * 4, bar);
     }
 
     // One thread.
     __device__ __forceinline__ void produce() const {
         const i64 across = ceil_div(g.size[ROLE_N], SCORE_ROWS);
-        Stage<STAGES> stage;
-        stage.phase = 1;
+        PipelineState<STAGES> state;
+        state.phase = 1;
         unsigned phase = 1;
         const unsigned char* values = g.values;
 #pragma unroll 1
@@ -84,14 +84,14 @@ struct ColumnRows : ValueRows<Body, Tile> {
                 }
 #pragma unroll 1
                 for (int t = spans.begin; t < spans.end; ++t) {
-                    ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+                    ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
                     if (t % 8 == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
-                        ended[stage.at] = 1;
-                        ptx::mbarrier_arrive(full + 8 * stage.at);
+                        ended[state.stage] = 1;
+                        ptx::mbarrier_arrive(full + 8 * state.stage);
                         return;
                     }
-                    copy(stage, t, values);
-                    stage.advance();
+                    copy(state, t, values);
+                    state.advance();
                 }
             }
         }
@@ -128,19 +128,19 @@ struct ColumnRows : ValueRows<Body, Tile> {
         weight_unit[0] = weight_unit[1] = 1.0f;
     }
     // Tiles of one row block times columns of v from `first` on; whether it came to the end.
-    __device__ __forceinline__ bool consume_rows(const Spans& spans, Stage<STAGES>& stage, i64 m0, i64 first) {
-        int before = stage.at;
+    __device__ __forceinline__ bool consume_rows(const Spans& spans, PipelineState<STAGES>& state, i64 m0, i64 first) {
+        int before = state.stage;
 #pragma unroll 1
         for (int t = spans.begin; t < spans.end; ++t) {
-            ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
-            if (ended[stage.at]) return false;
+            ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+            if (ended[state.stage]) return false;
             score_await_issue(group);
-            multiply_points(stage.at);
+            multiply_points(state.stage);
             multiply_values(values_of(before));
             pass_on();
             ptx::wgmma_wait_group<1>();
             Base::fence_scores();
-            const bool powers = make_tile(stage.at, t, m0);
+            const bool powers = make_tile(state.stage, t, m0);
             add_values();
             if (t > spans.begin) release(before);
             if (t % SCORE_RUN == 0) Base::template flush_sums<false>(first);
@@ -148,8 +148,8 @@ struct ColumnRows : ValueRows<Body, Tile> {
                 pack_powers();
             else
                 pack_entries();
-            before = stage.at;
-            stage.advance();
+            before = state.stage;
+            state.advance();
         }
         score_await_issue(group);
         multiply_values(values_of(before));
@@ -165,7 +165,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
         fixed = Body::fixed(g, p);
         factor = 1.0f;
         if constexpr (Body::SCALES) factor = Body::scale(fixed, g.number);
-        Stage<STAGES> stage;
+        PipelineState<STAGES> state;
         unsigned phase = 0;
         if (group == GROUPS - 1) score_pass_issue(0);
         const int last = passes();
@@ -180,7 +180,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
                     phase ^= 1;
                 }
                 begin(m0, pass * COLUMNS);
-                if (!consume_rows(spans, stage, m0, pass * COLUMNS)) {
+                if (!consume_rows(spans, state, m0, pass * COLUMNS)) {
                     if (group == 0) score_await_issue(0);
                     return;
                 }

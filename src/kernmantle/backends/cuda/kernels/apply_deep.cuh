@@ -51,8 +51,8 @@ struct DeepRows : ValueRows<Body, Tile> {
     __device__ __forceinline__ void produce() const {
         const i64 across = ceil_div(g.size[ROLE_N], SCORE_ROWS);
         const int deep = (int)deep_stages<Tile>(g);
-        Stage<STAGES> stage;
-        stage.phase = 1;
+        PipelineState<STAGES> state;
+        state.phase = 1;
         unsigned phase = 1;
         const unsigned char* from = g.values;
 #pragma unroll 1
@@ -63,17 +63,17 @@ struct DeepRows : ValueRows<Body, Tile> {
                 for (int t = spans.begin; t < spans.end; ++t) {
 #pragma unroll 1
                     for (int k = 0; k < deep; ++k) {
-                        const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
-                        ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+                        const unsigned to = stages + state.stage * STAGE, bar = full + 8 * state.stage;
+                        ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
                         if (k == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
-                            ended[stage.at] = 1;
+                            ended[state.stage] = 1;
                             ptx::mbarrier_arrive(bar);
                             return;
                         }
                         ptx::mbarrier_arrive_expect_tx(bar, STAGE);
                         ptx::cp_async_bulk(to, g.tiles[0] + ((i64)spans.row * deep + k) * Layout::BYTES, Layout::BYTES, bar);
                         ptx::cp_async_bulk(to + Layout::BYTES, g.tiles[1] + ((i64)t * deep + k) * Layout::BYTES, Layout::BYTES, bar);
-                        stage.advance();
+                        state.advance();
                         if (k != (deep < STAGES ? deep : STAGES) - 1) continue;
                         ptx::mbarrier_wait_parity(values_empty, phase);
                         ptx::mbarrier_arrive_expect_tx(values_full, Tile::VALUES + SIDE * 4);
@@ -87,19 +87,19 @@ struct DeepRows : ValueRows<Body, Tile> {
     }
 
     // Products of the rows with a tile of columns; whether there was one.
-    __device__ __forceinline__ bool multiply_tile(Stage<STAGES>& stage, int deep) {
+    __device__ __forceinline__ bool multiply_tile(PipelineState<STAGES>& state, int deep) {
         float total[CELLS];
 #pragma unroll
         for (int i = 0; i < CELLS; ++i) total[i] = 0.0f;
 #pragma unroll 1
         for (int k = 0; k < deep; ++k) {
-            ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
-            if (k == 0 && ended[stage.at]) return false;
-            const unsigned rows = stages + stage.at * STAGE;
+            ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+            if (k == 0 && ended[state.stage]) return false;
+            const unsigned rows = stages + state.stage * STAGE;
             Base::multiply(rows + Layout::BYTES, rows + group * (64 * Layout::ROW));
             Base::settle();
-            if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage.at);
-            stage.advance();
+            if (lane == 0) ptx::mbarrier_arrive(empty + 8 * state.stage);
+            state.advance();
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) total[i] += score[i];
         }
@@ -114,7 +114,7 @@ struct DeepRows : ValueRows<Body, Tile> {
         fixed = Body::fixed(g, p);
         factor = 1.0f;
         if constexpr (Body::SCALES) factor = Body::scale(fixed, g.number);
-        Stage<STAGES> stage;
+        PipelineState<STAGES> state;
         unsigned phase = 0;
 #pragma unroll 1
         for (int pass = 0; pass < last; ++pass) {
@@ -126,7 +126,7 @@ struct DeepRows : ValueRows<Body, Tile> {
                 Base::template flush_sums<true>(pass * Tile::COLUMNS);
 #pragma unroll 1
                 for (int t = spans.begin; t < spans.end; ++t, phase ^= 1) {
-                    if (!multiply_tile(stage, deep)) return;
+                    if (!multiply_tile(state, deep)) return;
                     ptx::mbarrier_wait_parity(values_full, phase);
                     Base::make_all(side, side + TAIL, t, m0);
                     Base::pack_entries();

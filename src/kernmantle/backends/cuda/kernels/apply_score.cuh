@@ -352,7 +352,7 @@ struct Score : ScoreRows<Body, Tile> {
         factor = 1.0f;
         if constexpr (Body::SCALES) factor = Body::scale(fixed, g.number);
         if constexpr (Body::LINEAR) slope = LOG2_E * Body::constant_slope(fixed, g.number);
-        Stage<STAGES> tile;
+        PipelineState<STAGES> tile;
         int side_at = 0;
         bool reads = false;
         if (group == GROUPS - 1) pass_issue(0);
@@ -364,13 +364,13 @@ struct Score : ScoreRows<Body, Tile> {
                 begin((i64)spans.row * BM);
 #pragma unroll 1
                 for (int& t = spans.begin; t < spans.end; ++t) {
-                    ptx::mbarrier_wait_parity(full + 8 * tile.at, tile.phase);
-                    if (t % SCORE_CHECK == 0 && ended[tile.at]) {
+                    ptx::mbarrier_wait_parity(full + 8 * tile.stage, tile.phase);
+                    if (t % SCORE_CHECK == 0 && ended[tile.stage]) {
                         if (group == 0) await_issue(0);
                         return;
                     }
                     await_issue(group);
-                    multiply(tile.at);
+                    multiply(tile.stage);
                     pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     free_sides(side_at, reads);
                     const float* side = sides + side_at * SIDE;
@@ -378,7 +378,7 @@ struct Score : ScoreRows<Body, Tile> {
                     State part[GROUP][2][CHAINS];
                     if (any_of_group(settle_and_reduce(side, part) || left < BN)) {
                         spans_row = spans.row;
-                        reduce_with_care(tile.at, side, t, left < BN ? (int)left : BN, part);
+                        reduce_with_care(tile.stage, side, t, left < BN ? (int)left : BN, part);
                     }
 #pragma unroll
                     for (int q = 0; q < GROUP; ++q)
@@ -386,7 +386,7 @@ struct Score : ScoreRows<Body, Tile> {
                         for (int h = 0; h < 2; ++h)
 #pragma unroll
                             for (int e = 0; e < CHAINS; ++e) add(total[q][h], part[q][h][e]);
-                    if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
+                    if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.stage);
                     tile.advance();
                     if (++side_at == SIDES) side_at = 0;
                     if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush();

@@ -49,26 +49,21 @@ struct Minima {
         __syncthreads();
     }
 
-    __device__ __forceinline__ Share share() const {
-        const i64 columns = ceil_div(g.size[ROLE_N], BN);
-        return Share(blockIdx.x, gridDim.x, ceil_div(g.count, BM) * columns, columns);
-    }
-
     // One thread.
     __device__ __forceinline__ void produce() const {
-        Stage<STAGES> tile;
-        Stage<SIDES> side;
+        PipelineState<STAGES> tile;
+        PipelineState<SIDES> side;
         tile.phase = side.phase = 1;
-        Spans spans(share());
+        Spans spans(select_share<Tile>(g));
 #pragma unroll 1
         while (spans.next()) {
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
-                ptx::mbarrier_wait_parity(sides_empty + 8 * side.at, side.phase);
-                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.at, Layout::BYTES + SELECT_SIDE * 4);
-                ptx::cp_async_bulk(tiles + tile.at * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.at);
-                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.at * (SELECT_SIDE * 4), g.columns + (i64)t * SELECT_SIDE, SELECT_SIDE * 4, full + 8 * tile.at);
+                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                ptx::mbarrier_wait_parity(sides_empty + 8 * side.stage, side.phase);
+                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.stage, Layout::BYTES + SELECT_SIDE * 4);
+                ptx::cp_async_bulk(tiles + tile.stage * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.stage);
+                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.stage * (SELECT_SIDE * 4), g.columns + (i64)t * SELECT_SIDE, SELECT_SIDE * 4, full + 8 * tile.stage);
                 tile.advance();
                 side.advance();
             }
@@ -142,9 +137,9 @@ struct Minima {
 
     __device__ __forceinline__ void consume() {
         const i64 pitch = ceil_div(g.size[ROLE_N], BN) * TILE_GROUPS;
-        Stage<STAGES> tile;
+        PipelineState<STAGES> tile;
         int side_at = 0;
-        Spans spans(share());
+        Spans spans(select_share<Tile>(g));
 #pragma unroll 1
         while (spans.next()) {
             const i64 m0 = (i64)spans.row * BM;
@@ -152,9 +147,9 @@ struct Minima {
             float* to = (float*)g.work + (m0 + local_row(0)) * pitch + lane % 4 * 2;
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                ptx::mbarrier_wait_parity(full + 8 * tile.at, tile.phase);
-                multiply(tile.at);
-                if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
+                ptx::mbarrier_wait_parity(full + 8 * tile.stage, tile.phase);
+                multiply(tile.stage);
+                if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.stage);
                 tile.advance();
                 reduce(sides + side_at * SELECT_SIDE, to + t * TILE_GROUPS, pitch);
                 ptx::fence_proxy_async();  // reads come before later copies

@@ -52,19 +52,14 @@ struct DeepMinima : RowsOfGroup<Body> {
         __syncthreads();
     }
 
-    __device__ __forceinline__ Share share() const {
-        const i64 columns = ceil_div(g.size[ROLE_N], BN);
-        return Share(blockIdx.x, gridDim.x, ceil_div(g.count, BM) * columns, columns);
-    }
-
     // One thread. What travels with the columns comes with the first stage of their tiles.
     __device__ __forceinline__ void produce() const {
         const i64 deep = Tile::stages(g.size[ROLE_K]);
-        Stage<STAGES> tile;
-        Stage<SIDES> side;
+        PipelineState<STAGES> tile;
+        PipelineState<SIDES> side;
         tile.phase = side.phase = 1;
         unsigned phase = 1;
-        Spans spans(share());
+        Spans spans(select_share<Tile>(g));
 #pragma unroll 1
         while (spans.next()) {
             const unsigned char* of_rows = g.tiles[0] + (g.first / SCORE_ROWS + spans.row) * deep * PIECE;
@@ -77,16 +72,16 @@ struct DeepMinima : RowsOfGroup<Body> {
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
                 const unsigned char* from = g.tiles[1] + 2 * t * deep * PIECE;
-                ptx::mbarrier_wait_parity(sides_empty + 8 * side.at, side.phase);
+                ptx::mbarrier_wait_parity(sides_empty + 8 * side.stage, side.phase);
 #pragma unroll 1
                 for (int k = 0; k < deep; ++k) {
-                    const unsigned to = tiles + tile.at * STAGE, bar = full + 8 * tile.at;
-                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
+                    const unsigned to = tiles + tile.stage * STAGE, bar = full + 8 * tile.stage;
+                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
                     ptx::mbarrier_arrive_expect_tx(bar, STAGE + (k == 0 ? SIDE * 4 : 0));
                     ptx::cp_async_bulk(to, from + k * PIECE, PIECE, bar);
                     ptx::cp_async_bulk(to + PIECE, from + (deep + k) * PIECE, PIECE, bar);
                     if constexpr (RESIDENT == 0) ptx::cp_async_bulk(to + 2 * PIECE, of_rows + k * PIECE, PIECE, bar);
-                    if (k == 0) ptx::cp_async_bulk(tiles + STAGES * STAGE + side.at * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, bar);
+                    if (k == 0) ptx::cp_async_bulk(tiles + STAGES * STAGE + side.stage * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, bar);
                     tile.advance();
                 }
                 side.advance();
@@ -133,10 +128,10 @@ struct DeepMinima : RowsOfGroup<Body> {
     __device__ __forceinline__ void consume() {
         const i64 pitch = ceil_div(g.size[ROLE_N], BN) * (2 * TILE_GROUPS);
         const int deep = Tile::stages(g.size[ROLE_K]);
-        Stage<STAGES> tile;
+        PipelineState<STAGES> tile;
         int side_at = 0;
         unsigned phase = 0;
-        Spans spans(share());
+        Spans spans(select_share<Tile>(g));
 #pragma unroll 1
         while (spans.next()) {
             const i64 m0 = (i64)spans.row * BM;
@@ -150,10 +145,10 @@ struct DeepMinima : RowsOfGroup<Body> {
             for (int t = spans.begin; t < spans.end; ++t) {
 #pragma unroll 1
                 for (int k = 0; k < deep; ++k) {
-                    const unsigned from = tiles + tile.at * STAGE;
-                    ptx::mbarrier_wait_parity(full + 8 * tile.at, tile.phase);
+                    const unsigned from = tiles + tile.stage * STAGE;
+                    ptx::mbarrier_wait_parity(full + 8 * tile.stage, tile.phase);
                     multiply(from, (RESIDENT > 0 ? rows + k * PIECE : from + 2 * PIECE) + group * (64 * Layout::ROW), k > 0);
-                    if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
+                    if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.stage);
                     tile.advance();
                 }
                 const float* side = sides + side_at * SIDE;

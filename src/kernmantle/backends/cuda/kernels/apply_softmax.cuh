@@ -40,8 +40,8 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
     // One thread.
     __device__ __forceinline__ void produce() const {
         const i64 across = ceil_div(g.size[ROLE_N], BN), down = ceil_div(g.size[ROLE_M], BM), all = blocks();
-        Stage<STAGES> stage;
-        stage.phase = 1;
+        PipelineState<STAGES> state;
+        state.phase = 1;
         unsigned phase = 1;
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
@@ -53,7 +53,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             i64 at = b.entry * across;
 #pragma unroll 1
             for (int n = 0; n < count; ++n, ++at)
-                Base::fill(stage, g.keys + at * Tile::KEY, Tile::KEY, g.values + at * Tile::VALUE, Tile::VALUE, g.sides + at * SIDE);
+                Base::fill(state, g.keys + at * Tile::KEY, Tile::KEY, g.values + at * Tile::VALUE, Tile::VALUE, g.sides + at * SIDE);
         }
     }
 
@@ -171,7 +171,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
     }
 
     __device__ __forceinline__ void consume() {
-        Stage<STAGES> stage;
+        PipelineState<STAGES> state;
         unsigned phase = 0;
         const i64 all = blocks();
         if (group == GROUPS - 1) score_pass_issue(0);
@@ -184,35 +184,35 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             float scale[2];
             int left[2];
             ptx::mbarrier_wait_parity(own_full, phase);
-            ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+            ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
             score_await_issue(group);
-            start_scores(stage.at);
+            start_scores(state.stage);
             score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
             ptx::wgmma_wait_group<0>();
             fence_accumulators(score);
             columns_left<Tile>(left, g, b.p.m + local_row(), 0);
-            weigh(stage.at, 0, b, left, scale);
+            weigh(state.stage, 0, b, left, scale);
             pack_fragments<H>(weights, score, none);
-            int before = stage.at;
-            stage.advance();
+            int before = state.stage;
+            state.advance();
 #pragma unroll 1
             for (int n = 1; n < count; ++n) {
-                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
                 score_await_issue(group);
-                start_scores(stage.at);
+                start_scores(state.stage);
                 start_sums(before);
                 score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                 ptx::wgmma_wait_group<1>();
                 fence_accumulators(score);
                 columns_left<Tile>(left, g, b.p.m + local_row(), n * BN);
-                weigh(stage.at, n, b, left, scale);
+                weigh(state.stage, n, b, left, scale);
                 ptx::wgmma_wait_group<0>();
                 settle_sums(before);
 #pragma unroll
                 for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] *= scale[i / 2 % 2];
                 pack_fragments<H>(weights, score, none);
-                before = stage.at;
-                stage.advance();
+                before = state.stage;
+                state.advance();
             }
             Base::release_own();
             start_sums(before);

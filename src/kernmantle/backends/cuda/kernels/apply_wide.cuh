@@ -57,18 +57,18 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
 
     // One thread.
     __device__ __forceinline__ void produce() const {
-        Stage<STAGES> stage;
-        stage.phase = 1;
+        PipelineState<STAGES> state;
+        state.phase = 1;
         Spans spans(score_share<Tile>(g));
 #pragma unroll 1
         while (spans.next()) {
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
-                ptx::mbarrier_arrive_expect_tx(full + 8 * stage.at, Tile::BYTES + SIDE * 4);
-                ptx::cp_async_bulk(tiles + stage.at * Tile::BYTES, g.values + (i64)t * Tile::BYTES, Tile::BYTES, full + 8 * stage.at);
-                ptx::cp_async_bulk(tiles + STAGES * Tile::BYTES + stage.at * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, full + 8 * stage.at);
-                stage.advance();
+                ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
+                ptx::mbarrier_arrive_expect_tx(full + 8 * state.stage, Tile::BYTES + SIDE * 4);
+                ptx::cp_async_bulk(tiles + state.stage * Tile::BYTES, g.values + (i64)t * Tile::BYTES, Tile::BYTES, full + 8 * state.stage);
+                ptx::cp_async_bulk(tiles + STAGES * Tile::BYTES + state.stage * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, full + 8 * state.stage);
+                state.advance();
             }
         }
     }
@@ -268,7 +268,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
         const auto p = origin();
         fixed = Body::fixed(g, p);
         if constexpr (Body::POWERS_OF_2) factor = Body::scale(fixed, g.number);
-        Stage<STAGES> stage;
+        PipelineState<STAGES> state;
         Spans spans(score_share<Tile>(g));
 #pragma unroll 1
         while (spans.next()) {
@@ -276,9 +276,9 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
             begin(m0);
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                const unsigned values = tiles + stage.at * Tile::BYTES;
-                const float* side = sides + stage.at * SIDE;
-                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                const unsigned values = tiles + state.stage * Tile::BYTES;
+                const float* side = sides + state.stage * SIDE;
+                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
                 bool powers = false;
                 if constexpr (Body::POWERS_OF_2) {
                     powers = small && seen && side[SIDE - 4] != 0.0f;
@@ -293,8 +293,8 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
                     take_tile(values, side);
                 // The warp has read the stage, and its reads come before later copies.
                 __syncwarp();
-                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage.at);
-                stage.advance();
+                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * state.stage);
+                state.advance();
                 if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(0);
             }
             const Share share = score_share<Tile>(g);

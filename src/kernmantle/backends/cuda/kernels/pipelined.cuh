@@ -410,9 +410,9 @@ struct Pipelined {
     }
 };
 
-template <class Body, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
-__device__ __forceinline__ void pipelined(const typename Body::Args& g) {
-    typedef Pipelined<Body, Tile> R;
+// A reduction R on these stages: the producers' warps come last.
+template <class R, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
+__device__ __forceinline__ void run_pipelined(const typename R::Args& g) {
     extern __shared__ __align__(1024) unsigned char raw[];
     const unsigned shared = shared_address(raw);
     const typename R::Barriers barriers = {shared + Tile::STAGES * R::STAGE};
@@ -426,6 +426,10 @@ __device__ __forceinline__ void pipelined(const typename Body::Args& g) {
         ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
         R::consume(g, raw, barriers, warp, lane);
     }
+}
+template <class Body, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
+__device__ __forceinline__ void pipelined(const typename Body::Args& g) {
+    run_pipelined<Pipelined<Body, Tile>, Tile, PRODUCER_REGISTERS, CONSUMER_REGISTERS>(g);
 }
 
 // For other reductions on the same stages.

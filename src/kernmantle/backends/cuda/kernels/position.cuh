@@ -228,20 +228,7 @@ struct Positions : StagedReduction<Body, Tile> {
 
 template <class Body, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
 __device__ __forceinline__ void position(const typename Body::Args& g) {
-    typedef Positions<Body, Tile> R;
-    extern __shared__ __align__(1024) unsigned char raw[];
-    const unsigned shared = shared_address(raw);
-    const typename R::Barriers barriers = {shared + Tile::STAGES * R::STAGE};
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (threadIdx.x == 0) barriers.initialise(R::ARRIVALS * 32 * Tile::PRODUCERS, 32 * Tile::CONSUMERS);
-    __syncthreads();
-    if (warp >= Tile::CONSUMERS) {
-        ptx::setmaxnreg_dec<PRODUCER_REGISTERS>();
-        R::produce(g, shared, barriers, threadIdx.x - 32 * Tile::CONSUMERS);
-    } else {
-        ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
-        R::consume(g, raw, barriers, warp, lane);
-    }
+    run_pipelined<Positions<Body, Tile>, Tile, PRODUCER_REGISTERS, CONSUMER_REGISTERS>(g);
 }
 
 }  // namespace km

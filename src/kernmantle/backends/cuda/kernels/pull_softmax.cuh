@@ -76,8 +76,8 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     // One thread.
     __device__ __forceinline__ void produce() const {
         const i64 all = batches(g) * own_blocks(), across = pieces();
-        Stage<STAGES> stage;
-        stage.phase = 1;
+        PipelineState<STAGES> state;
+        state.phase = 1;
         unsigned phase = 1;
         const unsigned char* const one = OF_COLUMNS ? g.queries : g.keys;
         const unsigned char* const two = OF_COLUMNS ? g.cotangents : g.values;
@@ -96,7 +96,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
 #pragma unroll 1
             for (int n = begin_of(b.row); n < end; ++n) {
                 const i64 at = b.entry * across + n;
-                Base::fill(stage, one + at * Tile::FIRST, Tile::FIRST, two + at * Tile::SECOND, Tile::SECOND, side + at * SIDE);
+                Base::fill(state, one + at * Tile::FIRST, Tile::FIRST, two + at * Tile::SECOND, Tile::SECOND, side + at * SIDE);
             }
         }
     }
@@ -346,7 +346,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     }
 
     __device__ __forceinline__ void consume() {
-        Stage<STAGES> stage;
+        PipelineState<STAGES> state;
         unsigned phase = 0;
         const i64 all = batches(g) * own_blocks();
         if (GROUPS > 1 && group == GROUPS - 1) score_pass_issue(0);
@@ -358,48 +358,48 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
             int from[2], to[2], before = 0;
             if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
             if (first_piece < end_piece) {
-                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
-                start_scores(stage.at);
+                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                start_scores(state.stage);
                 ptx::wgmma_wait_group<0>();
                 fence_accumulators(score);
                 see(b, first_piece, from, to);
-                make_slopes(stage.at, first_piece, b, from, to, [&] { fence_slopes(); });
+                make_slopes(state.stage, first_piece, b, from, to, [&] { fence_slopes(); });
                 pack_all();
-                before = stage.at;
-                stage.advance();
+                before = state.stage;
+                state.advance();
             }
 #pragma unroll 1
             for (int n = first_piece + 1; n < end_piece; ++n) {
-                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
                 if (GROUPS > 1) score_await_issue(group);
                 if constexpr (SPLIT && !OF_COLUMNS && E <= 64) {
-                    start_scores(stage.at);
+                    start_scores(state.stage);
                     start_first(before);
                     if (GROUPS > 1) score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     ptx::wgmma_wait_group<1>();
                     fence_accumulators(score);
                     see(b, n, from, to);
-                    make_slopes(stage.at, n, b, from, to, [&] { fence_slopes(); });
+                    make_slopes(state.stage, n, b, from, to, [&] { fence_slopes(); });
                     add_first(before);
                 } else if constexpr (SPLIT) {
                     add_gradients(before);
-                    start_scores(stage.at);
+                    start_scores(state.stage);
                     if (GROUPS > 1) score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     ptx::wgmma_wait_group<BY_FIRST ? 1 : 0>();
                     fence_accumulators(score);
                     see(b, n, from, to);
-                    make_slopes(stage.at, n, b, from, to, [&] {
+                    make_slopes(state.stage, n, b, from, to, [&] {
                         ptx::wgmma_wait_group<0>();
                         fence_slopes();
                     });
                 } else {
-                    start_scores(stage.at);
+                    start_scores(state.stage);
                     start_gradients(before);
                     if (GROUPS > 1) score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
                     ptx::wgmma_wait_group<BY_FIRST ? 2 : 1>();
                     fence_accumulators(score);
                     see(b, n, from, to);
-                    make_slopes(stage.at, n, b, from, to, [&] {
+                    make_slopes(state.stage, n, b, from, to, [&] {
                         ptx::wgmma_wait_group<1>();
                         fence_slopes();
                     });
@@ -408,8 +408,8 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
                 }
                 Base::release(before);
                 pack_all();
-                before = stage.at;
-                stage.advance();
+                before = state.stage;
+                state.advance();
             }
             if (!IN_REGISTERS) Base::release_own();
             if (first_piece < end_piece) {

@@ -223,6 +223,12 @@ struct Tensor {
     }
 };
 
+template <class Body, class Tile>
+__device__ constexpr int tensor_pull_shared_bytes() {
+    typedef Tensor<Body, Tile> T;
+    return 4 * (T::STAGES * T::STAGE + 2 * T::OPERAND);
+}
+
 // By mma.sync: a warp takes TT points and MT times 16 columns.
 template <int NTL_, int TT_, int MT_, int WT_, int WF_, int KK_, int STAGES_, int FLUSH_, int TABLE_, bool SPLIT_>
 struct MmaPullTile {
@@ -230,11 +236,6 @@ struct MmaPullTile {
     static constexpr int BM = TT * WT, BN = 16 * MT * WF, BL = 8 * NTL, KC = 16 * KK, THREADS = 32 * WT * WF;
     static constexpr bool TENSOR = true, SPLIT = SPLIT_;
 };
-template <class Body, class Tile>
-__device__ constexpr int mma_pull_shared_bytes() {
-    typedef Tensor<Body, Tile> T;
-    return 4 * (T::STAGES * T::STAGE + 2 * T::OPERAND);
-}
 
 template <class Body, class Tile>
 struct MmaPull : Tensor<Body, Tile> {

@@ -19,11 +19,6 @@ struct WgmmaPullTile {
     static constexpr int BM = TT * WT, BN = 64 * WF, BL = 8 * NTL, KC = 16 * KK, THREADS = 128 * WT * WF;
     static constexpr bool TENSOR = true, SPLIT = true;
 };
-template <class Body, class Tile>
-__device__ constexpr int wgmma_pull_shared_bytes() {
-    typedef Tensor<Body, Tile> T;
-    return 4 * (T::STAGES * T::STAGE + 2 * T::OPERAND);
-}
 
 template <class Body, class Tile>
 struct WgmmaPull : Tensor<Body, Tile> {

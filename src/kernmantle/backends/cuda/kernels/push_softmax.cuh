@@ -46,8 +46,8 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     // One thread.
     __device__ __forceinline__ void produce() const {
         const i64 across = ceil_div(g.size[ROLE_N], BN), down = ceil_div(g.size[ROLE_M], BM), all = blocks();
-        Stage<STAGES> stage;
-        stage.phase = 1;
+        PipelineState<STAGES> state;
+        state.phase = 1;
         unsigned phase = 1;
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
@@ -61,7 +61,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
             i64 at = b.entry * across;
 #pragma unroll 1
             for (int n = 0; n < count; ++n, ++at)
-                Base::fill(stage, g.keys + at * (2 * KEY), 2 * KEY, g.values + at * (2 * VALUE), 2 * VALUE, g.column_sides + at * SIDE);
+                Base::fill(state, g.keys + at * (2 * KEY), 2 * KEY, g.values + at * (2 * VALUE), 2 * VALUE, g.column_sides + at * SIDE);
         }
     }
 
@@ -299,7 +299,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     }
 
     __device__ __forceinline__ void consume() {
-        Stage<STAGES> stage;
+        PipelineState<STAGES> state;
         unsigned phase = 0;
         const i64 all = blocks();
         const int next = group + 1 == GROUPS ? 0 : group + 1;
@@ -312,39 +312,39 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
             int before = 0;
             if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
             if constexpr (!SPLIT) {
-                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
-                start_scores(stage.at);
+                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                start_scores(state.stage);
                 ptx::wgmma_wait_group<0>();
-                make_tile(stage.at, 0, b, [] {});  // the sums are still zero
+                make_tile(state.stage, 0, b, [] {});  // the sums are still zero
                 pack_all();
-                before = stage.at;
-                stage.advance();
+                before = state.stage;
+                state.advance();
             }
 #pragma unroll 1
             for (int n = SPLIT ? 0 : 1; n < count; ++n) {
-                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
                 if (GROUPS > 1) score_await_issue(group);
-                start_scores(stage.at);
+                start_scores(state.stage);
                 if constexpr (SPLIT) {
                     if (GROUPS > 1) score_pass_issue(next);
                     ptx::wgmma_wait_group<2>();
-                    make_tile(stage.at, n, b, [] { ptx::wgmma_wait_group<0>(); });
+                    make_tile(state.stage, n, b, [] { ptx::wgmma_wait_group<0>(); });
                     pack_all();
-                    add_sums(stage.at);
-                    before = stage.at;
+                    add_sums(state.stage);
+                    before = state.stage;
                 } else {
                     start_sums(before);
                     if (GROUPS > 1) score_pass_issue(next);
                     ptx::wgmma_wait_group<2>();
-                    make_tile(stage.at, n, b, [] { ptx::wgmma_wait_group<1>(); });
+                    make_tile(state.stage, n, b, [] { ptx::wgmma_wait_group<1>(); });
                     ptx::wgmma_wait_group<0>();
                     fence_sums();
                     scale_sums();
                 }
                 Base::release(before);
                 if constexpr (!SPLIT) pack_all();
-                before = stage.at;
-                stage.advance();
+                before = state.stage;
+                state.advance();
             }
             if (!IN_REGISTERS) Base::release_own();
             if constexpr (!SPLIT) {

@@ -7,6 +7,7 @@
 // that entries read of a column and columns of v.
 #pragma once
 #include "apply.cuh"
+#include "pipeline.cuh"
 #include "ptx_wgmma.cuh"
 #include "score_gate.cuh"
 #include "split.cuh"
@@ -113,8 +114,8 @@ KM_DEVICE void add_four(typename Body::Registers& s, const float (&a)[4], const 
     }
 }
 
-// One entry's accumulator by a thread alone, exactly as it is written.
-template <class Body, class Args>
+// One entry's accumulator by LANES threads together, each four neighbours along k at a time, exactly as it is written.
+template <int LANES, class Body, class Args>
 KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
@@ -123,28 +124,8 @@ KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
     const typename Y::T* y = row_of<Y>(g, p, n);
     typename Body::Registers s;
     Body::initial(s);
-#pragma unroll 1
-    for (i64 k = 0; k < g.size[ROLE_K]; k += 4) {
-        float a[4], b[4];
-        read_along_k<X, false>(a, x, g, k);
-        read_along_k<Y, false>(b, y, g, k);
-        add_four<Body>(s, a, b, g, k);
-    }
-    return s.r0;
-}
-
-// The same by a warp together.
-template <class Body, class Args>
-KM_DEVICE float score_by_warp(const Args& g, i64 m, i64 n) {
-    typedef typename Body::template Row<0> X;
-    typedef typename Body::template Column<0> Y;
-    const Coord p = origin();
-    const typename X::T* x = row_of<X>(g, p, m);
-    const typename Y::T* y = row_of<Y>(g, p, n);
-    typename Body::Registers s;
-    Body::initial(s);
-#pragma unroll 2
-    for (i64 k = threadIdx.x % 32 * 4; k < g.size[ROLE_K]; k += 128) {
+#pragma unroll(LANES == 1 ? 1 : 2)
+    for (i64 k = LANES == 1 ? 0 : threadIdx.x % LANES * 4; k < g.size[ROLE_K]; k += 4 * LANES) {
         float a[4], b[4];
         read_along_k<X, false>(a, x, g, k);
         read_along_k<Y, false>(b, y, g, k);
@@ -152,7 +133,7 @@ KM_DEVICE float score_by_warp(const Args& g, i64 m, i64 n) {
     }
     float sum = s.r0;
 #pragma unroll
-    for (int gap = 16; gap > 0; gap /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, gap);
+    for (int gap = LANES / 2; gap > 0; gap /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, gap);
     return sum;
 }
 
@@ -222,26 +203,14 @@ KM_DEVICE typename Body::State* score_slot(const Args& g) {
     return slot_of<Body, BM>(g.work, blockIdx.x, 2, g.size[ROLE_L]);
 }
 
-template <int STAGES>
-struct Stage {
-    int at = 0;
-    unsigned phase = 0;
-    __device__ __forceinline__ void advance() {
-        if (++at == STAGES) {
-            at = 0;
-            phase ^= 1;
-        }
-    }
-};
-
 // Keeps tiles of columns coming, by one thread.
 template <class Body, class Tile, class Args>
 KM_DEVICE void score_produce(const Args& g, unsigned tiles, unsigned full, unsigned tiles_empty, unsigned sides_empty, volatile int* ended) {
     typedef typename Tile::Layout Layout;
     constexpr int BN = Tile::BN, GROUP = Body::GROUP, SIDE = score_side<Body>(), STAGES = Tile::STAGES, SIDES = Tile::SIDES;
     const i64 tile_columns = ceil_div(g.size[ROLE_N], BN);
-    Stage<STAGES> tile;
-    Stage<SIDES> side;
+    PipelineState<STAGES> tile;
+    PipelineState<SIDES> side;
     tile.phase = side.phase = 1;
     const float* columns = g.columns;
 #pragma unroll 1
@@ -251,16 +220,16 @@ KM_DEVICE void score_produce(const Args& g, unsigned tiles, unsigned full, unsig
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
                 if (t % SCORE_CHECK == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
-                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
-                    ended[tile.at] = 1;
-                    ptx::mbarrier_arrive(full + 8 * tile.at);
+                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                    ended[tile.stage] = 1;
+                    ptx::mbarrier_arrive(full + 8 * tile.stage);
                     return;
                 }
-                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
-                if (side.at % SCORE_FREED == 0) ptx::mbarrier_wait_parity(sides_empty + 8 * (side.at / SCORE_FREED), side.phase);
-                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.at, Layout::BYTES + SIDE * 4);
-                ptx::cp_async_bulk(tiles + tile.at * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.at);
-                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.at * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, full + 8 * tile.at);
+                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                if (side.stage % SCORE_FREED == 0) ptx::mbarrier_wait_parity(sides_empty + 8 * (side.stage / SCORE_FREED), side.phase);
+                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.stage, Layout::BYTES + SIDE * 4);
+                ptx::cp_async_bulk(tiles + tile.stage * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.stage);
+                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.stage * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, full + 8 * tile.stage);
                 tile.advance();
                 side.advance();
             }

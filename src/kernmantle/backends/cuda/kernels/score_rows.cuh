@@ -229,7 +229,7 @@ struct ScoreRows : RowsOfGroup<Body> {
         for (int round = 0; round < rounds; ++round) {
             const int bit = first_of(lost);
             float found = 0.0f;
-            if (bit >= 0) found = score_directly<Body>(g, m0 + local_row() + bit / 2 % 2 * 8, column_of(bit, lane, n0));
+            if (bit >= 0) found = score_directly<1, Body>(g, m0 + local_row() + bit / 2 % 2 * 8, column_of(bit, lane, n0));
             replace(bit, found);
             drop_first(lost);
         }
@@ -239,7 +239,7 @@ struct ScoreRows : RowsOfGroup<Body> {
         while (const unsigned lanes = __ballot_sync(WHOLE, (lost[0] | lost[1]) != 0)) {
             const int from = __ffs(lanes) - 1, bit = __shfl_sync(WHOLE, first_of(lost), from);
             const i64 m = m0 + local_row() + (from / 4 - lane / 4) + bit / 2 % 2 * 8;
-            const float found = score_by_warp<Body>(g, m, column_of(bit, from, n0));
+            const float found = score_directly<32, Body>(g, m, column_of(bit, from, n0));
             if (lane != from) continue;
             replace(bit, found);
             drop_first(lost);

@@ -35,7 +35,7 @@ struct ScoreSplit {
 #pragma unroll
             for (int i = 0; i < 8; ++i) norms = fmaf(x[i], x[i], fmaf(y[i], y[i], norms));
         }
-        const bool direct = Body::DIFFERENCES ? !(score_directly<Body>(g, m, n) > fmaf(Tile::SHARE, norms, LEAST_SQUARE)) : !is_finite(norms);
+        const bool direct = Body::DIFFERENCES ? !(score_directly<1, Body>(g, m, n) > fmaf(Tile::SHARE, norms, LEAST_SQUARE)) : !is_finite(norms);
         if (direct && threadIdx.x % Tile::PATIENCE == 0) atomicAdd(&found, 1);
         __syncthreads();
         if (threadIdx.x != 0) return;

@@ -45,6 +45,13 @@ struct SelectTile {
 };
 constexpr int SELECT_SIDE = SCORE_ROWS + 4;
 
+// What a block of these rows takes of the tiles.
+template <class Tile, class Args>
+KM_DEVICE Share select_share(const Args& g) {
+    const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN);
+    return Share(blockIdx.x, gridDim.x, ceil_div(g.count, Tile::BM) * columns, columns);
+}
+
 // The list: groups that were compared beyond those of the first pass, bits of the largest radius and norm of a column,
 // and whether the operands have no such bounds at all.
 enum { REPEATED, LARGEST_RADIUS, LARGEST_NORM, UNSUITED };

@@ -37,14 +37,14 @@ struct SoftmaxBlock {
 
     // By the thread that fills: bytes of both arrays of a tile, and its side.
     __device__ __forceinline__ void fill(
-        Stage<STAGES>& stage, const unsigned char* one, int first, const unsigned char* two, int second, const float* side) const {
-        const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
-        ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+        PipelineState<STAGES>& state, const unsigned char* one, int first, const unsigned char* two, int second, const float* side) const {
+        const unsigned to = stages + state.stage * STAGE, bar = full + 8 * state.stage;
+        ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
         ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
         ptx::cp_async_bulk(to, one, first, bar);
         ptx::cp_async_bulk(to + first, two, second, bar);
-        if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), side, SIDE * 4, bar);
-        stage.advance();
+        if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + state.stage * (SIDE * 4), side, SIDE * 4, bar);
+        state.advance();
     }
 
     // By all consumers. The copy engine may write a stage that is free: reads by threads come before that by a fence alone, as a

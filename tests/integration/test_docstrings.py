@@ -54,7 +54,8 @@ SOURCED = {
     "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.monarch", "kronsparse.project", "linalg.cg", "linalg.logdet", "linalg.nystrom",
     "ot.sinkhorn", "linalg.pivoted_cholesky", "linalg.trace", "nearest_kron", "stats.hsic", "stats.mmd",
-    "SpectralMixture", "with_gradients",
+    "SpectralMixture", "with_gradients", "Matern", "NTK", "Periodic", "RationalQuadratic", "SphereNTK", "Wendland",
+    "attention", "kron.SumOfProducts", "linalg.falkon", "median_bandwidth",
 }  # fmt: skip
 
 

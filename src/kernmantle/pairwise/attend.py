@@ -172,7 +172,8 @@ def attention(
 
     Cost of two passes: the map twice for every pair of rows and feature, and l s c multiplications; memory of inputs
     and result, and 64 MB in a backward pass, 256 MB on GPUs, in which the scores are computed again by blocks. One pass
-    takes copies of q, k and v in halves, of float32 two.
+    takes copies of q, k and v in halves, of float32 two. Sources: Milakov and Gimelshein, Online normalizer calculation
+    for softmax, 2018; Dao, Fu, Ermon, Rudra and Ré, FlashAttention, 2022.
 
     Examples
     --------

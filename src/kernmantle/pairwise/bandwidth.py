@@ -51,7 +51,8 @@ def median_bandwidth(
     Notes
     -----
     In units of the distance. Cost: at most ``sample`` (sample - 1) / 2 distances, which are stored. The gradient by x
-    is that of the one or two distances in the middle.
+    is that of the one or two distances in the middle. Source: Garreau, Jitkrittum and Kanagawa, Large sample analysis
+    of the median heuristic, 2017.
 
     Examples
     --------

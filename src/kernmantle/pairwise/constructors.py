@@ -154,6 +154,7 @@ Notes
 -----
 ``k(x, y)`` costs one pass over all pairs and columns and no memory but the result; ``k.matmul``, ``k.gradient``,
 ``k.agop`` and ``k.argkmax`` never store the matrix. Gradients of every order exist for rows and hyperparameters.
+{source}
 
 Examples
 --------
@@ -174,7 +175,8 @@ def _documentation(row: Row) -> str:
     for option in row.options:
         lines += [f"{option.name} : number, default {option.default:g}", f"    {option.meaning}; {option.allowed}."]
     lines += [f"{LENGTHS} : tensor, shape (..., k), optional", "    Divides the columns of x and y."]
-    return "\n".join([*lines, *_REST.format(name=row.name).splitlines()])
+    rest = _REST.format(name=row.name, source=row.source and f"Source: {row.source}.\n").splitlines()
+    return "\n".join([*lines, *rest])
 
 
 def constructor(row: Row) -> Callable[..., Kernel]:

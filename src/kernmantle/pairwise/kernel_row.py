@@ -78,6 +78,8 @@ class Row:
         k(x, x) as an expression of hyperparameters, options, the squared length a and the number of columns.
     summary : str
         One line for the documentation.
+    source : str
+        Where it was published, for the docstring.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Row:
     differentiable: bool = True
     diagonal: str = "1"
     summary: str = ""
+    source: str = ""
 
     @property
     def reads_squares(self) -> bool:

@@ -121,6 +121,10 @@ _DEPTH = Option("depth", 2, "an integer from 1 to 8", lambda n: n in range(1, 9)
 _BIAS = Hyper("bias", 0.0, "real", "scale of the biases, which start at zero")
 _GAMMA = Hyper("gamma", 1.0, "real", "factor of the inner product")
 _COEF0 = Hyper("coef0", 1.0, "real", "added to the inner product")
+_RASMUSSEN = "Rasmussen and Williams, Gaussian processes for machine learning, 2006, section 4.2"
+_TANGENT = (
+    "Jacot, Gabriel and Hongler, Neural tangent kernel, 2018; Cho and Saul, Kernel methods for deep learning, 2009"
+)
 
 _ROWS = (
     Row(
@@ -158,15 +162,16 @@ _ROWS = (
         diagonal="(c0 + columns) ** q", summary="additive over the columns",
     ),
     Row(
-        "Matern", "Matérn's function of ‖x − y‖ / bandwidth", matern, _square, hyper=(_bandwidth(),),
+        "Matern", "2^(1−nu) / Γ(nu) (√(2nu) r)^nu K_nu(√(2nu) r), r = ‖x − y‖ / bandwidth", matern, _square,
+        hyper=(_bandwidth(),),
         options=(Option("nu", 1.5, "0.5, 1.5 or 2.5", lambda nu: nu in (0.5, 1.5, 2.5), "smoothness"),),
-        summary="as often differentiable as nu is above 1/2",
+        summary="exp(−r) for nu = 1/2; as often differentiable as nu is above 1/2", source=_RASMUSSEN,
     ),
     Row(
         "RationalQuadratic", "(1 + ‖x − y‖² / (2 alpha bandwidth²))^−alpha",
         lambda s, bandwidth, alpha: (1 + s / (2 * alpha * (bandwidth * bandwidth))) ** (-alpha), _square,
         hyper=(_bandwidth(), Hyper("alpha", 1.0, "positive", "mixture of scales; Gaussian at infinity")),
-        summary="mixture of Gaussians of many bandwidths",
+        summary="mixture of Gaussians of many bandwidths", source=_RASMUSSEN,
     ),
     Row(
         "Cauchy", "1 / (1 + ‖x − y‖² / bandwidth²)", lambda s, bandwidth: 1 / (1 + s / (bandwidth * bandwidth)),
@@ -186,10 +191,12 @@ _ROWS = (
         lambda s, bandwidth: exp(-(2 * s / (bandwidth * bandwidth))),
         lambda d, period: _square(sin(d * (PI / period))),
         hyper=(_bandwidth("in units of the sine"), Hyper("period", 1.0, "positive", "length of the period")),
-        summary="periodic in every column",
+        summary="periodic in every column", source="MacKay, Introduction to Gaussian processes, 1998",
     ),
     Row(
-        "Wendland", "Wendland's function of ‖x − y‖ / bandwidth", wendland, _square,
+        "Wendland",
+        "max(1 − r, 0)^(j + q) p_q(r), r = ‖x − y‖ / bandwidth, q = smoothness, j = ⌊dimension / 2⌋ + q + 1", wendland,
+        _square,
         hyper=(
             _bandwidth("distance from which on the kernel is 0"),
             Hyper(
@@ -197,7 +204,9 @@ _ROWS = (
             ),
         ),
         options=(_SMOOTHNESS,),
-        summary="compact support",
+        summary="compact support; p_0 = 1, p_1 = (j + 1) r + 1, p_q of degree q",
+        source="Wendland, Piecewise polynomial, positive definite and compactly supported radial functions of minimal\n"
+        "degree, 1995",
     ),
     Row(
         "Linear", "x·y + offset", lambda s, offset: s + offset, _product,
@@ -221,12 +230,14 @@ _ROWS = (
     Row(
         "NTK", "neural tangent kernel of a ReLU network", network, lambda x, y: _square(x - y),
         hyper=(_BIAS,), options=(_DEPTH,), stationary=False, diagonal="depth * (a + bias ** 2)",
-        summary="Θ ← Θ κ₀ + ‖x‖ ‖y‖ κ₁ + bias² a layer, from x·y + bias² at depth 1",
+        summary="Θ ← Θ κ₀(u) + ‖x‖ ‖y‖ κ₁(u) + bias² and u ← κ₁(u) a layer, from Θ = x·y + bias² and the cosine u of "
+        "the angle at depth 1; κ₀(u) = 1 − arccos(u) / π, κ₁(u) = u κ₀(u) + √(1 − u²) / π",
+        source=_TANGENT,
     ),
     Row(
         "SphereNTK", "the same of x / ‖x‖ and y / ‖y‖", network_on_sphere, lambda x, y: _square(x - y),
         hyper=(_BIAS,), options=(_DEPTH,), stationary=False, diagonal="depth * (1 + bias ** 2)",
-        summary="neural tangent kernel on the unit sphere",
+        summary="neural tangent kernel on the unit sphere", source=_TANGENT,
     ),
 )  # fmt: skip
 

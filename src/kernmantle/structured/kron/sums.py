@@ -174,7 +174,8 @@ class SumOfProducts:
     Notes
     -----
     A product with it costs one :func:`kernmantle.kron_matmul` for each term, ``solve`` and ``logdet`` of two terms
-    one decomposition for each factor, and one more of each where neither is an identity. All have gradients.
+    one decomposition for each factor, and one more of each where neither is an identity. All have gradients. Source:
+    Rakitsch, Lippert, Borgwardt and Stegle, It is all in the noise, 2013.
 
     Examples
     --------

@@ -155,7 +155,6 @@ Notes
 ``k(x, y)`` costs one pass over all pairs and columns and no memory but the result; ``k.matmul``, ``k.gradient``,
 ``k.agop`` and ``k.argkmax`` never store the matrix. Gradients of every order exist for rows and hyperparameters.
 {source}
-
 Examples
 --------
 >>> import kernmantle as km, numpy as np

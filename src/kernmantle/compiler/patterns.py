@@ -15,17 +15,26 @@ from ..ir.program import Program
 from .nest import Nest
 
 SCALED = "t0"
+_MOST_PARTS = 1024
+"""Factors or terms above which an expression is one part: squares of squares have twice as many at every step."""
 
 
 def factors(node: Node) -> list[Node]:
-    """Return what an expression is the product of."""
-    if node.op == "mul":
-        return [factor for arg in node.args for factor in factors(arg)]
-    if node.op == "neg":
-        return [const(-1), *factors(node.args[0])]
-    if node.op == "div":
-        return [*factors(node.args[0]), *(Node("rcp", (factor,)) for factor in factors(node.args[1]))]
-    return [node]
+    """Return what an expression of any depth is the product of."""
+    found: dict[Node, list[Node]] = {}
+    for part in postorder([node]):
+        of_args = [found[arg] for arg in part.args]
+        if sum(map(len, of_args)) > _MOST_PARTS:
+            found[part] = [part]
+        elif part.op == "mul":
+            found[part] = of_args[0] + of_args[1]
+        elif part.op == "neg":
+            found[part] = [const(-1), *of_args[0]]
+        elif part.op == "div":
+            found[part] = [*of_args[0], *(Node("rcp", (factor,)) for factor in of_args[1])]
+        else:
+            found[part] = [part]
+    return found[node]
 
 
 def _gathered(parts: Iterable[Node]) -> tuple[float, Node | None]:
@@ -76,16 +85,22 @@ def _mask(node: Node) -> Node | None:
 
 def unmasked_factors(node: Node, masks: list[Node], numbers: Sequence[str]) -> list[Node]:
     """Factors of a product, masks of a difference left out and noted where they cover nothing but its functions."""
-    if node.op == "mul":
-        return [factor for arg in node.args for factor in unmasked_factors(arg, masks, numbers)]
-    if node.op == "neg":
-        return [const(-1), *unmasked_factors(node.args[0], masks, numbers)]
-    if node.op == "where" and node.args[1].number == 0:
-        masked = _mask(node.args[0])
-        if masked is not None and set(variables([node.args[2]])) <= {*variables([masked]), *numbers}:
+    found: list[Node] = []
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        masked = _mask(part.args[0]) if part.op == "where" and part.args[1].number == 0 else None
+        if part.op == "mul":
+            waiting += reversed(part.args)
+        elif part.op == "neg":
+            found.append(const(-1))
+            waiting.append(part.args[0])
+        elif masked is not None and set(variables([part.args[2]])) <= {*variables([masked]), *numbers}:
             masks.append(masked)
-            return unmasked_factors(node.args[2], masks, numbers)
-    return [node]
+            waiting.append(part.args[2])
+        else:
+            found.append(part)
+    return found
 
 
 def root_or_power(node: Node) -> tuple[Node, Node] | None:
@@ -97,13 +112,20 @@ def root_or_power(node: Node) -> tuple[Node, Node] | None:
 
 def never_negative(node: Node) -> bool:
     """Return whether an expression is at least zero, or NaN, by its form."""
-    if node.op == "mul" and node.args[0] is node.args[1]:
-        return True
-    if node.op in ("mul", "add", "div", "min", "max"):
-        return all(map(never_negative, node.args))
-    if node.number is not None:
-        return node.number >= 0
-    return bool(node.args) and OPS[node.op].never_negative
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        part = waiting.pop()
+        if part in seen or (part.op == "mul" and part.args[0] is part.args[1]):
+            continue
+        seen.add(part)
+        if part.op in ("mul", "add", "div", "min", "max"):
+            waiting += part.args
+        elif part.number is not None:
+            if not part.number >= 0:
+                return False
+        elif not part.args or not OPS[part.op].never_negative:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -196,20 +218,27 @@ class LogProduct:
 
 
 def _terms(node: Node, uniform: Collection[str]) -> list[Node]:
-    """Return the terms of a sum, uniform factors multiplied in."""
-    if node.op == "add":
-        return [term for arg in node.args for term in _terms(arg, uniform)]
-    if node.op == "sub":
-        return [*_terms(node.args[0], uniform), *(Node("neg", (term,)) for term in _terms(node.args[1], uniform))]
-    if node.op == "neg":
-        return [Node("neg", (term,)) for term in _terms(node.args[0], uniform)]
-    if node.op == "div" and set(variables([node.args[1]])) <= set(uniform):
-        return [Node("div", (term, node.args[1])) for term in _terms(node.args[0], uniform)]
-    if node.op == "mul":
-        for factor, rest in (node.args, node.args[::-1]):
-            if set(variables([factor])) <= set(uniform):
-                return [Node("mul", (factor, term)) for term in _terms(rest, uniform)]
-    return [node]
+    """Return the terms of a sum of any depth, uniform factors multiplied in."""
+    found: dict[Node, list[Node]] = {}
+    for part in postorder([node]):
+        of_args = [found[arg] for arg in part.args]
+        is_uniform = [part.op in ("mul", "div") and set(variables([arg])) <= set(uniform) for arg in part.args]
+        if sum(map(len, of_args)) > _MOST_PARTS:
+            found[part] = [part]
+        elif part.op == "add":
+            found[part] = of_args[0] + of_args[1]
+        elif part.op == "sub":
+            found[part] = [*of_args[0], *(Node("neg", (term,)) for term in of_args[1])]
+        elif part.op == "neg":
+            found[part] = [Node("neg", (term,)) for term in of_args[0]]
+        elif part.op == "div" and is_uniform[1]:
+            found[part] = [Node("div", (term, part.args[1])) for term in of_args[0]]
+        elif part.op == "mul" and any(is_uniform):
+            factor = is_uniform.index(True)
+            found[part] = [Node("mul", (part.args[factor], term)) for term in of_args[1 - factor]]
+        else:
+            found[part] = [part]
+    return found[node]
 
 
 def _same(node: Node, args: tuple[Node, ...]) -> Node:

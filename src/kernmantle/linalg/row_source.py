@@ -38,7 +38,7 @@ def host_rows(x: Any, name: str = "x") -> Any:
     if isinstance(x, torch.Tensor):
         unwrap(x, names=[name])
     if len(x.shape) != 2 or not x.shape[0]:
-        raise ShapeError(f"{name} must have shape (rows, columns), it has {tuple(x.shape)}")
+        raise ShapeError(f"{name} must have shape (rows, columns) and at least one row, it has {tuple(x.shape)}")
     if str(x.dtype).removeprefix("torch.") not in {str(d).removeprefix("torch.") for d in DTYPES}:
         raise DtypeError(f"{name} is {x.dtype}; solvers take float32 and float64: convert it")
     return x

@@ -113,12 +113,14 @@ class Tile:
         return (position[0] if "m" in roles else None, position[1] if "n" in roles else None)
 
     def value(self, node: Node, position: Position) -> Value:
-        """Return the value of an expression at a place of the tile, computed once."""
+        """Return the value of an expression at a place of the tile, computed once, of expressions of any depth."""
         key = node, self._position(node, position)
-        found = self.memo.get(key)
-        if found is None:
-            found = self.memo[key] = self._computed(node, key[1])
-        return found
+        if key not in self.memo:
+            for inner in postorder([node]):
+                own = inner, self._position(inner, position)
+                if own not in self.memo:
+                    self.memo[own] = self._computed(*own)
+        return self.memo[key]
 
     def _computed(self, node: Node, position: Position) -> Value:
         if node.op == "var":

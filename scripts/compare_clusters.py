@@ -53,7 +53,7 @@ def spectral() -> dict[str, tuple[list[Any], np.ndarray]]:
     ours = own.SpectralClustering(2, affinity=km.Gaussian(0.1), random_state=0)
     return {
         "SpectralClustering, 4000 rows, float64": (
-            [ours, cluster.SpectralClustering(2, gamma=50.0, random_state=0)], x,
+            [ours, cluster.SpectralClustering(2, gamma=50.0, random_state=0)], np.asarray(x),
         )
     }  # fmt: skip
 

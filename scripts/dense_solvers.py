@@ -79,7 +79,7 @@ def row(n: int, dtype: torch.dtype) -> dict[str, Any]:
 
 def main() -> None:
     """Print the rows, and write them with the machine they are of."""
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition(":")[0])
     parser.add_argument("--orders", type=int, nargs="+", default=ORDERS)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()

@@ -63,7 +63,7 @@ def by_tile(entry: str) -> dict[str, object]:
     return {
         "map": name, "m": m, "n": n, "k": k, "tile": call.plan.tile.name, **changes,
         "ms": round(median, 5), "p20": round(low, 5), "p80": round(high, 5),
-        "registers": taken.registers, "spills": taken.spill_stores, "resident": call.kernel.occupancy(),
+        "registers": taken.registers, "spills": taken.spill_stores, "resident": call.kernel.occupancy(0),
     }  # fmt: skip
 
 

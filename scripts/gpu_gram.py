@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> None:
                 "map": name, "m": m, "n": n, "k": k, "tile": each.name, **changes, "ms": round(median, 5),
                 "p20": round(low, 5), "p80": round(high, 5), "error": error,
                 "registers": call.cubin.resources.registers,
-                "spills": call.cubin.resources.spill_stores, "resident": call.kernel.occupancy(),
+                "spills": call.cubin.resources.spill_stores, "resident": call.kernel.occupancy(0),
                 "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__,
             }  # fmt: skip
             if m * n <= 1 << 24:

@@ -29,7 +29,7 @@ def _launches(call: Callable[[], object]) -> tuple[float, float, list[str]]:
         for _ in range(3):
             call()
         torch.cuda.synchronize()
-    ran = [event for event in profile.events() or [] if event.device_type == torch.autograd.DeviceType.CUDA]
+    ran = [event for event in profile.events() or [] if event.device_type.name == "CUDA"]
     seconds = sum(event.device_time_total for event in ran) * 1e-6 / 3
     own: dict[str, list[float]] = {}
     for event in ran:

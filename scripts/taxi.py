@@ -74,7 +74,8 @@ def data(n: int, device: str, folder: Path | None, noise: float) -> tuple[Any, A
         count = min(CHUNK, n - start)
         made = (part.cpu().numpy() for part in rows(start, count, device, noise))
         x[start : start + count], y[start : start + count] = made
-    x.flush(), y.flush()
+    x.flush()
+    y.flush()
     return np.memmap(folder / "x.f32", np.float32, "r", shape=(n, 9)), np.memmap(folder / "y.f32", np.float32, "r")
 
 

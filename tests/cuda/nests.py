@@ -388,7 +388,7 @@ def _power_cases() -> list[Case]:
 
 GAP = op("sub", X, Y)
 ROOT = op("sqrt", L1)
-PULLED = {"x0": "mn", "x1": "nk", "g": "mk"}
+PULLED: dict[str, Any] = {"x0": "mn", "x1": "nk", "g": "mk"}
 
 
 def powers_pulled_back(p: Node | float) -> Node:

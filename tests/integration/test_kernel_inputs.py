@@ -290,7 +290,10 @@ def test_a_product_without_its_vector(options):
         km.Gaussian(1.0).matmul(torch.randn(3, 2), None, None, **options)
 
 
-@pytest.mark.parametrize("calls", [3, ["km.cdist(x, y)"], lambda: None], ids=["int", "text", "function"])
+@pytest.mark.parametrize(
+    "calls", [3, ["km.cdist(x, y)"], lambda: None, [km.Gaussian(1.0)], [km.cdist]],
+    ids=["int", "text", "function", "kernel", "without arguments"],
+)  # fmt: skip
 def test_what_cannot_be_precompiled(calls):
     with pytest.raises(errors.ParameterError, match="a list of functions without arguments"):
         km.precompile(calls)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from inspect import signature
 from typing import Any
 
 from tqdm import tqdm
@@ -61,7 +62,7 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
     if workers is not None and workers < 1:
         raise ParameterError(f"workers must be at least 1, got {workers}")
     listed: list[Any] = list(calls) if hasattr(calls, "__iter__") else [None]
-    if not all(map(callable, listed)):
+    if not all(map(_takes_nothing, listed)):
         raise ParameterError("calls must be a list of functions without arguments, as [lambda: km.cdist(x, y)]")
     with collected() as jobs:
         for call in listed:
@@ -75,6 +76,17 @@ def precompile(calls: Iterable[Callable[[], Any]], *, workers: int | None = None
             current_cache().fetch(job.key, job.build)
             bar.update()
     return len(missing)
+
+
+def _takes_nothing(call: Any) -> bool:
+    """Return whether a call without arguments fits; what has no signature, as some functions of C, may take it."""
+    try:
+        signature(call).bind()
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:

@@ -82,7 +82,7 @@ WGMMA = (
     (powers(64, 3), 1, 1), (powers(128, 1), 1, 64), (powers(64, 2), 1, 1),
 )  # fmt: skip
 # By clusters of blocks, for one that takes several rows.
-CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(4, 8), 2))
+CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(32, 3), 3), (powers(4, 8), 2))
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 
 
@@ -290,7 +290,7 @@ def cases() -> Iterator[KronCase]:
     for dtype in ("f32", "f16"):
         for sizes, left, beside in WGMMA:
             yield KronCase(sizes, left, beside, dtype, True, False, "wgmma")
-        for sizes, left in CLUSTERS[: 3 if dtype == "f32" else 2]:
+        for sizes, left in CLUSTERS[: 4 if dtype == "f32" else 3]:
             yield KronCase(sizes, left, 1, dtype, True, False, "clusters")
     for place, sizes in enumerate(ADDED):
         for dtype in ("f32", "f64", "f16"):

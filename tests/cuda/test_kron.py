@@ -398,6 +398,8 @@ CLUSTERS = [
     (70, (64,) * 3),
     (64, (4,) * 9),
     (101, (4, 16, 64, 8, 8)),
+    (300, (32,) * 3),
+    (70, (4, 8, 2, 16, 32)),
 ]
 
 
@@ -423,7 +425,7 @@ def test_whole_rows_by_clusters(rows, extents, dtype, monkeypatch):
     assert len(taken) == count
 
 
-@pytest.mark.parametrize(("extent", "count"), [(16, 4), (64, 3)])
+@pytest.mark.parametrize(("extent", "count"), [(16, 4), (32, 3), (64, 3)])
 def test_rows_of_any_size_by_clusters(extent, count):
     """Tiles of one row differ by powers of two, rows by more; entries that are not finite spoil their own row alone."""
     torch.manual_seed(0)

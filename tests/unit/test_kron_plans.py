@@ -123,3 +123,17 @@ def test_a_product_that_leaves_what_its_gradients_take_has_two_passes():
     for options, passes in (("default fuse", 1), (f"default{SAVING}fuse", 2)):
         found, _ = planned_for(HOPPER, modes, arrays, options)
         assert len(found.passes) == passes
+
+
+@pytest.mark.parametrize(
+    ("extents", "rows", "passes"),
+    [((8,) * 8, 16, [6, 2]), ((128, 64, 64, 64), 16, [3, 1]), ((32,) * 4, 32, [3, 1]), ((3, *(16,) * 4), 64, [3, 2])],
+)
+def test_the_last_axes_of_a_product_are_whole_rows_of_one_pass(extents, rows, passes):
+    """Three of 64 or 32, not four of 16, beside which an axis more takes other kernels longer than one pass saves."""
+    modes = tuple(Mode(extent, extent, index) for index, extent in enumerate(extents))
+    tensor = Tensor("f16", 3, has_wgmma=True, is_aligned=True)
+    found = plan(modes, 1, "f32", HOPPER, True, tensor, rows)
+    assert [run.stop - run.first for run in found.passes] == passes
+    unaligned = plan(modes, 1, "f32", HOPPER, True, replace(tensor, is_aligned=False), rows)
+    assert max(len(run.modes) for run in unaligned.passes) < 3 or extents[0] == 3

@@ -48,9 +48,9 @@ _WHOLE, _WHOLE_AXIS, _THREE, _THREE_RUN = 0.65, 64, 1.5, 512
 # Seconds to prepare an entry of a factor for wgmma, of a product of several for each; times the speed of memory that
 # passes reach, and those over two factors of 128 of float32 (64^3: 560 and 567 us, 128^3: 1941 and 1469, H200).
 _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
-# Times the speed of memory that passes by clusters reach, by rows of a factor and bytes of a number (16^4: 192 and
-# 87 us, 64^3: 848 and 347, H200).
-_CLUSTER_MEMORY = {(16, 4): 0.8, (16, 2): 0.88, (64, 4): 0.72, (64, 2): 0.88}
+# Times the speed of memory that passes over whole rows reach, by rows of a factor and bytes of a number (16^4: 173 and
+# 79 us, 32^3: 92 and 42, 64^3: 806 and 325, H200).
+_CLUSTER_MEMORY = {(16, 4): 0.88, (16, 2): 0.97, (32, 4): 0.95, (32, 2): 0.95, (64, 4): 0.76, (64, 2): 0.92}
 # The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not, along rows or
 # not: at least, of so many numbers, where loads have 4 bytes, and where each has one number of halves (H200, random
 # factors of up to 256 rows, within 15 %).
@@ -78,6 +78,13 @@ _ACROSS = 32  # neighbours behind a run that one block of additions takes at lea
 def memory_of(limits: DeviceLimits) -> float:
     """Return the bytes a second."""
     return limits.generation.memory_rate
+
+
+def host_seconds(run: Pass) -> float:
+    """Return what a pass was charged for the host's time."""
+    if run.kind != "matmul":
+        return HOST_OWN
+    return HOST_VENDOR + (len(run.parts[0]) - 1) * HOST_JOINT
 
 
 def _together(memory: float, work: float, overlap: float) -> float:

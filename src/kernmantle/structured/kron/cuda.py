@@ -25,7 +25,7 @@ from .aligned_choice import aligned_plans
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
 from .cuda_entry import ENTRY, parameters
-from .cuda_plan import CLUSTERS, KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, host_seconds, plan
+from .cuda_plan import CLUSTERS, KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
@@ -40,7 +40,7 @@ def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -
     """
 
     def seconds(own: CudaKronPlan) -> float:
-        host = cost.HOST_CALL + cost.HOST_WHOLE * sum(map(host_seconds, own.passes))
+        host = cost.HOST_CALL + cost.HOST_WHOLE * sum(map(cost.host_seconds, own.passes))
         return max(own.seconds, host)
 
     if seconds(chosen) <= chosen.seconds:
@@ -164,10 +164,10 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     if kernel is None:
         return nothing
     tiles = _tiles(launch, chosen)
-    if isinstance(chosen, ClusterPlan):
+    if isinstance(chosen, ClusterPlan) and chosen.cluster > 1:
         blocks = chosen.cluster * min(tiles, clusters(kernel, index, chosen.cluster))
     else:
-        groups = 1 if isinstance(chosen, FmaPlan) else chosen.groups
+        groups = 1 if isinstance(chosen, FmaPlan | ClusterPlan) else chosen.groups
         blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
     # Most calls have the numbers of the first one: of some 40 arguments only addresses are packed for them.

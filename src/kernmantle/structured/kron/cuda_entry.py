@@ -22,14 +22,14 @@ def entry(
 ) -> str:  # fmt: skip
     """Return the kernel: its parameters, collected for the template.
 
-    So many ``blocks`` are to share a multiprocessor; ``cluster`` blocks start together.
+    So many ``blocks`` are to share a multiprocessor; ``cluster`` blocks start together if there are several.
     """
     names = parameters(factors, added, varies)
     pointers = ["const void* x", "const void* y", "void* out", *(f"const void* f{i}" for i in range(factors))]
     integers = [f"long long {name}" for name in names]
     text = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {blocks})'
-        + f" __cluster_dims__({cluster})" * (cluster > 0),
+        + f" __cluster_dims__({cluster})" * (cluster > 1),
         f"{ENTRY}({', '.join([*pointers, *integers, 'double alpha', 'double beta'])}) {{",
         OVERLAP,
         f"    km::KronArguments<{factors}> g;",

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from . import cost
-from .aligned_choice import aligned_passes
+from .aligned_choice import CLUSTERS, WIDE_CLUSTERS, aligned_passes, of_part
+from .cluster_plan import IN_PARTS, WHOLE
 from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_choice import plan_of as mma_plan
 from .mma_join import joined, takes
@@ -18,8 +19,6 @@ from .modes import Mode, cheapest
 from .passes import Pass, in_order, plain_pass, views
 
 ROWS = 1024
-# Clusters of blocks take whole products only: what is left of an axis more by other kernels takes longer than it saves.
-CLUSTERS = "clusters"
 KINDS = ("mma", "axis", "fma", "matmul", CLUSTERS)
 WIDEST_JOINT = 2048
 # Entries of wider ones of halves. Of two, 60 x 9430 takes 70 us where its factors take 95, 63 x 23085 21 and 13 (H200).
@@ -174,7 +173,8 @@ def plan(
                 continue
             left, right_columns = (_surrounding(own, part) for part in (modes[:first], modes[stop:]))
             sides = items * left, right * right_columns
-            own_kinds = kinds if (first, stop) == (0, count) else tuple(kind for kind in kinds if kind != CLUSTERS)
+            others = math.prod(mode.columns for mode in (*modes[:first], *modes[stop:]))
+            own_kinds = kinds if (first, stop) == (0, count) else of_part(kinds, others, SIZES[stored])
             seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, own_kinds, host)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
@@ -189,7 +189,7 @@ def plan(
     if total > CLEARLY * times[0]:
         total, chosen = times[0], ordered[0]
     on_tensor_cores = any(run.kind in ("mma", "axis") for run in chosen)
-    seconds = total - host * sum(map(host_seconds, chosen))
+    seconds = total - host * sum(map(cost.host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
 
 
@@ -200,7 +200,7 @@ def _seconds(
     """Return what passes in this order take on ``sides`` tensors and columns beside them, the host's time included."""
     total, (items, right) = 0.0, sides
     for run, view in zip(passes, views(modes, passes), strict=True):
-        own, kinds = tuple(modes[run.first : run.stop]), (run.kind, CLUSTERS)[: 1 + (len(passes) == 1)]
+        own, kinds = tuple(modes[run.first : run.stop]), (run.kind, CLUSTERS if len(passes) == 1 else WIDE_CLUSTERS)
         outside = items * view.left, right * view.right
         total += _quickest_pass(own, *outside, stored, limits, fuse, tensor, kinds, host)[0]
     return total
@@ -215,13 +215,6 @@ def _surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
     run = plain_pass("", own, 0, len(own))
     most = grows(run.modes)
     return math.prod(mode.rows if grows([mode]) < most else mode.columns for mode in others)
-
-
-def host_seconds(run: Pass) -> float:
-    """Return what a pass was charged for the host's time."""
-    if run.kind != "matmul":
-        return cost.HOST_OWN
-    return cost.HOST_VENDOR + (len(run.parts[0]) - 1) * cost.HOST_JOINT
 
 
 @lru_cache(maxsize=16384)
@@ -249,7 +242,8 @@ def _quickest_pass(
         is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
         if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
             found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor, host))
-        aligned = aligned_passes(plain, (before, trailing), stored, tensor, limits, CLUSTERS in kinds)
+        clusters = WHOLE if CLUSTERS in kinds else IN_PARTS if WIDE_CLUSTERS in kinds else {}
+        aligned = aligned_passes(plain, (before, trailing), stored, tensor, limits, clusters)
         found += [(host * cost.HOST_OWN + seconds, joint) for seconds, joint in aligned]
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 

@@ -35,7 +35,8 @@ struct KronCluster {
     static constexpr int FACTOR = PARTS * 128;
     static constexpr int FACTORS = BYTES, BARRIERS = FACTORS + 4 * FACTOR * 4, SHARED_BYTES = BARRIERS + 16;
     static_assert(STEPS * WARPS * AT_ONCE == TILES && GROUPS * COLUMNS * WARPS == OWN, "warps share tiles and columns evenly");
-    static_assert(AT_ONCE * CLUSTER <= 32, "lanes push the powers of two of a warp's tiles");
+    static_assert(WARPS >= 4, "a warp prepares a factor");
+    static_assert(AT_ONCE * CLUSTER <= 32 && SIDE % AT_ONCE == 0, "lanes push the powers of two of a warp's tiles");
     // Exponents of what tiles and factors are less than, and what brings sums over 16 x 16 positions back to it.
     static constexpr int TOP = 9, FACTOR_TOP = 2;
     static constexpr float LESS = 1.0f / (1 << (2 * FACTOR_TOP + 8));
@@ -49,7 +50,7 @@ struct KronCluster {
 
     // ---- Factors.
     static KM_DEVICE float larger(float top, float a) { return fabsf(a) < infinity<float>() ? fmaxf(top, fabsf(a)) : top; }
-    // A factor as fragments, by all threads; the inverse of what it was multiplied by. The first of two is a left operand, whose
+    // A factor as fragments, by a warp; the inverse of what it was multiplied by. The first of two is a left operand, whose
     // position of k is the same for both of a register's halves but for 4; the second one a right operand.
     template <int NUMBER>
     static __device__ float prepare(const Args& g, unsigned* to) {
@@ -61,7 +62,8 @@ struct KronCluster {
             for (int i = 0; i < SIDE / 32; ++i) top = larger(top, B::template entry<NUMBER>(g, (threadIdx.x % 32 + 32 * i) / 16, (threadIdx.x % 32 + 32 * i) % 16));
             scale = kron_scale_below<FACTOR_TOP>(ptx::redux_max(__float_as_uint(top)) >> 23);
         }
-        for (int i = threadIdx.x; i < 128; i += THREADS) {
+#pragma unroll 1
+        for (int i = threadIdx.x % 32; i < 128; i += 32) {
             const int r = i % 4, lane = i / 4, row = lane / 4, t = lane % 4;
             int q, p, apart;
             if constexpr (LEFT) q = row + r % 2 * 8, p = t + r / 2 * 8, apart = 4;
@@ -72,6 +74,11 @@ struct KronCluster {
             else to[i] = rounded(a, b);
         }
         return scale.inverse;
+    }
+    template <int NUMBER>
+    static __device__ void prepared(const Args& g, unsigned* factors, float* inverses) {
+        const float inverse = prepare<NUMBER>(g, factors + NUMBER * FACTOR);
+        if (threadIdx.x % 32 == 0) inverses[NUMBER] = inverse;
     }
     static KM_DEVICE void load_factor(Fragment& to, const unsigned* from, int lane) {
         *(uint4*)to.high = *(const uint4*)(from + 4 * lane);
@@ -232,19 +239,17 @@ struct KronCluster {
     // The columns of a block from shared memory to `to`.
     static KM_DEVICE void store(T* to, const unsigned char* shared) {
         constexpr int PIECES = OWN_BYTES / 16, DOWN = THREADS / PIECES, AHEAD = 8;
-        int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        // Pieces change places by each bit of a tile's number for itself.
+        int own = row * OWN_BYTES + (piece * 16 ^ swizzle(row));
         // Without this addresses are worked out before the first row and kept in local memory.
-        ptx::opaque(row);
-        ptx::opaque(piece);
+        ptx::opaque(own);
         to += row * SIDE + piece * COLUMNS;
 #pragma unroll
         for (int begin = 0; begin < SIDE / DOWN; begin += AHEAD) {
             uint4 v[AHEAD];
 #pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                const int tile = row + (begin + i) * DOWN;
-                v[i] = *(const uint4*)(shared + tile * OWN_BYTES + (piece * 16 ^ swizzle(tile)));
-            }
+            for (int i = 0; i < AHEAD; ++i) v[i] = *(const uint4*)(shared + (own ^ swizzle((begin + i) * DOWN)) + (begin + i) * DOWN * OWN_BYTES);
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) ptx::st_global_cs_v4(to + (begin + i) * DOWN * SIDE, v[i]);
         }
@@ -267,10 +272,14 @@ struct KronCluster {
         const int begin = rank * TILES + warp * AT_ONCE;
         const T* following = (const T*)g.x + kron_row_offset(g, g.x_stride, number) + begin * SIDE;
         if (number < tiles) ask(next, following);
-        const float first = prepare<0>(g, factors), second = prepare<1>(g, factors + FACTOR);
-        const float third = prepare<2>(g, factors + 2 * FACTOR), fourth = prepare<3>(g, factors + 3 * FACTOR);
-        const float more = (float)g.alpha * (SPLIT ? first * second * third * fourth / LESS : 1.0f);
+        // A warp prepares each factor, and notes what it was multiplied by where columns come later.
+        float* const inverses = (float*)shared;
+        if (warp == 0) prepared<0>(g, factors, inverses);
+        if (warp == 1) prepared<1>(g, factors, inverses);
+        if (warp == 2) prepared<2>(g, factors, inverses);
+        if (warp == 3) prepared<3>(g, factors, inverses);
         __syncthreads();
+        const float more = (float)g.alpha * (SPLIT ? inverses[0] * inverses[1] * inverses[2] * inverses[3] / LESS : 1.0f);
         ptx::cluster_arrive();
         ptx::cluster_wait();
         unsigned parity = 0;
@@ -300,8 +309,9 @@ struct KronCluster {
                     constexpr int APART = WARPS * AT_ONCE, N = 2;
                     Fragment x[AT_ONCE];
                     float inverse = 1.0f;
-                    int own = lane;
-                    ptx::opaque(own);
+                    // Where the lane's columns of the first of these tiles are in a block.
+                    const int first_tile = begin + step * APART;
+                    const unsigned at = first_tile * OWN_BYTES + ((lane / 4 % (16 / CLUSTER) * 16 + lane % 4 * 4) * (int)sizeof(T) ^ swizzle(first_tile));
                     fragments_of(x, next, inverse);
                     from = step + 1 == STEPS ? following : from + APART * SIDE;
                     ask(next, from);
@@ -317,9 +327,8 @@ struct KronCluster {
                         if (SPLIT && i == 0 && lane < CLUSTER * AT_ONCE) ptx::st_async(table + (begin + step * APART + lane / CLUSTER) * 4, __float_as_uint(inverse), counts);
 #pragma unroll
                         for (int n = 0; n < 2 * N; ++n) {
-                            const int at = begin + step * APART + i + n / 2, h = n % 2;
-                            const int column = (own / 4 + 8 * h) % (16 / CLUSTER) * 16 + own % 4 * 4;
-                            const unsigned there = to[h] + at * OWN_BYTES + (column * (int)sizeof(T) ^ swizzle(at));
+                            const int tile = i + n / 2, h = n % 2;
+                            const unsigned there = to[h] + ((at ^ swizzle(tile)) + tile * OWN_BYTES);
                             const float* const v = z[n / 2] + 2 * h;
                             if constexpr (SPLIT) ptx::st_async_v4(there, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[4]), __float_as_uint(v[5]), count[h]);
                             else ptx::st_async_v2(there, rounded(v[0], v[1]), rounded(v[4], v[5]), count[h]);

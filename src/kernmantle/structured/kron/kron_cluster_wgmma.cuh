@@ -115,21 +115,18 @@ struct KronClusterWgmma : KronWgmma<B, Args> {
         }
     }
 
-    // Word i of lane j of four becomes word j of lane i.
-    static KM_DEVICE void transpose(unsigned* w, int t) {
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            const unsigned other = __shfl_xor_sync(0xffffffffu, t & 1 ? w[i] : w[i + 1], 1);
-            w[i] = t & 1 ? other : w[i];
-            w[i + 1] = t & 1 ? w[i + 1] : other;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const unsigned other = __shfl_xor_sync(0xffffffffu, t & 2 ? w[i] : w[i + 2], 2);
-            w[i] = t & 2 ? other : w[i];
-            w[i + 2] = t & 2 ? w[i + 2] : other;
-        }
+    // Which column of a row of results position c of a product is: a lane has 16 bytes of neighbours.
+    static KM_DEVICE int column_of(int c) {
+        const int n = c / 8, t = c % 8 / 2, e = c % 2;
+        if constexpr (SPLIT) return n / 2 * 16 + 4 * t + n % 2 * 2 + e;
+        else return n / 4 * 32 + 8 * t + n % 4 * 2 + e;
     }
+    // Which position of a piece column m of the second product goes to.
+    static KM_DEVICE int position_of(int m) { return m % 8 / 2 * 8 + m / 32 * 32 + m / 8 % 4 * 2 + m % 2; }
+    struct LastEntry {
+        const Args& g;
+        KM_DEVICE float operator()(int row, int column) const { return B::template entry<2>(g, column_of(position_of(row)), column); }
+    };
 
     // Sums of the first product as operands of the second one.
     static KM_DEVICE void operands_of(unsigned (&high)[STEPS][4], unsigned (&low)[SPLIT ? STEPS : 1][4], const float (&d)[8][4]) {
@@ -152,9 +149,7 @@ struct KronClusterWgmma : KronWgmma<B, Args> {
         }
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            unsigned* const w = part ? low : high;
-            transpose(w, t);
-            transpose(w + 4, t);
+            const unsigned* const w = part ? low : high;
             const bool second = row % 2;
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
@@ -173,19 +168,12 @@ struct KronClusterWgmma : KronWgmma<B, Args> {
             T* const own = to + h * 8 * SIZE * SIZE;
             if constexpr (SPLIT) {
 #pragma unroll
-                for (int n = 0; n < 8; n += 2) {
-                    // Lanes beside each other exchange, so that each has four neighbours.
-                    const float a = d[n][2 * h] * more, b = d[n][2 * h + 1] * more, c = d[n + 1][2 * h] * more, e = d[n + 1][2 * h + 1] * more;
-                    const float x = __shfl_xor_sync(0xffffffffu, t & 1 ? a : c, 1), y = __shfl_xor_sync(0xffffffffu, t & 1 ? b : e, 1);
-                    const float4 four = t & 1 ? make_float4(x, y, c, e) : make_float4(a, b, x, y);
-                    *(float4*)(own + 8 * (n + (t & 1)) + t / 2 * 4) = four;
-                }
+                for (int n = 0; n < 8; n += 2)
+                    *(float4*)(own + 8 * n + 4 * t) = make_float4(d[n][2 * h] * more, d[n][2 * h + 1] * more, d[n + 1][2 * h] * more, d[n + 1][2 * h + 1] * more);
             } else {
                 unsigned w[8];
 #pragma unroll
                 for (int n = 0; n < 8; ++n) w[n] = kron_pack(T(), d[n][2 * h] * more, d[n][2 * h + 1] * more);
-                transpose(w, t);
-                transpose(w + 4, t);
                 *(uint4*)(own + 8 * t) = make_uint4(w[0], w[1], w[2], w[3]);
                 *(uint4*)(own + 8 * t + 32) = make_uint4(w[4], w[5], w[6], w[7]);
             }
@@ -330,7 +318,7 @@ struct KronClusterWgmma : KronWgmma<B, Args> {
             barriers.initialise(4, 4);
         }
         const HalfScale first = Base::measured(tops, B::template down<0>(g), Entry<0>{g}), second = Base::template measured<TOP>(tops, B::template down<1>(g), Entry<1>{g});
-        float back = (float)g.alpha * Base::template stored<TOP>(shared + LAST, tops, B::template down<2>(g), Entry<2>{g});
+        float back = (float)g.alpha * Base::template stored<TOP>(shared + LAST, tops, B::template down<2>(g), LastEntry{g});
         {
             const int lane = threadIdx.x % 32, i = threadIdx.x / 32, q = i / STEPS * 16 + lane / 4, p = i % STEPS * 16 + lane % 4 * 2;
             unsigned high[4], low[4];

@@ -127,8 +127,10 @@ def _stage(tensor: Tensor) -> int:
 
 
 def _fixed(modes: Sequence[Mode], stored: str, tensor: Tensor) -> int:
-    """Return the bytes beside the stages: two factors, or none, and 64 rows of results of each group."""
+    """Return the bytes beside the stages: two factors, or none, and 64 rows of results of groups that store rows."""
     factors = 4 * _parts(tensor) * modes[0].columns ** 2 if len(modes) == 2 else 0
+    if len(modes) == 2 and not (stored == "f32" and modes[0].columns == EXTENTS[0]):
+        return factors + LARGEST
     padded = WIDE_PADDING if stored == "f32" and len(modes) == 1 else PADDING
     return factors + 2 * ROW * (ROW * SIZES[stored] + padded) + LARGEST
 

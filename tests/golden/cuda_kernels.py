@@ -46,7 +46,6 @@ from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
-from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan, sum_plan
@@ -309,7 +308,7 @@ def _stream(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Calla
     def make(card: str) -> Planned:
         plan = stream_plan(kronsparse.problem(pattern, batch, dtype), True, CARDS[card])
         assert plan is not None
-        return Planned(cuda_emit.emit_stream(plan), str(plan), STREAM_THREADS, 0)
+        return Planned(cuda_emit.emit_stream(plan), str(plan), plan.threads, 0)
 
     return make
 

@@ -136,8 +136,8 @@ def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
     other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.mT, after.transpose(0, 1))
     if one is None or other is None:
         return BatchedStep()
-    arrange = _transposing().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e * f, d, True)
-    finish = _transposing().bind_transpose(after.flatten(1), value.view(count, -1), 1, e, d, False, bias)
+    arrange = _passes().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e * f, d, True)
+    finish = _passes().bind_transpose(after.flatten(1), value.view(count, -1), 1, e, d, False, bias)
     finishes = (after_at, value_at) if bias is None else (after_at, value_at, bias_at)
     launches = (
         (one, itemgetter(first_at, x_at, between_at, 0)), (arrange, itemgetter(second_at, blocks_at)),
@@ -164,13 +164,13 @@ def _bind_backward(
         launches.append((grouped().bind_sums(flat[None]).launch, itemgetter(GRAD, 0, of_bias_at, 0)))
     transposed, transposed_at = like((count, d * e)), table.add((count, d * e))
     columns = transposed.view(count, d, e).permute(1, 2, 0)
-    launches.append((_transposing().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
+    launches.append((_passes().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
     if of_second:
         made, made_at = like((d, e, f)), table.add((d, e, f))
         product = bind_matmul(columns, between.view(f, d, count).permute(1, 2, 0), made)
         launches.append((product, itemgetter(transposed_at, between_at, made_at, 0)))
         of_second_at = table.add((1, e, f, d))
-        arrange = _transposing().bind_transpose(made.view(1, -1), like((1, e * f * d)), 1, e * f, d, False)
+        arrange = _passes().bind_transpose(made.view(1, -1), like((1, e * f * d)), 1, e * f, d, False)
         launches.append((arrange, itemgetter(made_at, of_second_at)))
     moved = like((a * b, count))
     if of_x or of_first:
@@ -280,3 +280,9 @@ def _into(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> torch.T
 def _transposing() -> Any:
     """Return what is loaded with the first step."""
     return import_module("..mode_product.transpose", __package__)
+
+
+@lru_cache(maxsize=1)
+def _passes() -> Any:
+    """Return what binds passes that transpose, loaded with the first step."""
+    return import_module("..mode_product.rearrange", __package__)

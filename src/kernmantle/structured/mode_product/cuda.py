@@ -13,6 +13,7 @@ import torch
 from ...backends.cuda.device import gpu
 from ...backends.cuda.launch import BoundLaunch, Kernel
 from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
 from ...runtime import dispatch
 from ...runtime.cache import current_cache
 from ...runtime.kernel_store import collecting
@@ -36,7 +37,7 @@ from .fma_plan import FmaPlan, OutputsPlan, fma_choice
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
-from .stream_plan import THREADS as STREAM_THREADS
+from .rearrange import features_together
 from .stream_plan import (
     StreamPlan,
     lies_along,
@@ -45,6 +46,7 @@ from .stream_plan import (
     streams,
 )
 from .tiles import expected_seconds, plan, tiled_seconds
+from .transpose_plan import ACCESS, padded
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 
 Maybe = torch.Tensor | None
@@ -262,7 +264,8 @@ def _bound(
     if tile is None and precision != "ieee" and x.dtype != torch.float64:
         quickest_kernel, _ = kernel_seconds(problem, weight, own, alone)
     if quickest_kernel == "stream" and spans(x):
-        streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), own)
+        access = math.gcd(ACCESS, weight.data_ptr(), weight_strides[0] * weight.element_size())
+        streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), own, access)
         if streamed is not None:
             return Bound(_streamed(streamed, problem, index, strides), str(streamed))
     fma = fma_choice(problem, own) if quickest_kernel == "fma" else None
@@ -324,11 +327,12 @@ def spans(tensor: torch.Tensor) -> bool:
 def _streamed(
     chosen: StreamPlan, problem: Problem, index: int, strides: tuple[int, ...]
 ) -> Callable[..., None] | None:  # fmt: skip
-    copied, features = not problem.x_first, chosen.x_row
+    copied = not problem.x_first
     if copied:
-        strides = (problem.batch * features, features, 1, *strides[3:])
-    chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else features)
-    entry = Entry(cuda_emit.ENTRY, STREAM_THREADS)
+        pitch = padded(chosen.x_row, BYTES[problem.dtype])
+        strides = (problem.batch * pitch, pitch, 1, *strides[3:])
+    chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else chosen.x_row)
+    entry = Entry(cuda_emit.ENTRY, chosen.threads)
     loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_stream(chosen), entry)
     if loaded is None:
         return None
@@ -336,7 +340,7 @@ def _streamed(
     ready = bind_ready(loaded[0], 6, rest, index, chosen.blocks(problem))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
-        x = x.contiguous() if copied else x
+        x = features_together(x) if copied else x
         ready(_pointers(x, weight, bias, out))
 
     return run

@@ -17,7 +17,6 @@ from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
-from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import StreamPlan
 from .transpose_plan import TransposePlan
 
@@ -102,13 +101,13 @@ def emit_stream(plan: StreamPlan) -> str:
     traits = _pattern(plan.pattern) | {
         "ROWS": plan.rows, "OWN": plan.own, "STEPS": plan.steps, "COLUMNS": plan.columns, "DEPTH": plan.depth,
         "X_ROW": plan.x_row, "ACTIVATION": ACTIVATIONS.index(plan.activation), "ALONG": plan.along, "BIAS": plan.bias,
-        "LAST": plan.last,
+        "LAST": plan.last, "THREADS": plan.threads, "VECTOR": plan.vector,
     }  # fmt: skip
     return _text(
         '#include "kronsparse_stream.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
         "",
-        _entry(str(STREAM_THREADS), "kron_sparse_stream<Plan>"),
+        _entry(f"{plan.threads}, {plan.each}", "kron_sparse_stream<Plan>"),
     )
 
 

@@ -1,54 +1,31 @@
-"""Plans of Kronecker-sparse products of a small batch on a GPU: the weights are read once, in their own layout.
+"""Plans of Kronecker-sparse products of a small batch on a GPU: the weights are read where they lie.
 
 The weights are nearly all memory traffic of such products, so rearranging them first, as other kernels do, is too slow.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
-from .plan import Pattern, Problem
+from .plan import REGISTERS, Pattern, Problem
+from .transpose_plan import ACCESS, pass_seconds
 
-THREADS = 256
 DTYPES = ("f32", "f16", "bf16")
-_MOST_ROWS, _ROWS, _LEAST_ROWS = 64, 8, 4  # of the batch, and those of a thread
+_MOST_BATCH = 256
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
-_OWN, _WARP = 4, 32  # outputs of a thread, threads of a warp
-_LONG = 8  # rounds of a thread through a sum that are worth more threads
-_LOADS, _STEPS = 32, 8  # numbers, and positions of k, that a thread reads at once
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Seconds to start, of a weight, and of its product with a row by the bytes of a number; bytes a second.
-
-    ``bytes`` are those of weights, ``ends`` those of x and the result, ``apart`` those of a result that is written a
-    number at a time, ``copied`` those of an array that is copied so that its batch is first, which takes ``copying``
-    seconds to begin.
-    """
-
-    start: float
-    weight: float
-    product: Mapping[int, float]
-    bytes: float
-    ends: float
-    copying: float
-    copied: float
-    apart: float = math.inf
-
-
-# Fitted on one H200 to 76 products of random patterns within 22 %, and to 20 gradients of weights within 10 % (root
-# mean square; decision 0037). A round of a thread through a sum waits for memory.
-_PRODUCTS = Costs(2.5e-6, 5.8e-13, {2: 2.3e-13, 4: 2.8e-13}, 3.3e12, 2.5e12, 3.0e-6, 1.2e12, 1.7e12)
-_ROUND, _AT_ONCE = 3.4e-7, 4  # seconds of a round, blocks that a multiprocessor holds
-# Seconds of what a thread adds to an output of a row, of sums along k: of 53 products on an H200 those with many
-# outputs of short sums took 1.3 to 3 times as long as without (decision 0064).
-_ADDED = 1.8e-12
+_WARP, _LINE = 32, 128  # threads of a warp, bytes of one access of the first-level cache
+_MOST_SUMS, _MOST_REGISTERS, _OTHER_REGISTERS = 128, 232, 34  # of a thread
+_MOST_RESIDENT, _ALLOCATED = 2048, 128  # threads of a multiprocessor, and those by which registers are shared out
+_THREADS = (128, 256)
+_ROWS, _OWN = (4, 8, 12, 16, 24), (1, 2, 3, 4, 6, 8)  # the most rows, and outputs, of a thread
+_SHARING = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # threads that share a sum
+_READ = 16  # numbers that a thread reads at once, about
 
 
 @dataclass(frozen=True)
@@ -61,9 +38,11 @@ class StreamPlan:
     arch: str
     dtype: str
     pattern: Pattern
+    threads: int
     x_row: int
     rows: int
     own: int
+    vector: int
     steps: int
     along: bool
     columns: int
@@ -73,36 +52,57 @@ class StreamPlan:
     last: bool = False
 
     @property
-    def rounds(self) -> int:
-        """Rounds in which a thread reads ``steps`` positions of k."""
-        return -(-self.pattern[2] // (self.steps * (self.columns if self.along else self.depth)))
+    def wide(self) -> int:
+        """Threads of a block along l."""
+        return _wide(self.pattern[3] // self.vector, self.threads)
+
+    @property
+    def sharing(self) -> int:
+        """Threads that share a sum."""
+        return self.columns if self.along else self.depth
+
+    @property
+    def outputs(self) -> int:
+        """Outputs j of a block."""
+        return (self.depth if self.along else self.columns) * self.own
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, about."""
+        read = (self.own + self.rows) * max(1, self.vector * BYTES[self.dtype] // 4)
+        return self.vector * self.own * self.rows + 2 * self.steps * read + _OTHER_REGISTERS
+
+    @property
+    def each(self) -> int:
+        """Blocks that share a multiprocessor."""
+        threads = -(-self.threads // _ALLOCATED) * _ALLOCATED
+        return max(1, min(REGISTERS // (-(-self.registers // 8) * 8 * threads), _MOST_RESIDENT // threads))
+
+    @property
+    def tiles(self) -> int:
+        """Blocks for one group and part of the batch."""
+        a, b, _, d = self.pattern
+        return a * -(-(d // self.vector) // self.wide) * -(-b // self.outputs)
 
     def blocks(self, problem: Problem) -> int:
         """Return the blocks of a launch."""
-        a, b, _, d = problem.pattern
-        each = (self.depth if self.along else self.columns) * self.own
-        return problem.groups * a * -(-d // THREADS) * -(-b // each) * -(-problem.batch // self.rows)
+        return problem.groups * self.tiles * -(-problem.batch // self.rows)
 
     def __str__(self) -> str:
         order = "along" if self.along else "across"
-        shape = f"{self.rows} rows x {self.own} of {tuple(self.pattern)}"
-        return f"kron sparse {self.arch} streamed weights {order} k, {shape}, {self.dtype}"
+        shape = f"{self.rows} rows x {self.own} x {self.vector} of {tuple(self.pattern)}"
+        return f"kron sparse {self.arch} streamed weights {order} k, {shape}, {self.threads} threads, {self.dtype}"
+
+
+def _wide(neighbours: int, threads: int) -> int:
+    """Return the threads of a block along l for so many vectors of neighbours."""
+    return -(-neighbours // -(-neighbours // threads))
 
 
 def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:
     """Return whether steps within x, the result and a block are small enough."""
     a, b, c, d = pattern
-    return dtype in DTYPES and 0 < batch <= _MOST_ROWS and max(b * c * d, batch * a * d * max(b, c)) <= _MOST_NUMBERS
-
-
-def _threads_of_l(d: int) -> int:
-    """Return the threads of a block for each l of its tile."""
-    return THREADS // math.ceil(d / math.ceil(d / THREADS))
-
-
-def _least_columns(d: int) -> int:
-    """Return the columns with which a warp reads neighbours."""
-    return math.ceil(_WARP / math.ceil(d / math.ceil(d / THREADS)))
+    return dtype in DTYPES and 0 < batch <= _MOST_BATCH and max(b * c * d, batch * a * d * max(b, c)) <= _MOST_NUMBERS
 
 
 def lies_along(pattern: Pattern, strides: tuple[int, ...]) -> bool:
@@ -119,68 +119,111 @@ def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
     return fits and _fits(problem.pattern, problem.batch, problem.dtype)
 
 
-@lru_cache(maxsize=4096)
-def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPlan | None:
-    """Return the plan of a product, with k (``along``) or j next to l in memory; None if it is not streamed.
+def candidates(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS) -> Iterator[StreamPlan]:
+    """Yield the plans that fit, for weights of which so many bytes may be read in one access."""
+    (_, b, c, d), batch, size = problem.pattern, problem.batch, BYTES[problem.dtype]
+    last = batch > 1 and not problem.y_first
+    access = min(weight_bytes, problem.x_bytes if problem.x_first else ACCESS)
+    pairs = d % 2 == 0 and access % (2 * size) == 0 and (last or problem.y_run % 2 == 0)
+    rows = sorted({-(-batch // -(-batch // most)) for most in _ROWS})
+    for vector, taken, own in itertools.product([1, 2][: 1 + pairs], rows, _OWN):
+        if vector * taken * own > _MOST_SUMS or own > b:
+            continue
+        for threads, sharing in itertools.product(_THREADS, _SHARING):
+            left = threads // _wide(d // vector, threads) // sharing
+            if sharing > c or not left:
+                continue
+            others = min(left, b // own)
+            columns, depth = (sharing, others) if along else (others, sharing)
+            steps = max(1, min(8, _READ // (own + taken), -(-c // (2 * sharing))))
+            found = StreamPlan(
+                limits.arch, problem.dtype, problem.pattern, threads, problem.pattern[0] * c * d, taken, own, vector,
+                steps, along, columns, depth, problem.bias, problem.activation, last,
+            )  # fmt: skip
+            if found.registers <= _MOST_REGISTERS:
+                yield found
 
-    A sum is shared by as few threads as read whole sectors along k, or do not go through it in many steps. Where that
-    leaves multiprocessors idle, first outputs and rows of a thread are fewer, then more threads share a sum.
+
+@dataclass(frozen=True)
+class Costs:
+    """Cycles of a multiprocessor that a plan takes, and seconds where it says so.
+
+    ``reached`` is the share of its instructions and accesses, ``apart`` what an access of a warp takes besides that
+    begins at no multiple of a line or has parts far from each other, ``step`` instructions of a step, ``wait`` what a
+    thread waits for memory, ``block`` what a block takes besides, ``share`` and ``last`` what it takes a warp to add
+    shared sums of a row, and to store them in the order of the batch. ``cache``, ``memory`` and ``copied`` are bytes a
+    second, ``start`` and ``copying`` seconds to begin; what overlaps is added in a ``power``.
     """
-    _, b, c, d = problem.pattern
+
+    reached: float
+    apart: float
+    step: float
+    wait: float
+    block: float
+    share: float
+    last: float
+    cache: float
+    memory: float
+    start: float
+    copying: float
+    power: float
+
+
+_COSTS = Costs(0.7, 0.6, 16.0, 500.0, 900.0, 3.0, 12.0, 7e12, 4.0e12, 2.5e-6, 3e-6, 1.8)
+_CLOCK = 1.7e9  # cycles a second
+
+
+def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> float:
+    """Return what a plan should take."""
+    (a, b, c, d), batch, size, own = problem.pattern, problem.batch, BYTES[problem.dtype], _COSTS
+    loads, words = plan.own + plan.rows, plan.vector * size / 4
+    spread = max(0.0, _WARP / min(plan.wide * plan.columns, _WARP) - 1)  # further runs of weights that a warp reads
+    far = own.apart * (1 if plan.wide * plan.vector * size % _LINE else 0)
+    access = loads * max(1.0, words) + far * loads + own.apart * spread * plan.own
+    issued = plan.vector * plan.own * plan.rows + loads * (1 + (size == 2) * plan.vector) + own.step / plan.steps
+    steps = -(-c // plan.sharing)
+    warps = plan.threads / _WARP
+    end = (
+        plan.own
+        * plan.vector
+        * plan.rows
+        * (own.share * math.log2(2 * plan.sharing) * (plan.sharing > 1) + own.last * plan.last)
+    )
+    block = warps * (steps * max(access, issued / 4) / own.reached + end)
+    blocks = plan.blocks(problem)
+    waves = -(-blocks // (limits.sm_count * plan.each))
+    worked = -(-blocks // limits.sm_count) * block + waves * own.block
+    waited = waves * (-(-steps // plan.steps) * own.wait + own.block + end)
+    worked = max(worked, waited) / _CLOCK
+    weights, x, y = (
+        size * problem.groups * math.prod(problem.pattern),
+        *(size * problem.groups * batch * a * m * d for m in (c, b)),
+    )
+    parts, repeats = -(-batch // plan.rows), -(-b // plan.outputs)
+    moved, memory = (weights * parts + x * repeats) / own.cache, (weights + x + y) / own.memory
+    return own.start + sum(part**own.power for part in (worked, moved, memory)) ** (1 / own.power)
+
+
+def copy_seconds(problem: Problem) -> float:
+    """Return what it takes to bring the features of x together; nothing where they are."""
+    if problem.x_first or problem.batch == 1:
+        return 0.0
+    (a, _, c, d), size = problem.pattern, BYTES[problem.dtype]
+    whole = problem.batch * size % ACCESS == 0
+    return _COSTS.copying + problem.groups * pass_seconds(a * c * d, problem.batch, 1, size, True, whole)
+
+
+@lru_cache(maxsize=4096)
+def stream_plan(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS) -> StreamPlan | None:
+    """Return the plan that should be quickest, with k (``along``) or j next to l in memory; None if none fits."""
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
-    threads, least, shared, own, rows = _threads_of_l(d), _least_columns(d), 1, _OWN, _ROWS
-    while own > 1 and own >= 2 * b:
-        own //= 2
-
-    def made() -> StreamPlan:
-        taken = math.ceil(problem.batch / math.ceil(problem.batch / rows))
-        columns = min(max(least, shared), c, threads) if along else min(b, threads, max(least, threads // shared))
-        depth = min(threads // columns, -(-b // own) if along else c)
-        steps = max(2, min(_STEPS, _LOADS // (own + taken)))
-        return StreamPlan(
-            limits.arch, problem.dtype, problem.pattern, problem.pattern[0] * c * d, taken, own, steps, along, columns,
-            depth, problem.bias, problem.activation, problem.batch > 1 and not problem.y_first,
-        )  # fmt: skip
-
-    found = made()
-    while found.rounds > _LONG and shared < threads:
-        shared *= 2
-        found = made()
-    while found.blocks(problem) < limits.sm_count:
-        if own > 1:
-            own //= 2
-        elif rows > _LEAST_ROWS:
-            rows = _LEAST_ROWS
-        elif shared < threads and (found.rounds > 1 if along else found.columns > min(least, b)):
-            shared *= 2
-        else:
-            break
-        found = made()
-    return found
+    every = candidates(problem, along, limits, weight_bytes)
+    return min(every, key=lambda plan: plan_seconds(plan, problem, limits), default=None)
 
 
 @lru_cache(maxsize=4096)
 def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -> float:
     """Return the predicted seconds of the product; infinite if it is not streamed."""
     found = stream_plan(problem, along, limits)
-    if found is None:
-        return math.inf
-    (a, b, c, d), copies = problem.pattern, not problem.x_first and problem.batch > 1
-    parts, weights = math.ceil(problem.batch / found.rows), problem.groups * a * b * c * d
-    waves = math.ceil(found.blocks(problem) / (_AT_ONCE * limits.sm_count))
-    x, y = (BYTES[problem.dtype] * problem.groups * problem.batch * a * m * d for m in (c, b))
-    taken = max(_seconds(_PRODUCTS, weights, parts, problem.batch, problem.dtype), waves * found.rounds * _ROUND)
-    taken += _ADDED * problem.groups * problem.batch * a * b * d * found.columns if along else 0.0
-    apart = 0.0 if problem.y_first or problem.batch == 1 else y / _PRODUCTS.apart
-    return _PRODUCTS.start + taken + (x + y) / _PRODUCTS.ends + apart + (_copy_seconds(_PRODUCTS, x) if copies else 0.0)
-
-
-def _seconds(costs: Costs, weights: int, parts: int, batch: int, dtype: str) -> float:
-    """Read weights once for each of some parts of the batch, and multiply them by all of it."""
-    size = BYTES[dtype]
-    return weights * max(parts * costs.weight + batch * costs.product[size], size / costs.bytes)
-
-
-def _copy_seconds(costs: Costs, size: float) -> float:
-    return costs.copying + size / costs.copied
+    return math.inf if found is None else plan_seconds(found, problem, limits) + copy_seconds(problem)

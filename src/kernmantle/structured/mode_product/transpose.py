@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from ...backends.cuda.launch import Kernel
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
@@ -19,8 +18,9 @@ from .cost import TRANSPOSED, sums_of_blocks
 from .cuda import choose_algorithm
 from .dense_plan import dense_plan
 from .pack import PackedWeights
+from .rearrange import transpose_rows
 from .torch_products import add_strided, adds_strided
-from .transpose_plan import ACCESS, TransposePlan, arranges, padded, transpose_plan
+from .transpose_plan import arranges, padded
 
 Maybe = torch.Tensor | None
 _MOST_BYTES = 4 << 30
@@ -59,13 +59,13 @@ def product(
             part[:present].unflatten(1, (a, d * extent)).transpose(0, 1)
             for part, extent in ((before, wide), (after, high))
         )
-        _transpose(rows_of_x, before[:present], a, c, d, True)
+        transpose_rows(rows_of_x, before[:present], a, c, d, True)
         inner = (source, own.weight, offset, activation, precision, result)
         algorithm = choose_algorithm(*inner, own.packed is not None)
         by(
             algorithm, source, own.weight, offset, activation, False, precision, result, own.packed, info
         )  # fmt: skip
-        _transpose(after[:present], target, a, b, d, False)
+        transpose_rows(after[:present], target, a, b, d, False)
 
 
 def gradient(
@@ -104,7 +104,7 @@ def gradients(
         result = after.unflatten(1, (a, -1)).transpose(0, 1)
         inner = (rows_of_grad, own.weight, None, "", precision, result)
         by(choose_algorithm(*inner, False), *inner[:4], False, precision, result, None)
-        _transpose(after, out[0, begin:end], a, c, d, False)
+        transpose_rows(after, out[0, begin:end], a, c, d, False)
     with apart():
         return _as_weights(total, pattern)
 
@@ -112,22 +112,13 @@ def gradients(
 def rows_of_blocks(rows: torch.Tensor, a: int, extent: int, d: int) -> torch.Tensor:
     """Return rows (N, a extent d) with the features together as transposed ones (N, a d extent), blocks padded."""
     made = allocate((rows.shape[0], a * d * padded(extent, rows.element_size())), rows.dtype, rows.device)
-    _transpose(rows, made, a, extent, d, True)
+    transpose_rows(rows, made, a, extent, d, True)
     return made
-
-
-def features_together(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows (G, N, features) whose batch lies together with the features together, each in whole vectors."""
-    groups, count, features = rows.shape
-    pitch = padded(features, rows.element_size())
-    made = allocate((groups, count * pitch), rows.dtype, rows.device)
-    _transpose(rows.mT.reshape(groups, -1), made, 1, features, count, True)
-    return made.view(groups, count, pitch)[..., :features]
 
 
 def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int, bias: Maybe = None) -> None:
     """Transpose rows of padded blocks back to the order of the features; whole squares with a bias (features,)."""
-    _transpose(rows, out, a, extent, d, False, bias)
+    transpose_rows(rows, out, a, extent, d, False, bias)
 
 
 def weights_of_blocks(blocks: torch.Tensor, pattern: tuple[int, int, int, int]) -> torch.Tensor:
@@ -136,7 +127,7 @@ def weights_of_blocks(blocks: torch.Tensor, pattern: tuple[int, int, int, int]) 
     if not arranges(pattern, blocks.element_size()):
         return blocks.view(a, d, b, c).permute(0, 2, 3, 1).contiguous()
     out = allocate(pattern, blocks.dtype, blocks.device)
-    _transpose(blocks.view(1, -1), out.view(1, -1), a, b * c, d, False)
+    transpose_rows(blocks.view(1, -1), out.view(1, -1), a, b * c, d, False)
     return out
 
 
@@ -147,7 +138,7 @@ def block_matrices(weight: torch.Tensor) -> torch.Tensor:
     groups, a, b, c, d = weight.shape
     pitch = padded(b * c, weight.element_size())
     made = allocate((groups, a * d * pitch), weight.dtype, weight.device)
-    _transpose(weight.reshape(groups, -1), made, a, b * c, d, True)
+    transpose_rows(weight.reshape(groups, -1), made, a, b * c, d, True)
     return made.view(groups, a, d, pitch)[..., : b * c].unflatten(3, (b, c))
 
 
@@ -184,7 +175,7 @@ def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: 
         rows = gradient.reshape(groups, count, a, b, d).permute(0, 2, 4, 3, 1).flatten(0, 2)
         torch.bmm(rows, columns, out=blocks)
     out = allocate((groups, a, b, c, d), x.dtype, x.device)
-    _transpose(made.view(groups, -1), out.view(groups, -1), a, b * c, d, False)
+    transpose_rows(made.view(groups, -1), out.view(groups, -1), a, b * c, d, False)
     return out
 
 
@@ -228,56 +219,3 @@ def _blocks(weight: torch.Tensor, high: int, wide: int, packed: PackedWeights | 
     if (high, wide) != (b, c):
         blocks = functional.pad(blocks, (0, wide - c, 0, high - b))
     return _Blocks(blocks[..., None], packed)
-
-
-def _transpose(
-    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
-) -> None:
-    """Transpose a matrices ``high`` x ``l`` in each row and pad the new rows, or undo that."""
-    kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
-    if kernel is not None:
-        added = () if bias is None else (bias.data_ptr(),)
-        start(kernel, index_of(source.device), blocks, (source.data_ptr(), target.data_ptr(), *rest, *added))
-
-
-def bind_transpose(
-    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
-) -> Callable[[Sequence[int]], None]:
-    """Return the launch of such a pass on the addresses of tensors like these, of a bias last if there is one.
-
-    Each row (a, ``high``, ``l``) of the source becomes (a, ``l``, ``high``) of the target, whose rows are padded, or,
-    without ``pads``, the other way round. A bias (features,) is added to rows of whole squares.
-    """
-    kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
-    if kernel is None:
-        return _nothing
-    arguments, positions = (0, 0, *rest), [0, 1]
-    if bias is not None:
-        arguments, positions = (*arguments, 0), [0, 1, len(arguments)]
-    return bind_launch(kernel, arguments, positions, index_of(source.device), blocks)
-
-
-def _nothing(_: Sequence[int]) -> None:
-    """Launch nothing, of a kernel that was only collected."""
-
-
-def _pass(
-    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
-) -> tuple[Kernel | None, int, tuple[int, ...]]:
-    """Return the kernel of a pass, its blocks, and its arguments behind the addresses."""
-    size, plain, pitch = source.element_size(), source if pads else target, padded(high, source.element_size())
-    in_one_piece = plain.stride(0) == a * high * l
-    aligned = (plain.data_ptr() | plain.stride(0) * size) % ACCESS == 0
-    added = "" if bias is None else NAMES[bias.dtype]
-    plan = transpose_plan(limits(index_of(source.device)).arch, size, high, l, pads, in_one_piece, aligned, added)
-    count = source.shape[0]
-    blocks, extents = plan.tiles(count * a, high, pitch), (high, pitch)
-    if plan.lanes:
-        blocks, extents = -(-blocks // plan.warps), (high, l) if pads else (l, high)
-    return _kernel(plan), blocks, (count, a, *extents, source.stride(0), target.stride(0))
-
-
-def _kernel(plan: TransposePlan) -> Kernel | None:
-    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared)
-    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_transpose(plan), entry)
-    return None if loaded is None else loaded[0]

@@ -22,8 +22,8 @@ from .cuda import bind_ready
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan, fma_sum_plan, fma_sum_seconds, least_seconds, rows_seconds
 from .plan import Pattern
+from .rearrange import features_together
 from .row_sum_plan import row_sum_plan, row_sum_seconds
-from .transpose import features_together
 from .transpose_plan import ACCESS
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import MOST_PART_BYTES, parts_plan, sum_plan, sum_seconds

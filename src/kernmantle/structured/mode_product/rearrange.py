@@ -1,0 +1,78 @@
+"""Passes on NVIDIA GPUs that transpose the matrices in rows, and the arrays that they bring together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ...backends.cuda.launch import Kernel
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate
+from . import cuda_emit
+from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan
+
+Maybe = torch.Tensor | None
+
+
+def features_together(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows (G, N, features) whose batch lies together with the features together, each in whole vectors."""
+    groups, count, features = rows.shape
+    pitch = padded(features, rows.element_size())
+    made = allocate((groups, count * pitch), rows.dtype, rows.device)
+    transpose_rows(rows.mT.reshape(groups, -1), made, 1, features, count, True)
+    return made.view(groups, count, pitch)[..., :features]
+
+
+def transpose_rows(
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
+) -> None:
+    """Transpose a matrices ``high`` x ``l`` in each row and pad the new rows, or undo that."""
+    kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
+    if kernel is not None:
+        added = () if bias is None else (bias.data_ptr(),)
+        start(kernel, index_of(source.device), blocks, (source.data_ptr(), target.data_ptr(), *rest, *added))
+
+
+def bind_transpose(
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
+) -> Callable[[Sequence[int]], None]:
+    """Return the launch of such a pass on the addresses of tensors like these, of a bias last if there is one.
+
+    Each row (a, ``high``, ``l``) of the source becomes (a, ``l``, ``high``) of the target, whose rows are padded, or,
+    without ``pads``, the other way round. A bias (features,) is added to rows of whole squares.
+    """
+    kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
+    if kernel is None:
+        return _nothing
+    arguments, positions = (0, 0, *rest), [0, 1]
+    if bias is not None:
+        arguments, positions = (*arguments, 0), [0, 1, len(arguments)]
+    return bind_launch(kernel, arguments, positions, index_of(source.device), blocks)
+
+
+def _nothing(_: Sequence[int]) -> None:
+    """Launch nothing, of a kernel that was only collected."""
+
+
+def _pass(
+    source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
+) -> tuple[Kernel | None, int, tuple[int, ...]]:
+    """Return the kernel of a pass, its blocks, and its arguments behind the addresses."""
+    size, plain, pitch = source.element_size(), source if pads else target, padded(high, source.element_size())
+    in_one_piece = plain.stride(0) == a * high * l
+    aligned = (plain.data_ptr() | plain.stride(0) * size) % ACCESS == 0
+    added = "" if bias is None else NAMES[bias.dtype]
+    plan = transpose_plan(limits(index_of(source.device)).arch, size, high, l, pads, in_one_piece, aligned, added)
+    count = source.shape[0]
+    blocks, extents = plan.tiles(count * a, high, pitch), (high, pitch)
+    if plan.lanes:
+        blocks, extents = -(-blocks // plan.warps), (high, l) if pads else (l, high)
+    return _kernel(plan), blocks, (count, a, *extents, source.stride(0), target.stride(0))
+
+
+def _kernel(plan: TransposePlan) -> Kernel | None:
+    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared)
+    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_transpose(plan), entry)
+    return None if loaded is None else loaded[0]

@@ -28,6 +28,8 @@ SEED, SPARSE, KRON = 20261127, 300, 200
 UNPACKED = "weights as given"
 Calls = dict[str, Callable[[], Any]]
 """Contestants by their names."""
+Make = Callable[[Callable[[], torch.Tensor]], torch.Tensor]
+"""Returns the product of a call, in whatever way it makes it."""
 MOST_ROWS = 65536
 # By device: numbers of x and the result together, multiplications, entries of a dense matrix.
 _MOST: Mapping[str, tuple[int, float, int]] = {"cuda": (2**28, 2e11, 2**24), "cpu": (2**21, 4e8, 2**20)}
@@ -147,10 +149,10 @@ class SparseCase:
             calls[f"weights by {name}"] = partial(weight_gradient, rows, grads, self.pattern, options)
         return calls
 
-    def backward(self, given: Mapping[str, torch.Tensor], whole: bool = False) -> Calls:
-        """Gradients of x and weights from a product made before, or of the ``whole`` step."""
+    def backward(self, given: Mapping[str, torch.Tensor], whole: bool = False, make: Make | None = None) -> Calls:
+        """Gradients of x and weights from a product made before, as ``make`` does it, or of the ``whole`` step."""
         x, weight, grad = (given[name].detach() for name in ("x", "w0", "g"))
-        blocks, gradients = block_matrices(weight), partial(_gradients, whole=whole)
+        blocks, gradients = block_matrices(weight), partial(_gradients, whole=whole, make=make)
 
         def bmm(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
             value = by_copies((x.mT if self.last else x)[None], blocks[None])[0]
@@ -310,16 +312,18 @@ def formed(x: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _gradients(
     product: Callable[..., torch.Tensor], x: torch.Tensor, weights: Sequence[torch.Tensor], grad: torch.Tensor,
-    wanted: Sequence[bool] = (), whole: bool = False,
+    wanted: Sequence[bool] = (), whole: bool = False, make: Make | None = None,
 ) -> Callable[[], list[torch.Tensor]]:  # fmt: skip
     """Those wanted of the gradients of x and of the weights, of all without a choice, after the product if ``whole``.
 
-    They lie in memory as what they are gradients of, as ``backward`` leaves them.
+    Else the product is made before, by ``make`` if that is given. The gradients lie in memory as what they are of, as
+    ``backward`` leaves them.
     """
     chosen = wanted or (True,) * (len(weights) + 1)
     own = [tensor.detach().requires_grad_(is_wanted) for tensor, is_wanted in zip((x, *weights), chosen, strict=True)]
     leaves = [tensor for tensor in own if tensor.requires_grad]
-    out = None if whole else product(*own)
+    before = partial(product, *own)
+    out = None if whole else before() if make is None else make(before)
 
     def call() -> list[torch.Tensor]:
         result = product(*own) if out is None else out

@@ -1,8 +1,8 @@
 """``python -m benchmarks structured-random``: random structured products, each beside the best of torch's ways.
 
 Seconds are those of the device: on a GPU the calls of a sample wait behind a pause until all of them are queued, so
-that the host is not what is timed. A step, and a Kronecker product, is captured in a CUDA graph first, whose plan is
-the one that takes the device least; eager plans go by what they take the host too.
+that the host is not what is timed. A Kronecker product, a step and the gradients of a sparse product are captured in a
+CUDA graph first, whose plan is the one that takes the device least; eager plans go by what they take the host too.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def measure(case: Drawn, kind: str, stamp: Mapping[str, Any], rates: Mapping[str
             row["reason"] = error
         if given:
             try:
-                calls = case.forward(given) if side == "forward" else case.backward(given, side == "step")
+                graphs: list[torch.cuda.CUDAGraph] = []
+                calls = case.forward(given) if side == "forward" else _backward(case, given, side, kind, graphs)
                 own = partial(_timed, kind=kind, is_captured=_how(case, side, kind) != side)
                 row["results"] = {name: own(call) for name, call in calls.items()}
                 if side == "forward":
@@ -128,8 +129,17 @@ def measure(case: Drawn, kind: str, stamp: Mapping[str, Any], rates: Mapping[str
     return rows
 
 
+def _backward(
+    case: Drawn, given: Mapping[str, torch.Tensor], side: str, kind: str, graphs: list[torch.cuda.CUDAGraph]
+) -> random_structured.Calls:
+    """Gradients, or steps; gradients that a graph captures are those of a product of a graph, which is kept."""
+    if isinstance(case, SparseCase) and side == "backward" and kind == "cuda":
+        return case.backward(given, False, partial(_made, graphs))
+    return case.backward(given, side == "step")
+
+
 def _how(case: Drawn, side: str, kind: str) -> str:
-    is_captured = side == "step" or (side == "forward" and case.kind == "kron")
+    is_captured = side == "step" or side == {"kron": "forward", "kronsparse": "backward"}[case.kind]
     return f"{side} in a graph" if is_captured and kind == "cuda" else side
 
 
@@ -185,14 +195,27 @@ def _timed(call: Callable[[], Any], kind: str, is_captured: bool = False) -> dic
 
 def _captured(call: Callable[[], Any]) -> Callable[[], Any]:
     """Return what replays a call."""
+    return _graph_of(call)[0].replay
+
+
+def _made(graphs: list[torch.cuda.CUDAGraph], call: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return the result of a call in a graph, which is replayed once and kept among ``graphs``."""
+    graph, found = _graph_of(call)
+    graph.replay()
+    graphs.append(graph)
+    return found
+
+
+def _graph_of(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """Return the graph of a call and its result."""
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         call()
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        call()
-    return graph.replay
+        found = call()
+    return graph, found
 
 
 def _seconds_on_cpu(call: Callable[[], Any]) -> float:

@@ -217,15 +217,23 @@ _COSTS = {
     True: Costs(0.76, 0.31, 1.9, 18.0, 380.0, 900.0, 0.0, 7.4e12, 5.8e12, 2e12, 2.8e-6, 1.4e-6, 1.6),
     False: Costs(0.58, 0.6, 1.0, 4.7, 360.0, 640.0, 5.7, 1.2e13, 4.7e12, 3e12, 2.2e-6, 2.2e-6, 2.1),
 }
+# The same of rows in stages, of which ``load`` are instructions of a copy and ``wait`` what a stage waits.
+_STAGED = Costs(0.75, 0.0, 14.0, 12.0, 120.0, 2200.0, 0.0, 7.4e12, 5.8e12, 2e12, 2.8e-6, 1.4e-6, 1.6)
 _CLOCK = 1.7e9  # cycles a second
 
 
 def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> float:
     """Return what a plan should take for one group."""
     (a, b, c, d), (high, span, deep), size, slots = plan.pattern, plan.tile, BYTES[plan.dtype], plan.slots
-    loads, sums, costs = plan.own_j + plan.own_k, plan.own_j * plan.own_k, _COSTS[plan.first]
+    loads, sums = plan.own_j + plan.own_k, plan.own_j * plan.own_k
+    costs = _STAGED if plan.stage_rows else _COSTS[plan.first]
     each = -(-batch // slots)
-    if plan.first:
+    if plan.stage_rows:
+        access = loads * max(1.0, plan.vector * size / 4)
+        issued = plan.vector * sums + loads * (1 + (size == 2) * plan.vector) + costs.step
+        issued += costs.load * plan.pieces * plan.share / plan.threads
+        steps, waits = each / plan.share, -(-each // plan.stage_rows)
+    elif plan.first:
         words = plan.vector * size / 4
         access = loads * (max(1.0, words) + (costs.apart if deep * size % 128 or d * size % 128 else 0.0))
         issued = plan.vector * sums + costs.load * loads * (1 + (size == 2) * plan.vector) + costs.step / plan.rows

@@ -43,12 +43,17 @@ def test_whole_tiles_have_every_output(pattern, along) -> None:
         assert stream_plan(given, along, CARD) in plans
         for plan in plans:
             assert plan.wide * plan.columns * plan.depth <= plan.threads
-            assert plan.sharing <= c and plan.outputs <= b and plan.rows <= batch and plan.wide <= d // plan.vector
-            assert starts(b, plan.outputs) == set(range(b)) and starts(batch, plan.rows) == set(range(batch))
+            assert plan.sharing <= c
+            assert plan.outputs <= b
+            assert plan.rows <= batch
+            assert plan.wide <= d // plan.vector
+            assert starts(b, plan.outputs) == set(range(b))
+            assert starts(batch, plan.rows) == set(range(batch))
             assert starts(d // plan.vector, plan.wide) == set(range(d // plan.vector))
             blocks = groups * a * -(-b // plan.outputs) * -(-batch // plan.rows) * -(-(d // plan.vector) // plan.wide)
             assert plan.blocks(given) == blocks
-            assert plan.registers <= 255 and plan.each * plan.threads * plan.registers <= REGISTERS
+            assert plan.registers <= 255
+            assert plan.each * plan.threads * plan.registers <= REGISTERS
 
 
 def test_neighbouring_l_are_read_together_where_everything_is_aligned() -> None:
@@ -84,7 +89,8 @@ def test_features_of_a_batch_that_is_last_are_brought_together_before() -> None:
     first, last = (contiguous((6, 302, 390, 42), 16, "bf16", features) for features in (True, False))
     assert copy_seconds(first) == 0.0 == copy_seconds(replace(last, batch=1))
     plan = stream_plan(last, True, CARD)
-    assert plan is not None and plan.last
+    assert plan is not None
+    assert plan.last
     assert stream_seconds(last, CARD) == plan_seconds(plan, last, CARD) + copy_seconds(last)
 
 

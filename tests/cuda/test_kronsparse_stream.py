@@ -1,0 +1,71 @@
+"""Kronecker-sparse products of few rows that read the weights where they lie, by every kind of tile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from kernmantle.structured.mode_product import cuda, stream_plan
+from kernmantle.structured.mode_product.torch_op import Options, weight_gradient
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+PATTERNS = (((2, 13, 9, 5), 7), ((1, 30, 21, 17), 18), ((2, 8, 6, 42), 16), ((2, 3, 7, 300), 3), ((1, 40, 33, 1), 200))
+EDGE = 32  # numbers before and behind a result, which stay as they are
+
+
+def terms(x, weight, pattern):
+    """The product in the type of its operands, for x (N, features)."""
+    a, _, c, d = pattern
+    return torch.einsum("nikl,ijkl->nijl", x.unflatten(1, (a, c, d)), weight).flatten(1)
+
+
+def surrounded(rows, features, dtype, last):
+    """Memory for a result (1, N, features), and the result within it."""
+    memory = torch.full((rows * features + 2 * EDGE,), 7.0, device="cuda", dtype=dtype)
+    inner = memory[EDGE:-EDGE]
+    return memory, (inner.view(features, rows).mT if last else inner.view(rows, features))[None]
+
+
+@pytest.mark.parametrize("along", [True, False], ids=["along", "across"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("pattern", "rows"), PATTERNS, ids=str)
+def test_every_kind_of_tile(pattern, rows, dtype, last, along) -> None:
+    a, b, c, d = own = pattern if along else (pattern[0], pattern[2], pattern[1], pattern[3])
+    torch.manual_seed(0)
+    x = torch.randn(a * c * d, rows, device="cuda").to(DTYPES[dtype])
+    x = x.mT[None] if last else x.mT.contiguous()[None]
+    weight, bias = (torch.randn(size, device="cuda").to(DTYPES[dtype]) for size in (pattern, (1, a * b * d)))
+    weight = weight if along else weight.transpose(1, 2)
+    exact = functional.gelu(terms(x[0].double(), weight.double(), own) + bias.double())
+    size = terms(x[0].double().abs(), weight.double().abs(), own) + bias.double().abs()
+    memory, out = surrounded(rows, a * b * d, DTYPES[dtype], last)
+    problem = cuda.problem_of(x, weight[None], bias, "gelu", "", out)
+    assert problem is not None
+    found = stream_plan.candidates(problem, along, cuda.limits(0))
+    kinds = {(plan.threads, plan.vector, plan.sharing > 1, plan.rows > 8, plan.own > 2): plan for plan in found}
+    assert len(kinds) >= 4
+    for plan in kinds.values():
+        memory.fill_(7.0)
+        run = cuda._streamed(plan, problem, 0, (*x.stride(), *out.stride(), *weight[None].stride(), 0))
+        assert run is not None
+        run(x, weight[None], bias, out, None)
+        assert_close(out[0], exact, depth=c, magnitude=size)
+        assert bool((memory[:EDGE] == 7).all())
+        assert bool((memory[-EDGE:] == 7).all())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(("pattern", "rows"), [((2, 18, 10, 5), 301), ((1, 90, 33, 1), 37), ((3, 50, 70, 2), 1003)])
+def test_sums_over_features_that_are_copied_to_whole_vectors(pattern, rows, dtype) -> None:
+    a, b, c, d = pattern
+    torch.manual_seed(0)
+    x, grad = (torch.randn(a * extent * d, rows, device="cuda").to(DTYPES[dtype]).mT[None] for extent in (c, b))
+    sides = x[0].double().unflatten(1, (a, c, d)), grad[0].double().unflatten(1, (a, b, d))
+    exact, size = (torch.einsum("nikl,nijl->ijkl", *own) for own in (sides, [side.abs() for side in sides]))
+    found = weight_gradient(x, grad, pattern, Options(True, "padded", ""))
+    assert_close(found[0], exact, depth=rows, magnitude=size)

@@ -20,7 +20,7 @@ DTYPES = ("f32", "f16", "bf16")
 _MOST_BATCH = 256
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
 _WARP, _LINE = 32, 128  # threads of a warp, bytes of one access of the first-level cache
-_MOST_SUMS, _MOST_REGISTERS, _OTHER_REGISTERS = 128, 232, 40  # of a thread
+_MOST_SUMS, _MOST_REGISTERS, _OTHER_REGISTERS = 128, 232, 38  # of a thread
 _MOST_RESIDENT, _ALLOCATED = 2048, 128  # threads of a multiprocessor, and those by which registers are shared out
 _THREADS = (128, 256)
 _ROWS, _OWN = (4, 8, 12, 16, 24), (1, 2, 3, 4, 6, 8)  # the most rows, and outputs, of a thread
@@ -70,7 +70,7 @@ class StreamPlan:
     def registers(self) -> int:
         """Registers of a thread, about."""
         read = (self.own + self.rows) * max(1, self.vector * BYTES[self.dtype] // 4)
-        return self.vector * self.own * self.rows + 2 * self.steps * read + _OTHER_REGISTERS
+        return self.vector * (self.own * self.rows + 4) + 2 * self.steps * read + _OTHER_REGISTERS
 
     @property
     def each(self) -> int:

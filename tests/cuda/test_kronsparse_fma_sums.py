@@ -48,7 +48,7 @@ def bound(monkeypatch, x, grad, pattern, plan=None):
 def plans(pattern, rows, dtype, first, access):
     """A plan of every kind, each with several parts of the batch."""
     own = fma_sum_plan.candidates(pattern, rows, dtype, first, access, cuda.limits(0))
-    kinds = {(plan.share > 1, plan.vector, plan.tile[2] < pattern[3], plan.stage_rows > 0): plan for plan in own}
+    kinds = {(plan.share > 1, plan.vector, plan.tile[2] < pattern[3]): plan for plan in own}
     return [replace(plan, slots=3) for plan in kinds.values()]
 
 
@@ -72,13 +72,6 @@ def test_any_rows_strides_and_groups(rows, dtype, gap, first, monkeypatch) -> No
     x, grad = operands(pattern, rows, dtype, first, gap, 2)
     exact, size = terms(x.double(), grad.double(), pattern), terms(x.double().abs(), grad.double().abs(), pattern)
     assert_close(bound(monkeypatch, x, grad, pattern)(x, grad), exact, depth=rows, magnitude=size)
-    if first:  # rows that begin anywhere are copied to stages with what is around them
-        steps = pattern[3], *x.stride()[:2], *grad.stride()[:2]
-        access = math.gcd(16, x.data_ptr(), grad.data_ptr(), x.element_size() * math.gcd(*steps))
-        own = fma_sum_plan.candidates(pattern, rows, dtype, True, access, cuda.limits(0))
-        staged = max((plan for plan in own if plan.stage_rows), key=lambda plan: plan.threads)
-        for plan in (replace(staged, whole=True), replace(staged, slots=3)):
-            assert_close(bound(monkeypatch, x, grad, pattern, plan)(x, grad), exact, depth=rows, magnitude=size)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional
 
 from kernmantle.structured.mode_product import cuda, stream_plan
-from kernmantle.structured.mode_product.torch_op import Options, weight_gradient
 from kernmantle.testing import assert_close
 
 pytestmark = pytest.mark.cuda
@@ -57,15 +56,3 @@ def test_every_kind_of_tile(pattern, rows, dtype, last, along) -> None:
         assert_close(out[0], exact, depth=c, magnitude=size)
         assert bool((memory[:EDGE] == 7).all())
         assert bool((memory[-EDGE:] == 7).all())
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize(("pattern", "rows"), [((2, 18, 10, 5), 301), ((1, 90, 33, 1), 37), ((3, 50, 70, 2), 1003)])
-def test_sums_over_features_that_are_copied_to_whole_vectors(pattern, rows, dtype) -> None:
-    a, b, c, d = pattern
-    torch.manual_seed(0)
-    x, grad = (torch.randn(a * extent * d, rows, device="cuda").to(DTYPES[dtype]).mT[None] for extent in (c, b))
-    sides = x[0].double().unflatten(1, (a, c, d)), grad[0].double().unflatten(1, (a, b, d))
-    exact, size = (torch.einsum("nikl,nijl->ijkl", *own) for own in (sides, [side.abs() for side in sides]))
-    found = weight_gradient(x, grad, pattern, Options(True, "padded", ""))
-    assert_close(found[0], exact, depth=rows, magnitude=size)

@@ -24,23 +24,9 @@ def test_tiles_are_whole_and_have_every_weight(pattern, first) -> None:
             assert plan.tiles == a * math.prod(-(-n // size) for n, size in zip(extents, plan.tile, strict=True))
             assert plan.threads <= 256
             assert pattern[3] % plan.vector == 0 if first else batch % plan.vector == 0
-            assert not plan.stage_rows or (first and plan.stage_rows % plan.share == 0 and plan.bytes in (0, 16))
-            assert plan.shared <= CARD.shared_per_block
         chosen = fma_sum_plan(pattern, batch, "bf16", first, 16, CARD)
         assert chosen is not None
         assert 1 <= chosen.slots <= batch
-
-
-def test_runs_of_some_l_are_staged_where_copies_are_aligned() -> None:
-    pattern, batch = (2, 33, 65, 600), 300
-    for access, whole in ((2, False), (4, True), (16, True)):
-        staged = [plan for plan in candidates(pattern, batch, "bf16", True, access, CARD) if plan.stage_rows]
-        assert (staged != []) == whole
-        assert all(plan.bytes == access for plan in staged)
-    pattern = (2, 33, 65, 9)
-    staged = [plan for plan in candidates(pattern, batch, "bf16", True, 2, CARD) if plan.stage_rows]
-    assert staged
-    assert all(plan.bytes == 0 and plan.tile[2] == 9 for plan in staged)
 
 
 # Microseconds on an H200: pattern, rows, type, whether the batch is last; the least of what was measured.

@@ -20,8 +20,7 @@ _MOST_WARPS, _MOST_L = 8, 8
 _RESIDENT = 16, 8  # warps of a multiprocessor, fewer where a warp's tile takes more registers
 _OTHER_REGISTERS = 56  # of a thread, beside sums, what it reads and its halves
 _LEAST_CHUNKS = 8  # of a part
-_FRAGMENTS = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (3, 2), (3, 4), (4, 4))  # of 16 columns and of 8 k of a warp
-_WARPS = (1, 2, 3, 4)  # of a block along an axis
+_FRAGMENTS = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4))  # of 16 columns and of 8 positions of k of a warp
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,10 @@ def candidates(
     (_, b, c, d), size = pattern, BYTES[dtype]
     deep = sorted({l for l in (1, 2, 4, _MOST_L) if l < 2 * d} | {-(-d // -(-d // most)) for most in (3, 6, _MOST_L)})
     pieces = [piece for piece in _PIECES if piece >= 16 * size and (piece < 2 * batch * size or piece == 16 * size)]
-    spread = shifted and size == 4  # lanes meet in no bank where the fragments of columns are even
-    for (m, n), warps_j, warps_k, tile_l, piece in itertools.product(_FRAGMENTS, _WARPS, _WARPS, deep, pieces):
+    fragments = itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4), deep, pieces)
+    for (m, n), warps_j, warps_k, tile_l, piece in fragments:
         warps, columns, positions = tile_l * warps_j * warps_k, 16 * m * warps_j, 8 * n * warps_k
-        if (spread and m == 3) or warps > _MOST_WARPS or columns >= 2 * max(16, b) or positions >= 2 * max(8, c):
+        if warps > _MOST_WARPS or columns >= 2 * max(16, b) or positions >= 2 * max(8, c):
             continue
         registers = 4 * m * n + (4 if size == 4 else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
         resident = next((each for each in _RESIDENT if registers <= REGISTERS // (32 * each)), 0)

@@ -33,8 +33,6 @@ _SAVED = 0.33  # of what torch's copies of weights should take, what gradients t
 # Sums by the loops of any contraction: seconds to begin, operations a second, and times as long where l interleave.
 _CONTRACTION_START, _CONTRACTION, _SCATTERED = 8e-5, 3e13, 5.0
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
-PADDED = "padded"  # sums over a batch that is last and no whole vectors, of features that are copied to whole ones
-_PADDING_START, _PADDED = 5e-6, 3.0e12  # seconds to begin with copies of both arrays, and bytes a second
 _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
 _TRANSPOSED_SUM = 0.9  # times its model: 13 sums took 0.6 to 1.3 times it on an H200 (decision 0068)
 
@@ -164,11 +162,6 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         found["kernel"] = _CONTRACTION_START + scattered * 2.0 * batch * a * b * c * d / _CONTRACTION
     if dtype in SUMMED and not last and d > 1:
         found[TRANSPOSED] = _transposed_sum_seconds(pattern, batch, dtype)
-    whole = padded(batch, BYTES[dtype])
-    if BYTES[dtype] == 2 and last and whole != batch:
-        copied = 2 * batch * a * d * (b + c) * (1 + whole / batch)
-        summed = quickest_gradient(pattern, whole, dtype, kind, True)[1]
-        found[PADDED] = _PADDING_START + copied / _PADDED + summed
     return found
 
 

@@ -21,7 +21,7 @@ from ...ir.reductions import REDUCTIONS
 from ...torch_ops.dtypes import NAMES, compute_type
 from ...torch_ops.execute import Types, allocate, prepare
 from ...torch_ops.info import RunInfo
-from .cost import PADDED, TRANSPOSED, quickest, quickest_gradient
+from .cost import TRANSPOSED, quickest, quickest_gradient
 from .pack import PackedWeights
 from .torch_products import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 from .transpose_plan import arranges
@@ -82,12 +82,6 @@ def cpu() -> Any:
 def _transposing() -> Any:
     """Return the module of products over transposed rows."""
     return import_module(".transpose", __package__)
-
-
-@lru_cache(maxsize=1)
-def _rearranging() -> Any:
-    """Return the module of passes that rearrange rows on GPUs."""
-    return import_module(".rearrange", __package__)
 
 
 def _on_gpu(x: torch.Tensor) -> bool:
@@ -369,9 +363,6 @@ def gradient(
             algorithm = quickest_gradient(pattern, *described(x))[0]
         if algorithm == TRANSPOSED and groups == 1 and _on_gpu(x):
             return _transposing().gradient(x, grad, pattern, precision, gradient)
-        if algorithm == PADDED and _on_gpu(x):
-            x, grad = (_rearranging().whole_vectors(side) for side in (x, grad))
-            return gradient(x, grad, pattern, "auto", precision)
         if algorithm == "bmm" and _on_gpu(x) and arranges(pattern, x.element_size()):
             return uncast(x.device.type, _transposing().gradient_by_bmm, x, grad, a, b, c, d)
         if algorithm in GRADIENTS:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
 from .transpose_plan import ACCESS, pass_seconds
@@ -26,8 +26,6 @@ _ROWS_START = 6e-6  # seconds to begin with that (H200, decision 0078)
 _MOST_REGISTERS, _OTHER_REGISTERS = 200, {True: 36, False: 48}  # by whether features lie together
 _THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # of a block along an axis
 _OWNS = 12, 8, 6, 4  # the most sums of a thread along an axis
-STAGES = 3  # of a ring in shared memory
-_STAGED_ROWS, _STAGE_BYTES, _STAGED_REGISTERS = 16, 12288, 52  # of a stage, and registers of a thread that reads there
 _COVERS = 1.12  # times the extent of an axis that tiles may cover where fewer do not cover less (of 584 on an H200)
 
 
@@ -47,8 +45,6 @@ class FmaSumPlan:
     share: int
     vector: int
     rows: int
-    stage_rows: int = 0
-    bytes: int = ACCESS
     slots: int = 1
     whole: bool = False
 
@@ -71,9 +67,8 @@ class FmaSumPlan:
     @property
     def registers(self) -> int:
         """Registers of a thread, about."""
-        read = -(-self.vector * BYTES[self.dtype] // 4) * (self.own_j + self.own_k)
-        ahead = read + _STAGED_REGISTERS if self.stage_rows else 2 * read * self.rows + _OTHER_REGISTERS[self.first]
-        return self.own_l * self.own_j * self.own_k + ahead
+        read = -(-self.vector * BYTES[self.dtype] // 4) * self.rows * (self.own_j + self.own_k)
+        return self.own_l * self.own_j * self.own_k + 2 * read + _OTHER_REGISTERS[self.first]
 
     @property
     def each(self) -> int:
@@ -82,20 +77,10 @@ class FmaSumPlan:
         return max(1, min(REGISTERS // (-(-self.registers // 8) * 8 * threads), _MOST_RESIDENT // threads))
 
     @property
-    def pieces(self) -> int:
-        """Copies of a row of a stage."""
-        high, span, deep = self.tile
-        size, runs = BYTES[self.dtype], (1, 1) if deep == self.pattern[3] else (high, span)
-        piece, margin = (self.bytes, 0) if self.bytes else (ACCESS, ACCESS - 1)
-        each = zip((high, span), runs, strict=True)
-        return sum(run * -(-(extent // run * deep * size + margin) // piece) for extent, run in each)
-
-    @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         sums = self.own_j * self.own_k if not self.first else self.own_k * self.own_l if self.share > 1 else 0
-        row = -(-self.pieces * (self.bytes or ACCESS) // ACCESS) * ACCESS
-        return max(4 * self.share * self.owners * sums, STAGES * self.stage_rows * row)
+        return 4 * self.share * self.owners * sums
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -110,10 +95,9 @@ class FmaSumPlan:
 
     def __str__(self) -> str:
         order, tile = "l" if self.first else "the batch", " x ".join(map(str, self.tile))
-        staged = f", stages of {self.stage_rows} rows" if self.stage_rows else ""
         return (
             f"kron sparse gradient {self.arch} fma along {order}, {tile} of {tuple(self.pattern)}, "
-            f"{self.own_j} x {self.own_k} x {self.vector} a thread, {self.threads} threads{staged}, {self.dtype}"
+            f"{self.own_j} x {self.own_k} x {self.vector} a thread, {self.threads} threads, {self.dtype}"
         )
 
 
@@ -159,22 +143,6 @@ def candidates(
                 )  # fmt: skip
                 if found.registers <= _MOST_REGISTERS:
                     yield found
-                staged = _staged(found, batch, access, own) if first else None
-                if staged is not None:
-                    yield staged
-
-
-def _staged(plan: FmaSumPlan, batch: int, access: int, own: DeviceLimits) -> FmaSumPlan | None:
-    """Return the plan with rows copied to shared memory before; None where they cannot be."""
-    full = plan.tile[2] == plan.pattern[3]
-    if not full and access < 4:
-        return None
-    found = replace(plan, rows=1, stage_rows=plan.share, bytes=0 if full else access)
-    row, most = found.shared // (STAGES * plan.share), own.shared_per_block // STAGES
-    each = max(1, min(_STAGED_ROWS // plan.share, _STAGE_BYTES // (row * plan.share), -(-batch // plan.share)))
-    found = replace(found, stage_rows=plan.share * each)
-    fits = found.stage_rows * row <= most and found.each * (found.shared + RESERVED_SHARED) <= own.shared_per_sm
-    return found if fits and found.registers <= _MOST_REGISTERS else None
 
 
 @lru_cache(maxsize=4096)
@@ -217,23 +185,15 @@ _COSTS = {
     True: Costs(0.76, 0.31, 1.9, 18.0, 380.0, 900.0, 0.0, 7.4e12, 5.8e12, 2e12, 2.8e-6, 1.4e-6, 1.6),
     False: Costs(0.58, 0.6, 1.0, 4.7, 360.0, 640.0, 5.7, 1.2e13, 4.7e12, 3e12, 2.2e-6, 2.2e-6, 2.1),
 }
-# The same of rows in stages, of which ``load`` are instructions of a copy and ``wait`` what a stage waits.
-_STAGED = Costs(0.75, 0.0, 14.0, 12.0, 120.0, 2200.0, 0.0, 7.4e12, 5.8e12, 2e12, 2.8e-6, 1.4e-6, 1.6)
 _CLOCK = 1.7e9  # cycles a second
 
 
 def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> float:
     """Return what a plan should take for one group."""
     (a, b, c, d), (high, span, deep), size, slots = plan.pattern, plan.tile, BYTES[plan.dtype], plan.slots
-    loads, sums = plan.own_j + plan.own_k, plan.own_j * plan.own_k
-    costs = _STAGED if plan.stage_rows else _COSTS[plan.first]
+    loads, sums, costs = plan.own_j + plan.own_k, plan.own_j * plan.own_k, _COSTS[plan.first]
     each = -(-batch // slots)
-    if plan.stage_rows:
-        access = loads * max(1.0, plan.vector * size / 4)
-        issued = plan.vector * sums + loads * (1 + (size == 2) * plan.vector) + costs.step
-        issued += costs.load * plan.pieces * plan.share / plan.threads
-        steps, waits = each / plan.share, -(-each // plan.stage_rows)
-    elif plan.first:
+    if plan.first:
         words = plan.vector * size / 4
         access = loads * (max(1.0, words) + (costs.apart if deep * size % 128 or d * size % 128 else 0.0))
         issued = plan.vector * sums + costs.load * loads * (1 + (size == 2) * plan.vector) + costs.step / plan.rows

@@ -5,10 +5,8 @@
 // A thread has OWN_J columns j and OWN_K positions k, COLUMNS apart, and reads what is next while it multiplies. Lanes lie along
 // what is contiguous in memory, with VECTOR neighbours each: along l where features lie together (FIRST), so that sums are written
 // as they lie too, else along the batch, whose sums are added in the end. The last tile along an axis begins early enough to be whole.
-// Where features lie together, what a block reads of STAGE_ROWS rows may be copied to a ring of stages in shared memory before.
 #pragma once
 #include "kronsparse_tile.cuh"
-#include "pipeline.cuh"
 #include "reduce.cuh"
 
 namespace km {
@@ -30,8 +28,6 @@ struct KronSparseFmaSums {
 //   DEPTH, COLUMNS       threads (FIRST), or warps, of a block along j and along k
 //   SHARE                threads, or warps, of a block that share the batch
 //   VECTOR, ROWS         neighbours that a thread reads in one access, and such accesses at once
-//   STAGE_ROWS, STAGES   rows of a stage in shared memory, 0 without, and stages
-//   BYTES                bytes of a copy; 0: a run begins anywhere, and is copied with the aligned 16 bytes around it
 template <class Traits>
 struct KronSparseFmaSumTile : Traits {
     using Traits::A, Traits::B, Traits::C, Traits::D, Traits::WIDE, Traits::OWN_J, Traits::OWN_K, Traits::DEPTH, Traits::COLUMNS;
@@ -42,17 +38,7 @@ struct KronSparseFmaSumTile : Traits {
     static constexpr int TILES_J = (B + TILE_J - 1) / TILE_J, TILES_K = (C + TILE_K - 1) / TILE_K, TILES_L = (D + TILE_L - 1) / TILE_L;
     // Threads, or warps, of one share of the batch.
     static constexpr int OWNERS = WIDE * COLUMNS * DEPTH, THREADS = FIRST ? (OWNERS * SHARE + 31) / 32 * 32 : 32 * OWNERS * SHARE;
-    static constexpr int SUM_BYTES = 4 * SHARE * OWNERS * (FIRST ? (SHARE > 1 ? OWN_K * OWN_L : 0) : OWN_J * OWN_K);
-    // A stage has runs of all l of neighbouring columns, or of some l of one.
-    static constexpr int SIZE = sizeof(typename Traits::T), RUN_COLUMNS = TILE_L == D ? 0 : 1;
-    static constexpr int X_RUNS = RUN_COLUMNS ? TILE_K : 1, Y_RUNS = RUN_COLUMNS ? TILE_J : 1;
-    static constexpr int X_RUN = TILE_K / X_RUNS * TILE_L * SIZE, Y_RUN = TILE_J / Y_RUNS * TILE_L * SIZE;
-    static constexpr int PIECE = Traits::BYTES ? Traits::BYTES : 16, MARGIN = Traits::BYTES ? 0 : 15;
-    static constexpr int X_PIECES = (X_RUN + MARGIN + PIECE - 1) / PIECE, Y_PIECES = (Y_RUN + MARGIN + PIECE - 1) / PIECE;
-    static constexpr int X_PITCH = X_RUNS * X_PIECES * PIECE, STAGE_ROW = (X_PITCH + Y_RUNS * Y_PIECES * PIECE + 15) / 16 * 16;
-    static constexpr int STAGE = Traits::STAGE_ROWS * STAGE_ROW, RING_BYTES = Traits::STAGES * STAGE;
-    static constexpr int SHARED_BYTES = RING_BYTES > SUM_BYTES ? RING_BYTES : SUM_BYTES;
-    static_assert(Traits::STAGE_ROWS == 0 || (FIRST && Traits::STAGE_ROWS % SHARE == 0 && (Traits::BYTES || !RUN_COLUMNS)), "runs are copied as they lie");
+    static constexpr int SHARED_BYTES = 4 * SHARE * OWNERS * (FIRST ? (SHARE > 1 ? OWN_K * OWN_L : 0) : OWN_J * OWN_K);
     static_assert(TILE_J <= B && TILE_K <= C && TILE_L <= D && D % OWN_L == 0, "tiles are whole");
 };
 
@@ -79,24 +65,21 @@ struct KronSparseFmaSumBlock {
         }
     }
 
-    __device__ __forceinline__ void multiply_by(const Access (&in_x)[OWN_K], const Access (&in_y)[OWN_J]) {
-#pragma unroll
-        for (int v = 0; v < VECTOR; ++v) {
-            float x[OWN_K], y[OWN_J];
-#pragma unroll
-            for (int q = 0; q < OWN_K; ++q) x[q] = convert<float>(in_x[q].v[v]);
-#pragma unroll
-            for (int p = 0; p < OWN_J; ++p) y[p] = convert<float>(in_y[p].v[v]);
-#pragma unroll
-            for (int p = 0; p < OWN_J; ++p)
-#pragma unroll
-                for (int q = 0; q < OWN_K; ++q) sum[v % OWN_L][p][q] = fmaf(y[p], x[q], sum[v % OWN_L][p][q]);
-        }
-    }
-
     __device__ __forceinline__ void multiply(const Rows& from) {
 #pragma unroll
-        for (int u = 0; u < ROWS; ++u) multiply_by(from.x[u], from.y[u]);
+        for (int u = 0; u < ROWS; ++u)
+#pragma unroll
+            for (int v = 0; v < VECTOR; ++v) {
+                float x[OWN_K], y[OWN_J];
+#pragma unroll
+                for (int q = 0; q < OWN_K; ++q) x[q] = convert<float>(from.x[u][q].v[v]);
+#pragma unroll
+                for (int p = 0; p < OWN_J; ++p) y[p] = convert<float>(from.y[u][p].v[v]);
+#pragma unroll
+                for (int p = 0; p < OWN_J; ++p)
+#pragma unroll
+                    for (int q = 0; q < OWN_K; ++q) sum[v % OWN_L][p][q] = fmaf(y[p], x[q], sum[v % OWN_L][p][q]);
+            }
     }
 
     // Adds entries `apart` from each other while they are among the next `left`; those of the batch are xs and ys numbers apart, and
@@ -116,63 +99,6 @@ struct KronSparseFmaSumBlock {
             if (due <= ROWS * apart) break;
             ahead(own);
             multiply(next);
-        }
-    }
-
-    // Copies the runs of an operand of a stage's rows, of which so many are inside; zeros behind them.
-    template <int RUNS, int RUN, int PIECES, int OFFSET>
-    static __device__ __forceinline__ void copy(unsigned char* to, const T* from, i64 apart, int inside) {
-        constexpr int EACH = RUNS * PIECES, PIECE = P::PIECE;
-#pragma unroll 2
-        for (int e = threadIdx.x; e < P::STAGE_ROWS * EACH; e += P::THREADS) {
-            const int row = e / EACH, piece = e % EACH, run = piece / PIECES, at = piece % PIECES * PIECE;
-            const unsigned char* const source = (const unsigned char*)(from + row * apart + run * P::D) + at;
-            const int shift = P::BYTES ? 0 : (int)((size_t)source & 15), left = row < inside ? RUN - at + shift : 0;
-            const void* const valid = left > 0 ? source - shift : (const unsigned char*)((size_t)from & ~(size_t)15);
-            ptx::cp_async<PIECE>(shared_address(to + row * P::STAGE_ROW + OFFSET + piece * PIECE), valid, left <= 0 ? 0 : left < PIECE ? left : PIECE);
-        }
-    }
-
-    // Adds `count` rows from x and y on, which a block copies ahead to a ring of stages; a thread's numbers begin at x_own and y_own.
-    __device__ __forceinline__ void add_staged(const T* x, const T* y, i64 xs, i64 ys, int count, int share, int x_own, int y_own, unsigned char* ring) {
-        typedef CopyPipeline<P::STAGES> Pipeline;
-        Pipeline filled, used;
-        const unsigned x_low = (unsigned)(size_t)x, y_low = (unsigned)(size_t)y, x_step = (unsigned)(xs * P::SIZE), y_step = (unsigned)(ys * P::SIZE);
-        int due = 0;
-        auto issue = [&] {
-            if (due < count) {
-                unsigned char* const to = ring + filled.stage * P::STAGE;
-                copy<P::X_RUNS, P::X_RUN, P::X_PIECES, 0>(to, x + due * xs, xs, count - due);
-                copy<P::Y_RUNS, P::Y_RUN, P::Y_PIECES, P::X_PITCH>(to, y + due * ys, ys, count - due);
-                due += P::STAGE_ROWS;
-                filled.advance();
-            }
-            Pipeline::commit();
-        };
-#pragma unroll 1
-        for (int s = 0; s < P::STAGES - 1; ++s) issue();
-#pragma unroll 1
-        for (int n = 0; n < count; n += P::STAGE_ROWS) {
-            Pipeline::wait();
-            __syncthreads();
-            issue();
-            const unsigned char* const stage = ring + used.stage * P::STAGE;
-            if (share < P::SHARE)
-#pragma unroll 2
-                for (int r = share; r < P::STAGE_ROWS; r += P::SHARE) {
-                    const unsigned char* const row = stage + r * P::STAGE_ROW;
-                    const unsigned char* const from_x = row + (P::BYTES ? 0 : (x_low + (n + r) * x_step) % 16) + x_own;
-                    const unsigned char* const from_y = row + P::X_PITCH + (P::BYTES ? 0 : (y_low + (n + r) * y_step) % 16) + y_own;
-                    constexpr int X_STEP = P::COLUMNS * (P::RUN_COLUMNS ? P::X_PIECES * P::PIECE : P::D * P::SIZE);
-                    constexpr int Y_STEP = P::RUN_COLUMNS ? P::Y_PIECES * P::PIECE : P::D * P::SIZE;
-                    Access in_x[OWN_K], in_y[OWN_J];
-#pragma unroll
-                    for (int q = 0; q < OWN_K; ++q) in_x[q] = read_pack<T, VECTOR>(from_x + q * X_STEP);
-#pragma unroll
-                    for (int p = 0; p < OWN_J; ++p) in_y[p] = read_pack<T, VECTOR>(from_y + p * Y_STEP);
-                    multiply_by(in_x, in_y);
-                }
-            used.advance();
         }
     }
 
@@ -201,11 +127,7 @@ struct KronSparseFmaSumBlock {
         const i64 x_feature = ((i64)i * P::C + k0 + along) * P::D + l0 + l * OWN_L, y_feature = ((i64)i * P::B + j0 + across * OWN_J) * P::D + l0 + l * OWN_L;
         const T* const x = (const T*)g.x + group * g.xg;
         const T* const y = (const T*)g.grad + group * g.yg;
-        if constexpr (P::STAGE_ROWS > 0) {
-            constexpr int SIZE = P::SIZE, K_STEP = P::RUN_COLUMNS ? P::X_PIECES * P::PIECE : P::D * SIZE, J_STEP = P::RUN_COLUMNS ? P::Y_PIECES * P::PIECE : P::D * SIZE;
-            add_staged(x + begin * g.xs + ((i64)i * P::C + k0) * P::D + l0, y + begin * g.ys + ((i64)i * P::B + j0) * P::D + l0, g.xs, g.ys, count, share,
-                       along * K_STEP + l * OWN_L * SIZE, across * OWN_J * J_STEP + l * OWN_L * SIZE, (unsigned char*)shared);
-        } else if constexpr (P::FIRST) {
+        if constexpr (P::FIRST) {
             if (share < P::SHARE)
                 add(x + (begin + share) * g.xs + x_feature, y + (begin + share) * g.ys + y_feature, P::COLUMNS * P::D, P::D,
                     P::SHARE * g.xs, P::SHARE * g.ys, P::SHARE, count - share);

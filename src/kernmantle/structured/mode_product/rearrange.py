@@ -25,15 +25,6 @@ def features_together(rows: torch.Tensor) -> torch.Tensor:
     return made.view(groups, count, pitch)[..., :features]
 
 
-def whole_vectors(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows (G, N, features) whose batch lies together with zeros behind each feature, to whole vectors."""
-    groups, count, features = rows.shape
-    pitch = padded(count, rows.element_size())
-    made = allocate((groups, features * pitch), rows.dtype, rows.device)
-    transpose_rows(rows.mT.reshape(groups, -1), made, features, count, 1, True)
-    return made.view(groups, features, pitch).mT
-
-
 def transpose_rows(
     source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
 ) -> None:

@@ -20,7 +20,6 @@ DEPTH = 16  # rows of a product
 _MOST_WHOLE = 12  # values of l, up to which a block takes all of them
 _OTHER_REGISTERS = 60  # of a thread, beside sums, what it reads and its halves of the gradient
 _LEAST_STEPS = 16  # of a part
-_WARPS = (1, 2, 3, 4)  # of a block along an axis
 _STAGES = ((2, 3), (2, 2), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
 # Fragments of 16 columns and of 8 positions of k of a warp, by the values of l that it reads at once.
 _FRAGMENTS = {
@@ -109,7 +108,7 @@ def candidates(
         read, x_bytes, y_bytes = math.gcd(read, x_bytes // size, y_bytes // size), 16, 16
     elif not whole:
         x_bytes, y_bytes = (math.gcd(each, size * d, size * deep) for each in (x_bytes, y_bytes))
-    for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS[read], _WARPS, _WARPS):
+    for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS[read], (1, 2, 4), (1, 2, 4)):
         warps, raw = deep // read * warps_j * warps_k, 4 * read * (2 * m + n)
         registers = 4 * read * m * n + raw + 8 * m + _OTHER_REGISTERS
         if warps > min(RowSumPlan.resident, REGISTERS // (32 * registers)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .column_sum_plan import ColumnSumPlan
 from .cuda_emit import ENTRY
-from .fma_sum_plan import STAGES, FmaSumPlan
+from .fma_sum_plan import FmaSumPlan
 from .row_sum_plan import RowSumPlan
 from .weight_gradient_plan import PartsPlan, SumPlan
 
@@ -88,7 +88,6 @@ def emit_fma_sum(plan: FmaSumPlan) -> str:
     traits = dict(zip("ABCD", plan.pattern, strict=True)) | {
         "WIDE": plan.wide, "OWN_J": plan.own_j, "OWN_K": plan.own_k, "DEPTH": plan.depth, "COLUMNS": plan.columns,
         "SHARE": plan.share, "VECTOR": plan.vector, "ROWS": plan.rows, "FIRST": plan.first,
-        "STAGE_ROWS": plan.stage_rows, "STAGES": STAGES, "BYTES": plan.bytes,
     }  # fmt: skip
     return _text(
         "kronsparse_fma_sums.cuh",

@@ -141,8 +141,7 @@ def test_tiles_of_few_columns_and_long_sums_have_columns(dtype: str, last: bool)
 # weights where they lie.
 PACKED = (
     ((5, 3, 944, 1), 66, "bf16", True, (13.3, 3.5)), ((10, 12, 851, 2), 7, "f16", True, (15.8, 5.0)),
-    ((1, 9, 897, 2), 5, "bf16", True, (15.6, 5.1)), ((4, 14, 5, 9), 135, "f32", False, (9.5, 4.2)),
-    ((12, 685, 16, 2), 15955, "f32", False, (1137, 3415)),
+    ((1, 9, 897, 2), 5, "bf16", True, (15.6, 5.1)), ((12, 685, 16, 2), 15955, "f32", False, (1137, 3415)),
 )  # fmt: skip
 
 

@@ -91,7 +91,12 @@ def test_features_of_a_batch_that_is_last_are_brought_together_before() -> None:
     plan = stream_plan(last, True, CARD)
     assert plan is not None
     assert plan.last
-    assert stream_seconds(last, CARD) == plan_seconds(plan, last, CARD) + copy_seconds(last)
+    taken = stream_seconds(last, CARD)
+    assert (
+        plan_seconds(plan, last, CARD) + copy_seconds(last)
+        < taken
+        < 1.2 * plan_seconds(plan, last, CARD) + copy_seconds(last)
+    )
 
 
 def test_weights_that_are_large_beside_the_batch_are_read_at_the_rate_of_memory() -> None:

@@ -54,7 +54,7 @@ def transposed_by_torch(source, target, a, high, wide, pads) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_products_over_turned_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    monkeypatch.setattr(transpose, "transpose_rows", transposed_by_torch)
     monkeypatch.setattr(transpose, "choose_algorithm", lambda *_: "kernel")
     for rows, packed in ((7, None), (3, PackedWeights())):
         monkeypatch.setattr(transpose, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
@@ -72,7 +72,7 @@ def test_products_over_turned_rows(monkeypatch, pattern) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_gradients_over_turned_rows(monkeypatch, pattern, dtype) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    monkeypatch.setattr(transpose, "transpose_rows", transposed_by_torch)
     source = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(1, 7, a * extent * d, generator=source).to(dtype) for extent in (c, b))
     sides = grad[0].double().view(7, a, b, d), x[0].double().view(7, a, c, d)
@@ -92,7 +92,7 @@ def test_gradients_over_turned_rows(monkeypatch, pattern, dtype) -> None:
 @pytest.mark.parametrize("pattern", [*PATTERNS, (2, 3, 5, 1)], ids=str)
 def test_blocks_of_weights_and_their_gradients_by_the_pass_of_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    monkeypatch.setattr(transpose, "transpose_rows", transposed_by_torch)
     source = torch.Generator().manual_seed(0)
     weight = torch.randn(2, *pattern, generator=source)
     for own in (weight, weight.mT.contiguous().mT, weight.transpose(2, 3).contiguous().transpose(2, 3)):
@@ -144,7 +144,7 @@ def test_many_weights_are_arranged_by_the_pass_of_rows() -> None:
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_both_gradients_over_the_same_transposed_rows(monkeypatch, pattern, dtype) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
+    monkeypatch.setattr(transpose, "transpose_rows", transposed_by_torch)
     monkeypatch.setattr(transpose, "choose_algorithm", lambda *_: "kernel")
     source = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(1, 7, a * extent * d, generator=source).to(dtype) for extent in (c, b))

@@ -37,8 +37,10 @@ from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_st
 
 _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H200)
 # Seconds that a step of one factor in a graph takes less than its launches, as both gradients begin together: those of
-# less than 45 us took 0.77 to 0.84 of their models in the median, by grouped launches 1.08 (H200, decision 0078).
-_WITH_OTHERS = 3.5e-6
+# less than 45 us took 0.77 to 0.84 of their models in the median, by grouped launches 1.08 (H200, decision 0078). Of
+# 11 grouped launches of less than 25 us, where l interleave, four took 1.5 to 2.2 times their model (decision 0086).
+_WITH_OTHERS = {FACTORS: 3.5e-6, BLOCKS: 3.5e-6, BATCHED: 3.5e-6, MATRIX: 5e-6, GROUPED: 0.0}
+_SURELY_GROUPED = 1.2
 # What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
 # took 0.75 to 0.95 of that of grouped launches, and 0.9 to 1.3 of that of one product after the other (H200).
 _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
@@ -84,8 +86,10 @@ def kind_for(
         return FACTORS
     found, count = expected(patterns, batch, dtype, last, device), len(patterns)
     if is_captured:
-        together = _WITH_OTHERS if count == 1 else 0.0
-        return min(found, key=lambda name: found[name] - (0.0 if name == GROUPED else together))
+        if count > 1:
+            return min(found, key=lambda name: found[name])
+        surely = {GROUPED: _SURELY_GROUPED} if patterns[0][3] > 1 else {}
+        return min(found, key=lambda name: found[name] * surely.get(name, 1.0) - _WITH_OTHERS[name])
     host = {
         FACTORS: _HOST_FACTORS * count,
         GROUPED: _HOST_COMPILED if is_compiled else _HOST_GROUPED * count,

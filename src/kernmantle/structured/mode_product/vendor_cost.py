@@ -86,6 +86,7 @@ _LAST_BLOCKS = ProductRates(3.8e-6, 4.0e12, 4.74e14, 64, 64, 61, 1.5e-9, 1.0, 0.
 # sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is
 # read again no longer fits.
 _COPIES_START, _UNCOPIED, _COPIED = 4e-6, -2e-6, 1.5e12
+_WORD_BYTES = 1.3e12  # bytes a second of halves whose batch is last and begins at words (H200, decision 0086)
 _ANOTHER_CALL = 2.5e-6  # seconds to begin with one batched product behind another
 _APART = 3e-6  # seconds to begin with taking weights out of the gradient of the matrix
 _ROWS, _CACHED_SECTORS, _SECTORS, _CACHE, _BEYOND_CACHE = 1.9e12, 8.1e12, 2.7e12, 2.8e7, 1.1e8
@@ -196,9 +197,12 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
     for name, own, rows, columns, count, times, extra in (
         ("bmm", product, b, c, a * d, calls, copied), ("dense", "dense", a * b * d, a * c * d, 1, 1, _APART),
     ):  # fmt: skip
-        aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
+        # One batched product after the other is multiplied as halves that are not aligned.
+        aligned = times == 1 and _aligned(size, batch) if last else _aligned(size, rows, columns)
         whole = own == "bmm" and size == 2 and d == 1 and not last and aligned and min(b, c) >= _WIDE_BLOCK
         rates = _ALIGNED_SUMS if whole else _SUMS[kind, own, last]
+        if own == "bmm" and size == 2 and last and d == 1 and not batch * size % _WORD:
+            rates = replace(rates, unaligned_bytes=_WORD_BYTES, unaligned_position=rates.position)
         taken = product_seconds(rows, columns, batch, count / times, dtype, rates, aligned)
         found[name] = extra + times * taken
     return found

@@ -19,7 +19,7 @@ from .transpose_plan import ACCESS, pass_seconds
 DTYPES = ("f32", "f16", "bf16")
 _MOST_BATCH = 256
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
-_WARP, _LINE = 32, 128  # threads of a warp, bytes of one access of the first-level cache
+_WARP, _TRANSACTION = 32, 128  # threads of a warp, bytes of one access of the first-level cache
 _MOST_SUMS, _MOST_REGISTERS, _OTHER_REGISTERS = 128, 232, 38  # of a thread
 _MOST_RESIDENT, _ALLOCATED = 2048, 128  # threads of a multiprocessor, and those by which registers are shared out
 _THREADS = (128, 256)
@@ -124,9 +124,9 @@ def candidates(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes
     (_, b, c, d), batch, size = problem.pattern, problem.batch, BYTES[problem.dtype]
     last = batch > 1 and not problem.y_first
     access = min(weight_bytes, problem.x_bytes if problem.x_first else ACCESS)
-    pairs = d % 2 == 0 and access % (2 * size) == 0 and (last or problem.y_run % 2 == 0)
+    twos = d % 2 == 0 and access % (2 * size) == 0 and (last or problem.y_run % 2 == 0)
     rows = sorted({-(-batch // -(-batch // most)) for most in _ROWS})
-    for vector, taken, own in itertools.product([1, 2][: 1 + pairs], rows, _OWN):
+    for vector, taken, own in itertools.product([1, 2][: 1 + twos], rows, _OWN):
         if vector * taken * own > _MOST_SUMS or own > b:
             continue
         for threads, sharing in itertools.product(_THREADS, _SHARING):
@@ -180,7 +180,7 @@ def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> fl
     (a, b, c, d), batch, size, own = problem.pattern, problem.batch, BYTES[problem.dtype], _COSTS
     loads, words = plan.own + plan.rows, plan.vector * size / 4
     spread = max(0.0, _WARP / min(plan.wide * plan.columns, _WARP) - 1)  # further runs of weights that a warp reads
-    far = own.apart * (1 if plan.wide * plan.vector * size % _LINE else 0)
+    far = own.apart * (1 if plan.wide * plan.vector * size % _TRANSACTION else 0)
     access = loads * max(1.0, words) + far * loads + own.apart * spread * plan.own
     issued = plan.vector * plan.own * plan.rows + loads * (1 + (size == 2) * plan.vector) + own.step / plan.steps
     steps = -(-c // plan.sharing)

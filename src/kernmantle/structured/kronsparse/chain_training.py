@@ -22,7 +22,13 @@ from ...torch_ops.torch_private import plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
-from ..mode_product.cost import dense_seconds, joining_seconds, matrix_step_seconds, quickest
+from ..mode_product.cost import (
+    dense_seconds,
+    joining_seconds,
+    matrix_step_seconds,
+    quickest,
+    quickest_gradient,
+)
 from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.factor_matrix_plan import made_seconds
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
@@ -39,8 +45,8 @@ _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H
 # Seconds that a step of one factor in a graph takes less than its launches, as both gradients begin together: those of
 # less than 45 us took 0.77 to 0.84 of their models in the median, by grouped launches 1.08 (H200, decision 0078). Of
 # 11 grouped launches of less than 25 us, where l interleave, four took 1.5 to 2.2 times their model (decision 0086).
-_WITH_OTHERS = {FACTORS: 3.5e-6, BLOCKS: 3.5e-6, BATCHED: 3.5e-6, MATRIX: 5e-6, GROUPED: 0.0}
-_SURELY_GROUPED = 1.2
+_WITH_OTHERS = {FACTORS: 3.5e-6, BLOCKS: 3.5e-6, BATCHED: 3.5e-6, MATRIX: 4e-6, GROUPED: 0.0}
+_SURELY_GROUPED = {False: 1.05, True: 1.2}  # by whether values of l interleave
 # What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
 # took 0.75 to 0.95 of that of grouped launches, and 0.9 to 1.3 of that of one product after the other (H200).
 _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
@@ -51,6 +57,7 @@ _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
 _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 5.2e-4, 6.7e-4, 5e-4
+_HOST_KERNELS = 2.4e-4  # of a factor whose products and sum are launches of our kernels, in proportion (decision 0086)
 # In a compiled graph both take two operators; its own code starts the products with the matrix.
 _HOST_COMPILED = 2.5e-4
 _HOST_SHARED = 2e-4  # of a step through a matrix that is made together with those of other layers
@@ -88,10 +95,10 @@ def kind_for(
     if is_captured:
         if count > 1:
             return min(found, key=lambda name: found[name])
-        surely = {GROUPED: _SURELY_GROUPED} if patterns[0][3] > 1 else {}
+        surely = {GROUPED: _SURELY_GROUPED[patterns[0][3] > 1]}
         return min(found, key=lambda name: found[name] * surely.get(name, 1.0) - _WITH_OTHERS[name])
     host = {
-        FACTORS: _HOST_FACTORS * count,
+        FACTORS: sum(_host_of(pattern, batch, dtype, last, device) for pattern in patterns),
         GROUPED: _HOST_COMPILED if is_compiled else _HOST_GROUPED * count,
         MATRIX: _HOST_COMPILED if is_compiled else _HOST_MATRIX,
         BATCHED: _HOST_BATCHED,
@@ -154,6 +161,18 @@ def expected(
     elif blocks > 1:
         found[MATRIX] = 3 * _BETWEEN + matrix_step_seconds(first, batch, dtype, last)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _host_of(pattern: Pattern, batch: int, dtype: str, last: bool, device: torch.device) -> float:
+    """Return what the host takes for an eager step of one factor among others that follow one another."""
+    a, b, c, d = pattern
+    ways = [quickest_gradient(pattern, batch, dtype, "cuda", last)[0]]
+    for own, transposed in ((pattern, False), ((a, c, b, d), True)):
+        kernel = _gpu().expected(own, batch, dtype, not last, device, transposed)
+        ways.append(quickest(own, batch, dtype, "cuda", last, kernel)[0])
+    shares = _gpu().gradients_seconds(pattern, batch, dtype, not last, device)[1]
+    return _HOST_KERNELS if set(ways) == {"kernel"} and not shares else _HOST_FACTORS
 
 
 def _made(patterns: tuple[Pattern, ...], dtype: str, own: DeviceLimits) -> float:

@@ -52,6 +52,7 @@ from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 Maybe = torch.Tensor | None
 PREPARES = Entry(cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS)
 _ALIGNED = 256  # bytes, as of what is allocated
+_COPYING, _COPIED = 4e-6, 8e11  # seconds to begin with torch's copy of transposed weights, and its bytes a second
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -148,7 +149,21 @@ def _choose_algorithm(
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
     each = None if kernel is None else kernel / x.shape[0]
     best, taken = quickest(pattern, x.shape[1], NAMES[x.dtype], "cuda", last, each, packed, *after)
+    if not packed and is_transposed(weight):
+        best, taken = _with_copy(best, taken, each, pattern, NAMES[x.dtype], last)
     return best if taken <= transposed else TRANSPOSED
+
+
+def _with_copy(
+    best: str, taken: float, kernel: float | None, pattern: tuple[int, ...], dtype: str, last: bool
+) -> tuple[str, float]:
+    """Return the same for transposed weights, a copy of which batched products multiply by where they are slow else."""
+    _, b, c, d = pattern
+    odd = BYTES[dtype] == 2 and (b * 2 % ACCESS or c * 2 % ACCESS)
+    if best != "bmm" or kernel is None or last or d > 1 or not odd:
+        return best, taken
+    copied = taken + _COPYING + 2 * math.prod(pattern) * 2 / _COPIED
+    return ("kernel", kernel) if kernel < copied else (best, copied)
 
 
 def expected(
@@ -175,7 +190,8 @@ def gradients_seconds(
     a, b, c, d = pattern
     back, own = (a, c, b, d), limits(index_of(device))
     kernel = expected(back, batch, dtype, first, device, True)
-    apart = quickest(back, batch, dtype, "cuda", not first, kernel)[1]
+    best, taken = quickest(back, batch, dtype, "cuda", not first, kernel)
+    apart = _with_copy(best, taken, kernel, back, dtype, not first)[1]
     apart += quickest_gradient(pattern, batch, dtype, "cuda", not first)[1]
     summed = gradient_seconds(pattern, batch, dtype, "cuda", not first).get(TRANSPOSED, math.inf)
     if summed == math.inf:

@@ -169,10 +169,10 @@ class Costs:
     power: float
 
 
-# Fitted on one H200 to 480 tiles of 60 products within 25 % (root mean square; decision 0086).
-_COSTS = Costs(0.534, 0.15, 17.5, 420.0, 490.0, 2.5, 7.9, 1.67e13, 1.96e12, 2.7e-6, 2.9e-6, 2.3)
+# Fitted on one H200 to 480 tiles of 60 products within 26 % (root mean square; decision 0086).
+_COSTS = Costs(0.45, 0.15, 17.5, 420.0, 490.0, 2.5, 7.9, 1.67e13, 3.1e12, 2.4e-6, 2.9e-6, 1.8)
 _CLOCK = 1.7e9  # cycles a second
-_SURE = 1.1  # times the model of the tile that is chosen
+_SURE = 1.05  # times the model of the tile that is chosen
 
 
 def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> float:

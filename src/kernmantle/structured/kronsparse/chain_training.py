@@ -167,12 +167,12 @@ def expected(
 def _host_of(pattern: Pattern, batch: int, dtype: str, last: bool, device: torch.device) -> float:
     """Return what the host takes for an eager step of one factor among others that follow one another."""
     a, b, c, d = pattern
-    ways = [quickest_gradient(pattern, batch, dtype, "cuda", last)[0]]
+    names = [quickest_gradient(pattern, batch, dtype, "cuda", last)[0]]
     for own, transposed in ((pattern, False), ((a, c, b, d), True)):
         kernel = _gpu().expected(own, batch, dtype, not last, device, transposed)
-        ways.append(quickest(own, batch, dtype, "cuda", last, kernel)[0])
+        names.append(quickest(own, batch, dtype, "cuda", last, kernel)[0])
     shares = _gpu().gradients_seconds(pattern, batch, dtype, not last, device)[1]
-    return _HOST_KERNELS if set(ways) == {"kernel"} and not shares else _HOST_FACTORS
+    return _HOST_KERNELS if set(names) == {"kernel"} and not shares else _HOST_FACTORS
 
 
 def _made(patterns: tuple[Pattern, ...], dtype: str, own: DeviceLimits) -> float:

@@ -52,7 +52,7 @@ from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 Maybe = torch.Tensor | None
 PREPARES = Entry(cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS)
 _ALIGNED = 256  # bytes, as of what is allocated
-_COPYING, _COPIED = 4e-6, 8e11  # seconds to begin with torch's copy of transposed weights, and its bytes a second
+_COPYING, _COPIED = 4e-6, 8e11  # seconds to begin with torch's copy of transposed weights, bytes a second (H200)
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:

@@ -187,8 +187,8 @@ _COSTS = {
 }
 _CLOCK = 1.7e9  # cycles a second
 # Times as long for so many weights of blocks that are wide both ways, whose x and gradients are read again out of the
-# second-level cache: 11 such sums took 1.3 to 1.6 times the model (H200, decision 0086).
-_MANY, _WIDE, _AGAIN = 4e6, 32, 1.35
+# second-level cache: 11 such sums of 16 rows and more took 1.3 to 1.6 times the model (H200, decision 0086).
+_MANY, _WIDE, _LONG, _AGAIN = 4e6, 32, 16, 1.35
 
 
 def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> float:
@@ -217,7 +217,7 @@ def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> float:
     written = (size if slots == 1 else 8 * slots) * math.prod(plan.pattern) / costs.written
     memory = size * batch * a * d * (b + c) / costs.memory + written
     together = sum(part**costs.power for part in (worked, moved, memory)) ** (1 / costs.power)
-    together *= _AGAIN if min(b, c) >= _WIDE and math.prod(plan.pattern) >= _MANY else 1.0
+    together *= _AGAIN if min(b, c) >= _WIDE and math.prod(plan.pattern) >= _MANY and batch >= _LONG else 1.0
     return costs.start + (costs.added if slots > 1 else 0.0) + together
 
 

@@ -172,6 +172,9 @@ class Costs:
 # Fitted on one H200 to 480 tiles of 60 products within 26 % (root mean square; decision 0086).
 _COSTS = Costs(0.45, 0.15, 17.5, 420.0, 490.0, 2.5, 7.9, 1.67e13, 3.1e12, 2.4e-6, 2.9e-6, 1.8)
 _CLOCK = 1.7e9  # cycles a second
+# Share of its cycles that a product of so few rows takes: six of 1 to 5 rows with millions of weights took 0.56 to 0.71
+# of the model (H200, decision 0086).
+_SMALL, _SMALL_SHARE = 6, 0.6
 _SURE = 1.05  # times the model of the tile that is chosen
 
 
@@ -196,7 +199,7 @@ def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> fl
     waves = -(-blocks // (limits.sm_count * plan.each))
     worked = -(-blocks // limits.sm_count) * block + waves * own.block
     waited = waves * (-(-steps // plan.steps) * own.wait + own.block + end)
-    worked = max(worked, waited) / _CLOCK
+    worked = max(worked, waited) / _CLOCK * (_SMALL_SHARE if batch <= _SMALL else 1.0)
     weights, x, y = (
         size * problem.groups * math.prod(problem.pattern),
         *(size * problem.groups * batch * a * m * d for m in (c, b)),

@@ -150,6 +150,20 @@ def test_a_bound_launch_writes_its_addresses_and_nothing_else(notes, host):
         assert notes.launches[-1] == (7, (10, 1, 1), (128, 1, 1), 64, [], data)
 
 
+def test_a_launch_is_bound_to_the_numbers_of_the_first_call():
+    made, once = [], []
+
+    def bind(addresses, numbers):
+        made.append((addresses, numbers))
+        return lambda addresses: once.append((addresses, "bound"))
+
+    start = launch.NumberedLaunch(bind, lambda addresses, numbers: once.append((addresses, numbers)))
+    for addresses, numbers in (([1], (1.0, 0.0)), ([2], (1.0, 0.0)), ([3], (2.0, 0.0)), ([4], (1.0, 0.0))):
+        start(addresses, numbers)
+    assert made == [([1], (1.0, 0.0))]
+    assert once == [([1], (1.0, 0.0)), ([2], "bound"), ([3], (2.0, 0.0)), ([4], "bound")]
+
+
 def test_a_bound_launch_goes_to_the_current_stream_of_its_device(notes, host, monkeypatch):
     prepared = []
     kernel = launch.Kernel(b"code", "entry", 128)

@@ -308,6 +308,37 @@ class BoundLaunch:
             return self(addresses)
 
 
+class NumberedLaunch:
+    """Launches of a kernel on addresses and numbers, bound to the numbers of the first call, which most calls have.
+
+    Of some 40 arguments only addresses are packed for them.
+
+    Parameters
+    ----------
+    bind : callable
+        Returns the bound launch for addresses and numbers like these.
+    once : callable
+        Launches on addresses and any numbers.
+    """
+
+    def __init__(
+        self, bind: Callable[[Sequence[int], tuple[float, ...]], BoundLaunch],
+        once: Callable[[Sequence[int], tuple[float, ...]], None],
+    ) -> None:  # fmt: skip
+        self._bind, self._once = bind, once
+        self._bound: tuple[tuple[float, ...], BoundLaunch] | None = None
+
+    def __call__(self, addresses: Sequence[int], numbers: tuple[float, ...]) -> None:
+        """Launch on the current stream of the device."""
+        bound = self._bound
+        if bound is not None and bound[0] == numbers:
+            bound[1](addresses)
+            return
+        if bound is None:
+            self._bound = numbers, self._bind(addresses, numbers)
+        self._once(addresses, numbers)
+
+
 def _runs(positions: Sequence[int]) -> Iterator[tuple[Callable[..., None], int, slice]]:
     """Yield what writes addresses whose positions follow one another, the byte where they begin, and which they are."""
     begin = 0

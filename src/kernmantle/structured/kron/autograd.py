@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from ...errors import BackendError, GradientError
 from ...torch_ops.autograd import constant
-from ...torch_ops.execute import allocate_as
+from ...torch_ops.execute import PlainLayout, allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import LIBRARY, implement
@@ -24,11 +24,13 @@ from ...torch_ops.saved import addresses, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
     check_untransformed,
     decomposed,
+    empty_on_gpu,
     is_batched,
     is_tracked,
     is_transformed,
     plain,
     register_derivative,
+    takes_memory_directly,
 )
 from .execute import BoundKron, Number, Sizes, configured, execute, factor_sizes, out_shape
 from .form import Form
@@ -192,10 +194,11 @@ def _recorded_gradients(
 class KronCall:
     """A product of arrays of equal specs, as its caller gives them: what passed all checks, bound to its kernels.
 
-    ``shape`` is that of the result, ``added`` whether y is added, ``identities`` whether there are factors that are
-    none; ``product`` is None where arrays are to be bound at each call. ``sizes`` are the bytes from the first entry of
-    x and of each factor to after the last one, of y, and of the result. ``backward`` has what finds gradients, by which
-    are needed and how many arrays are saved, for a gradient in one piece.
+    ``shape`` is that of the result, ``layout`` that shape and its strides, ``added`` whether y is added, ``identities``
+    whether there are factors that are none; ``product`` is None where arrays are to be bound at each call. ``sizes``
+    are the bytes from the first entry of x and of each factor to after the last one, of y, and of the result.
+    ``backward`` has what finds gradients, by which are needed and how many arrays are saved, for a gradient in one
+    piece.
     """
 
     text: str
@@ -207,6 +210,7 @@ class KronCall:
     product: BoundKron | None = None
     sizes: tuple[tuple[int, ...], int, int] = ((), 0, 0)
     keeps: bool = False
+    layout: PlainLayout = ((), ())
     pays: dict[tuple[bool, ...], bool] = field(default_factory=dict)
     backward: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
@@ -256,7 +260,7 @@ class KronCall:
             form, into = self.form, None if outs is None else self.form.x(outs)
             own = [form.factor(factor) for factor in factors]
             return form.result(execute(self.text, self.options, numbers, form.x(x), own, form.y(y), into, info))
-        out = allocate_as(x, self.shape) if outs is None else outs
+        out = self._memory(x) if outs is None else outs
         shares = float(numbers[0]), float(numbers[1])  # pyright: ignore
         if saved is None:
             self.product.launch(x, factors, y, out, shares)
@@ -265,6 +269,15 @@ class KronCall:
         if info is not None:
             info.route = self.product.route
         return out
+
+    def _memory(self, x: torch.Tensor) -> torch.Tensor:
+        """Return memory for the result, on a GPU by one call of torch's where nothing has to see it."""
+        try:
+            if x.is_cuda and takes_memory_directly(x.get_device()):
+                return empty_on_gpu(*self.layout, x.dtype)
+            return x.new_empty(*self.shape)
+        except RuntimeError:
+            return allocate_as(x, self.shape)  # which says how much was wanted
 
     def recorded(
         self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None

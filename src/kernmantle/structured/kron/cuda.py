@@ -12,7 +12,7 @@ import torch
 from ...backends.cuda import emit
 from ...backends.cuda.arch import arch as generation
 from ...backends.cuda.device import core, gpu
-from ...backends.cuda.launch import BoundLaunch, Kernel
+from ...backends.cuda.launch import BoundLaunch, Kernel, NumberedLaunch
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime.cache import Built, Key, current_cache, fingerprint
 from ...runtime.kernel_store import collecting
@@ -170,19 +170,13 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
         groups = 1 if isinstance(chosen, FmaPlan | ClusterPlan) else chosen.groups
         blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
-    # Most calls have the numbers of the first one: of some 40 arguments only addresses are packed for them.
-    bound: list[tuple[Numbers, BoundLaunch]] = []
+    def bind(pointers: Sequence[int], numbers: tuple[float, ...]) -> BoundLaunch:
+        return bind_launch(kernel, (*pointers, *integers, *numbers), range(len(pointers)), index, blocks)
 
-    def begin(pointers: Sequence[int], numbers: Numbers) -> None:
-        if bound and bound[0][0] == numbers:
-            bound[0][1](pointers)
-            return
-        arguments = (*pointers, *integers, *numbers)
-        if not bound:
-            bound.append((numbers, bind_launch(kernel, arguments, range(len(pointers)), index, blocks)))
-        start(kernel, index, blocks, arguments)
+    def once(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
+        start(kernel, index, blocks, (*pointers, *integers, *numbers))
 
-    return begin
+    return NumberedLaunch(bind, once)
 
 
 def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Make) -> Start:

@@ -11,7 +11,7 @@ from ...errors import GradientError, ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key, is_recorded
 from ...torch_ops.checks import reach
-from ...torch_ops.execute import allocate
+from ...torch_ops.execute import allocate, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_tracked, plain
 from .autograd import KronCall, in_two, product
@@ -193,6 +193,7 @@ def _bound(
         keeps = found.between <= _SAVED * torch.cuda.get_device_properties(call.x.device).total_memory
     if may_save and not keeps:
         found = bind(text, call.options, *arrays)
-    plan = KronCall(text, call.options, form, call.shape, added, has_identities, found, sizes, keeps)
+    layout = layouts_in_one_piece([call.shape])[0]
+    plan = KronCall(text, call.options, form, call.shape, added, has_identities, found, sizes, keeps, layout)
     PLANS[key] = plan
     return plan, own

@@ -13,6 +13,7 @@ from kernmantle.errors import DtypeError, ParameterError, ShapeError
 from kernmantle.integrations.gpytorch import FusedKernelGrad, SpectralMixtureKernel
 from kernmantle.pairwise import CONSTRUCTORS
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import derivation
 
 SMOOTH = [
     "Cauchy", "Gaussian", "Linear", "Matern", "Periodic", "Polynomial", "RationalQuadratic", "Sigmoid", "Wendland",
@@ -60,6 +61,28 @@ def test_values_products_and_gradients(count, columns, separable):
     assert k.is_stationary
     whole = parameters[0].sum() ** (columns if separable else 1)
     assert_close(k.diagonal(x).detach(), whole.detach().expand(11), depth=100)
+
+
+@pytest.mark.parametrize(("count", "together"), [(3, 2), (4, 3), (7, 5)])
+def test_gradients_that_share_their_terms_share_programs(count, together, monkeypatch):
+    """By the lengthscales and periods of at most three Gaussians together, by the weights of at most six."""
+    found = []
+
+    def noted(step, values):
+        before = len(values)
+        run(step, values)
+        found.append(len(values) - before)
+
+    run = derivation.ProgramStep.__call__
+    monkeypatch.setattr(derivation.ProgramStep, "__call__", noted)
+    parameters = mixture(count, 2)
+    x, y = normal(5, 2), normal(4, 2, seed=1)
+    own = km.SpectralMixture(*parameters, separable=True)(x, y)
+    torch.autograd.grad(own.sin().sum(), parameters)
+    found = [outputs for outputs in found[1:] if outputs]  # after the statistics of the product
+    assert sum(found) == 3 * count
+    assert len(found) == together
+    assert max(found) <= derivation.TOGETHER
 
 
 @pytest.mark.parametrize("separable", [False, True])

@@ -120,6 +120,27 @@ def test_derivatives_are_programs_that_can_be_written_down(name):
             assert Program.parse(rule.renamed().text) == rule.renamed()
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_of_equal_axes_are_one_program(name):
+    program, every = PROGRAMS[name], [True] * len(PROGRAMS[name].reductions)
+    single = {op.name: autodiff.pullback(program, op.name, every) for op in program.operands if not op.number}
+    alike: dict[str, list[str]] = {}
+    for operand in program.operands:
+        if single.get(operand.name) is not None:
+            alike.setdefault(operand.axes, []).append(operand.name)
+    for axes, names in alike.items():
+        joined = autodiff.pullbacks(program, names, every)
+        arrays = inputs(joined)
+        assert (joined.out, len(joined.outputs), joined.product_order) == (
+            axes,
+            len(names),
+            single[names[0]].product_order,
+        )
+        assert Program.parse(joined.renamed().text) == joined.renamed()
+        for found, operand in zip(value(joined, arrays), names, strict=True):
+            assert np.allclose(found, value(single[operand], arrays)[0], rtol=1e-12), operand
+
+
 def test_what_has_no_influence_has_no_program():
     program = made(function=lambda a, b: a * 1, epilogue=lambda s: s)
     assert autodiff.pullback(program, "x1", [True]) is None

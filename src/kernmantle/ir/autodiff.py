@@ -166,6 +166,17 @@ def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | 
     return _descended(derived, program)
 
 
+def pullbacks(program: Program, names: Sequence[str], present: Sequence[bool]) -> Program:
+    """Return one program of the gradients of operands with equal axes, none of which is zero."""
+    parts = [part for part in (pullback(program, name, present) for name in names) if part is not None]
+    read = {operand.name: operand for part in parts for operand in part.operands}
+    own = {operand.name: operand for operand in program.operands if operand.name in read}
+    maps = tuple(part.map[0] for part in parts)
+    outputs = tuple(var(f"s{index}") for index in range(len(parts)))
+    joined = replace(parts[0], operands=tuple((own | read).values()), map=maps, reductions=(SUM,) * len(parts))
+    return replace(joined, outputs=outputs).pruned()
+
+
 def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Program | None:
     """Return the directional derivative of an accumulator along tangents t_<name> of the operands in ``moving``."""
     value = program.map[accumulator]

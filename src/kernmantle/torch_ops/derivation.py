@@ -23,6 +23,8 @@ Tensors = Sequence[torch.Tensor]
 Rule = tuple[str, int, tuple[str, ...], tuple[str, ...]]
 Run = Callable[[Tensors, Sequence[float]], list[torch.Tensor]]
 _BATCH_LETTERS = "ABCDEFGHIJ"
+TOGETHER = 6
+"""Most gradients of one program, each of which has its sums in registers."""
 
 
 def no_gradient(name: str) -> GradientError:
@@ -110,10 +112,10 @@ def _rule(kind: str, text: str, *args: Any) -> Rule | None:
 
 
 @lru_cache(maxsize=4096)
-def _typed(types: str, outs: int | str) -> str:
-    """Return the types of a derived program: so many outputs of the arithmetic's type, or one of the type named."""
+def _typed(types: str, outs: int, name: str = "") -> str:
+    """Return the types of a derived program: so many outputs of the type named, or of the arithmetic's."""
     own = Types.parse(types)
-    return replace(own, outs=(own.compute,) * outs if isinstance(outs, int) else (outs,)).text
+    return replace(own, outs=(name or own.compute,) * outs).text
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +209,8 @@ def gradients(
     if program.symmetric:
         own.alias("x1", "x0")
     through = (_add_cotangents(own, program, present), present[: program.outputs])
+    for names in _alike(own, program, needed, through[0]):
+        _add_together(own, program, names, through[0])
     return tuple(
         _add_gradient(own, program, name, through) if wanted else None
         for name, wanted in zip(program.tensors, needed, strict=True)
@@ -267,17 +271,18 @@ def _symmetrized(value: torch.Tensor) -> torch.Tensor:
 def _add_gradient(own: Derivation, program: Differentiable, name: str, present: Sequence[tuple[bool, ...]]) -> int:
     """Add the gradient by one operand, through the accumulators and through the outputs; return its slot."""
     operand, renamed = own[name], dict[str, str]()
-    if name == "x0" and program.symmetric:
+    if _is_symmetrized(program, name):
         for i, there in enumerate(present[0]):
             if there:
                 renamed[f"h{i}"] = f"symmetrized h{i}"
                 own.by_torch(renamed[f"h{i}"], _symmetrized, f"h{i}")
-    types, total = _typed(program.types, NAMES[operand.dtype]), ""
+    types, total = _typed(program.types, 1, NAMES[operand.dtype]), ""
     for kind, there in zip(("pullback", "direct"), present, strict=True):
         rule = _rule(kind, program.text, name, there)
         if rule:
             part = f"{kind} {name}"
-            _add_sum(own, part, rule, types, renamed, operand.shape[: operand.dim() - len(program.axes[name])])
+            if part not in own:
+                _add_sums(own, [part], rule, types, renamed, _batch_shape(program, name, operand))
             if total:
                 own.by_torch(f"sum {name}", torch.add, total, part)
             total = f"sum {name}" if total else part
@@ -288,6 +293,46 @@ def _add_gradient(own: Derivation, program: Differentiable, name: str, present: 
         own.by_torch(f"fitted {name}", partial(_sum_to, operand.shape), total)
         total = f"fitted {name}"
     return own.slot(total)
+
+
+def _is_symmetrized(program: Differentiable, name: str) -> bool:
+    """Return whether an operand stands for both rows of a pair, and its gradient takes a symmetrized cotangent."""
+    return name == "x0" and program.symmetric
+
+
+def _batch_shape(program: Differentiable, name: str, operand: torch.Tensor) -> torch.Size:
+    return operand.shape[: operand.dim() - len(program.axes[name])]
+
+
+def _alike(
+    own: Derivation, program: Differentiable, needed: Sequence[bool], present: tuple[bool, ...]
+) -> list[list[str]]:
+    """Return the operands whose gradients share a program: of equal axes, type and shape, that read the same arrays.
+
+    They share most of their terms, such as those by the lengthscales of a product of kernels.
+    """
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, wanted in zip(program.tensors, needed, strict=True):
+        rule = _rule("pullback", program.text, name, present) if wanted else None
+        if rule is not None and not _is_symmetrized(program, name):
+            operand = own[name]
+            alike = program.axes[name], operand.dtype, operand.shape, frozenset(rule[2])
+            groups.setdefault(alike, []).append(name)
+    found: list[list[str]] = []
+    for names in groups.values():
+        size = -(-len(names) // -(-len(names) // TOGETHER))
+        chunks = [names[first : first + size] for first in range(0, len(names), size)]
+        found += [chunk for chunk in chunks if len(chunk) > 1]
+    return found
+
+
+def _add_together(own: Derivation, program: Differentiable, names: Sequence[str], present: tuple[bool, ...]) -> None:
+    """Add the gradients by several operands, through the accumulators, by one program."""
+    rule, operand = _rule("pullbacks", program.text, tuple(names), present), own[names[0]]
+    assert rule is not None
+    types = _typed(program.types, len(names), NAMES[operand.dtype])
+    results = [f"pullback {name}" for name in names]
+    _add_sums(own, results, rule, types, {}, _batch_shape(program, names[0], operand))
 
 
 def _sum_to(shape: torch.Size, value: torch.Tensor) -> torch.Tensor:
@@ -301,17 +346,18 @@ def _batched(rule: Rule, batch: tuple[str, ...], out: str) -> str:
     return program.with_batch({op.name: own for op, own in zip(program.tensors, batch, strict=True)}, out).text
 
 
-def _add_sum(
-    own: Derivation, result: str, rule: Rule, types: str, renamed: Mapping[str, str], batch_shape: Sequence[int]
-) -> None:
-    """Add the result of a rule, the batch axes that ``batch_shape`` lacks summed in the kernel and not after it."""
+def _add_sums(
+    own: Derivation, results: Sequence[str], rule: Rule, types: str, renamed: Mapping[str, str],
+    batch_shape: Sequence[int],
+) -> None:  # fmt: skip
+    """Add the results of a rule, the batch axes that ``batch_shape`` lacks summed in the kernel and not after it."""
     rank = len(batch_shape)
     text, _, tensors, numbers = rule
     names = [renamed.get(name, name) for name in tensors]
     axes = Program.parse(text).tensors
     ranks = [own[name].dim() - len(operand.axes) for name, operand in zip(names, axes, strict=True)]
     if max(ranks) < rank or (max(ranks) == rank and 1 not in batch_shape) or torch.compiler.is_compiling():
-        own.by_program([result], text, types, names, numbers)
+        own.by_program(results, text, types, names, numbers)
         return
     letters = _BATCH_LETTERS[: max(ranks)]
     remaining = letters[max(ranks) - rank :] if rank else ""
@@ -322,15 +368,16 @@ def _add_sum(
         batch.append("".join(letters[max(ranks) - lead + axis] for axis in range(lead) if sizes[axis] != 1))
         single = [axis for axis in range(lead) if sizes[axis] == 1]
         if single:
-            own.by_torch(f"{name} for {result}", partial(_without_axes, single), name)
-        views.append(f"{name} for {result}" if single else name)
+            own.by_torch(f"{name} for {results[0]}", partial(_without_axes, single), name)
+        views.append(f"{name} for {results[0]}" if single else name)
     wide = [letter for letter, size in zip(remaining, batch_shape, strict=True) if size != 1]
     present = "".join(letter for letter in wide if any(letter in each for each in batch))
     absent = [axis for axis, letter in enumerate(remaining) if letter not in present]
-    summed = f"summed {result}" if absent else result
-    own.by_program([summed], _batched(rule, tuple(batch), present), types, views, numbers)
+    summed = [f"summed {result}" for result in results] if absent else results
+    own.by_program(summed, _batched(rule, tuple(batch), present), types, views, numbers)
     if absent:
-        own.by_torch(result, partial(_with_axes, absent), summed)
+        for result, total in zip(results, summed, strict=True):
+            own.by_torch(result, partial(_with_axes, absent), total)
 
 
 def _without_axes(axes: Sequence[int], value: torch.Tensor) -> torch.Tensor:

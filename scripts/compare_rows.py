@@ -11,6 +11,7 @@ and in ``--done`` are left out. Nothing is compared with an oracle here: the sui
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import queue
@@ -67,6 +68,9 @@ class Caller:
         self.clocks = import_module(f"{package}.timing").CLOCKS
         self.suite: Any = import_module(f"{package}.kronsparse")
         self.ready: tuple[str, Any] = ("", None)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a graph that is collected while another one is captured ends that capture
 
     def file(self) -> str:
         """Return where the library is."""
@@ -83,8 +87,9 @@ class Caller:
             self.torch.cuda.synchronize()
 
     def drop(self) -> None:
-        """Give memory back to other processes."""
+        """Give memory back to other processes: that of modules, which hold themselves, too."""
         self.ready = ("", None)
+        gc.collect()
         if self.device == "cuda" and self.torch.cuda.memory_reserved() > 1 << 30:
             self.torch.cuda.empty_cache()
 

@@ -415,8 +415,21 @@ KEPT = (
     ((1, 192, 48, 2), "f16", True, (9.7, 9.9, 35.4)), ((1, 128, 128, 3), "bf16", False, (17.7, 15.4, 15.3)),
     ((2, 48, 192, 1), "f32", True, (13.7, 67.8, 50.5)), ((1, 64, 64, 128), "f32", True, (658.1, 64128, 8636)),
     ((1, 256, 256, 64), "f16", False, (607.3, 15220, 479.0)), ((6, 96, 96, 16), "f16", False, (248.3, 2500, 287.1)),
-    ((1, 128, 128, 3), "f32", True, (33.8, 194.9, 145.4)),
+    ((1, 128, 128, 3), "f32", True, (33.8, 194.9, 145.4)), ((24, 64, 64, 4), "bf16", False, (168.3, math.inf, 189.4)),
+    ((6, 96, 96, 4), "bf16", False, (68.4, 310.7, 82.7)), ((24, 192, 48, 16), "bf16", False, (1365.5, math.inf, 1533.7)),
+    ((4, 96, 96, 4), "f16", False, (48.6, 145.8, 58.8)), ((1, 768, 768, 16), "f16", False, (1325.0, math.inf, 752.4)),
 )  # fmt: skip
+
+
+def test_wide_blocks_of_halves_between_transposed_rows_are_batched_products() -> None:
+    """Microseconds on an H200 of 25088 rows: what was left of whole products without the passes, and our kernel's."""
+    for blocks, width, taken, kernel in ((16, 1024, 1047, 2078), (64, 768, 2440, 4970), (64, 192, 262, 377)):
+        own = blocks, width, width, 1
+        expected = expected_seconds(problem(own, dtype="bf16"), CARDS["sm_90"], True)
+        chosen, seconds = quickest(own, 25088, "bf16", "cuda", False, expected, True)
+        assert chosen == "bmm"
+        assert taken / 1.15 < 1e6 * seconds < 1.15 * taken
+        assert kernel / 1.25 < 1e6 * expected < 1.25 * kernel
 
 
 @pytest.mark.parametrize(("pattern", "dtype", "first", "taken"), KEPT, ids=str)

@@ -24,6 +24,8 @@ from ..runtime.launcher import Launcher, nothing
 
 PRODUCTS = frozenset(tile.name for tile in PRODUCT_TILES)
 _SESSION: ContextVar[list[Tuned] | None] = ContextVar("kernmantle_tuning", default=None)
+session = _SESSION.get
+"""Return the list that measurements are added to; None while nothing is tuned."""
 _SLOWEST = 8.0  # times the least predicted time: slower tiles are not measured
 _HOPELESS = 3.0  # times the least measured time: slower tiles are measured once
 _LEAST, _MOST = 2e-4, 40  # seconds that a measurement takes at least; calls of it at most
@@ -60,11 +62,6 @@ def tuning() -> Iterator[list[Tuned]]:
         yield measured
     finally:
         _SESSION.reset(token)
-
-
-def session() -> list[Tuned] | None:
-    """Return the list that measurements are added to; None while nothing is tuned."""
-    return _SESSION.get()
 
 
 def launcher(

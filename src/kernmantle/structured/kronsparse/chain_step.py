@@ -16,7 +16,6 @@ import torch
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
-from ...torch_ops.saved import addresses
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import bind_batched
@@ -99,7 +98,7 @@ class GroupedStep:
         if not self.reads_weights:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
         results, offset = allocate_each(x, self.layouts), 0 if bias is None else bias.data_ptr()
-        table = [0, offset, *addresses((*weights, source, *results))]
+        table = [0, offset, *[each.data_ptr() for each in (*weights, source, *results)]]
         for launch, operands in self.launches:
             launch(operands(table))
         return results.pop(), results

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -365,7 +365,7 @@ def committed(pattern: str, suites: list[str]) -> dict[str, tuple[str, float, fl
     return found
 
 
-def left(rows: Mapping[str, Any], paths: list[Path]) -> list[str]:
+def left(rows: Sequence[str], paths: list[Path]) -> list[str]:
     """Return the rows that are to be timed: files have the names, or the rows, of those that are not."""
     done: set[str] = set()
     for path in paths:
@@ -405,10 +405,10 @@ def main() -> int:
     pairs = [[Worker(tree, options, suites) for tree in trees] for _ in range(options.pairs)]
     known = workers[0].ask("definitions")
     rows = {name: row for name, row in committed(options.rows, suites).items() if known.get(name, [""])[0] == row[0]}
-    due = left(rows, [*options.done, options.output])
     part, parts = map(int, options.part.split("/"))
-    random.Random(1).shuffle(due)
-    due = due[part - 1 :: parts]
+    every = sorted(rows)
+    random.Random(1).shuffle(every)
+    due = left(every[part - 1 :: parts], [*options.done, options.output])
     print(f"{len(rows)} rows, {len(due)} due, after {time.monotonic() - begin:.0f} s", flush=True)
     sizes = {name: known[name][1] for name in due}
     comparison = Comparison(options, {name: rows[name][1:] for name in due}, sizes, begin)

@@ -125,8 +125,9 @@ def from_environment(environment: Mapping[str, str]) -> Config:
             settings[name] = read(text)
             Config(**{name: settings[name]})
         except (KeyError, ValueError) as error:
-            reason = f": {error}" if isinstance(error, ParameterError) else ""
-            raise ParameterError(f"the environment variable {variable}={text!r} does not fit{reason}") from None
+            wanted = "an integer" if read is int else "one of 1, true, yes, on, 0, false, no, off"
+            reason = error if isinstance(error, ParameterError) else f"it must be {wanted}"
+            raise ParameterError(f"the environment variable {variable}={text!r} does not fit: {reason}") from None
     return Config(**settings)
 
 

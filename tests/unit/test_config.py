@@ -261,8 +261,12 @@ def test_environment():
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"), [("BACKEND", "gpu"), ("THREADS", "two"), ("THREADS", "0"), ("PROGRESS", "perhaps")]
-)
-def test_environment_errors_name_the_variable(variable, value):
-    with pytest.raises(ParameterError, match=f"KERNMANTLE_{variable}='{value}'"):
+    ("variable", "value", "wanted"),
+    [
+        ("BACKEND", "gpu", "backend must be one of"), ("THREADS", "two", "must be an integer"),
+        ("THREADS", "0", "positive"), ("PROGRESS", "perhaps", "one of 1, true"),
+    ],
+)  # fmt: skip
+def test_environment_errors_name_the_variable_and_what_it_takes(variable, value, wanted):
+    with pytest.raises(ParameterError, match=f"KERNMANTLE_{variable}='{value}' does not fit: .*{wanted}"):
         from_environment({f"KERNMANTLE_{variable}": value})

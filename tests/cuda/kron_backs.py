@@ -11,9 +11,11 @@ import numpy as np
 
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron import chain_gradient_emit, gradient_emit
+from kernmantle.structured.kron import back_wgmma_emit, chain_gradient_emit, gradient_emit
+from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma_candidates
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
+from kernmantle.structured.kron.gradient_cost import PassPlan
 from kernmantle.structured.kron.gradient_plan import EDGE, THREADS, VECTOR, BackPlan, Size, padded, tiled, whole
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
@@ -56,7 +58,7 @@ class BackCase:
         """Entries of the larger array."""
         return self.items * max(whole(self.sizes)) * self.beside
 
-    def plan(self, own: DeviceLimits) -> BackPlan | ChainPlan:
+    def plan(self, own: DeviceLimits) -> PassPlan:
         """Of the step alone."""
         widths = (self.beside,) if self.beside > 1 else whole(self.last)
         vector = math.gcd(VECTOR // TYPES[self.dtype]().itemsize, *widths)
@@ -66,6 +68,8 @@ class BackCase:
     def source(self, own: DeviceLimits) -> str:
         """CUDA C++ of the step."""
         plan = self.plan(own)
+        if isinstance(plan, BackWgmmaPlan):
+            return back_wgmma_emit.emit(plan)
         return chain_gradient_emit.emit(plan) if isinstance(plan, ChainPlan) else gradient_emit.emit(plan)
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
@@ -133,6 +137,23 @@ class ChainCase(BackCase):
         return replace(found, vector=1) if any(length % found.vector for length in lengths) else found
 
 
+@dataclass(frozen=True)
+class BackWgmmaCase(BackCase):
+    """A pass over two axes by wgmma, ``before`` entries of a row in front of them."""
+
+    before: int = 1
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return super().name.replace("back", "tiles") + f"_{self.before}"
+
+    def plan(self, own: DeviceLimits) -> BackWgmmaPlan:
+        """Of the pass."""
+        found = back_wgmma_candidates(self.sizes, self.before, self.dtype, own.arch)
+        return next(plan for plan in found if len(plan.groups[0]) == len(self.first))
+
+
 def _along(array: Array, matrix: Array, axis: int) -> Array:
     """A matrix applied to one axis."""
     return np.moveaxis(np.tensordot(matrix, array, axes=(1, axis)), 0, axis)
@@ -177,13 +198,25 @@ CHAINS += [
     for dtype in ("f32", "f16")
 ]  # fmt: skip
 
+TILES = [
+    BackWgmmaCase(first, last, items, 1, dtype, before=before)
+    for first, last, items, before in (
+        (_square(64), _square(64), 5, 1), (_square(8, 8), _square(8, 8), 9, 3), (_square(16), _square(16), 96, 16),
+        (_square(32), _square(32), 24, 4), (((20, 31),), ((24, 10),), 12, 2), (((5, 7),), _square(9), 36, 6),
+        (_square(2, 23), _square(6), 12, 3), (((1, 3),), ((64, 2),), 40, 8), (_square(64), _square(33), 12, 1),
+    )
+    for dtype in ("f32", "f16")
+]  # fmt: skip
+
 
 def run_back(machine: Machine, case: BackCase, own: DeviceLimits, binary: bytes) -> list[Array]:
     """What leaves the step and the gradients, by few blocks."""
     plan, (v, x, factors) = case.plan(own), case.arrays()
-    entry, threads = (
-        (chain_gradient_emit.ENTRY, plan.threads) if isinstance(plan, ChainPlan) else (gradient_emit.ENTRY, THREADS)
-    )
+    if isinstance(plan, BackPlan):
+        entry, threads = gradient_emit.ENTRY, THREADS
+    else:
+        entry = chain_gradient_emit.ENTRY if isinstance(plan, ChainPlan) else back_wgmma_emit.ENTRY
+        threads = plan.threads
     kernel = Kernel(binary, entry, threads, plan.shared, case.name)
     blocks = min(plan.tiles(case.items, case.beside), BLOCKS)
     out, parts = np.full(x.shape, np.nan, v.dtype), np.full((blocks, plan.parts), np.nan, np.float32)

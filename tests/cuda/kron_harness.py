@@ -52,7 +52,7 @@ from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
 from .harness import Machine, limits
-from .kron_backs import BACKS, CHAINS, BackCase, ChainCase, run_back
+from .kron_backs import BACKS, CHAINS, TILES, BackCase, BackWgmmaCase, ChainCase, run_back
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
@@ -431,6 +431,12 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
             ("chain", plan.items > 1, case.beside > 1, case.dtype, plan.vector > 1),
             ("chain", parted, ragged, max(map(max, plan.axes)) // 16),
         }  # fmt: skip
+    if isinstance(case, BackWgmmaCase):
+        plan = case.plan(own)
+        return {
+            ("tiles", case.dtype, plan.pack, plan.vector),
+            ("tiles", any(len(group) > 1 for group in plan.groups)),
+        }
     if isinstance(case, BackCase):
         return {
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
@@ -546,7 +552,7 @@ def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
     names = [word for word in words if word != "--few"]
-    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *SEPARATIONS)
+    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *SEPARATIONS)
     chosen = [case for case in every if not names or any(word in case.name for word in names)]
     if "--few" in words:
         chosen = few(chosen, limits())

@@ -22,6 +22,7 @@ from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import (
     axis_emit,
+    back_wgmma_emit,
     chain_gradient_emit,
     cluster_emit,
     factor_gradient_emit,
@@ -29,6 +30,7 @@ from kernmantle.structured.kron import (
     separation,
     wgmma_emit,
 )
+from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
@@ -253,6 +255,15 @@ def _kron_back(sizes: tuple[int, ...], step: int, dtype: str) -> Callable[[str],
         squares = tuple((size, size) for size in sizes)
         plan, _ = back(squares, 1, dtype, card, CARDS[card].shared_per_block)[step]
         return Planned(gradient_emit.emit(plan), f"back {sizes} {step}", THREADS, plan.shared, plan.blocks)
+
+    return make
+
+
+def _kron_tiles(sizes: tuple[int, ...], before: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = back_wgmma(tuple((size, size) for size in sizes), before, dtype, CARDS[card])
+        assert plan is not None
+        return Planned(back_wgmma_emit.emit(plan), f"tiles {sizes}", plan.threads, plan.shared, plan.blocks)
 
     return make
 
@@ -482,6 +493,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kron gram 64x64 applied bf16", _kron_gram(64, 64, 64, "bf16", ((8, 8), (8, 8))), HOPPER)
     for size, count in ((8, 5), (16, 4), (32, 3)):
         table.add(f"kron back {size}^{count} f32", _kron_back((size,) * count, 0, "f32"), ("sm_80", "sm_90"))
+    table.add("kron tiles 8^4 f32", _kron_tiles((8,) * 4, 8, "f32"), HOPPER)
+    table.add("kron tiles 10x10 f32", _kron_tiles((10, 10), 100, "f32"), HOPPER)
+    table.add("kron tiles 64x64 bf16", _kron_tiles((64, 64), 1, "bf16"), HOPPER)
     table.add("kron chain 8^4 f32", _kron_chain((8,) * 4, 1, "f32"), HOPPER)
     table.add("kron chain 12x9 f32", _kron_chain((12, 9), 40, "f32"), HOPPER)
     table.add("kron chain 31x6x11 bf16", _kron_chain((31, 6, 11), 1, "bf16"), HOPPER)

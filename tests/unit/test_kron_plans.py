@@ -11,7 +11,7 @@ from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_join import takes
 from kernmantle.structured.kron.mma_plan import MmaLayout, Tensor, mma_candidates
 from kernmantle.structured.kron.modes import Mode
-from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.structured.kron.passes import between, plain_pass
 from kernmantle.structured.kron.run import SAVING, arranged
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -115,14 +115,22 @@ def test_powers_take_the_passes_that_were_measured_to_be_quicker(extent, count, 
     assert [run.stop - run.first for run in found.passes] == passes
 
 
-def test_a_product_that_leaves_what_its_gradients_take_has_two_passes():
-    """All gradients of 16^4 take 834 us without it, 678 with it; one pass saves 110 of 303 (1024 rows, H200)."""
-    x = torch.empty(1024, 16**4, 1, device="meta")
-    arrays = arranged(x, [torch.empty(16, 16, device="meta") for _ in range(4)], None, torch.empty_like(x))
-    modes = tuple(Mode(16, 16, index) for index in range(4))
-    for options, passes in (("default fuse", 1), (f"default{SAVING}fuse", 2)):
-        found, _ = planned_for(HOPPER, modes, arrays, options)
-        assert len(found.passes) == passes
+@pytest.mark.parametrize(
+    ("extent", "count", "wanted", "alone", "saved"),
+    [
+        (16, 4, "11111", 1, ((2, 3),)),  # all gradients take 834 us without it, 678 with it; one pass saves 110 of 303
+        (8, 5, "111111", 1, ((1, 2, 3, 4),)), (64, 2, "111", 1, ()), (8, 3, "1111", 1, ()),
+        (16, 4, "01000", 1, ((1, 2, 3),)),
+    ],
+)  # fmt: skip
+def test_a_product_leaves_what_pays_for_its_gradients(extent, count, wanted, alone, saved):
+    """1024 rows, H200."""
+    x = torch.empty(1024, extent**count, 1, device="meta")
+    arrays = arranged(x, [torch.empty(extent, extent, device="meta") for _ in range(count)], None, torch.empty_like(x))
+    modes = tuple(Mode(extent, extent, index) for index in range(count))
+    assert len(planned_for(HOPPER, modes, arrays, "default fuse")[0].passes) == alone
+    found, _ = planned_for(HOPPER, modes, arrays, f"default {SAVING} {wanted} fuse")
+    assert between(found.passes) == saved
 
 
 @pytest.mark.parametrize(

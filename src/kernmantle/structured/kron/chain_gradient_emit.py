@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...backends.cuda.traits import SCALARS, members, shared_check
-from .chain_gradient_plan import ChainPlan, Size
+from .chain_gradient_plan import ChainPlan, Groups, Size
 from .cuda_entry import OVERLAP
 
 ENTRY = "km_chain"
@@ -21,22 +21,18 @@ def emit(plan: ChainPlan) -> str:
     }  # fmt: skip
     sides = list(zip(*plan.axes, strict=True))
     pitches = [pitch for own in plan.pitches for pitch in own]
-    numbers = range(len(plan.sizes))
-    pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
-    integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "items", "width"]
-    parameters = [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
     text = [
         f"// {plan}",
         '#include "kron_chain.cuh"',
         "struct Body {",
         *members({"T": kind}, constants),
-        _table("rows", "axis", sides[0]), _table("columns", "axis", sides[1]),
-        _table("pitch", "stage, int axis", pitches, f"stage * {count} + axis"),
+        table("rows", "axis", sides[0]), table("columns", "axis", sides[1]),
+        table("pitch", "stage, int axis", pitches, f"stage * {count} + axis"),
         "};",
-        *[own for axis, group in enumerate(plan.groups) if len(group) > 1 for own in _separated(plan, axis, group)],
+        *group_structs(plan.groups, plan.stored, plan.threads),
         shared_check("km::KronChain<Body>::shared_bytes()", plan.shared),
         f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.blocks})',
-        f"{ENTRY}({', '.join(parameters)}) {{",
+        f"{ENTRY}({', '.join(parameters(len(plan.sizes)))}) {{",
         OVERLAP,
         "    typedef km::KronChain<Body> Chain;\n    typedef Body::T T;",
         "    extern __shared__ __align__(16) unsigned char raw[];",
@@ -67,7 +63,15 @@ def emit(plan: ChainPlan) -> str:
     return "\n".join(text) + "\n"
 
 
-def _table(name: str, parameters: str, values: Sequence[int], index: str = "axis") -> str:
+def parameters(factors: int) -> list[str]:
+    """Return the parameters of a pass over so many factors."""
+    numbers = range(factors)
+    pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
+    integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "items", "width"]
+    return [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
+
+
+def table(name: str, parameters: str, values: Sequence[int], index: str = "axis") -> str:
     """Return a function of constants."""
     found = str(values[-1])
     for number in reversed(range(len(values) - 1)):
@@ -79,36 +83,47 @@ def _first(plan: ChainPlan, axis: int) -> int:
     return sum(len(group) for group in plan.groups[:axis])
 
 
-def _separated(plan: ChainPlan, axis: int, group: Sequence[Size]) -> list[str]:
-    """Return the struct of the factors of an axis."""
-    sides = list(zip(*group, strict=True))
-    constants = {
-        "COUNT": len(group), "ENTRIES": math.prod(map(math.prod, group)), "COLUMNS": math.prod(sides[1]),
-        "THREADS": plan.threads, "SHORT": 1,
-    }  # fmt: skip
-    return [
-        f"struct Group{axis} {{",
-        *members({"T": SCALARS[plan.stored], "C": "float"}, constants),
-        _table("rows", "axis", sides[0]), _table("columns", "axis", sides[1]),
-        "};",
-    ]  # fmt: skip
+def group_structs(groups: Groups, stored: str, threads: int) -> list[str]:
+    """Return the structs of the factors of each axis that has several."""
+    found: list[str] = []
+    for axis, group in enumerate(groups):
+        if len(group) == 1:
+            continue
+        sides = list(zip(*group, strict=True))
+        constants = {
+            "COUNT": len(group), "ENTRIES": math.prod(map(math.prod, group)), "COLUMNS": math.prod(sides[1]),
+            "THREADS": threads, "SHORT": 1,
+        }  # fmt: skip
+        found += [
+            f"struct Group{axis} {{",
+            *members({"T": SCALARS[stored], "C": "float"}, constants),
+            table("rows", "axis", sides[0]), table("columns", "axis", sides[1]),
+            "};",
+        ]  # fmt: skip
+    return found
+
+
+def emit_factor(axis: int, group: Sequence[Size], first: int) -> str:
+    """Return the function of the entries of the product of a group of factors, the first by number."""
+    terms: list[str] = []
+    for index, (rows, columns) in enumerate(group):
+        down, across = (math.prod(size[side] for size in group[index + 1 :]) for side in (0, 1))
+        number = first + index
+        entry = f"q / {down} % {rows} * row{number} + p / {across} % {columns} * column{number}"
+        terms.append(f"km::convert<float>(km::load_pack<T, 1>((const T*)f{number} + {entry}).v[0])")
+    return f"    const auto factor{axis} = [=](int q, int p) {{ return {' * '.join(terms)}; }};"
 
 
 def _factors(plan: ChainPlan) -> list[str]:
     """Return the lines that put the factors of each axis, and their transposes, into shared memory."""
-    found: list[str] = []
-    for axis, group in enumerate(plan.groups):
-        terms: list[str] = []
-        for index, (rows, columns) in enumerate(group):
-            down, across = (math.prod(size[side] for size in group[index + 1 :]) for side in (0, 1))
-            number = _first(plan, axis) + index
-            entry = f"q / {down} % {rows} * row{number} + p / {across} % {columns} * column{number}"
-            terms.append(f"km::convert<float>(((const T*)f{number})[{entry}])")
-        found.append(f"    const auto factor{axis} = [=](int q, int p) {{ return {' * '.join(terms)}; }};")
-        forth, back = plan.tables[axis]
-        if axis + 1 < len(plan.groups):
-            found.append(f"    Chain::Table<{axis}, false>::prepare(tables + {forth}, factor{axis});")
-        found.append(f"    Chain::Table<{axis}, true>::prepare(tables + {back}, factor{axis});")
+    found, first = list[str](), 0  # threads take up one table where they end the one before
+    for axis, (group, (rows, columns)) in enumerate(zip(plan.groups, plan.axes, strict=True)):
+        found.append(emit_factor(axis, group, _first(plan, axis)))
+        for is_back, at in enumerate(plan.tables[axis]):
+            if is_back or axis + 1 < len(plan.groups):
+                kind = f"Chain::Table<{axis}, {str(bool(is_back)).lower()}>"
+                found.append(f"    {kind}::prepare<{first}>(tables + {at}, factor{axis});")
+                first = (first + 32 * -(-rows // 8) * -(-columns // 8)) % plan.threads
     return found
 
 
@@ -144,16 +159,21 @@ def _results(plan: ChainPlan) -> list[str]:
     """Return the lines that write a block's share of all gradients."""
     found: list[str] = []
     for axis, group in enumerate(plan.groups):
-        rows, columns = plan.axes[axis]
         found += ["{", f"    const float* joint = sum{axis}.total((float*)raw);"]
-        if len(group) == 1:
-            found.append(f"    for (int n = threadIdx.x; n < {rows * columns}; n += {plan.threads}) own[n] = joint[n];")
-        else:
-            first = _first(plan, axis)
-            matrices = ", ".join(
-                f"{{(const T*)f{first + n}, row{first + n}, column{first + n}}}" for n in range(len(group))
-            )
-            found.append(f"    const km::KronMatrix<T> matrices[{len(group)}] = {{{matrices}}};")
-            found.append(f"    Chain::separate<Group{axis}>(own, joint, matrices);")
-        found += [f"    own += {sum(q * p for q, p in group)};", "}"]
+        found += [*emit_shares(axis, group, _first(plan, axis), plan.stored, plan.threads), "}"]
     return found
+
+
+def emit_shares(axis: int, group: Sequence[Size], first: int, stored: str, threads: int) -> list[str]:
+    """Return what writes the gradients of a group of factors, the first by number, from ``joint`` to ``own``."""
+    sizes = [rows * columns for rows, columns in group]
+    if len(group) == 1:
+        found = [f"    for (int n = threadIdx.x; n < {sizes[0]}; n += {threads}) own[n] = joint[n];"]
+    else:
+        kind = SCALARS[stored]
+        matrices = ", ".join(f"{{(const {kind}*)f{n}, row{n}, column{n}}}" for n in range(first, first + len(group)))
+        found = [
+            f"    const km::KronMatrix<{kind}> matrices[{len(group)}] = {{{matrices}}};",
+            f"    km::kron_separate_all<Group{axis}>(own, joint, matrices);",
+        ]
+    return [*found, f"    own += {sum(sizes)};"]

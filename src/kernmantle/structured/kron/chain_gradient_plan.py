@@ -26,7 +26,7 @@ _FIBERS, _SPLIT, _READ, _COPIED, _COPIED_ALONE = 12, 4, 2, 8, 10
 # Times as long as its instructions a multiprocessor takes, and with one block, with few threads, with fibers that are
 # listed, and with halves, whose copies are of 16 bytes or of single ones; cycles of a block for an axis of a tile, and
 # seconds to begin (27 passes on one H200, decision 0076).
-_SLOWER, _ALONE, _NARROW, _LISTED, _HALVES, _SINGLE, _TILE_CYCLES, _BEGIN = 1.87, 1.3, 1.5, 1.4, 1.3, 2.6, 2500, 3e-6
+_SLOWER, _ALONE, _NARROW, _LISTED, _HALVES, _SINGLE, _TILE_CYCLES, _BEGIN = 1.87, 1.3, 1.5, 1.4, 1.3, 2.6, 2500, 1e-6
 # Share of the time that bytes take which work does not hide (the same passes). Both are a tenth more than was measured:
 # of 50 products those that took longer by such a pass were expected to take as long.
 _MOVED = 0.66

@@ -25,10 +25,12 @@ from .aligned_choice import aligned_plans
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
 from .cuda_entry import ENTRY, parameters
-from .cuda_plan import CLUSTERS, KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
+from .cuda_plan import KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
+from .gradient_cost import PRICED, GpuPrice
+from .gradient_steps import GradientSeconds
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
-from .modes import Mode
+from .modes import Mode, text_of
 from .run import SAVING, Arrays, Launch, Numbers, Port, Prepare, Start
 from .wgmma_plan import WgmmaPlan
 
@@ -71,11 +73,25 @@ def planned_for(
     if tensor is not None and _takes_wgmma(arrays, tensor, own.arch):
         tensor = replace(tensor, has_wgmma=True, is_aligned=_is_aligned(arrays))
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
-    fuse, kinds = options.endswith(" fuse"), KINDS
-    if SAVING in options:
-        kinds = tuple(kind for kind in KINDS if kind != CLUSTERS)
-    chosen = plan(modes, right, stored, own, fuse, tensor, items, kinds)
-    return eager_plan(chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, kinds, host)), tensor
+    fuse, after = options.endswith(" fuse"), _gradients(own, modes, arrays, options)
+    chosen = plan(modes, right, stored, own, fuse, tensor, items, KINDS, 1.0, after)
+    return eager_plan(
+        chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, KINDS, host, after)
+    ), tensor
+
+
+def _gradients(own: DeviceLimits, modes: tuple[Mode, ...], arrays: Arrays, options: str) -> GradientSeconds | None:
+    """Return what the gradients take of a product that may save intermediate results; None where no options say so."""
+    precision, *words = options.split(" ")
+    stored = NAMES[arrays.x.dtype]
+    if SAVING not in words or stored not in PRICED:
+        return None
+    of_x, *wanted = (digit == "1" for digit in words[words.index(SAVING) + 1])
+    shapes = tuple([(int(factor.shape[-2]), int(factor.shape[-1])) for factor in arrays.factors])
+    items, tensor = math.prod(arrays.batch), tensor_for(stored, precision, own.arch)
+    price = GpuPrice(shapes, items, arrays.x.shape[-1], stored, own, tensor, options.endswith(" fuse"))
+    text = text_of([f"i{mode.rows}" if mode.factor is None else mode.factor for mode in modes])
+    return GradientSeconds(text, shapes, tuple(wanted), of_x, price)
 
 
 def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:

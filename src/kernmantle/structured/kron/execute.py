@@ -19,6 +19,7 @@ from ...torch_ops.call_key import program_key
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
 from .modes import Mode, contracted, parse
+from .passes import between
 from .run import ByCapture, Numbers, arranged, prepare, run
 from .torch_products import batch_of, product
 
@@ -99,14 +100,11 @@ def _bind(
     passes, route = eager.passes, f"{backend.NAME}: {eager}"
     prepared = prepare(passes, modes, arrays, kernel)
     if prepared is not None:
-        done, sizes = list[tuple[int, ...]](), [math.prod(stage.shape) for stage in prepared.stages if stage.shape]
-        if arrays.x.shape == x.shape and arrays.batch == tuple(x.shape[:-2]):
-            for own in passes[:-1]:
-                before = done[-1] if done else ()
-                done.append(tuple(sorted((*before, *(position for part in own.parts for position in part)))))
+        sizes = [math.prod(stage.shape) for stage in prepared.stages if stage.shape]
+        done = between(passes) if arrays.x.shape == x.shape and arrays.batch == tuple(x.shape[:-2]) else ()
         in_graph = prepare(plan.passes, modes, arrays, kernel) if plan.eager else None
         launch = prepared if in_graph is None else ByCapture(prepared, in_graph)
-        return BoundKron(route, launch, True, tuple(done), x.element_size() * sum(sizes))
+        return BoundKron(route, launch, True, done, x.element_size() * sum(sizes))
 
     def by_passes(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
         run(passes, modes, own, arranged(x, factors, y, out), kernel)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
+from .back_wgmma_plan import BackWgmmaPlan, back_wgmma, back_wgmma_seconds
 from .chain_gradient_plan import ChainPlan, chain
 from .chain_gradient_plan import seconds as chain_seconds
 from .cost import LAUNCH, SIZES
@@ -21,6 +22,7 @@ from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
 
+PassPlan = BackPlan | ChainPlan | BackWgmmaPlan
 # Types of arrays whose steps have a price.
 PRICED = ("f16", "bf16", "f32", "f64")
 _JOINT_ENTRIES = 2048 * 2048
@@ -83,20 +85,23 @@ class GpuPrice:
 @lru_cache(maxsize=16384)
 def pass_over(
     sizes: tuple[Size, ...], call: tuple[int, int, int, int], stored: str, limits: DeviceLimits
-) -> tuple[BackPlan | ChainPlan | None, float]:
+) -> tuple[PassPlan | None, float]:
     """Return the quickest pass over neighbouring factors, and its seconds; None and infinity without one.
 
     ``call``: arrays, entries of each before the factors and behind, and columns.
     """
     arrays, before, after, columns = call
     items, right = arrays * before, after * columns
-    found: list[tuple[float, BackPlan | ChainPlan]] = []
+    found: list[tuple[float, PassPlan]] = []
     chosen = back(sizes, right, stored, limits.arch, limits.shared_per_block, before, columns)
     if len(chosen) == 1:
         found.append((seconds(chosen, sizes, (items, right), limits), chosen[0][0]))
     row = chain(sizes, items, right, stored, limits)
     if row is not None:
         found.append((chain_seconds(row, items, right, limits), row))
+    tile = back_wgmma(sizes, before, stored, limits) if right == 1 else None
+    if tile is not None:
+        found.append((back_wgmma_seconds(tile, items, limits), tile))
     time, plan = min(found, key=lambda own: own[0], default=(math.inf, None))
     return plan, time
 

@@ -13,11 +13,12 @@ from ...backends.cuda.launch import Kernel
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
-from . import chain_gradient_emit, factor_gradient_emit, gradient_emit, separation
+from . import back_wgmma_emit, chain_gradient_emit, factor_gradient_emit, gradient_emit, separation
+from .back_wgmma_plan import BackWgmmaPlan
 from .chain_gradient_plan import ChainPlan
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
-from .gradient_cost import PRICED, GpuPrice, pass_over, sum_seconds
+from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, sum_seconds
 from .gradient_plan import THREADS, BackPlan, Groups, back
 from .modes import Mode
 from .separation import LONGEST, SeparationPlan, longest
@@ -25,7 +26,7 @@ from .separation import LONGEST, SeparationPlan, longest
 Tensors = Sequence[torch.Tensor]
 
 
-def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tuple[BackPlan | ChainPlan, Groups], ...]:
+def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tuple[PassPlan, Groups], ...]:
     """Return the passes for x (…, columns, c); none where there are no kernels for it."""
     if x.dtype not in NAMES or not x.numel():
         return ()
@@ -37,7 +38,7 @@ def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tup
     before, right = (math.prod([mode.columns for mode in part]) for part in (modes[:first], modes[stop:]))
     stored, call = NAMES[x.dtype], (math.prod(x.shape[:-2]), before, right, columns)
     quickest, _ = pass_over(sizes, call, stored, own)
-    if isinstance(quickest, ChainPlan):
+    if isinstance(quickest, ChainPlan | BackWgmmaPlan):
         return ((quickest, (tuple(range(len(sizes))),)),)
     return back(sizes, right * columns, stored, own.arch, own.shared_per_block, before, columns)
 
@@ -70,7 +71,7 @@ class BackPass:
     ``total``, which adds up what its blocks write, are None where they were only collected.
     """
 
-    plan: BackPlan | ChainPlan
+    plan: PassPlan
     numbers: tuple[int, ...]
     rest: tuple[int, ...]
     sources: tuple[int, ...]
@@ -98,16 +99,16 @@ class BackPass:
         return out, [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
 
 
-def _sources(plan: BackPlan | ChainPlan, own: Sequence[int]) -> tuple[int, ...]:
+def _sources(plan: PassPlan, own: Sequence[int]) -> tuple[int, ...]:
     """Return the factors of a pass in the order of the kernel's parameters, the first again where there is none."""
-    if isinstance(plan, ChainPlan):
+    if not isinstance(plan, BackPlan):
         return tuple(own)
     count = len(plan.first)
     unused = [own[0]] * gradient_emit.FACTORS
     return tuple([*[*own[:count], *unused][:2], *own[count:], *unused][: gradient_emit.FACTORS])
 
 
-def _shares(plan: BackPlan | ChainPlan, transposed: bool) -> tuple[Share, ...]:
+def _shares(plan: PassPlan, transposed: bool) -> tuple[Share, ...]:
     found, offset = list[Share](), 0
     for rows, columns in plan.sizes:
         found.append(Share(offset, (columns, rows) if transposed else (rows, columns)))
@@ -146,10 +147,13 @@ def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: b
     return tuple(found)
 
 
-def _kernel(plan: BackPlan | ChainPlan) -> Kernel | None:
+def _kernel(plan: PassPlan) -> Kernel | None:
     if isinstance(plan, ChainPlan):
         entry = Entry(chain_gradient_emit.ENTRY, plan.threads, plan.shared, waits=True)
         kernels = load_kernels(plan, plan.arch, lambda: chain_gradient_emit.emit(plan), entry)
+    elif isinstance(plan, BackWgmmaPlan):
+        entry = Entry(back_wgmma_emit.ENTRY, plan.threads, plan.shared, waits=True)
+        kernels = load_kernels(plan, plan.arch, lambda: back_wgmma_emit.emit(plan), entry)
     else:
         entry = Entry(gradient_emit.ENTRY, THREADS, plan.shared, waits=True)
         kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)

@@ -204,7 +204,7 @@ def seconds(
         positions = [position for group in own for position in group]
         width = right * whole(sizes[positions[-1] + 1 :])[0]
         tile = plan.tile_seconds
-        total += 2 * LAUNCH + plan.tiles(items, width) * tile / limits.sm_count
+        total += 2 * LAUNCH + -(-plan.tiles(items, width) // limits.sm_count) * tile
         items *= whole(plan.sizes)[1]
     return total + (len(chosen) - 1) * (LAUNCH + 2 * moved)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -87,6 +88,21 @@ def seconds_of_steps(
 ) -> float:
     """Return what the steps of gradients take at a price."""
     return _quickest(text, shapes, wanted, (False,) * len(shapes), of_x, saved, price)[0]
+
+
+@dataclass(frozen=True)
+class GradientSeconds:
+    """Returns what the gradients of a product take at a price where it saves results between its passes."""
+
+    text: str
+    shapes: Sizes
+    wanted: tuple[bool, ...]
+    of_x: bool
+    price: Price
+
+    def __call__(self, saved: tuple[tuple[int, ...], ...]) -> float:
+        """Return the seconds."""
+        return seconds_of_steps(self.text, self.shapes, self.wanted, self.of_x, saved, self.price)
 
 
 @lru_cache(maxsize=4096)

@@ -129,23 +129,30 @@ struct KronBack {
         }
     }
 
+    // Entry (q, p) of a factor as memory that nobody writes, so that loads need not wait for what is written to shared memory.
+    template <int NUMBER>
+    static __device__ __forceinline__ float read(const Arguments& g, int q, int p) {
+        return convert<float>(load_pack<T, 1>(g.factor[NUMBER] + q * g.stride[NUMBER][0] + p * g.stride[NUMBER][1]).v[0]);
+    }
     // Entry (q, p) of factor NUMBER, 0 or 2, which may have two parts; 0 beyond it.
     template <int NUMBER>
     static __device__ __forceinline__ float entry(const Arguments& g, int q, int p) {
         constexpr int Q = NUMBER ? B::Q1 : B::Q0, P = NUMBER ? B::P1 : B::P0, INNER_Q = NUMBER ? B::INNER_Q1 : B::INNER_Q0;
         constexpr int INNER_P = NUMBER ? B::INNER_P1 : B::INNER_P0, PER_Q = INNER_Q ? INNER_Q : 1, PER_P = INNER_P ? INNER_P : 1;
         if (q >= Q || p >= P) return 0.0f;
-        const float value = convert<float>(g.factor[NUMBER][q / PER_Q * g.stride[NUMBER][0] + p / PER_P * g.stride[NUMBER][1]]);
+        const float value = read<NUMBER>(g, q / PER_Q, p / PER_P);
         if (INNER_Q == 0) return value;
-        return value * convert<float>(g.factor[NUMBER + 1][q % PER_Q * g.stride[NUMBER + 1][0] + p % PER_P * g.stride[NUMBER + 1][1]]);
+        return value * read<NUMBER + 1>(g, q % PER_Q, p % PER_P);
     }
 
     static __device__ __forceinline__ void read_factors(const Arguments& g, float* first, float* forth, float* back) {
+#pragma unroll 8
         for (int n = threadIdx.x; n < A * A; n += THREADS) first[n / A * FIRST_PITCH + n % A] = entry<0>(g, n % A, n / A);
         if (BOTH) {
             constexpr int E = SECOND_EXTENT;
             float* one = JOINED ? back : forth;
             float* other = JOINED ? forth : back;
+#pragma unroll 8
             for (int n = threadIdx.x; n < E * E; n += THREADS) {
                 const float value = entry<2>(g, n / E, n % E);
                 one[n % E * PITCH_LAST + n / E] = value;
@@ -336,7 +343,7 @@ struct KronBack {
             for (int i = 0; i < down; ++i) {
                 for (int j = 0; j < across; ++j) {
                     const int at = is_outer ? (q * INNER_Q + i) * E + p * INNER_P + j : (i * INNER_Q + q) * E + j * INNER_P + p;
-                    total = fma(shared[at], convert<float>(g.factor[other][i * g.stride[other][0] + j * g.stride[other][1]]), total);
+                    total = fma(shared[at], convert<float>(load_pack<T, 1>(g.factor[other] + i * g.stride[other][0] + j * g.stride[other][1]).v[0]), total);
                 }
             }
             to[n] = total;

@@ -180,9 +180,11 @@ struct KronChain {
         static constexpr int IN = extent(AXIS + BACK, AXIS), OUT = extent(AXIS + 1 - BACK, AXIS), STEPS = (IN + 7) / 8, WIDE = (OUT + 7) / 8;
         static constexpr int EACH = EXACT ? 2 : 4, COUNT = STEPS * WIDE * 32;
 
-        template <class Factor>
+        // From thread FIRST on.
+        template <int FIRST, class Factor>
         static __device__ __forceinline__ void prepare(float* table, const Factor& factor) {
-            for (int n = threadIdx.x; n < COUNT; n += THREADS) {
+#pragma unroll 4
+            for (int n = (threadIdx.x + THREADS - FIRST) % THREADS; n < COUNT; n += THREADS) {
                 const int lane = n % 32, step = n / 32 % STEPS, out = n / 32 / STEPS * 8 + lane / 4;
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
@@ -332,17 +334,6 @@ struct KronChain {
             return joint;
         }
     };
-
-    // The gradients of the factors of an axis from that of their product, one behind the other.
-    template <class G, int K = 0>
-    static __device__ __forceinline__ void separate(float* to, const float* joint, const KronMatrix<T> (&matrices)[G::COUNT]) {
-        constexpr int SIZE = G::rows(K) * G::columns(K);
-        for (int entry = threadIdx.x / 32; entry < SIZE; entry += WARPS) {
-            const float total = KronSeparate<G>::template sum<K>(joint, matrices, entry / G::columns(K), entry % G::columns(K), threadIdx.x % 32, 32);
-            if (threadIdx.x % 32 == 0) to[entry] = total;
-        }
-        if constexpr (K + 1 < G::COUNT) separate<G, K + 1>(to + SIZE, joint, matrices);
-    }
 };
 
 }  // namespace km

@@ -78,4 +78,15 @@ struct KronSeparate {
     }
 };
 
+// The gradients of the matrices of B from that of their product in shared memory, one behind the other: a warp for each entry.
+template <class B, int K = 0>
+static __device__ __forceinline__ void kron_separate_all(float* to, const float* joint, const KronMatrix<typename B::T> (&matrices)[B::COUNT]) {
+    constexpr int SIZE = B::rows(K) * B::columns(K);
+    for (int entry = threadIdx.x / 32; entry < SIZE; entry += B::THREADS / 32) {
+        const float total = KronSeparate<B>::template sum<K>(joint, matrices, entry / B::columns(K), entry % B::columns(K), threadIdx.x % 32, 32);
+        if (threadIdx.x % 32 == 0) to[entry] = total;
+    }
+    if constexpr (K + 1 < B::COUNT) kron_separate_all<B, K + 1>(to + SIZE, joint, matrices);
+}
+
 }  // namespace km

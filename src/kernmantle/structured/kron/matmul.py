@@ -182,8 +182,9 @@ def _bound(
         return plan, call.factors
     form = call.form
     arrays = form.x(call.x), matrices, form.y(call.y), form.x(sample)
-    may_save = store is None and call.x.is_cuda and is_recorded(key) and any(own.requires_grad for own in matrices)
-    found = bind(text, call.options.replace(" ", SAVING) if may_save else call.options, *arrays)
+    may_save = store is None and call.x.is_cuda and is_recorded(key) and any(factor.requires_grad for factor in own)
+    wanted = "".join([str(int(tensor.requires_grad)) for tensor in (call.x, *own)])
+    found = bind(text, call.options.replace(" ", f" {SAVING} {wanted} ") if may_save else call.options, *arrays)
     if not found.reads_addresses:
         return plan, call.factors
     sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)

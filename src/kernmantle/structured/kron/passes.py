@@ -52,6 +52,15 @@ class Pass:
         return f"{self.kind} {'*'.join(map(str, self.modes))}"
 
 
+def between(passes: Sequence[Pass]) -> tuple[tuple[int, ...], ...]:
+    """Return the positions whose factors are applied to what each pass but the last one leaves."""
+    found: list[tuple[int, ...]] = []
+    for own in passes[:-1]:
+        before = found[-1] if found else ()
+        found.append(tuple(sorted((*before, *(position for part in own.parts for position in part)))))
+    return tuple(found)
+
+
 def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
     """Return the pass over these axes without merged factors; axes without a factor at its ends are left out."""
     while first < stop and modes[first].factor is None:
@@ -140,3 +149,14 @@ def views(modes: Sequence[Mode], passes: Sequence[Pass]) -> list[View]:
         for index in range(run.first, run.stop):
             extents[index] = modes[index].rows
     return found
+
+
+def surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
+    """Return the extent of other axes during a pass: of those that shrink more, or grow less, after their own."""
+
+    def grows(modes: Sequence[Mode]) -> float:
+        return 1 / math.prod(mode.columns for mode in modes) - 1 / math.prod(mode.rows for mode in modes)
+
+    run = plain_pass("", own, 0, len(own))
+    most = grows(run.modes)
+    return math.prod(mode.rows if grows([mode]) < most else mode.columns for mode in others)

@@ -19,8 +19,9 @@ from .passes import Pass, View, views
 from .torch_products import multiplied_out, product
 
 BATCH = 3
-# Stands among the options of a product whose gradients take what lies between its passes: there is to be some.
-SAVING = " saving "
+# Stands among the options of a product whose gradients may take what lies between its passes, before a digit for x and
+# each factor: whether its gradient is wanted.
+SAVING = "saving"
 Numbers = tuple[float, float]
 Tensors = Sequence[torch.Tensor]
 

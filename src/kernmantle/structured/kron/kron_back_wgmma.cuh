@@ -1,0 +1,366 @@
+// The gradients of two neighbouring axes of a Kronecker product by wgmma, from one read of x and of the gradient v of the product: what
+// leaves is v with both factors' transposes applied, and each block's share of both factors' gradients.
+//
+// A tile is a matrix of 64 x 64: the first axis along its rows, the second one along its columns, with several items in a grid of
+// ROWS x COLUMNS slots where axes are short, and factors that repeat along the diagonal. What is beside items is zero. For tiles X and V and
+// factors A and B of 64 x 64,
+//   U = V B,    G_A += U X^T            a group of four warps,
+//   S = A^T V,  out = S B               another one,
+//   S^T = V^T A,  G_B += S^T X          the third one:
+// two products each, of which the first one's sums are, in registers, the operand of the second one. Two sets of four warps load x and v: they
+// split float32 into two halves of 11 bits, scaled by a power of two for the tile, of which a product is three. Halves are copied as they are;
+// of float16 the power of two is for the sums of the first products, which are rounded to halves.
+#pragma once
+#include "kron_back_tile.cuh"
+#include "kron_separate.cuh"
+#include "pipeline.cuh"
+#include "ptx_wgmma_along.cuh"
+
+namespace km {
+
+template <class B>
+struct KronBackWgmma : KronBackTile<B> {
+    typedef KronBackTile<B> Tile;
+    typedef typename Tile::T T;
+    typedef typename Tile::H H;
+    typedef typename Tile::Arguments Arguments;
+    using Tile::halves_of, Tile::larger, Tile::scale_of, Tile::spot, Tile::tiles;
+    static constexpr bool SPLIT = Tile::SPLIT, SCALED = Tile::SCALED;
+    static constexpr int ITEMS = B::ITEMS, COLUMNS = B::COLUMNS, STAGES = B::STAGES, VECTOR = B::VECTOR, PACK = B::PACK, SET = Tile::SET;
+    static constexpr int MULTIPLYING = 3 * SET, THREADS = MULTIPLYING + 2 * SET, STEPS = 4;
+    // Registers of a thread that loads, and of one that multiplies: of 96 for each.
+    static constexpr int LOADER_REGISTERS = 48, REGISTERS = 128;
+    // Bytes of a stage, which has x and v.
+    static constexpr int MATRIX = Tile::MATRIX, PLANES = Tile::PLANES, STAGE = 2 * PLANES * MATRIX, OF_V = PLANES * MATRIX;
+    // Numbers from row to row of results and sums in shared memory, where few lanes that write together meet in a bank.
+    static constexpr int PITCH = 72;
+    static constexpr int FIRST = 0, SECOND = PLANES * MATRIX, STAGED = 2 * PLANES * MATRIX, RESULTS = STAGED + STAGES * STAGE, COPIED = RESULTS + 64 * PITCH * 4;
+    // What the copy engine brings: for each of x and v so many tiles, and a barrier for each.
+    static constexpr int COPIES = B::COPIES, TILE = (int)sizeof(T) * 64 * 64, BARRIERS = COPIED + 2 * COPIES * TILE, ARRIVALS = BARRIERS + PipelineBarriers<STAGES>::BYTES;
+    static constexpr int NOTES = ARRIVALS + 2 * COPIES * 8, TOPS = NOTES + STAGES * 8, SHARED_BYTES = TOPS + 4 * (THREADS / 32);
+    static constexpr int PARTS = B::Q0 * B::P0 + B::Q1 * B::P1;
+    static_assert(STAGES * STAGE >= 4 * (2 * 64 * PITCH + PARTS), "sums take the memory of stages");
+    typedef PipelineState<STAGES> State;
+    // By which sums of products of numbers less than 2^15 are multiplied so that they are less than the largest half.
+    static constexpr float LESS = SCALED ? 0x1p-21f : 1.0f, MORE = SCALED ? 0x1p21f : 1.0f;
+
+    static KM_DEVICE unsigned long long matrix(unsigned at) {
+        return ptx::wgmma_descriptor(__shfl_sync(0xffffffffu, at, 0), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
+    }
+    static KM_DEVICE unsigned long long at(unsigned long long matrix, int bytes) { return matrix + (bytes >> 4); }
+
+    // ---- Factors, repeated along the diagonal, and their power of two.
+    template <int Q, int P, int SLOT, int COUNT, class Entry>
+    static __device__ HalfScale stored(unsigned char* to, float* tops, const Entry& factor) {
+        constexpr int WORDS = 64 * 64 / 2, EACH = (WORDS + THREADS - 1) / THREADS;
+        float value[EACH][2], top = 0.0f;
+#pragma unroll
+        for (int n = 0; n < EACH; ++n) {
+            const int word = threadIdx.x + n * THREADS, row = word / 32, q = row % SLOT;
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int column = word % 32 * 2 + h, p = column % SLOT;
+                const bool inside = word < WORDS && row / SLOT == column / SLOT && row / SLOT < COUNT && q < Q && p < P;
+                value[n][h] = inside ? factor(q, p) : 0.0f;
+                top = larger(top, value[n][h]);
+            }
+        }
+        top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
+        const HalfScale scale = scale_of(__float_as_uint(top));
+#pragma unroll
+        for (int n = 0; n < EACH; ++n) {
+            const int word = threadIdx.x + n * THREADS;
+            if (word >= WORDS) continue;
+            unsigned high, low;
+            halves_of(high, low, value[n][0], value[n][1], scale.scale);
+            unsigned char* const own = to + spot(word / 32, word % 32 * 2);
+            *(unsigned*)own = high;
+            if (SPLIT) *(unsigned*)(own + MATRIX) = low;
+        }
+        return scale;
+    }
+
+    // ---- Loading.
+    // The first tiles, by one thread.
+    template <bool OF_GRADIENT>
+    static KM_DEVICE void copy_first(const Arguments& g, unsigned char* raw) {
+        const unsigned to = shared_address(raw + COPIED + OF_GRADIENT * COPIES * TILE), arrivals = shared_address(raw + ARRIVALS + OF_GRADIENT * COPIES * 8);
+#pragma unroll
+        for (int n = 0; n < COPIES; ++n) {
+            const int tile = blockIdx.x + n * (int)gridDim.x;
+            if (tile < tiles(g)) Tile::template Loader<OF_GRADIENT>::copy(g, tile, to + n * TILE, arrivals + n * 8);
+        }
+    }
+    template <bool OF_GRADIENT>
+    static __device__ void load(const Arguments& g, unsigned char* raw, float* notes, PipelineBarriers<STAGES> barriers, float* tops) {
+        typedef typename Tile::template Loader<OF_GRADIENT> Own;
+        constexpr bool MEASURES = SPLIT || (SCALED && OF_GRADIENT);
+        const unsigned thread = threadIdx.x % SET, lane = thread % 32, warp = thread / 32;
+        const int all = tiles(g);
+        unsigned char* const copied = raw + COPIED + OF_GRADIENT * COPIES * TILE;
+        const unsigned arrivals = shared_address(raw + ARRIVALS + OF_GRADIENT * COPIES * 8);
+        Own own;
+        State state;
+        PipelineState<COPIES ? COPIES : 1> copy;
+        state.phase = 1;
+        int tile = blockIdx.x, parity = 0;
+        if (COPIES == 0 && tile < all) own.ask(g, tile, thread);
+#pragma unroll 1
+        for (; tile < all; parity ^= 1, state.advance(), copy.advance()) {
+            if constexpr (COPIES > 0) {
+                ptx::mbarrier_wait_parity(arrivals + copy.stage * 8, copy.phase);
+                own.take(copied + copy.stage * TILE, thread);
+            }
+#pragma unroll
+            for (int n = 0; n < Own::LOADS; ++n) {
+                if (!Own::is_mine(n, thread)) own.v[n] = Pack<T, VECTOR>{};
+            }
+            unsigned largest = 0;
+            if constexpr (MEASURES) {
+                largest = ptx::redux_max(own.largest());
+                if (lane == 0) tops[(2 * OF_GRADIENT + parity) * (SET / 32) + warp] = __uint_as_float(largest);
+            }
+            if (MEASURES || COPIES > 0) ptx::bar_sync<SET>(2 + OF_GRADIENT);
+            if constexpr (COPIES > 0) {
+                const int next = tile + COPIES * (int)gridDim.x;
+                if (thread == 0 && next < all) Own::copy(g, next, shared_address(copied) + copy.stage * TILE, arrivals + copy.stage * 8);
+            }
+            HalfScale scale{1.0f, 1.0f};
+            if constexpr (MEASURES) {
+#pragma unroll
+                for (int w = 0; w < SET / 32; ++w) largest = ::max(largest, __float_as_uint(tops[(2 * OF_GRADIENT + parity) * (SET / 32) + w]));
+                scale = scale_of(largest);
+            }
+            ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
+            own.keep_all(raw + STAGED + state.stage * STAGE + OF_GRADIENT * OF_V, thread, scale.scale);
+            if (thread == 0) notes[2 * state.stage + OF_GRADIENT] = SPLIT ? scale.inverse : scale.scale;
+            ptx::fence_proxy_async();  // which waits for all loads of its thread: the next ones come behind it
+            __syncwarp();
+            if (lane == 0) ptx::mbarrier_arrive(barriers.full(state.stage));
+            tile += (int)gridDim.x;
+            if (COPIES == 0 && tile < all) own.ask(g, tile, thread);
+        }
+    }
+
+    // ---- Multiplying.
+    static KM_DEVICE void fence(float (&d)[8][4]) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) ptx::fence_operand(d[i / 4][i % 4]);
+    }
+    static KM_DEVICE void begin(float (&d)[8][4]) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) d[i / 4][i % 4] = 0.0f;
+        fence(d);
+        ptx::wgmma_fence();
+    }
+    static KM_DEVICE void end(float (&d)[8][4]) {
+        ptx::wgmma_commit_group();
+        ptx::wgmma_wait_group<0>();
+        fence(d);
+    }
+    // The three products of two splits, small ones first: for each step of 16, `multiply(low left, low right, step)`.
+    template <class Multiply>
+    static KM_DEVICE void terms(float (&d)[8][4], const Multiply& multiply) {
+        begin(d);
+#pragma unroll
+        for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) multiply(term == 0, term == 1, s);
+        }
+    }
+    // Sums as operands of the next product.
+    static KM_DEVICE void operands_of(unsigned (&high)[STEPS][4], unsigned (&low)[STEPS][4], const float (&d)[8][4], float less) {
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) halves_of(high[n / 2][n % 2 * 2 + h], low[n / 2][n % 2 * 2 + h], d[n][2 * h] * less, d[n][2 * h + 1] * less, 1.0f);
+        }
+    }
+    // What the lane reads that says later that a stage is free.
+    static KM_DEVICE float of_first_lane(const float* at) {
+        float own = 0.0f;
+        if (threadIdx.x % 32 == 0) own = *at;
+        return __shfl_sync(0xffffffffu, own, 0);
+    }
+    // By what the sums of the first product are multiplied, and by what those of the second one are.
+    struct Powers {
+        float less, more;
+    };
+    static KM_DEVICE Powers powers(const float* notes, const HalfScale& scale) {
+        if (!SCALED) return {1.0f, 1.0f};
+        const float own = of_first_lane(notes + 1);
+        if (SPLIT) return {LESS, own * (scale.inverse * MORE)};
+        return {own * scale.scale * LESS, __uint_as_float(0x7f000000u - __float_as_uint(own)) * (scale.inverse * MORE)};
+    }
+    static KM_DEVICE void release(unsigned barrier) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
+    }
+
+    // The gradient of the first factor, or of the second one; `scale` is that of the other one.
+    template <bool OF_SECOND>
+    static __device__ void sum(const Arguments& g, float (&total)[8][4], const unsigned char* raw, const float* notes, PipelineBarriers<STAGES> barriers, const HalfScale& scale) {
+        const unsigned long long factor = matrix(shared_address(raw + (OF_SECOND ? FIRST : SECOND))), stages = matrix(shared_address(raw + STAGED));
+        const int all = tiles(g);
+#pragma unroll
+        for (int i = 0; i < 32; ++i) total[i / 4][i % 4] = 0.0f;
+        State state;
+#pragma unroll 1
+        for (int tile = blockIdx.x; tile < all; tile += (int)gridDim.x, state.advance()) {
+            const unsigned long long x = at(stages, state.stage * STAGE), v = at(x, OF_V);
+            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
+            float d[8][4];
+            terms(d, [&](int low, int other, int s) {
+                const unsigned long long right = at(factor, other * MATRIX + s * (16 * 128));
+                if constexpr (OF_SECOND) ptx::wgmma_ss_across(H(), d, at(v, low * MATRIX + s * (16 * 128)), right);
+                else ptx::wgmma_ss_along(H(), d, at(v, low * MATRIX + s * 32), right);
+            });
+            const Powers by = powers(notes + 2 * state.stage, scale);
+            end(d);
+            unsigned high[STEPS][4], low[STEPS][4];
+            operands_of(high, low, d, by.less);
+            terms(d, [&](int is_low, int other, int s) {
+                const auto& left = is_low ? low[s] : high[s];
+                if constexpr (OF_SECOND) ptx::wgmma_rs_along(H(), d, left, at(x, other * MATRIX + s * (16 * 128)));
+                else ptx::wgmma_rs(H(), d, left, at(x, other * MATRIX + s * 32), 1);
+            });
+            const float of_x = SPLIT ? of_first_lane(notes + 2 * state.stage) : 1.0f;
+            end(d);
+            release(barriers.empty(state.stage));
+#pragma unroll
+            for (int i = 0; i < 32; ++i) total[i / 4][i % 4] = fmaf(d[i / 4][i % 4] * of_x, by.more, total[i / 4][i % 4]);
+        }
+    }
+
+    // The gradient of x leaves shared memory, this warp's 16 rows.
+    static __device__ void store(const Arguments& g, const float* results, int tile) {
+        constexpr int P0 = B::P0, P1 = B::P1, READ = PACK < 4 ? PACK : 4;
+        constexpr unsigned ROW = 64 / PACK, VECTORS = 16 * ROW;
+        int thread = threadIdx.x % SET;
+        ptx::opaque(thread);  // as for loads
+        T* const to = g.out + (i64)tile * (ITEMS * P0 * P1);
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < VECTORS / 32; ++n) {
+            const unsigned own = n * 32 + thread % 32, row = threadIdx.x / 32 % 4 * 16 + own / ROW, column = own % ROW * PACK;
+            const unsigned p0 = row % B::SLOT0, p1 = column % B::SLOT1, item = row / B::SLOT0 * COLUMNS + column / B::SLOT1;
+            if (p0 >= P0 || p1 >= P1 || row / B::SLOT0 >= B::ROWS || column / B::SLOT1 >= COLUMNS || item >= ITEMS) continue;
+            Pack<T, PACK> pack;
+#pragma unroll
+            for (int i = 0; i < PACK; i += READ) {
+                const Pack<float, READ> part = *(const Pack<float, READ>*)(results + row * PITCH + column + i);
+#pragma unroll
+                for (int j = 0; j < READ; ++j) pack.v[i + j] = Store<T>::from(part.v[j]);
+            }
+            store_pack<T, PACK>(to + (item * P0 + p0) * P1 + p1, pack);
+        }
+        __syncwarp();
+    }
+    static __device__ void apply(const Arguments& g, unsigned char* raw, const float* notes, PipelineBarriers<STAGES> barriers, const HalfScale& scale, float back) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, all = tiles(g);
+        const unsigned long long second = matrix(shared_address(raw + SECOND)), stages = matrix(shared_address(raw + STAGED));
+        float* const results = (float*)(raw + RESULTS);
+        back *= g.slope;
+        // The first factor's transpose.
+        unsigned first[PLANES][STEPS][4];
+#pragma unroll
+        for (int i = 0; i < PLANES * STEPS * 4; ++i) {
+            const int part = i / (STEPS * 4), s = i / 4 % STEPS, r = i % 4;
+            const int p = 16 * warp + lane / 4 + r % 2 * 8, q = 16 * s + lane % 4 * 2 + r / 2 * 8;
+            const unsigned char* const from = raw + FIRST + part * MATRIX;
+            first[part][s][r] = *(const unsigned short*)(from + spot(q, p)) | (unsigned)*(const unsigned short*)(from + spot(q + 1, p)) << 16;
+        }
+        State state;
+#pragma unroll 1
+        for (int tile = blockIdx.x; tile < all; tile += (int)gridDim.x, state.advance()) {
+            const unsigned long long v = at(stages, state.stage * STAGE + OF_V);
+            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
+            float d[8][4];
+            terms(d, [&](int low, int other, int s) { ptx::wgmma_rs_along(H(), d, first[SPLIT ? low : 0][s], at(v, other * MATRIX + s * (16 * 128))); });
+            const Powers by = powers(notes + 2 * state.stage, scale);
+            end(d);
+            release(barriers.empty(state.stage));
+            unsigned high[STEPS][4], low[STEPS][4];
+            operands_of(high, low, d, by.less);
+            terms(d, [&](int is_low, int other, int s) { ptx::wgmma_rs_along(H(), d, is_low ? low[s] : high[s], at(second, other * MATRIX + s * (16 * 128))); });
+            end(d);
+#pragma unroll
+            for (int i = 0; i < 32; i += 2) {
+                Pack<float, 2> two;
+                two.v[0] = d[i / 4][i % 4] * by.more * back;
+                two.v[1] = d[i / 4][i % 4 + 1] * by.more * back;
+                *(Pack<float, 2>*)(results + (16 * warp + lane / 4 + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2) = two;
+            }
+            store(g, results, tile);
+        }
+    }
+
+    // The sums of a group of warps to shared memory; what is on the diagonal of `sums` is added up.
+    static KM_DEVICE void leave(float* to, const float (&total)[8][4]) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+        for (int i = 0; i < 32; ++i) to[(16 * warp + lane / 4 + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2 + i % 2] = total[i / 4][i % 4];
+    }
+    template <int Q, int P, int SLOT, int COUNT>
+    static __device__ void join(float* to, const float* sums) {
+        for (int n = threadIdx.x; n < Q * P; n += MULTIPLYING) {
+            float total = 0.0f;
+#pragma unroll 4
+            for (int i = 0; i < COUNT; ++i) total += sums[(i * SLOT + n / P) * PITCH + i * SLOT + n % P];
+            to[n] = total;
+        }
+    }
+
+    // `write` gets the gradients of both factors that this block has found, in threads that multiply.
+    template <class First, class Second, class Write>
+    static __device__ void run(const Arguments& g, const First& first, const Second& second, const Write& write) {
+        extern __shared__ __align__(1024) unsigned char raw[];
+        float* const tops = (float*)(raw + TOPS);
+        float* const notes = (float*)(raw + NOTES);
+        float* const sums = (float*)(raw + STAGED);
+        const PipelineBarriers<STAGES> barriers{shared_address(raw + BARRIERS)};
+        if (threadIdx.x == 0) {
+            for (int n = 0; n < 2 * COPIES; ++n) ptx::mbarrier_init(shared_address(raw + ARRIVALS) + 8 * n, 1);
+            barriers.initialise(2 * SET / 32, MULTIPLYING / 32);
+            copy_first<false>(g, raw);
+            copy_first<true>(g, raw);
+        }
+        for (int n = threadIdx.x; n < STAGES * STAGE / 16; n += THREADS) ((uint4*)(raw + STAGED))[n] = uint4{0, 0, 0, 0};
+        const HalfScale scale0 = stored<B::Q0, B::P0, B::SLOT0, B::ROWS>(raw + FIRST, tops, first);
+        const HalfScale scale1 = stored<B::Q1, B::P1, B::SLOT1, COLUMNS>(raw + SECOND, tops, second);
+        ptx::fence_proxy_async();
+        __syncthreads();
+        const int group = threadIdx.x / SET;
+        if (group >= 3) {
+            ptx::setmaxnreg_dec<LOADER_REGISTERS>();
+            if (group == 3) load<false>(g, raw, notes, barriers, tops);
+            else load<true>(g, raw, notes, barriers, tops);
+            __syncthreads();  // sums take the memory of stages
+            return;
+        }
+        ptx::setmaxnreg_inc<REGISTERS>();
+        if (group == 1) {
+            apply(g, raw, notes, barriers, scale0, SPLIT ? scale1.inverse : 1.0f);
+            __syncthreads();
+        } else {
+            float total[8][4];
+            if (group == 0) sum<false>(g, total, raw, notes, barriers, scale1);
+            else sum<true>(g, total, raw, notes, barriers, scale0);
+            __syncthreads();
+            leave(sums + group / 2 * (64 * PITCH), total);
+        }
+        ptx::bar_sync<MULTIPLYING>(1);
+        float* const joint = sums + 2 * 64 * PITCH;
+        join<B::Q0, B::P0, B::SLOT0, B::ROWS>(joint, sums);
+        join<B::Q1, B::P1, B::SLOT1, COLUMNS>(joint + B::Q0 * B::P0, sums + 64 * PITCH);
+        ptx::bar_sync<MULTIPLYING>(1);
+        write((const float*)joint, (const float*)(joint + B::Q0 * B::P0));
+    }
+};
+
+}  // namespace km

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import kernmantle as km
-from kernmantle.structured.kronsparse import groups
-from tests.integration.test_kronsparse_train import launched, steps
+from kernmantle.structured.kronsparse import chain_through, groups
+from kernmantle.structured.mode_product import grouped
+from tests.integration.test_kronsparse_train import computed, launched, steps
 
 assert steps  # a fixture
 CHAINS = {
@@ -144,6 +145,110 @@ def test_other_calls_are_compositions(how, use) -> None:
             found = call(x, first, second, residual=residual)
     torch.testing.assert_close(found, composed(x, first, second, "gelu", residual))
     assert "_MLPBackward" not in type(found.grad_fn).__name__
+
+
+class Feeding(nn.Module):
+    """Both layers and what is added, as blocks of a transformer have them."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.first, self.second = layers_of("matrix", bias)
+        self.activation = "gelu"
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Apply them as one step."""
+        return km.kronsparse.mlp(x, self.first, self.second, self.activation, residual)
+
+
+@pytest.fixture
+def together(steps, monkeypatch):
+    """Use layers that are quickest through matrices that are made together, on addresses."""
+    steps("matrix on addresses")
+    for module, name, other in (
+        (groups, "is_on_gpu", lambda _: True), (groups, "makes_matrix", lambda *_: True),
+        (groups, "shares_matrix", lambda *_: True), (grouped, "bind_products", computed),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, other)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a group"])
+def test_matrices_of_both_layers_are_made_by_one_launch(within, bias, together) -> None:
+    own = Feeding(bias)
+    call = km.kronsparse.group(own) if within else own
+    for activation, batch in (("gelu", (8,)), ("relu", (2, 12)), ("silu", (3, 1))):
+        own.activation = activation
+        x = torch.randn(*batch, 18, dtype=torch.float64, requires_grad=True)
+        residual = torch.randn(*batch, 18, dtype=torch.float64, requires_grad=True)
+        for added in (
+            residual,
+            None,
+            residual.expand(1, *batch, 18)[0],
+            torch.randn(18, *batch).double().movedim(0, -1),
+        ):
+            leaves = [x, *own.parameters(), *([residual] if added is not None and added.requires_grad else [])]
+            wanted = composed(x, own.first, own.second, activation, added)
+            slope = torch.randn_like(wanted)
+            theirs = torch.autograd.grad(wanted, leaves, slope)
+            for _ in range(2):
+                launched.clear()
+                found = call(x, added)
+                assert launched == [2, 1, 1]
+                assert type(found.grad_fn).__name__ == "_MLPBackward"
+                torch.testing.assert_close(found, wanted)
+                torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), theirs)
+                assert sorted(launched) == [1] * 6 + [2, 4]
+    assert own.first.info == own.second.info == "torch dense"
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a group"])
+def test_every_subset_of_gradients_through_made_matrices(within, together) -> None:
+    own = Feeding()
+    call = km.kronsparse.group(own) if within else own
+    x, residual = (torch.randn(3, 18, dtype=torch.float64) for _ in range(2))
+    leaves = [x, residual, *own.parameters()]
+    for asked in itertools.product((False, True), repeat=len(leaves)):
+        if not any(asked):
+            continue
+        for leaf, needs in zip(leaves, asked, strict=True):
+            leaf.requires_grad_(needs)
+        some = list(itertools.compress(leaves, asked))
+        found, wanted = call(x, residual), composed(x, own.first, own.second, "gelu", residual)
+        torch.testing.assert_close(
+            torch.autograd.grad(found.square().sum(), some), torch.autograd.grad(wanted.square().sum(), some)
+        )
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a group"])
+def test_derivatives_of_made_matrices(within, together, monkeypatch) -> None:
+    own = Feeding()
+    own.activation = "silu"
+    call = km.kronsparse.group(own) if within else own
+    x = torch.randn(2, 18, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *own.parameters()]
+    torch.autograd.gradcheck(lambda *_: call(x, x), leaves, fast_mode=True)
+    torch.autograd.gradgradcheck(lambda *_: call(x, x), leaves, fast_mode=True)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda each: each.mT.contiguous().mT if each.dim() > 1 else each.clone(), lambda each: each
+    ):
+        found = call(x, x)
+    theirs = composed(x, own.first, own.second, "silu", x)
+    slope = torch.randn_like(theirs)
+    wanted = torch.autograd.grad(theirs, leaves, slope)
+    torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), wanted)
+    found = call(x, x)
+    monkeypatch.setattr(chain_through, "splits_streams", lambda _: True)  # a graph is captured of the backward pass
+    torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), wanted)
+
+
+def test_a_group_that_has_one_of_both_layers(together) -> None:
+    own = Feeding()
+    own.second.algorithm = "dense"
+    x = torch.randn(3, 18, dtype=torch.float64, requires_grad=True)
+    found, wanted = km.kronsparse.group(own)(x, x), composed(x, own.first, own.second, "gelu", x)
+    torch.testing.assert_close(found, wanted)
+    leaves = [x, *own.parameters()]
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(wanted.sum(), leaves))
 
 
 def test_an_activation_is_needed() -> None:

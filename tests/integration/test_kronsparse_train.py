@@ -90,7 +90,7 @@ class Matmul:
     """Products of matrices on addresses by torch."""
 
     @staticmethod
-    def bind_matmul(left, right, out, bias=None, sums=None):
+    def bind_matmul(left, right, out, bias=None, sums=None, added=None):
         layouts = [(each.shape, each.stride()) for each in (left, right, out)]
 
         def launch(addresses):
@@ -98,6 +98,8 @@ class Matmul:
                 seen(address, *layout) for address, layout in zip(addresses[:3], layouts, strict=True)
             )
             target.copy_(one @ other if bias is None else one @ other + seen(addresses[3], bias.shape, (1,)))
+            if added is not None:
+                target.add_(seen(addresses[4], added.shape, added.stride()))
             if sums is not None:
                 seen(addresses[3], sums.shape, (1,)).copy_(one.sum(1))
             launched.append(1)

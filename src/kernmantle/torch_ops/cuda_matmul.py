@@ -41,7 +41,8 @@ class BoundMatmul:
     """``out = left @ right`` for tensors of one layout: a call takes the addresses of left, right, out and a vector.
 
     It launches on the current stream of the device. The vector is a bias that is added to rows of the result, or where
-    the sums of each row of ``left`` are written; 0 where there is none.
+    the sums of each row of ``left`` are written; 0 where there is none. A fifth address is that of a matrix which is
+    added to the result.
     """
 
     def __init__(self, product: Matmul, straight: bool, index: int) -> None:
@@ -59,11 +60,11 @@ class BoundMatmul:
         enter_thread()
         if index not in _HANDLES.devices:
             _HANDLES.take(index)
-        left, right, out, vector = addresses
+        left, right, out, vector, *added = addresses
         memory = self._workspace() if self._bytes else None
         at = 0 if memory is None else memory.data_ptr()
         a, b = (left, right) if self._straight else (right, left)
-        return self._product(a, b, out, vector, at, self._stream_of(index))
+        return self._product(a, b, out, vector, at, self._stream_of(index), *added)
 
     def _workspace(self) -> torch.Tensor:
         if takes_memory_directly(self._index):
@@ -72,17 +73,18 @@ class BoundMatmul:
 
 
 def bind_matmul(
-    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None
-) -> BoundMatmul | None:
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None,
+    added: Maybe = None,
+) -> BoundMatmul | None:  # fmt: skip
     """Return the product of matrices, or of a batch of them; None for what the library does not take as it lies.
 
     A bias (columns,) is added to each row of the result; ``sums`` (rows,) are those of the rows of ``left``. Both are
-    for single products alone.
+    for single products alone. ``added``, which lies as the result does, is added to it.
     """
-    tensors = [each for each in (left, right, out, bias, sums) if each is not None]
+    tensors = [each for each in (left, right, out, bias, sums, added) if each is not None]
     if not out.is_cuda or any(each.device != out.device for each in tensors) or library() is None:
         return None
-    form = form_of(left, right, out, bias, sums)
+    form = form_of(left, right, out, bias, sums, added)
     if form is None:
         return None
     index = index_of(out.device)
@@ -94,13 +96,14 @@ def bind_matmul(
 
 
 def form_of(
-    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None
-) -> tuple[MatmulForm, bool] | None:
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None,
+    added: Maybe = None,
+) -> tuple[MatmulForm, bool] | None:  # fmt: skip
     """Return a product as the library has it, and whether ``left`` is its A; None where it does not take it.
 
     A result whose rows lie in one piece is the transpose of a column-major one, to which ``right`` is A.
     """
-    tensors = [each for each in (left, right, out, bias, sums) if each is not None]
+    tensors = [each for each in (left, right, out, bias, sums, added) if each is not None]
     if out.dtype not in _HALVES or any(each.dtype != out.dtype or not each.numel() for each in tensors):
         return None
     own, other, target = (_side(each) for each in (left, right, out))
@@ -110,10 +113,13 @@ def form_of(
     straight = not target.transposed
     if vectors and (straight or batch > 1):
         return None
+    if added is not None and (added.shape != out.shape or added.stride() != out.stride()):
+        return None
     a, b = (own, other) if straight else (_flipped(other), _flipped(own))
     form = MatmulForm(
-        NAMES[out.dtype], batch, a, b, target._replace(transposed=False), bias is not None, sums is not None
-    )
+        NAMES[out.dtype], batch, a, b, target._replace(transposed=False), bias is not None, sums is not None,
+        added is not None,
+    )  # fmt: skip
     return form, straight
 
 

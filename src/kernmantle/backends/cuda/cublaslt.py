@@ -45,7 +45,8 @@ class Side(NamedTuple):
 class MatmulForm(NamedTuple):
     """``D = op(A) op(B)`` of a type, for each of a batch, accumulated in float32.
 
-    ``biased`` adds a vector along the rows of D, ``summed`` also gives the sums of op(B) over what is contracted.
+    ``biased`` adds a vector along the rows of D, ``summed`` also gives the sums of op(B) over what is contracted,
+    ``added`` adds a matrix that lies as D does.
     """
 
     dtype: str
@@ -55,6 +56,7 @@ class MatmulForm(NamedTuple):
     d: Side
     biased: bool = False
     summed: bool = False
+    added: bool = False
 
 
 class _Heuristic(ctypes.Structure):
@@ -133,13 +135,14 @@ class Matmul:
         layouts = [self._layout(side, form.batch, kind) for side in (form.a, form.b, form.d)]
         found = self._algorithm(_handle(device), *layouts)
         self.workspace = int(found.workspace)
-        one, zero = ctypes.c_float(1), ctypes.c_float(0)
-        self._keep = found, one, zero
-        alpha, beta, algorithm = (ctypes.c_void_p(ctypes.addressof(each)) for each in (one, zero, found))
+        one, scale = ctypes.c_float(1), ctypes.c_float(form.added)
+        self._keep = found, one, scale
+        alpha, beta, algorithm = (ctypes.c_void_p(ctypes.addressof(each)) for each in (one, scale, found))
         self._a, self._b, self._d, self._memory, self._stream = (ctypes.c_void_p() for _ in range(5))
+        self._c = ctypes.c_void_p() if form.added else self._d
         a, b, d = layouts
         self._arguments = (
-            _handle(device), self._description, alpha, self._a, a, self._b, b, beta, self._d, d, self._d, d, algorithm,
+            _handle(device), self._description, alpha, self._a, a, self._b, b, beta, self._c, d, self._d, d, algorithm,
             self._memory, ctypes.c_size_t(self.workspace), self._stream,
         )  # fmt: skip
         self._at = ctypes.c_void_p(ctypes.addressof(self._vector))
@@ -176,9 +179,14 @@ class Matmul:
             raise LaunchError("cuBLASLt has no algorithm for this product")
         return found
 
-    def __call__(self, a: int, b: int, d: int, vector: int, memory: int, stream: int) -> None:
-        """Launch on addresses, of a bias or of sums too, with ``workspace`` bytes of memory, on a stream."""
+    def __call__(self, a: int, b: int, d: int, vector: int, memory: int, stream: int, added: int = 0) -> None:
+        """Launch on addresses, of a bias or of sums too, with ``workspace`` bytes of memory, on a stream.
+
+        ``added`` is the address of the matrix that is added.
+        """
         with self._lock:
+            if added:
+                self._c.value = added
             self._a.value, self._b.value, self._d.value = a, b, d
             self._memory.value, self._stream.value = memory, stream
             if vector:

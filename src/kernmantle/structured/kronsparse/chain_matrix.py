@@ -158,19 +158,16 @@ class MatrixStep:
             return None
         if self.products is None or not self.products.reads_weights:
             return None
-        out, width = grad.shape[-1], x.shape[-1]
-        rows, flat, like = x.view(-1, width), grad.view(-1, out), grad.new_empty((out, width))
         table, launches = Table(4), list[tuple[Launch, Pick]]()  # reads the factors, x and the matrix
         first_at, second_at, x_at, matrix_at = range(GRAD + 1, GRAD + 5)
         of_x_at = of_bias_at = 0
         of_weights_at = [0, 0]
         if sums:
-            bias = grad.new_empty(out) if of_bias else None
-            product = bind_matmul(flat.mT, rows, like, sums=bias)
-            if product is None:
+            found = launch_of_matrix(table, x, x_at, grad, of_bias)
+            if found is None:
                 return None
-            like_at, of_bias_at = table.add((out, width)), table.add((out,)) if of_bias else 0
-            launches.append((product, itemgetter(GRAD, x_at, like_at, of_bias_at)))
+            product, like_at, of_bias_at = found
+            launches.append(product)
             of_weights_at = [
                 table.add(tuple(weight.shape)) if needs else 0
                 for weight, needs in zip(weights, of_weights, strict=True)
@@ -179,11 +176,11 @@ class MatrixStep:
             launch, operands = level.launch.on_addresses(first_at, second_at, like_at, *of_weights_at)
             launches.append((launch, itemgetter(*operands)))
         if of_x and matrix is not None:
-            product = bind_matmul(flat, matrix, torch.empty_like(rows))
-            if product is None:
+            below = launch_of_x(table, x, matrix, matrix_at, grad)
+            if below is None:
                 return None
-            of_x_at = table.add(tuple(x.shape))
-            launches.append((product, itemgetter(GRAD, matrix_at, of_x_at, 0)))
+            launches.append(below[0])
+            of_x_at = below[1]
         return table.bind(launches, (of_x_at, of_bias_at, *of_weights_at), True, False, grad.element_size(), DENSE)
 
     def bind_backward(
@@ -211,6 +208,34 @@ class MatrixStep:
         x, pattern = canonical(x, self.options.batch_last), tuple(weights[0].shape)
         algorithm, _ = quickest_gradient(pattern, *execute.described(x))  # pyright: ignore[reportArgumentType]
         return None if algorithm == "dense" else bind_gradient(x, grad, pattern, self.options)
+
+
+def launch_of_matrix(
+    table: Table, x: torch.Tensor, x_at: int, grad: torch.Tensor, of_bias: bool
+) -> tuple[tuple[Launch, Pick], int, int] | None:
+    """Return the gradient of a matrix that multiplies x, with the rows of a bias summed on its way.
+
+    With it the positions of both gradients in the table, that of the bias 0 where it is not asked for. None where
+    torch's operation takes the product.
+    """
+    out, width = grad.shape[-1], x.shape[-1]
+    bias = grad.new_empty(out) if of_bias else None
+    product = bind_matmul(grad.view(-1, out).mT, x.view(-1, width), grad.new_empty((out, width)), sums=bias)
+    if product is None:
+        return None
+    like_at, of_bias_at = table.add((out, width)), table.add((out,)) if of_bias else 0
+    return (product, itemgetter(GRAD, x_at, like_at, of_bias_at)), like_at, of_bias_at
+
+
+def launch_of_x(
+    table: Table, x: torch.Tensor, matrix: torch.Tensor, matrix_at: int, grad: torch.Tensor
+) -> tuple[tuple[Launch, Pick], int] | None:
+    """Return the gradient of x, and its position in the table; None where torch's operation takes the product."""
+    product = bind_matmul(grad.view(-1, grad.shape[-1]), matrix, torch.empty_like(x).view(-1, x.shape[-1]))
+    if product is None:
+        return None
+    of_x_at = table.add(tuple(x.shape))
+    return (product, itemgetter(GRAD, matrix_at, of_x_at, 0)), of_x_at
 
 
 class _GradientLevel(NamedTuple):
@@ -387,8 +412,16 @@ def _bind_through(products: _Products, x: torch.Tensor, bias: Maybe, options: Op
         return None
     if bias is not None and not bias.is_contiguous():
         return None
-    rows, matrix = x.view(-1, x.shape[-1]), x.new_empty(products.shapes[-1])
-    return bind_matmul(rows, matrix.mT, x.new_empty((len(rows), len(matrix))), bias)
+    return launch_through(x, x.new_empty(products.shapes[-1]), bias)
+
+
+def launch_through(x: torch.Tensor, matrix: torch.Tensor, bias: Maybe, added: Maybe = None) -> Launch | None:
+    """Return the product of x with a matrix, all in one piece; None where torch's operation takes it.
+
+    ``added``, like the result, is added to it.
+    """
+    rows, flat = x.view(-1, x.shape[-1]), None if added is None else added.view(-1, len(matrix))
+    return bind_matmul(rows, matrix.mT, x.new_empty((len(rows), len(matrix))), bias, added=flat)
 
 
 @lru_cache(maxsize=1)

@@ -325,13 +325,14 @@ def grouped() -> Any:
 
 
 def bind_matmul(
-    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None
-) -> Callable[[Sequence[int]], None] | None:
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, bias: Maybe = None, sums: Maybe = None,
+    added: Maybe = None,
+) -> Callable[[Sequence[int]], None] | None:  # fmt: skip
     """Return a product of matrices, or of a batch of them, on addresses; None where torch's operation takes it.
 
     So it does while a graph is captured, which runs it, and in which the choice of an algorithm may not load kernels.
     """
-    return None if splits_streams(out.device) else matmul().bind_matmul(left, right, out, bias, sums)
+    return None if splits_streams(out.device) else matmul().bind_matmul(left, right, out, bias, sums, added)
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,11 +15,12 @@ from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.torch_private import is_autocast_on
+from ...torch_ops.torch_private import is_autocast_on, is_exported, is_static, is_transformed
 from ..mode_product.execute import DENSE
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
 from .chain_training import shares_matrix
+from .group_op import apply_traced, traced_chains
 from .linear import KSLinear
 from .matrices import MADE, BoundMatrices, apply_matrices, bind_matrices
 from .pattern import KSPattern
@@ -43,7 +45,7 @@ def group(module: M) -> M:
     Returns
     -------
     Module
-        The same module, with two hooks around its calls.
+        The same module, whose ``forward`` goes through the group; ``del module.forward`` ends that.
 
     Raises
     ------
@@ -55,8 +57,8 @@ def group(module: M) -> M:
     Values and gradients are those of a layer's step through its matrix, ``layer.info`` says "torch dense". The matrices
     are made anew at each call, so that changes of the weights between calls are seen; those within a call are not.
     Layers go their own way where another kind of step should be quicker, without gradients, in CUDA graphs, under
-    autocast, transforms and ``torch.compile``, and where their weights are other tensors than contiguous ones of one
-    type.
+    autocast and transforms, and where their weights are other tensors than contiguous ones of one type. Under
+    ``torch.compile`` one operator makes all matrices and one takes their gradients apart.
 
     Memory: until the backward pass, as many numbers as the dense matrices of the layers have.
 
@@ -71,9 +73,7 @@ def group(module: M) -> M:
     layers = [layer for layer in module.modules() if isinstance(layer, KSLinear)]
     if not layers:
         raise ParameterError("the module has no KSLinear layers; replace_linears makes them of dense ones")
-    own = _Group(layers)
-    module.register_forward_pre_hook(own.before, with_kwargs=True)
-    module.register_forward_hook(own.after, with_kwargs=True, always_call=True)
+    module.forward = _Group(module, layers).forward
     return module
 
 
@@ -138,7 +138,7 @@ def _stacked(
     found = PLANS.get(key)
     if found is None:
         shared = len(layers) > 1 and all(
-            layer.in_features == x.shape[-1] and _shares(layer, layer._factors(), x) for layer in layers
+            layer.in_features == x.shape[-1] and shares(layer, layer._factors(), x) for layer in layers
         )
         fits = shared and all(bias.dtype == x.dtype and bias.device == x.device for bias in biases)
         found = PLANS[key] = _Chosen((), (), bind_matrices(weights, True) if fits else None)
@@ -161,39 +161,62 @@ def key_of(kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequ
 
 
 class _Group:
-    """The layers of a module, and the hooks around its calls."""
+    """A module and its layers, whose calls go through this."""
 
-    def __init__(self, layers: Iterable[KSLinear]) -> None:
-        self.layers = tuple(layers)
+    def __init__(self, module: nn.Module, layers: Iterable[KSLinear]) -> None:
+        self.module, self.layers, self.inner = module, tuple(layers), module.__dict__.get("forward")
 
-    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Make the matrices of a call."""
-        if torch.compiler.is_compiling():
-            return
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module with the matrices of its layers made."""
         around = MADE.matrices
-        MADE.around.append((self, around))
+        # Code that torch.compile has broken off here finds no matrices, and layers go their own way.
+        MADE.matrices = self._made(around, args, kwargs)
+        try:
+            if self.inner is not None:
+                return self.inner(*args, **kwargs)
+            return type(self.module).forward(self.module, *args, **kwargs)
+        finally:
+            MADE.matrices = around
+
+    def _made(
+        self, around: Mapping[Hashable, torch.Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Mapping[Hashable, torch.Tensor]:
+        """Return the matrices of a call, beside those that are made already."""
         x = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()), None)
-        if x is None or not trains(x) or splits_streams(x.device):
-            return
+        if x is None or not torch.is_grad_enabled():
+            return around
         layers = [layer for layer in self.layers if layer not in around] if around else self.layers
+        if torch.compiler.is_compiling():
+            return {**around, **_traced(layers, x)}
+        if not trains(x) or splits_streams(x.device):
+            return around
         weights = [weight for layer in layers for weight in layer._factors()]
         key = key_of("group", layers, x, weights)
         if key is None:
-            return
+            return around
         found = PLANS.get(key)
         if found is None:
             found = PLANS[key] = _bind(layers, x)
-        if found.matrices is not None:
-            made = apply_matrices(found.matrices, *[weights[at] for at in found.weights])
-            MADE.matrices = {**around, **dict(zip([layers[at] for at in found.layers], made, strict=True))}
+        if found.matrices is None:
+            return around
+        made = apply_matrices(found.matrices, *[weights[at] for at in found.weights])
+        return {**around, **dict(zip([layers[at] for at in found.layers], made, strict=True))}
 
-    def after(self, *_: Any) -> None:
-        """Forget them, also those of calls within that did not come here."""
-        if torch.compiler.is_compiling() or not any(own is self for own, _ in MADE.around):
-            return
-        own = None
-        while own is not self:
-            own, MADE.matrices = MADE.around.pop()
+
+def _traced(layers: Sequence[KSLinear], x: torch.Tensor) -> dict[KSLinear, torch.Tensor]:
+    """Return the matrices of layers in a graph that is being compiled, for rows whose number is known."""
+    if is_transformed() or is_exported() or not all(is_static(size) for size in x.shape):
+        return {}
+    found = [layer for layer in layers if may_share(layer, layer._factors(), x)]
+    weights = [layer._factors() for layer in found]
+    chains = tuple([
+        tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in own)]) for own in weights
+    ])  # fmt: skip
+    chosen = traced_chains(chains, math.prod(x.shape[:-1]), NAMES[x.dtype], str(x.device)) if chains else ()
+    if not chosen:
+        return {}
+    made = apply_traced([weight for at in chosen for weight in weights[at]])
+    return dict(zip([found[at] for at in chosen], made, strict=True))
 
 
 class _Chosen(NamedTuple):
@@ -209,7 +232,7 @@ def _bind(layers: Sequence[KSLinear], x: torch.Tensor) -> _Chosen:
     chosen, positions, found, begin = list[int](), list[int](), list[torch.Tensor](), 0
     for index, layer in enumerate(layers):
         weights = layer._factors()
-        if _shares(layer, weights, x):
+        if shares(layer, weights, x):
             chosen.append(index)
             positions += range(begin, begin + len(weights))
             found += weights
@@ -217,14 +240,23 @@ def _bind(layers: Sequence[KSLinear], x: torch.Tensor) -> _Chosen:
     return _Chosen(tuple(chosen), tuple(positions), bind_matrices(found) if found else None)
 
 
-def _shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
-    if layer.batch_last or layer.algorithm != "auto" or current().precision or x.dtype not in NAMES:
+def may_share(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
+    """Return whether the matrix of a layer with these weights may be made with others, for rows of the type of x."""
+    if layer.batch_last or layer.algorithm != "auto" or x.dtype not in NAMES:
         return False
     if len(weights) != 2 or not any(weight.requires_grad for weight in weights):
         return False
-    if not all(weight.device == x.device and weight.data_ptr() % 16 == 0 for weight in weights):
+    if any(weight.dim() != 4 or weight.device != x.device for weight in weights):
         return False
-    patterns = tuple([KSPattern(*weight.shape) for weight in weights if weight.dim() == 4])
-    if str(patterns) != layer._form or not is_in_one_piece(weights, x.dtype) or not makes_matrix(weights, x.dtype):
+    patterns = tuple([tuple(weight.shape) for weight in weights])
+    return patterns == layer.patterns and is_in_one_piece(weights, x.dtype)
+
+
+def shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
+    """Return whether a layer should be quickest through a matrix that is made with others, for rows like x."""
+    if current().precision or not may_share(layer, weights, x) or not makes_matrix(weights, x.dtype):
         return False
+    if any(weight.data_ptr() % 16 for weight in weights):
+        return False
+    patterns = tuple([KSPattern(*weight.shape) for weight in weights])
     return shares_matrix(patterns, x.numel() // max(1, x.shape[-1]), NAMES[x.dtype], x.device)

@@ -176,6 +176,8 @@ class KSLinear(ChainModule):
 
     def _traced(self, x: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:
         """Return the result in a graph that is being compiled."""
+        if MADE.matrices and (matrix := made_for(self, x)) is not None:
+            return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
         weights, options = self._factors(), self._options
         if (found := compiled_layer(self._form, x, weights, bias, activation, options)) is not None:
             return found

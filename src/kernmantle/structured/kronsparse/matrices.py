@@ -29,11 +29,10 @@ _MOST_CHAINS = 6  # of a launch back, which has two products for each, and 12 fi
 
 
 class _Made(threading.local):
-    """The matrices that calls of layers find, by layer; those that are in force around them, by what made others."""
+    """The matrices that calls of layers find, by layer."""
 
     def __init__(self) -> None:
         self.matrices: Mapping[Hashable, torch.Tensor] = {}
-        self.around: list[tuple[object, Mapping[Hashable, torch.Tensor]]] = []
 
 
 MADE = _Made()
@@ -63,7 +62,7 @@ class BoundMatrices:
             found = allocate_each(weights[0], [self.stack])
             into = addresses(self._parts(found[0]))
         elif splits_streams(weights[0].device):
-            return [step.make(own, own[0].dtype) for step, own in zip(self.steps, _chains(weights), strict=True)]
+            return [step.make(own, own[0].dtype) for step, own in zip(self.steps, chains_of(weights), strict=True)]
         else:
             found = allocate_each(weights[0], self.layouts)
             into = addresses(found)
@@ -82,7 +81,7 @@ class BoundMatrices:
         if not are_same or len(whole) < len(found) or splits_streams(weights[0].device):
             if not are_same:
                 weights = [weight.clone(memory_format=torch.contiguous_format) for weight in weights]
-            each = enumerate(zip(_chains(weights), found, strict=True))
+            each = enumerate(zip(chains_of(weights), found, strict=True))
             return [of_weight for index, (own, grad) in each for of_weight in self._apart(index, own, grad)]
         results = allocate_each(whole[0], self.like_weights)
         table = [0, *addresses(weights), *addresses(whole), *addresses(results)]
@@ -109,7 +108,7 @@ class BoundMatrices:
         return launch(weights, grad)
 
 
-def _chains(weights: Weights) -> list[Weights]:
+def chains_of(weights: Weights) -> list[Weights]:
     """Return the two weights of each chain."""
     return [weights[begin : begin + 2] for begin in range(0, len(weights), 2)]
 
@@ -120,7 +119,7 @@ def bind_matrices(weights: Weights, stacked: bool = False) -> BoundMatrices:
     ``stacked``: they are made below one another, as one.
     """
     own, dtype = [weight.detach() for weight in weights], weights[0].dtype
-    chains = _chains(own)
+    chains = chains_of(own)
     steps = [bind_matrix(chain, dtype, Options(False, "auto", ""), True) for chain in chains]
     matrices = [first.new_empty(fused(tuple(first.shape), tuple(second.shape))) for first, second in chains]  # pyright: ignore
     forward, backward, count = list[tuple[Launch, Pick]](), list[tuple[Launch, Pick]](), len(chains)
@@ -183,7 +182,7 @@ def _differentiably(weights: Weights, grads: Sequence[Maybe]) -> list[Maybe]:
     """Return the same with whatever derivative of them is being recorded."""
     found = dict[int, torch.Tensor]()
     with torch.enable_grad():
-        for index, (own, grad) in enumerate(zip(_chains(weights), grads, strict=True)):
+        for index, (own, grad) in enumerate(zip(chains_of(weights), grads, strict=True)):
             asked = [2 * index + number for number, weight in enumerate(own) if weight.requires_grad]
             if grad is not None and asked:
                 matrix = chain_execute.matrix_of(own, own[0].dtype)

@@ -69,7 +69,9 @@ class OneStepBlock(Block):
         return mlp(self.norm2(x), self.fc1, self.fc2, residual=x)
 
 
-FORMS = {"": "", "mlp": ", an MLP of one step", "group": ", layers in a group"}
+FORMS = {
+    "": "", "mlp": ", an MLP of one step", "group": ", layers in a group", "both": ", an MLP of one step in a group",
+}  # fmt: skip
 """Forms of a block of ours, and what the names of their rows have for them."""
 
 
@@ -87,7 +89,7 @@ def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
             setattr(full, name, filled(child))
     one_step = copy.deepcopy(sparse)
     one_step.__class__ = OneStepBlock
-    own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse))}
+    own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse)), "both": group(copy.deepcopy(one_step))}
     return {**own, "dense": full.requires_grad_()}
 
 

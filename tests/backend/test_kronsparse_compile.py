@@ -30,6 +30,7 @@ from kernmantle.structured.mode_product.cuda_emit import (
     emit_narrow,
     emit_stream,
     emit_transpose,
+    emit_transpose_sums,
 )
 from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
@@ -39,7 +40,7 @@ from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.sum_emit import emit_column_sum, emit_fma_sum, emit_row_sum, emit_sum
 from kernmantle.structured.mode_product.tile_cost import tile_seconds
 from kernmantle.structured.mode_product.tiles import expected_seconds
-from kernmantle.structured.mode_product.transpose_plan import transpose_plan
+from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan, sum_seconds
 from kernmantle.torch_ops.tuned_tiles import tuning
 
@@ -105,6 +106,11 @@ def test_passes_that_transpose_rows_compile(card) -> None:
         resources = compiled(emit_transpose(plan), card).resources
         assert 0 < resources.registers <= 64
         assert resources.spill_stores == 0
+        for high, l in ((128, 32), (64, 64), (344, 32), (8, 512), (1024, 64)):
+            chosen = transpose_sums_plan(card, dtype, 1, high, l)
+            resources = compiled(emit_transpose_sums(chosen), card).resources
+            assert 0 < resources.registers <= 128
+            assert resources.spill_stores == 0
 
 
 @pytest.mark.parametrize(

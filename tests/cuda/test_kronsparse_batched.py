@@ -10,6 +10,7 @@ import torch
 import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import rearrange
 from kernmantle.testing import assert_close
 
 from .test_kronsparse_grouped import exact
@@ -109,3 +110,44 @@ def test_a_graph_binds_what_no_eager_call_had(rows, monkeypatch) -> None:
     for one, wanted, terms in zip(found, *exact(layer, x, grad), strict=True):
         assert_close(one, wanted, dtype=torch.bfloat16, depth=192 + rows, magnitude=terms)
     PLANS.clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("extents", [(128, 32), (64, 64), (344, 32), (8, 8), (16, 1024), (1024, 64)], ids=str)
+def test_rows_are_transposed_and_summed(extents, dtype) -> None:
+    torch.manual_seed(0)
+    extent, d = extents
+    features = extent * d
+    for count, apart in ((1, 0), (7, 64), (1000, 8), (4100, 0)):
+        rows = torch.randn(count, features + apart, device="cuda").to(dtype)[:, :features]
+        rows[-1, :8] = 100
+        made, sums = rearrange.rows_and_sums(rows, extent, d)
+        assert torch.equal(made, rows.reshape(count, extent, d).mT.flatten(1))
+        exact = rows.double()
+        assert_close(sums.sum(0), exact.sum(0), dtype=torch.float32, depth=count + 200, magnitude=exact.abs().sum(0))
+        again = rearrange.rows_and_sums(rows, extent, d)
+        assert torch.equal(again[1], sums)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_graphs_sum_a_bias_on_the_way(chain, dtype) -> None:
+    torch.manual_seed(0)
+    layer = layer_of(chain, dtype)
+    x, grad = (torch.randn(520, size, device="cuda").to(dtype) for size in (layer.in_features, layer.out_features))
+    x.requires_grad_()
+    leaves = [x, *layer.weights, layer.bias]
+
+    def step():
+        return torch.autograd.grad(layer(x), leaves, grad)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for _ in range(2):
+        grad.normal_()
+        graph.replay()
+        _, *wanted = zip(*exact(layer, x, grad), strict=True)
+        for one, (two, size) in zip(found, wanted, strict=True):
+            assert_close(one, two, dtype=dtype, depth=1000, magnitude=size)

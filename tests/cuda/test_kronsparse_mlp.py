@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.kronsparse import feed_forward
+from kernmantle.structured.kronsparse import feed_forward, groups
 from kernmantle.testing import assert_close
 
 pytestmark = pytest.mark.cuda
@@ -39,18 +40,32 @@ def exact(layers, x, residual, slope, activation):
     return found
 
 
+class Together(nn.Module):
+    """Both layers as one step."""
+
+    def __init__(self, layers) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x, activation, residual):
+        """Apply them."""
+        return km.kronsparse.mlp(x, *self.layers, activation, residual)
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
         *itertools.product(("grouped", "matrix", "factors"), (*HALVES, torch.float32)),
-        *itertools.product(("batched",), HALVES),
+        *itertools.product(("batched", "made", "group", "group of blocks"), HALVES),
     ],
     ids=str,
 )
 def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
-    chains = BLOCKS if kind == "batched" else CHAINS
+    chains = BLOCKS if kind in ("batched", "group of blocks") else CHAINS
     PLANS.clear()
     monkeypatch.setattr(feed_forward, "kind_of", lambda *_: kind)
+    monkeypatch.setattr(feed_forward, "shares", lambda *_: kind == "made")
+    monkeypatch.setattr(groups, "shares_matrix", lambda *_: True)
     torch.manual_seed(0)
     sizes = [(own[0][0] * own[0][2] * own[0][3], own[1][0] * own[1][1] * own[1][3]) for own in chains]
     layers = [km.KSLinear(*size, own, device="cuda", dtype=dtype) for size, own in zip(sizes, chains, strict=True)]
@@ -61,8 +76,9 @@ def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
         x, residual = x.requires_grad_(), residual.requires_grad_()
         leaves = [x, residual, *(each for layer in layers for each in (*layer.weights, layer.bias))]
         wanted, terms = exact(layers, x, residual, slope, activation)
+        apply = Together(layers) if not kind.startswith("group of") and kind != "group" else km.kronsparse.group(Together(layers))
         for _ in range(3):
-            value = km.kronsparse.mlp(x, *layers, activation, residual)
+            value = apply(x, activation, residual)
             assert type(value.grad_fn).__name__ == "_MLPBackward"
             found = [value.detach(), *torch.autograd.grad(value, leaves, slope)]
             for one, two, size in zip(found, wanted, terms, strict=True):

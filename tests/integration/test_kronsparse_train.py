@@ -120,6 +120,11 @@ class Passes:
     def rows_of_blocks(rows, a, extent, d):
         return rows.view(-1, a, extent, d).mT.flatten(1)
 
+    @classmethod
+    def rows_and_sums(cls, rows, extent, d):
+        sums = torch.stack([rows[:1].sum(0), rows[1:].sum(0)])
+        return cls.rows_of_blocks(rows, 1, extent, d), sums
+
     @staticmethod
     def bring_back(rows, out, a, extent, d, bias=None):
         out.copy_(rows.view(-1, a, d, extent).mT.reshape(out.shape))

@@ -216,11 +216,17 @@ class BatchedBackward:
         (a, b, c, _), (_, e, f, d) = first.shape, weights[1].shape
         device, found, below = grad.device, list[Maybe]([None, None]), None
         apart = maybe_side_stream(device, splits_streams(device))
-        with apart():
-            of_bias = None if self.bias is None else self.bias(canonical(grad, False))
-        rows = _rows(grad)
+        rows, of_bias = _rows(grad), None
         count = rows.shape[0]
-        columns = _transposing().rows_of_blocks(rows, 1, e, d).view(count, d, e).permute(1, 2, 0)
+        if self.bias is None or not begins_at_vectors(rows):
+            with apart():
+                of_bias = None if self.bias is None else self.bias(canonical(grad, False))
+            transposed = _transposing().rows_of_blocks(rows, 1, e, d)
+        else:
+            transposed, sums = _passes().rows_and_sums(rows, e, d)
+            with apart():
+                of_bias = sums.sum(0).to(grad.dtype)
+        columns = transposed.view(count, d, e).permute(1, 2, 0)
         if of_weights[1] and between is not None:
             with apart():
                 found[1] = _second_gradient(columns, between.view(f, d, count).permute(1, 2, 0))
@@ -259,6 +265,11 @@ def _at_vectors(bias: torch.Tensor) -> torch.Tensor:
     """Return a bias in one piece that begins at a vector."""
     bias = bias.contiguous()
     return bias.clone() if bias.data_ptr() % ACCESS else bias
+
+
+def begins_at_vectors(rows: torch.Tensor) -> bool:
+    """Return whether all rows begin at vectors."""
+    return (rows.data_ptr() | rows.stride(0) * rows.element_size()) % ACCESS == 0
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,7 @@ class ThroughStep:
         weights: Weights,
         saved: Saved,
         grad: torch.Tensor,
-        needed: Sequence[bool],  # noqa: ARG002
+        needed: Sequence[bool],
     ) -> Backward:
         """Return the gradients ``needed``, of x, the bias and the matrix."""
         return ThroughBackward(tuple(needed), None if x is None else _bind_launches(x, weights[0], grad, needed))

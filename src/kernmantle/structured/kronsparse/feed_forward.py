@@ -152,13 +152,13 @@ def _bind(
     layers: Sequence[KSLinear], x: torch.Tensor, residual: Maybe, weights: Weights, activation: str
 ) -> BoundMLP | None:
     first, second = layers
-    tensors, given = (x, residual, first.bias, second.bias, *weights), weights[0].dim() == 2
+    tensors, are_made = (x, residual, first.bias, second.bias, *weights), weights[0].dim() == 2
     free = not any(layer.batch_last for layer in layers) and x.shape[-1] == first.in_features
     fits = free and first.out_features == second.in_features and any(weight.requires_grad for weight in weights)
     kinds = all(own is None or (own.dtype == x.dtype and own.device == x.device) for own in tensors)
     if not (fits and kinds) or (residual is not None and residual.shape != (*x.shape[:-1], second.out_features)):
         return None
-    if given:
+    if are_made:
         return _bind_through(layers, x, residual, activation, None)
     for layer in layers:
         check_weights(layer.patterns, layer._factors())
@@ -179,7 +179,7 @@ def _bind(
 def _bind_through(
     layers: Sequence[KSLinear], x: torch.Tensor, residual: Maybe, activation: str, matrices: BoundMatrices | None
 ) -> BoundMLP | None:
-    """Return steps through matrices, which ``matrices`` makes if it is there; None where torch's operations take some."""
+    """Return steps through matrices, which ``matrices`` makes if it is there; None where torch takes some."""
     value, steps, count = x.detach(), list[Step](), 1 if matrices is None else len(layers[0]._factors())
     for layer, added in zip(layers, (None, residual), strict=True):
         bias = None if layer.bias is None else layer.bias.detach()

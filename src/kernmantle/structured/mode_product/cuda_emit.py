@@ -18,7 +18,7 @@ from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
 from .stream_plan import StreamPlan
-from .transpose_plan import TransposePlan
+from .transpose_plan import TransposePlan, TransposeSumsPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
@@ -319,6 +319,23 @@ extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
     const void* x, void* y, {sizes}{parameter}) {{
     const km::KronSparseTranspose arguments = {{x, y, count, (int)a, (int)high, (int)pitch, xn, yn}};
     km::{call}(arguments{argument});
+}}
+""",
+    )
+
+
+def emit_transpose_sums(plan: TransposeSumsPlan) -> str:
+    """Source of a pass that brings the entries of blocks together and sums the rows."""
+    sizes = ", ".join(f"km::i64 {name}" for name in ("count", "a", "high", "pitch", "xn", "yn"))
+    traits = {"DOWN": plan.lanes, "WARPS": plan.warps, "TILES": plan.tiles}
+    return _text(
+        '#include "kronsparse_transpose_sums.cuh"\n',
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseTransposeSums<Traits> Pass;",
+        shared_check("Pass::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(const void* x, void* y, float* sums, {sizes}) {{
+    Pass::run({{x, y, count, (int)a, (int)high, (int)pitch, xn, yn}}, sums);
 }}
 """,
     )

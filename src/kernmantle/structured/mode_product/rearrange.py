@@ -11,7 +11,7 @@ from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
-from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan
+from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan, transpose_sums_plan
 
 Maybe = torch.Tensor | None
 
@@ -33,6 +33,29 @@ def transpose_rows(
     if kernel is not None:
         added = () if bias is None else (bias.data_ptr(),)
         start(kernel, index_of(source.device), blocks, (source.data_ptr(), target.data_ptr(), *rest, *added))
+
+
+def rows_and_sums(rows: torch.Tensor, extent: int, d: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows (N, extent d) of whole squares as transposed ones (N, d extent), and sums of parts of them.
+
+    The sums (parts, extent d), in float32, are together those of all rows.
+    """
+    count, features = rows.shape
+    index, size = index_of(rows.device), rows.element_size()
+    own = limits(index)
+    plan = transpose_sums_plan(own.arch, NAMES[rows.dtype], 1, extent, d)
+    sets = plan.sets(1, extent, d)
+    parts = plan.parts(count, sets, own.sm_count)
+    made = allocate((count, features), rows.dtype, rows.device)
+    sums = allocate((parts, features), torch.float32, rows.device)
+    loaded = load_kernels(
+        plan, plan.arch, lambda: cuda_emit.emit_transpose_sums(plan), Entry(cuda_emit.ENTRY, plan.threads, plan.shared)
+    )
+    assert (rows.data_ptr() | rows.stride(0) * size) % ACCESS == 0
+    if loaded is not None:
+        arguments = rows.data_ptr(), made.data_ptr(), sums.data_ptr(), count, 1, extent, d, rows.stride(0), features
+        start(loaded[0], index, sets * parts, arguments)
+    return made, sums
 
 
 def bind_transpose(

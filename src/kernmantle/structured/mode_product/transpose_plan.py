@@ -66,8 +66,7 @@ class TransposePlan:
     def tiles(self, matrices: int, high: int, pitch: int) -> int:
         """Return the tiles of so many matrices, one for a block, or for a warp in squares."""
         if self.lanes:
-            down, across = _squares(high, self.l, self.size, self.pads)
-            return matrices * -(-down // self.lanes) * -(-across // (_WARP // self.lanes))
+            return matrices * _tiles(high, self.l, self.size, self.pads, self.lanes)
         down = -(-(pitch if self.pads else high) // self.tile_k)
         return -(-matrices // self.units) * down * -(-self.l // self.tile_l)
 
@@ -90,6 +89,12 @@ def _squares(high: int, l: int, size: int, pads: bool) -> tuple[int, int]:
     """Return the squares along a column and along a row of what is read."""
     down, across = (-(-extent * size // ACCESS) for extent in ((high, l) if pads else (l, high)))
     return down, across
+
+
+def _tiles(high: int, l: int, size: int, pads: bool, lanes: int) -> int:
+    """Return the tiles of a matrix, of the squares of a warp with so many lanes along a column."""
+    down, across = _squares(high, l, size, pads)
+    return -(-down // lanes) * -(-across // (_WARP // lanes))
 
 
 def _lanes(down: int, across: int) -> int:
@@ -138,6 +143,56 @@ def _lanes_l(row: int, vectors: int) -> int:
     while apart > vectors:
         apart //= 2
     return _WARP // apart
+
+
+@dataclass(frozen=True)
+class TransposeSumsPlan:
+    """Template parameters, see ``kronsparse_transpose_sums.cuh``, of rows of a type.
+
+    ``lanes`` of a warp lie along a column, ``tiles`` neighbouring tiles of squares belong to a block.
+    """
+
+    arch: str
+    dtype: str
+    lanes: int
+    tiles: int
+    warps: int = 4 * _WARPS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return _WARP * self.warps
+
+    @property
+    def rows(self) -> int:
+        """Rows that a block has at once."""
+        return self.warps // self.tiles
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return 4 * self.threads * (ACCESS // BYTES[self.dtype]) if self.rows > 1 else 0
+
+    def sets(self, a: int, high: int, l: int) -> int:
+        """Return how many blocks have the tiles of a row."""
+        return -(-a * _tiles(high, l, BYTES[self.dtype], True, self.lanes) // self.tiles)
+
+    def parts(self, count: int, sets: int, processors: int) -> int:
+        """Return the parts of so many rows, each of which has sums of its own: one block for a multiprocessor."""
+        return max(1, min(-(-count // self.rows), processors // sets))
+
+    def __str__(self) -> str:
+        return f"pad transposed rows of {self.dtype} {self.arch} and sum them, {self.lanes} lanes, {self.tiles} tiles"
+
+
+@lru_cache(maxsize=4096)
+def transpose_sums_plan(arch: str, dtype: str, a: int, high: int, l: int) -> TransposeSumsPlan:
+    """Return the plan of rows (a, ``high``, ``l``) of whole squares that begin at vectors."""
+    size = BYTES[dtype]
+    assert in_squares(high, l, size), "rows of whole squares"
+    lanes, warps = _lanes(*_squares(high, l, size, True)), TransposeSumsPlan.warps
+    tiles = 1 << (min(warps, a * _tiles(high, l, size, True, lanes)).bit_length() - 1)
+    return TransposeSumsPlan(arch, dtype, lanes, tiles)
 
 
 def inner(problem: Problem) -> Problem | None:

@@ -109,7 +109,7 @@ def test_passes_that_transpose_rows_compile(card) -> None:
         for high, l in ((128, 32), (64, 64), (344, 32), (8, 512), (1024, 64)):
             chosen = transpose_sums_plan(card, dtype, 1, high, l)
             resources = compiled(emit_transpose_sums(chosen), card).resources
-            assert 0 < resources.registers <= 128
+            assert 0 < resources.registers * chosen.threads <= 1 << 16
             assert resources.spill_stores == 0
 
 

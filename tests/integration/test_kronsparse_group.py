@@ -15,7 +15,7 @@ import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_matrix, chain_products, chain_training
 from kernmantle.structured.kronsparse import groups as grouping
-from kernmantle.structured.kronsparse.matrices import MADE
+from kernmantle.structured.kronsparse.matrices import MADE, TRACED
 from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
 from tests.integration.test_kronsparse_train import Matmul, computed, launched
@@ -64,7 +64,7 @@ def model(monkeypatch):
     launched.clear()
     yield km.kronsparse.group(Model())
     PLANS.clear()
-    assert MADE.matrices == {}
+    assert MADE.matrices == TRACED.matrices == {}
 
 
 class NoTiles:
@@ -209,6 +209,30 @@ def test_a_compiled_step_has_two_operators_for_all_layers(within, model) -> None
     chain, matrices = (f"kernmantle.kron_sparse_{name}" for name in ("chain", "matrices"))
     each = [f"{matrices}.default", f"{chain}.default", f"{chain}_backward.default", f"{matrices}_backward.default"]
     assert graphs[:4] == each
+
+
+def test_code_that_is_broken_off_goes_on_without_matrices(model) -> None:
+    torch._dynamo.reset()
+
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second, third = self.model.layers
+            x = first(x, activation="silu")
+            torch._dynamo.graph_break()
+            return self.model.last(third(torch.tanh(second(x))))
+
+    compiled = torch.compile(km.kronsparse.group(Broken()), backend="aot_eager")
+    leaves = [torch.randn(4, 18, dtype=torch.float64, requires_grad=True), *model.parameters()]
+    for _ in range(2):
+        found, wanted = compiled(leaves[0]), dense(model, leaves[0])
+        torch.testing.assert_close(found, wanted)
+        ours, theirs = (torch.autograd.grad(value.sum(), leaves) for value in (found, wanted))
+        torch.testing.assert_close(ours, theirs)
+        assert TRACED.matrices == {}
 
 
 def test_compiled_calls_of_any_number_of_rows_and_without_gradients(model) -> None:

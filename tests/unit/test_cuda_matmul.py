@@ -82,7 +82,7 @@ def test_every_thread_has_a_handle_of_cublas_before_a_graph_is_captured(monkeypa
         monkeypatch.setattr(torch._C, name, found, raising=False)
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: made.append(len(launched)))
     monkeypatch.setattr(cuda_matmul, "enter_thread", lambda: None)
-    monkeypatch.setattr(cuda_matmul, "_HANDLES", cuda_matmul._Handles())
+    monkeypatch.setattr(cuda_matmul, "HANDLES", cuda_matmul._Handles())
 
     class Product:
         workspace = 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..backends.cuda.cublaslt import ALIGNED, Matmul, MatmulForm, Side, library
+from ..backends.cuda.launch_program import Record
 from ..errors import LaunchError
 from .cuda import enter_thread, index_of
 from .dtypes import NAMES
@@ -34,7 +35,7 @@ class _Handles(threading.local):
         self.devices |= {index}
 
 
-_HANDLES = _Handles()
+HANDLES = _Handles()
 
 
 class BoundMatmul:
@@ -58,13 +59,29 @@ class BoundMatmul:
             with torch.cuda.device(index):
                 return self(addresses)
         enter_thread()
-        if index not in _HANDLES.devices:
-            _HANDLES.take(index)
+        if index not in HANDLES.devices:
+            HANDLES.take(index)
         left, right, out, vector, *added = addresses
         memory = self._workspace() if self._bytes else None
         at = 0 if memory is None else memory.data_ptr()
         a, b = (left, right) if self._straight else (right, left)
         return self._product(a, b, out, vector, at, self._stream_of(index), *added)
+
+    @property
+    def device(self) -> int:
+        """The device, by its index."""
+        return self._index
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of memory that a launch needs."""
+        return self._bytes
+
+    def record(self, stream: int, operands: Sequence[int]) -> Record:
+        """Return a launch on a stream whose operands, and last a workspace, are at positions of a table."""
+        left, right, out, vector, *added, memory = operands
+        a, b = (left, right) if self._straight else (right, left)
+        return self._product.record(stream, a, b, out, vector, memory if self._bytes else 0, *(added or [0]))
 
     def _workspace(self) -> torch.Tensor:
         if takes_memory_directly(self._index):

@@ -43,7 +43,7 @@ def bound_pass(
     for grad in grads:
         if not grad.is_contiguous() or grad.data_ptr() % 16:
             return None
-    return found if _lie(before, saved) else None
+    return found if lie(before, saved) else None
 
 
 def keep_pass(
@@ -51,11 +51,11 @@ def keep_pass(
     found: Pass,
 ) -> None:  # fmt: skip
     """Store a pass that was bound for these tensors, so that :func:`bound_pass` can find it."""
-    if _lie(before, saved) and all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads):
+    if lie(before, saved) and all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads):
         passes[key] = found
 
 
-def _lie(before: list[int], saved: Sequence[Maybe]) -> bool:
+def lie(before: list[int], saved: Sequence[Maybe]) -> bool:
     """Return whether tensors have the same addresses as before and are contiguous."""
     try:
         return before == list(map(_address, saved)) and all(map(_is_in_one_piece, saved))  # pyright: ignore

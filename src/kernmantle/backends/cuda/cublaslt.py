@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 from ...errors import LaunchError
+from .launch_program import Record
 
 _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 _TYPES = {"f32": 0, "f16": 2, "bf16": 14}  # cudaDataType_t
@@ -25,6 +26,7 @@ _NOTHING, _ADD_BIAS, _SUM_B = 1, 4, 512  # cublasLtEpilogue_t
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _LEAST_ALIGNMENT = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 _WORKSPACE = 32 << 20  # bytes, as torch has them on sm_90
+_A, _B, _C, _D, _MEMORY, _STREAM = 3, 5, 8, 10, 13, 15  # arguments of cublasLtMatmul
 ALIGNED = 16
 """Bytes by which all matrices must be aligned."""
 
@@ -178,6 +180,20 @@ class Matmul:
         if not count.value:
             raise LaunchError("cuBLASLt has no algorithm for this product")
         return found
+
+    def record(self, stream: int, a: int, b: int, d: int, vector: int, memory: int, added: int) -> Record:
+        """Return a launch on a stream whose addresses are at positions of a table; 0 is none."""
+        words: Any = (ctypes.c_int64 * len(self._arguments))(*[int(each.value or 0) for each in self._arguments])
+        words[_STREAM] = stream
+        targets = ((_A, a), (_B, b), (_C, added or d), (_D, d), (_MEMORY, memory))
+        patches = [(ctypes.addressof(words) + 8 * word, at) for word, at in targets if at]
+        setter, values, vectors = 0, (), ctypes.c_void_p(0)
+        if vector:
+            setter = ctypes.cast(self._set, ctypes.c_void_p).value or 0
+            patches.append((ctypes.addressof(vectors), vector))
+            values = int(self._description.value or 0), _BIAS, ctypes.addressof(vectors), 8
+        function = ctypes.cast(self._start, ctypes.c_void_p).value or 0
+        return Record(function, words, patches, setter, values, (vectors, self))
 
     def __call__(self, a: int, b: int, d: int, vector: int, memory: int, stream: int, added: int = 0) -> None:
         """Launch on addresses, of a bias or of sums too, with ``workspace`` bytes of memory, on a stream.

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from ...errors import LaunchError
 from ...runtime.lru import LRUCache
 from .device import core, is_from_cuda
+from .launch_program import Record
 
 _FREE_SHARED = 40 << 10  # of the 48 KiB that static and dynamic shared memory have without asking
 _GRIDS = 256  # launch configurations that a kernel keeps
@@ -76,6 +78,12 @@ THREADS = _Threads()
 
 def _driver() -> Any:
     return import_module("cuda.bindings.driver")
+
+
+@lru_cache(maxsize=1)
+def launch_function() -> int:
+    """Return the address of the driver's function that launches a kernel."""
+    return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx, ctypes.c_void_p).value or 0
 
 
 @contextmanager
@@ -268,7 +276,7 @@ class BoundLaunch:
     ) -> None:  # fmt: skip
         packed = kernel.packing(arguments)
         self._kernel, self._ready, self._size = kernel, packed.pack(*arguments), packed.size
-        self._runs = tuple(_runs(positions))
+        self._runs, self._positions = tuple(_runs(positions)), tuple(positions)
         self._device, self._blocks, self._queue = device, blocks, queue
         self._stream_of, self._device_of, self._of_stream = queue.stream_of, queue.device_of, of_stream
         self._last: tuple[int, Any, bytes] = (-1, None, b"")
@@ -290,6 +298,25 @@ class BoundLaunch:
         if status:
             kernel.refuse(status, self._blocks)
         return None
+
+    @property
+    def device(self) -> int:
+        """The device, by its index."""
+        return self._device
+
+    def record(self, stream: int, operands: Sequence[int]) -> Record:
+        """Return a launch on a stream of the device, the current one, whose addresses are at positions of a table.
+
+        The last position is that of a workspace, which it does not need.
+        """
+        _, config, ready = self._on(stream)
+        memory = ctypes.create_string_buffer(ready, len(ready))
+        size, begin = ctypes.c_size_t(self._size), ctypes.addressof(memory)
+        extra = (ctypes.c_void_p * 5)(1, begin, 2, ctypes.addressof(size), 0)
+        words = [begin + 8 * position for position in self._positions]
+        arguments = int(config.getPtr()), int(self._kernel.handle), 0, ctypes.addressof(extra)
+        patches = list(zip(words, operands[:-1], strict=True))
+        return Record(launch_function(), arguments, patches, owned=(memory, size, extra, config, self))
 
     def _on(self, stream: int) -> tuple[int, Any, bytes]:
         """Return a stream of the device, the configuration of launches there and their arguments."""

@@ -19,6 +19,7 @@ import torch
 from ...compiler.nest import BYTES
 from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
+from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.execute import block_matrices, uncast
 from ..mode_product.factor_matrix_plan import DTYPES as HALVES
@@ -26,7 +27,7 @@ from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
 from ..mode_product.transpose_plan import ACCESS, in_squares, pass_seconds, start_seconds
 from ..mode_product.vendor_cost import batch_last_seconds
-from .chain_launches import GRAD, Launch, LaunchedBackward, LaunchedForward, Pick, ReadyBackward, Table
+from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, ReadyBackward, Table
 from .chain_products import (
     Backward,
     Gradients,
@@ -143,7 +144,7 @@ def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
         (one, itemgetter(first_at, x_at, between_at, 0)), (arrange, itemgetter(second_at, blocks_at)),
         (other, itemgetter(between_at, blocks_at, after_at, 0)), (finish, itemgetter(*finishes)),
     )  # fmt: skip
-    return BatchedStep(LaunchedForward(launches, layouts_in_one_piece(shapes)))
+    return BatchedStep(LaunchedForward(LaunchSequence(launches), layouts_in_one_piece(shapes)))
 
 
 def _bind_backward(

@@ -10,13 +10,11 @@ from operator import itemgetter
 import torch
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
+from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.saved import addresses
 from ..mode_product.torch_op import Maybe
 from .chain_products import Gradients, Saved, Weights, canonical, in_one_piece
 
-Launch = Callable[[Sequence[int]], None]
-Pick = Callable[[Sequence[int]], Sequence[int]]
-"""Addresses of the operands of a launch, out of a table of addresses."""
 _address = torch.Tensor.data_ptr
 _MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer
 
@@ -28,15 +26,14 @@ class LaunchedForward:
     ``layouts`` are those of the results.
     """
 
-    launches: tuple[tuple[Launch, Pick], ...]
+    launches: LaunchSequence
     layouts: tuple[PlainLayout, ...]
 
     def run(self, x: torch.Tensor, weights: Weights, bias: Maybe) -> list[torch.Tensor]:
         """Return the results, of the type of x."""
         found = allocate_each(x, self.layouts)
         table = [0, *map(_address, (x, *weights)), 0 if bias is None else bias.data_ptr(), *map(_address, found)]
-        for launch, operands in self.launches:
-            launch(operands(table))
+        self.launches(table)
         return found
 
 
@@ -63,7 +60,7 @@ class Table:
         pick = itemgetter(*[at and at - self.first + 1 for at in found])
         written = size * sum(map(math.prod, self.shapes))
         layouts = layouts_in_one_piece(self.shapes)
-        return LaunchedBackward(tuple(launches), layouts, pick, reads, batch_last, written, route)
+        return LaunchedBackward(LaunchSequence(launches), layouts, pick, reads, batch_last, written, route)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +71,7 @@ class LaunchedBackward:
     behind None for one that is not wanted. ``reads`` says that launches read all tensors where they lie.
     """
 
-    launches: tuple[tuple[Launch, Pick], ...]
+    launches: LaunchSequence
     layouts: tuple[PlainLayout, ...]
     pick: Callable[[Sequence[Maybe]], tuple[Maybe, ...]]
     reads: bool
@@ -116,6 +113,5 @@ class ReadyBackward:
         """Return the gradients of x, the bias and the weights."""
         own, table = self.own, self._table
         table[GRAD] = grad.data_ptr()
-        for launch, operands in own.launches:
-            launch(operands(table))
+        own.launches(table)
         return own.pick(self._found)

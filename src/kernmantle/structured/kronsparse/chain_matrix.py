@@ -18,6 +18,8 @@ from ...config import current
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
+from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
+from ...torch_ops.saved import addresses
 from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern, composes, fused
 from ..mode_product.cost import quickest_gradient
@@ -26,7 +28,7 @@ from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST, entries
 from . import chain_execute
-from .chain_launches import GRAD, Launch, LaunchedBackward, Pick, ReadyBackward, Table
+from .chain_launches import GRAD, LaunchedBackward, ReadyBackward, Table
 from .chain_products import (
     Backward,
     Gradients,
@@ -103,13 +105,14 @@ def _bind_products(weights: Weights, dtype: torch.dtype) -> _Products:
 class MatrixStep:
     """Through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do.
 
-    ``through`` multiplies x by it in one launch on addresses, None where torch's operation does.
+    ``launches`` make it of two factors and multiply x by it, on a table of the addresses of x, a bias, the factors, the
+    matrix and the result behind an absent one's; None where torch's operation is one of them.
     """
 
     products: _Products | None
     options: Options
     of_x: bool
-    through: Launch | None = None
+    launches: LaunchSequence | None = None
     route: str = DENSE
     saves_between: bool = False
 
@@ -124,19 +127,21 @@ class MatrixStep:
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and the matrix if the gradient of x reads it."""
-        info.route, matrix = self.route, self.make(weights, x.dtype)
-        if self.through is not None and not splits_streams(x.device):
-            value = allocate_as(x, (*x.shape[:-1], matrix.shape[0]))
+        info.route = self.route
+        if self.launches is not None and self.products is not None and not splits_streams(x.device):
+            shape = self.products.shapes[-1]
+            matrix, value = allocate_as(x, shape), allocate_as(x, (*x.shape[:-1], shape[0]))
             offset = 0 if bias is None else bias.data_ptr()
-            self.through((x.data_ptr(), matrix.data_ptr(), value.data_ptr(), offset))
+            self.launches([0, x.data_ptr(), offset, *addresses((*weights, matrix, value))])
             return value, [matrix if self.of_x else None]
+        matrix = self.make(weights, x.dtype)
         value = uncast(x.device.type, execute.through, x, matrix, bias, "", self.options.batch_last)
         return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
 
     @property
     def on_addresses(self) -> bool:
         """Whether it reads tensors in one piece where they lie."""
-        return self.through is not None
+        return self.launches is not None
 
     def bind_gradient(self, weights: Weights, needed: Sequence[bool], summed: Maybe = None) -> MatrixGradient:
         """Return what takes the gradient of the matrix apart; ``summed``: a gradient whose rows it sums beside."""
@@ -152,7 +157,7 @@ class MatrixStep:
         """
         of_x, of_bias, *of_weights = needed
         matrix, sums = saved[0], any(of_weights)
-        if self.through is None or x is None or len(weights) != 2 or not (sums or not of_bias):
+        if self.launches is None or x is None or not (sums or not of_bias):
             return None
         if not (x.is_contiguous() and grad.is_contiguous() and is_in_one_piece(weights, grad.dtype)):
             return None
@@ -402,17 +407,23 @@ def bind_matrix(
     """
     by_kernels = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
     products = _bind_products(weights, dtype) if by_kernels else None
-    through = None if products is None or x is None else _bind_through(products, x, bias, options)
-    return MatrixStep(products, options, of_x, through)
+    launches = None if products is None or x is None else _bind_forward(products, x, bias, options)
+    return MatrixStep(products, options, of_x, launches)
 
 
-def _bind_through(products: _Products, x: torch.Tensor, bias: Maybe, options: Options) -> Launch | None:
-    """Return the product of x with the matrix on addresses; None where torch's operation takes it."""
+def _bind_forward(products: _Products, x: torch.Tensor, bias: Maybe, options: Options) -> LaunchSequence | None:
+    """Return the launches of a step of two factors; None where torch's operation takes the product with the matrix."""
     if options.batch_last or x.dim() < 2 or not (products.reads_weights and x.is_contiguous()):
         return None
-    if bias is not None and not bias.is_contiguous():
+    if len(products.launches) > 1 or (bias is not None and not bias.is_contiguous()):
         return None
-    return launch_through(x, x.new_empty(products.shapes[-1]), bias)
+    through = launch_through(x, x.new_empty(products.shapes[-1]), bias)
+    if through is None:
+        return None
+    make, (x_at, bias_at, first_at, second_at, matrix_at, value_at) = products.launches[0], range(1, 7)
+    makes = itemgetter(*make.on_addresses(first_at, second_at, matrix_at))
+    offset_at = 0 if bias is None else bias_at
+    return LaunchSequence([(make.launch, makes), (through, itemgetter(x_at, matrix_at, value_at, offset_at))])
 
 
 def launch_through(x: torch.Tensor, matrix: torch.Tensor, bias: Maybe, added: Maybe = None) -> Launch | None:

@@ -16,11 +16,12 @@ import torch
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
+from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ..mode_product.execute import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import bind_batched
 from .chain_blocks import bind_blocks
-from .chain_launches import GRAD, Launch, Pick, Table
+from .chain_launches import GRAD, Table
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
@@ -82,7 +83,7 @@ class GroupedStep:
     tensors, and the bias, where they lie.
     """
 
-    launches: tuple[tuple[Launch, Pick], ...]
+    launches: LaunchSequence
     layouts: tuple[PlainLayout, ...]
     reads_x: bool
     reads_weights: bool
@@ -99,8 +100,7 @@ class GroupedStep:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
         results, offset = allocate_each(x, self.layouts), 0 if bias is None else bias.data_ptr()
         table = [0, offset, *[each.data_ptr() for each in (*weights, source, *results)]]
-        for launch, operands in self.launches:
-            launch(operands(table))
+        self.launches(table)
         return results.pop(), results
 
     def bind_backward(
@@ -229,4 +229,4 @@ def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Option
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
     bound = grouped().bind_each(launches)
     joined = _with_operands(bound, operands)
-    return GroupedStep(joined, layouts_in_one_piece(shapes), reads, inplace, options, bound[-1].route)
+    return GroupedStep(LaunchSequence(joined), layouts_in_one_piece(shapes), reads, inplace, options, bound[-1].route)

@@ -10,9 +10,10 @@ import torch
 
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
+from ...torch_ops.launch_sequence import Launch, Pick
 from ..mode_product.execute import DENSE, uncast
 from ..mode_product.torch_op import Maybe
-from .chain_launches import GRAD, Launch, LaunchedBackward, Pick, Table
+from .chain_launches import GRAD, LaunchedBackward, Table
 from .chain_matrix import launch_of_matrix, launch_of_x, launch_through
 from .chain_products import Backward, Gradients, Saved, Weights, splits_streams
 

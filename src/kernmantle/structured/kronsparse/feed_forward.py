@@ -13,7 +13,7 @@ from torch import nn
 from ...config import current
 from ...errors import ParameterError
 from ...runtime.dispatch import PLANS
-from ...torch_ops.saved import addresses
+from ...torch_ops.saved import addresses, lie
 from ...torch_ops.torch_private import plain
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
@@ -223,7 +223,7 @@ class _MLP(torch.autograd.Function):
         if torch.is_grad_enabled() or not plain(grads):
             return None, None, *context.copy().run(_differentiably, own, needed, read, grads[0])
         grad = grads[0].contiguous()
-        same = before == addresses(read) and all(each is None or each.is_contiguous() for each in read)
+        same = lie(before, read)
         if not same:  # steps read tensors as they lay when they were bound
             read = [each if each is None else each.clone(memory_format=torch.contiguous_format) for each in read]
         found = own.backward.get(needed) if same and grad.data_ptr() % 16 == 0 else None

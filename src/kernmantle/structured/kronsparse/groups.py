@@ -15,14 +15,14 @@ from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.torch_private import is_autocast_on, is_exported, is_static, is_transformed
+from ...torch_ops.torch_private import is_autocast_on, is_exported, is_static, is_transformed, traced_graph
 from ..mode_product.execute import DENSE
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
 from .chain_training import shares_matrix
 from .group_op import apply_traced, traced_chains
 from .linear import KSLinear
-from .matrices import MADE, BoundMatrices, apply_matrices, bind_matrices
+from .matrices import MADE, TRACED, BoundMatrices, apply_matrices, bind_matrices
 from .pattern import KSPattern
 
 M = TypeVar("M", bound=nn.Module)
@@ -168,28 +168,41 @@ class _Group:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with the matrices of its layers made."""
+        if torch.compiler.is_compiling():
+            return self._traced(args, kwargs)
         around = MADE.matrices
-        # Code that torch.compile has broken off here finds no matrices, and layers go their own way.
         MADE.matrices = self._made(around, args, kwargs)
         try:
-            if self.inner is not None:
-                return self.inner(*args, **kwargs)
-            return type(self.module).forward(self.module, *args, **kwargs)
+            return self._call(args, kwargs)
         finally:
             MADE.matrices = around
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.inner is not None:
+            return self.inner(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the module in a graph that is being compiled."""
+        around, of_graph, graph = TRACED.matrices, TRACED.graph, traced_graph()
+        own = around if of_graph == graph else {}
+        x = _rows(args, kwargs)
+        if x is not None:
+            layers = [layer for layer in self.layers if layer not in own]
+            TRACED.matrices, TRACED.graph = {**own, **_traced(layers, x)}, graph
+        try:
+            return self._call(args, kwargs)
+        finally:
+            TRACED.matrices, TRACED.graph = around, of_graph
 
     def _made(
         self, around: Mapping[Hashable, torch.Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Mapping[Hashable, torch.Tensor]:
         """Return the matrices of a call, beside those that are made already."""
-        x = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()), None)
-        if x is None or not torch.is_grad_enabled():
+        x = _rows(args, kwargs)
+        if x is None or not trains(x) or splits_streams(x.device):
             return around
         layers = [layer for layer in self.layers if layer not in around] if around else self.layers
-        if torch.compiler.is_compiling():
-            return {**around, **_traced(layers, x)}
-        if not trains(x) or splits_streams(x.device):
-            return around
         weights = [weight for layer in layers for weight in layer._factors()]
         key = key_of("group", layers, x, weights)
         if key is None:
@@ -201,6 +214,13 @@ class _Group:
             return around
         made = apply_matrices(found.matrices, *[weights[at] for at in found.weights])
         return {**around, **dict(zip([layers[at] for at in found.layers], made, strict=True))}
+
+
+def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return the first tensor with axes of a call in which gradients are recorded."""
+    if not torch.is_grad_enabled():
+        return None
+    return next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()), None)
 
 
 def _traced(layers: Sequence[KSLinear], x: torch.Tensor) -> dict[KSLinear, torch.Tensor]:

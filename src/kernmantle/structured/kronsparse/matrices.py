@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
-from ...torch_ops.saved import addresses
+from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
+from ...torch_ops.saved import addresses, lie
 from ...torch_ops.torch_private import plain
 from ..mode_product.chain_plan import fused
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_execute
-from .chain_launches import Launch, Pick
 from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix, factor_matrix
 from .chain_products import Weights, grouped, splits_streams
 
@@ -38,6 +38,21 @@ class _Made(threading.local):
 MADE = _Made()
 
 
+class _Traced:
+    """The matrices that layers find in a graph that is being compiled, and the number of that graph.
+
+    torch.compile follows no attributes of what is local to a thread. Code that it breaks off while matrices are here,
+    and which goes on in another graph, does not take them, as another thread may have put them here.
+    """
+
+    def __init__(self) -> None:
+        self.matrices: Mapping[Hashable, torch.Tensor] = {}
+        self.graph = -1
+
+
+TRACED = _Traced()
+
+
 @dataclass(frozen=True, eq=False)
 class BoundMatrices:
     """Matrices of chains of two factors, and gradients of these, for weights of one layout: first, second, first, ...
@@ -51,8 +66,8 @@ class BoundMatrices:
     steps: tuple[MatrixStep, ...]
     layouts: tuple[PlainLayout, ...]
     like_weights: tuple[PlainLayout, ...]
-    forward: tuple[tuple[Launch, Pick], ...]
-    backward: tuple[tuple[Launch, Pick], ...]
+    forward: LaunchSequence
+    backward: LaunchSequence
     stack: PlainLayout | None = None
     apart: dict[int, MatrixGradient] = field(default_factory=dict[int, MatrixGradient])
 
@@ -66,9 +81,7 @@ class BoundMatrices:
         else:
             found = allocate_each(weights[0], self.layouts)
             into = addresses(found)
-        table = [0, *addresses(weights), *into]
-        for launch, operands in self.forward:
-            launch(operands(table))
+        self.forward([0, *addresses(weights), *into])
         return found
 
     def take_apart(self, weights: Weights, grads: Sequence[Maybe], are_same: bool) -> list[Maybe]:
@@ -77,17 +90,14 @@ class BoundMatrices:
         ``are_same``: the weights lie in memory as they did when the matrices were made.
         """
         found = [None if grad is None else grad.contiguous() for grad in self.each(grads)]
-        whole = [grad for grad in found if grad is not None and grad.data_ptr() % 16 == 0]
-        if not are_same or len(whole) < len(found) or splits_streams(weights[0].device):
-            if not are_same:
-                weights = [weight.clone(memory_format=torch.contiguous_format) for weight in weights]
-            each = enumerate(zip(chains_of(weights), found, strict=True))
-            return [of_weight for index, (own, grad) in each for of_weight in self._apart(index, own, grad)]
-        results = allocate_each(whole[0], self.like_weights)
-        table = [0, *addresses(weights), *addresses(whole), *addresses(results)]
-        for launch, operands in self.backward:
-            launch(operands(table))
-        return list(results)
+        if are_same and _begin_at_vectors(found) and not splits_streams(weights[0].device):
+            results: list[Maybe] = [*allocate_each(weights[0], self.like_weights)]
+            self.backward([0, *addresses((*weights, *found, *results))])
+            return results
+        if not are_same:
+            weights = [weight.clone(memory_format=torch.contiguous_format) for weight in weights]
+        each = enumerate(zip(chains_of(weights), found, strict=True))
+        return [of_weight for index, (own, grad) in each for of_weight in self._apart(index, own, grad)]
 
     def each(self, grads: Sequence[Maybe]) -> Sequence[Maybe]:
         """Return the gradients of each matrix."""
@@ -106,6 +116,11 @@ class BoundMatrices:
         if launch is None:
             launch = self.apart[index] = self.steps[index].bind_gradient(weights, (True, True))
         return launch(weights, grad)
+
+
+def _begin_at_vectors(grads: Sequence[Maybe]) -> bool:
+    """Return whether all gradients are there and begin at vectors."""
+    return all(grad is not None and grad.data_ptr() % 16 == 0 for grad in grads)
 
 
 def chains_of(weights: Weights) -> list[Weights]:
@@ -138,7 +153,8 @@ def bind_matrices(weights: Weights, stacked: bool = False) -> BoundMatrices:
     stack = layouts_in_one_piece([(rows, columns)])[0] if stacked else None
     return BoundMatrices(
         tuple(steps), layouts_in_one_piece([matrix.shape[1:3] for matrix in matrices]),
-        layouts_in_one_piece([weight.shape for weight in own]), tuple(forward), tuple(backward), stack,
+        layouts_in_one_piece([weight.shape for weight in own]), LaunchSequence(forward), LaunchSequence(backward),
+        stack,
     )  # fmt: skip
 
 
@@ -171,8 +187,7 @@ class _Matrices(torch.autograd.Function):
         present = [grad for grad in grads if grad is not None]
         if torch.is_grad_enabled() or not plain(present):
             return None, *_differentiably(weights, own.each(grads))
-        are_same = addresses(weights) == before and all(weight.is_contiguous() for weight in weights)
-        return None, *own.take_apart(weights, grads, are_same)
+        return None, *own.take_apart(weights, grads, lie(before, weights))
 
 
 apply_matrices: Any = super(torch.autograd.Function, _Matrices).apply  # pyright: ignore[reportAttributeAccessIssue]
@@ -191,9 +206,9 @@ def _differentiably(weights: Weights, grads: Sequence[Maybe]) -> list[Maybe]:
     return [found.get(index) for index in range(len(weights))]
 
 
-def made_for(layer: Hashable, x: Any) -> Maybe:
+def made_for(layer: Hashable, x: Any, matrices: Mapping[Hashable, torch.Tensor]) -> Maybe:
     """Return the matrix that was made for this call of a layer, None if there is none that x can be multiplied with."""
-    matrix = MADE.matrices.get(layer)
+    matrix = matrices.get(layer)
     if matrix is None or type(x) is not torch.Tensor:
         return None
     fits = x.dtype == matrix.dtype and x.shape[-1:] == matrix.shape[1:] and x.device == matrix.device

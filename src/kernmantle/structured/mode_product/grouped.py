@@ -111,9 +111,9 @@ def _sums(grad: torch.Tensor) -> GroupedProduct:
     return sums(grad.shape[2], grad.shape[1], (grad.stride(1), grad.stride(2), _access(grad)))
 
 
-def bind_matrix(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundProducts:
-    """Return the weights of the product of two factors: its operands are second, first, out and None."""
-    return bind_products([_neighbours(first, second, out).forward()], out, "")
+def bind_matrix(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundMatrices:
+    """Return the weights of the product of two factors."""
+    return bind_matrices([(first, second, out)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +169,10 @@ class BoundMatrices(NamedTuple):
     """Products of the factors of several chains in one launch."""
 
     launch: Callable[[Addresses], None]
+
+    def run(self, operands: Operands) -> None:
+        """Launch on the second factor of one chain, the first one, their product and None."""
+        self.launch(tuple([0 if tensor is None else tensor.data_ptr() for tensor in operands]))
 
     def on_addresses(self, first: int, second: int, out: int) -> tuple[int, ...]:
         """Return the operands of one of the chains, from positions of both factors and their product."""

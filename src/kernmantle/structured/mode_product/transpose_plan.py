@@ -149,14 +149,15 @@ def _lanes_l(row: int, vectors: int) -> int:
 class TransposeSumsPlan:
     """Template parameters, see ``kronsparse_transpose_sums.cuh``, of rows of a type.
 
-    ``lanes`` of a warp lie along a column, ``tiles`` neighbouring tiles of squares belong to a block.
+    ``lanes`` of a warp lie along a column, ``tiles`` neighbouring tiles of squares belong to a block, which has them of
+    several rows.
     """
 
     arch: str
     dtype: str
     lanes: int
     tiles: int
-    warps: int = 4 * _WARPS
+    warps: int
 
     @property
     def threads(self) -> int:
@@ -190,9 +191,10 @@ def transpose_sums_plan(arch: str, dtype: str, a: int, high: int, l: int) -> Tra
     """Return the plan of rows (a, ``high``, ``l``) of whole squares that begin at vectors."""
     size = BYTES[dtype]
     assert in_squares(high, l, size), "rows of whole squares"
-    lanes, warps = _lanes(*_squares(high, l, size, True)), TransposeSumsPlan.warps
-    tiles = 1 << (min(warps, a * _tiles(high, l, size, True, lanes)).bit_length() - 1)
-    return TransposeSumsPlan(arch, dtype, lanes, tiles)
+    lanes, most = _lanes(*_squares(high, l, size, True)), 4 * _WARPS
+    whole = a * _tiles(high, l, size, True, lanes)
+    tiles = -(-whole // -(-whole // most))
+    return TransposeSumsPlan(arch, dtype, lanes, tiles, most // tiles * tiles)
 
 
 def inner(problem: Problem) -> Problem | None:

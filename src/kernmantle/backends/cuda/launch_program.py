@@ -1,0 +1,154 @@
+"""Launches that follow one another as one native call, which takes their operands from a table of addresses.
+
+A launch from Python takes the host 2 to 3 us beside what the driver takes, and twice that in a training step, whose
+other code has taken the caches. A program is a list of records in memory: which bytes of which arguments take which
+address of the table, and the function to call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+_TEMPLATE = """
+define i64 @km(ptr %program, i64 %count, ptr %table) {
+entry:
+  br label %records
+records:
+  %number = phi i64 [ 0, %entry ], [ %next, %done ]
+  %ends = icmp sge i64 %number, %count
+  br i1 %ends, label %success, label %record
+record:
+  %first = mul i64 %number, 7
+  %base = getelementptr i64, ptr %program, i64 %first
+  %kind = load i64, ptr %base
+  %at1 = getelementptr i64, ptr %base, i64 1
+  %patches = load i64, ptr %at1
+  %at2 = getelementptr i64, ptr %base, i64 2
+  %patch = load ptr, ptr %at2
+  %at3 = getelementptr i64, ptr %base, i64 3
+  %function = load ptr, ptr %at3
+  %at4 = getelementptr i64, ptr %base, i64 4
+  %arguments = load ptr, ptr %at4
+  %at5 = getelementptr i64, ptr %base, i64 5
+  %setter = load ptr, ptr %at5
+  %at6 = getelementptr i64, ptr %base, i64 6
+  %values = load ptr, ptr %at6
+  br label %patching
+patching:
+  %p = phi i64 [ 0, %record ], [ %q, %patched ]
+  %patchedall = icmp sge i64 %p, %patches
+  br i1 %patchedall, label %setting, label %patched
+patched:
+  %two = mul i64 %p, 2
+  %to = getelementptr i64, ptr %patch, i64 %two
+  %target = load ptr, ptr %to
+  %three = add i64 %two, 1
+  %from = getelementptr i64, ptr %patch, i64 %three
+  %index = load i64, ptr %from
+  %source = getelementptr i64, ptr %table, i64 %index
+  %value = load i64, ptr %source
+  store i64 %value, ptr %target
+  %q = add i64 %p, 1
+  br label %patching
+setting:
+  %has = icmp ne ptr %setter, null
+  br i1 %has, label %set, label %choose
+set:
+{SET}
+  %set.status = call i32 %setter({SET_ARGS})
+  %set.bad = icmp ne i32 %set.status, 0
+  br i1 %set.bad, label %setfail, label %choose
+choose:
+  %isfew = icmp eq i64 %kind, 0
+  br i1 %isfew, label %few, label %many
+few:
+{FEW}
+  %few.status = call i32 %function({FEW_ARGS})
+  br label %done
+many:
+{MANY}
+  %many.status = call i32 %function({MANY_ARGS})
+  br label %done
+done:
+  %status = phi i32 [ %few.status, %few ], [ %many.status, %many ]
+  %next = add i64 %number, 1
+  %bad = icmp ne i32 %status, 0
+  br i1 %bad, label %fail, label %records
+setfail:
+  %wide.set = sext i32 %set.status to i64
+  ret i64 %wide.set
+fail:
+  %wide = sext i32 %status to i64
+  ret i64 %wide
+success:
+  ret i64 0
+}
+"""
+
+
+def _loads(name: str, source: str, count: int) -> tuple[str, str]:
+    texts, arguments = list[str](), list[str]()
+    for at in range(count):
+        texts.append(f"  %{name}.p{at} = getelementptr i64, ptr %{source}, i64 {at}")
+        texts.append(f"  %{name}.v{at} = load i64, ptr %{name}.p{at}")
+        arguments.append(f"i64 %{name}.v{at}")
+    return "\n".join(texts), ", ".join(arguments)
+
+
+def _code() -> str:
+    """Return the text of the function."""
+    text = _TEMPLATE
+    for name, source, count in (("set", "values", 4), ("few", "arguments", 4), ("many", "arguments", 16)):
+        texts, arguments = _loads(name, source, count)
+        text = text.replace(f"{{{name.upper()}}}", texts).replace(f"{{{name.upper()}_ARGS}}", arguments)
+    return text
+
+
+CODE = _code()
+"""LLVM's text of ``km(program, count, table)``: it calls the records of a program, and returns the first status that
+is not 0."""
+
+
+class Record(NamedTuple):
+    """A call of a native function on 4 or 16 words, of which ``patches`` are taken from the table of addresses.
+
+    ``patches`` are pairs of the address of a word and its position in the table. ``setter`` is called first, on
+    ``values``; 0 for none. ``owned`` are objects whose memory the call reads.
+    """
+
+    function: int
+    arguments: Sequence[int]
+    patches: Sequence[tuple[int, int]]
+    setter: int = 0
+    values: Sequence[int] = ()
+    owned: tuple[Any, ...] = ()
+
+
+class LaunchProgram:
+    """Records that are called one after the other, by a native function of :data:`CODE`."""
+
+    def __init__(self, run: Callable[[int, int, int], int], records: Sequence[Record]) -> None:
+        self._owned, words = list[Any](), list[int]()
+        for own in records:
+            arguments = own.arguments if isinstance(own.arguments, ctypes.Array) else self._array(own.arguments)
+            self._owned.append(arguments)
+            patches = self._array([word for patch in own.patches for word in patch])
+            values = self._array(own.values)
+            words += [
+                0 if len(own.arguments) == 4 else 1, len(own.patches), ctypes.addressof(patches), own.function,
+                ctypes.addressof(arguments), own.setter, ctypes.addressof(values),
+            ]  # fmt: skip
+            self._owned.append(own.owned)
+        program = self._array(words)
+        self._run, self._program, self._count = run, ctypes.addressof(program), len(records)
+
+    def _array(self, words: Sequence[int]) -> Any:
+        made = (ctypes.c_int64 * max(1, len(words)))(*words)
+        self._owned.append(made)
+        return made
+
+    def __call__(self, table: int) -> int:
+        """Call them on the table at an address; return the status of the first that failed, 0 if none did."""
+        return self._run(self._program, self._count, table)

@@ -1,0 +1,87 @@
+"""Bound launches of our kernels and of cuBLASLt that follow one another, as one native call a stream."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..backends.cpu.jit import compile_ir, host, load, version
+from ..backends.cuda.launch import THREADS
+from ..backends.cuda.launch_program import CODE, LaunchProgram
+from ..errors import LaunchError
+from ..runtime.cache import Built, Key, current_cache
+from ..runtime.lru import LRUCache
+from .cuda_matmul import HANDLES, BoundMatmul
+from .torch_private import empty_on_gpu, takes_memory_directly
+
+_MOST = 256  # addresses of a table
+_STREAMS = 16  # of which a sequence keeps its programs
+
+
+class _Tables(threading.local):
+    """The memory of a thread for a table of addresses."""
+
+    def __init__(self) -> None:
+        self.values = ctypes.create_string_buffer(8 * _MOST)
+        self.address = ctypes.addressof(self.values)
+
+
+_TABLES = _Tables()
+
+
+@lru_cache(maxsize=1)
+def runner() -> Callable[[int, int, int], int]:
+    """Return the native function that runs programs, with which the interpreter's lock is held."""
+    own = host()
+    key = Key(own.triple, version(), CODE, options=(own.cpu, own.features), name="launches")
+    kernel = load(current_cache().fetch(key, lambda: Built(compile_ir(CODE, own))))
+    function: Any = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(kernel.address)
+    function.kernel = kernel  # whose code it is
+    return function
+
+
+class NativeLaunches:
+    """Launches on one device, whose ``operands`` are positions in tables of ``length`` addresses."""
+
+    def __init__(self, launches: Sequence[Any], operands: Sequence[Sequence[int]], length: int) -> None:
+        self._launches, self._operands, self._length = launches, operands, length
+        self._index = launches[0].device
+        self._bytes = max(getattr(launch, "workspace_bytes", 0) for launch in launches)
+        self._multiplies = any(isinstance(launch, BoundMatmul) for launch in launches)
+        self._pack = struct.Struct(f"={length + 1}q").pack_into
+        self._programs = LRUCache[int, LaunchProgram](_STREAMS)
+        private: Any = torch._C  # which has these where torch has CUDA
+        self._stream_of, self._is_captured = private._cuda_getCurrentRawStream, private._cuda_isCurrentStreamCapturing
+
+    def start(self, table: Sequence[int]) -> bool:
+        """Launch on the current stream; return False where each is to be launched by itself.
+
+        So it is on a device that is not the current one, in a thread that has launched nothing yet, while a graph is
+        captured, and where a mode watches what takes memory.
+        """
+        index = self._index
+        if not takes_memory_directly(index) or not THREADS.arguments.is_entered or self._is_captured():
+            return False
+        if self._multiplies and index not in HANDLES.devices:
+            HANDLES.take(index)
+        own, stream = _TABLES, self._stream_of(index)
+        program = self._programs.get(stream)
+        if program is None:
+            program = self._programs[stream] = self._bind(stream)
+        memory = empty_on_gpu((self._bytes,), (1,), torch.uint8) if self._bytes else None
+        self._pack(own.values, 0, *table, 0 if memory is None else memory.data_ptr())
+        status = program(own.address)
+        if status:
+            raise LaunchError(f"of {len(self._launches)} launches one did not start: status {status}")
+        return True
+
+    def _bind(self, stream: int) -> LaunchProgram:
+        """Return the call for a stream; the last address of its table is that of a workspace."""
+        each = zip(self._launches, self._operands, strict=True)
+        return LaunchProgram(runner(), [launch.record(stream, (*own, self._length)) for launch, own in each])

@@ -1,0 +1,42 @@
+"""Launches on addresses that follow one another on torch's current stream: one native call where all are bound ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+Launch = Callable[[Sequence[int]], None]
+Pick = Callable[[Sequence[int]], Sequence[int]]
+"""Addresses of the operands of a launch, out of a table of addresses."""
+
+
+class LaunchSequence:
+    """Launches that take their operands from a table of addresses, each with what picks them there.
+
+    Those of our kernels and of cuBLASLt are one native call; launches of other kinds are called one by one.
+    """
+
+    def __init__(self, launches: Sequence[tuple[Launch, Pick]]) -> None:
+        self.launches = tuple(launches)
+        bound: list[Any] = [getattr(launch, "joined", launch) for launch, _ in self.launches]
+        self._bound = bound if all(hasattr(launch, "record") for launch in bound) else []
+        self._native: Any = None
+
+    def __call__(self, table: list[int]) -> None:
+        """Launch on the addresses of a table."""
+        if self._bound:
+            if self._native is None:
+                operands = [pick(range(len(table))) for _, pick in self.launches]
+                self._native = _cuda().NativeLaunches(self._bound, operands, len(table))
+            if self._native.start(table):
+                return
+        for launch, operands in self.launches:
+            launch(operands(table))
+
+
+@lru_cache(maxsize=1)
+def _cuda() -> Any:
+    """Return what is loaded with the first launches on a GPU."""
+    return import_module(".cuda_launches", __package__)

@@ -1,0 +1,195 @@
+"""Launches as one native call, whose driver's functions are Python here."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import struct
+from contextlib import nullcontext
+from operator import itemgetter
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.backends.cuda import launch
+from kernmantle.backends.cuda.launch import BoundLaunch, Queue
+from kernmantle.backends.cuda.launch_program import LaunchProgram, Record
+from kernmantle.torch_ops import cuda_launches
+from kernmantle.torch_ops.cuda_launches import runner
+from kernmantle.torch_ops.launch_sequence import LaunchSequence
+
+WORD = ctypes.c_int64
+
+
+def native(words, function):
+    """The address of a function of so many words, and what has to live as long."""
+    made = ctypes.CFUNCTYPE(ctypes.c_int32, *[WORD] * words)(function)
+    return ctypes.cast(made, ctypes.c_void_p).value, made
+
+
+def table_of(*addresses):
+    made = (WORD * len(addresses))(*addresses)
+    return ctypes.addressof(made), made
+
+
+@pytest.fixture
+def called():
+    return []
+
+
+def test_records_are_called_in_their_order_on_addresses_of_a_table(called) -> None:
+    few, one = native(4, lambda *words: called.append(words) or 0)
+    many, two = native(16, lambda *words: called.append(words) or 0)
+    words = (WORD * 16)(*range(16))
+    at = ctypes.addressof(words)
+    records = [
+        Record(few, (1, -2, 3, 1 << 50), []),
+        Record(many, words, [(at + 8 * 3, 1), (at + 8 * 15, 2), (at, 0)], few, (9, 8, 7, 6)),
+    ]
+    program = LaunchProgram(runner(), records)
+    for first, last in ((111, 222), (1 << 47, -1)):
+        address, table = table_of(0, first, last)
+        called.clear()
+        assert program(address) == 0
+        assert called == [(1, -2, 3, 1 << 50), (9, 8, 7, 6), (0, 1, 2, first, *range(4, 15), last)]
+    assert one
+    assert two
+    assert table
+
+
+@pytest.mark.parametrize("failing", ["call", "setter"])
+def test_the_first_call_that_fails_is_the_last_one(failing, called) -> None:
+    good, one = native(4, lambda *words: called.append(words) or 0)
+    bad, two = native(4, lambda *words: called.append(words) or -7)
+    setter = (bad, (5,) * 4) if failing == "setter" else (0, ())
+    records = [Record(good, (1,) * 4, []), Record(bad if failing == "call" else good, (2,) * 4, [], *setter)]
+    program = LaunchProgram(runner(), [*records, Record(good, (3,) * 4, [])])
+    address, table = table_of(0)
+    assert program(address) == -7
+    assert called == [(1,) * 4, (2,) * 4 if failing == "call" else (5,) * 4]
+    assert one
+    assert two
+    assert table
+
+
+class Configuration:
+    @staticmethod
+    def getPtr():
+        return 4242
+
+
+class Nothing:
+    """A kernel that a launch prepares and does not start."""
+
+    title, threads, handle = "nothing", 128, 77
+
+    def packing(self, arguments):
+        return struct.Struct("=" + "".join("d" if isinstance(value, float) else "q" for value in arguments))
+
+    def configure(self, *_):
+        return Configuration()
+
+    def launch(self, *_):
+        return (0,)
+
+
+def test_a_bound_launch_hands_the_driver_what_its_own_call_does(monkeypatch, called) -> None:
+    def start(configuration, function, parameters, extra):
+        begin, pointer, buffer, size, end = (ctypes.c_void_p * 5).from_address(extra)
+        count = ctypes.c_size_t.from_address(size).value
+        called.append((configuration, function, parameters, begin, buffer, end, ctypes.string_at(pointer, count)))
+        return 0
+
+    address, own = native(4, start)
+    monkeypatch.setattr(launch, "launch_function", lambda: address)
+    queue = Queue(int, operator.index, nullcontext, lambda: None)
+    one = BoundLaunch(Nothing(), [0, 5, 0, 2.5, 6, 0], [0, 2, 5], 0, 64, queue)
+    other = BoundLaunch(Nothing(), [0, 5, 0], [0], 0, 64, queue, lambda device, stream: 990 + stream)
+    program = LaunchProgram(runner(), [one.record(3, (1, 0, 2, 9)), other.record(3, (2, 9))])
+    for first, second in ((111, 1 << 46), (5, 6)):
+        at, table = table_of(0, first, second)
+        called.clear()
+        assert program(at) == 0
+        packed = struct.pack("=qqqdqq", first, 5, 0, 2.5, 6, second), struct.pack("=qqq", second, 5, 993)
+        assert called == [(4242, 77, 0, 1, 2, None, own) for own in packed]
+        assert table
+    assert own
+
+
+class Launched:
+    """A launch whose call and record do the same, on a device."""
+
+    def __init__(self, called, device=1, workspace_bytes=0):
+        self.called, self.device, self.workspace_bytes = called, device, workspace_bytes
+
+    def __call__(self, addresses):
+        self.called.append(("called", *addresses))
+
+    def record(self, stream, operands):
+        function, own = native(4, lambda *words: self.called.append(("native", stream, *words)) or 0)
+        words = (WORD * 4)()
+        at = ctypes.addressof(words)
+        picked = operands if self.workspace_bytes else operands[:-1]
+        return Record(function, words, [(at + 8 * place, each) for place, each in enumerate(picked)], owned=(own,))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """What a GPU says of itself."""
+    found = {"stream": 7, "captured": False, "direct": True}
+    for name, value in {
+        "_cuda_getCurrentRawStream": lambda _: found["stream"],
+        "_cuda_isCurrentStreamCapturing": lambda: found["captured"],
+    }.items():
+        monkeypatch.setattr(torch._C, name, value, raising=False)
+    monkeypatch.setattr(cuda_launches, "takes_memory_directly", lambda index: found["direct"] and index == 1)
+    monkeypatch.setattr(cuda_launches, "empty_on_gpu", lambda shape, strides, dtype: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(launch.THREADS.arguments, "is_entered", True)
+    return found
+
+
+def test_a_sequence_is_one_native_call_where_all_launches_are_bound(machine, called) -> None:
+    sequence = LaunchSequence([(Launched(called), itemgetter(1, 2)), (Launched(called), itemgetter(2, 0, 3))])
+    for stream in (7, 9, 7):
+        machine["stream"] = stream
+        called.clear()
+        sequence([0, 11, 22, 33])
+        assert called == [("native", stream, 11, 22, 0, 0), ("native", stream, 22, 0, 33, 0)]
+    apart = [("called", 11, 22), ("called", 22, 0, 33)]
+    for name, value in (("captured", True), ("direct", False)):
+        before = machine[name]
+        machine[name] = value
+        called.clear()
+        sequence([0, 11, 22, 33])
+        assert called == apart
+        machine[name] = before
+    launch.THREADS.arguments.is_entered = False
+    called.clear()
+    sequence([0, 11, 22, 33])
+    assert called == apart
+
+
+def test_launches_of_other_kinds_are_called_one_by_one(machine, called) -> None:
+    sequence = LaunchSequence([(called.append, itemgetter(1, 2)), (Launched(called), itemgetter(2, 0))])
+    sequence([0, 11, 22])
+    assert called == [(11, 22), ("called", 22, 0)]
+
+
+def test_a_workspace_is_the_last_address_of_a_table(machine, called) -> None:
+    sequence = LaunchSequence([(Launched(called, 1, 64), itemgetter(1, 2)), (Launched(called), itemgetter(1, 2))])
+    sequence([0, 11, 22])
+    (_, *first), second = called
+    assert first[:3] == [7, 11, 22]
+    assert first[3] > 0
+    assert second == ("native", 7, 11, 22, 0, 0)
+
+
+def test_a_launch_that_fails_raises(machine) -> None:
+    class Failing(Launched):
+        def record(self, stream, operands):
+            function, own = native(4, lambda *_: 3)
+            return Record(function, (0,) * 4, [], owned=(own,))
+
+    with pytest.raises(km.errors.LaunchError, match="status 3"):
+        LaunchSequence([(Failing([]), itemgetter(1, 2))])([0, 1, 2])

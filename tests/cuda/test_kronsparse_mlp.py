@@ -76,7 +76,9 @@ def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
         x, residual = x.requires_grad_(), residual.requires_grad_()
         leaves = [x, residual, *(each for layer in layers for each in (*layer.weights, layer.bias))]
         wanted, terms = exact(layers, x, residual, slope, activation)
-        apply = Together(layers) if not kind.startswith("group of") and kind != "group" else km.kronsparse.group(Together(layers))
+        apply = Together(layers)
+        if kind in ("group", "group of blocks"):
+            km.kronsparse.group(apply)
         for _ in range(3):
             value = apply(x, activation, residual)
             assert type(value.grad_fn).__name__ == "_MLPBackward"

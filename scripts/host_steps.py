@@ -61,7 +61,7 @@ def _bound(launches: Sequence[grouped.PlannedProducts]) -> Sequence[grouped.Boun
     nothing: Any = _Nothing()
     queue = Queue(int, operator.index, nullcontext, lambda: None)  # whose device and stream are 0
     launch = BoundLaunch(nothing, [0] * PARAMETERS * len(products), positions, 0, 64, queue)
-    joined = grouped.JoinedLaunch(launch, tuple(launches), 0)
+    joined = grouped.JoinedLaunch(launch.__call__, tuple(launches), 0)  # from Python, as there is no driver
     return [grouped.BoundProducts("nothing", tuple(products), joined)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
+import threading
 from contextlib import nullcontext
 from operator import itemgetter
 
@@ -137,15 +138,16 @@ class Launched:
 @pytest.fixture
 def machine(monkeypatch):
     """What a GPU says of itself."""
-    found = {"stream": 7, "captured": False, "direct": True}
+    found = {"stream": 7, "captured": False, "device": 1, "entered": []}
     for name, value in {
-        "_cuda_getCurrentRawStream": lambda _: found["stream"],
-        "_cuda_isCurrentStreamCapturing": lambda: found["captured"],
-    }.items():
+        "_cuda_getCurrentRawStream": lambda _: found["stream"], "_cuda_getDevice": lambda: found["device"],
+    }.items():  # fmt: skip
         monkeypatch.setattr(torch._C, name, value, raising=False)
-    monkeypatch.setattr(cuda_launches, "takes_memory_directly", lambda index: found["direct"] and index == 1)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found["captured"])
+    monkeypatch.setattr(cuda_launches, "takes_memory_directly", lambda index: index == 1)
     monkeypatch.setattr(cuda_launches, "empty_on_gpu", lambda shape, strides, dtype: torch.empty(shape, dtype=dtype))
-    monkeypatch.setattr(launch.THREADS.arguments, "is_entered", True)
+    monkeypatch.setattr(cuda_launches, "enter_thread", lambda: found["entered"].append("context"))
+    monkeypatch.setattr(cuda_launches, "_THREAD", cuda_launches._Thread())
     return found
 
 
@@ -156,18 +158,26 @@ def test_a_sequence_is_one_native_call_where_all_launches_are_bound(machine, cal
         called.clear()
         sequence([0, 11, 22, 33])
         assert called == [("native", stream, 11, 22, 0, 0), ("native", stream, 22, 0, 33, 0)]
+    assert machine["entered"] == ["context"]
     apart = [("called", 11, 22), ("called", 22, 0, 33)]
-    for name, value in (("captured", True), ("direct", False)):
+    for name, value in (("captured", True), ("device", 0)):
         before = machine[name]
         machine[name] = value
         called.clear()
         sequence([0, 11, 22, 33])
         assert called == apart
         machine[name] = before
-    launch.THREADS.arguments.is_entered = False
-    called.clear()
-    sequence([0, 11, 22, 33])
-    assert called == apart
+
+
+def test_a_thread_is_made_ready_with_its_first_launch(machine, called) -> None:
+    sequence = LaunchSequence([(Launched(called), itemgetter(1, 2))])
+    sequence([0, 11, 22])
+    other = threading.Thread(target=sequence, args=([0, 33, 44],))
+    other.start()
+    other.join()
+    sequence([0, 55, 66])
+    assert machine["entered"] == ["context"] * 2
+    assert [words[2:4] for words in called] == [(11, 22), (33, 44), (55, 66)]
 
 
 def test_launches_of_other_kinds_are_called_one_by_one(machine, called) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from ..backends.cpu.jit import compile_ir, host, load, version
-from ..backends.cuda.launch import THREADS
 from ..backends.cuda.launch_program import CODE, LaunchProgram
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
+from .cuda import enter_thread
 from .cuda_matmul import HANDLES, BoundMatmul
 from .torch_private import empty_on_gpu, takes_memory_directly
 
@@ -24,15 +24,21 @@ _MOST = 256  # addresses of a table
 _STREAMS = 16  # of which a sequence keeps its programs
 
 
-class _Tables(threading.local):
-    """The memory of a thread for a table of addresses."""
+class _Thread(threading.local):
+    """The memory of a thread for a table of addresses; whether it has the context of its device."""
 
     def __init__(self) -> None:
         self.values = ctypes.create_string_buffer(8 * _MOST)
         self.address = ctypes.addressof(self.values)
+        self.is_entered = False
+
+    def enter(self) -> None:
+        """Take the context of the device."""
+        enter_thread()
+        self.is_entered = True
 
 
-_TABLES = _Tables()
+_THREAD = _Thread()
 
 
 @lru_cache(maxsize=1)
@@ -56,32 +62,43 @@ class NativeLaunches:
         self._multiplies = any(isinstance(launch, BoundMatmul) for launch in launches)
         self._pack = struct.Struct(f"={length + 1}q").pack_into
         self._programs = LRUCache[int, LaunchProgram](_STREAMS)
+        self._last: tuple[int, Any] = (-1, None)
         private: Any = torch._C  # which has these where torch has CUDA
-        self._stream_of, self._is_captured = private._cuda_getCurrentRawStream, private._cuda_isCurrentStreamCapturing
+        self._stream_of, self._device_of = private._cuda_getCurrentRawStream, private._cuda_getDevice
 
     def start(self, table: Sequence[int]) -> bool:
-        """Launch on the current stream; return False where each is to be launched by itself.
-
-        So it is on a device that is not the current one, in a thread that has launched nothing yet, while a graph is
-        captured, and where a mode watches what takes memory.
-        """
-        index = self._index
-        if not takes_memory_directly(index) or not THREADS.arguments.is_entered or self._is_captured():
+        """Launch on the current stream, which is not captured; return False if another device is the current one."""
+        own, index = _THREAD, self._index
+        if self._device_of() != index:
             return False
+        if not own.is_entered:
+            own.enter()
         if self._multiplies and index not in HANDLES.devices:
             HANDLES.take(index)
-        own, stream = _TABLES, self._stream_of(index)
-        program = self._programs.get(stream)
-        if program is None:
-            program = self._programs[stream] = self._bind(stream)
-        memory = empty_on_gpu((self._bytes,), (1,), torch.uint8) if self._bytes else None
-        self._pack(own.values, 0, *table, 0 if memory is None else memory.data_ptr())
+        stream, (before, program) = self._stream_of(index), self._last
+        if stream != before:
+            program = self._on(stream)
+        if self._bytes:
+            memory = self._workspace()
+            self._pack(own.values, 0, *table, memory.data_ptr())
+        else:
+            self._pack(own.values, 0, *table, 0)
         status = program(own.address)
         if status:
             raise LaunchError(f"of {len(self._launches)} launches one did not start: status {status}")
         return True
 
-    def _bind(self, stream: int) -> LaunchProgram:
+    def _workspace(self) -> torch.Tensor:
+        if takes_memory_directly(self._index):
+            return empty_on_gpu((self._bytes,), (1,), torch.uint8)
+        return torch.empty(self._bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+
+    def _on(self, stream: int) -> LaunchProgram:
         """Return the call for a stream; the last address of its table is that of a workspace."""
-        each = zip(self._launches, self._operands, strict=True)
-        return LaunchProgram(runner(), [launch.record(stream, (*own, self._length)) for launch, own in each])
+        program = self._programs.get(stream)
+        if program is None:
+            each = zip(self._launches, self._operands, strict=True)
+            records = [launch.record(stream, (*own, self._length)) for launch, own in each]
+            program = self._programs.setdefault(stream, LaunchProgram(runner(), records))
+        self._last = stream, program
+        return program

@@ -7,6 +7,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+import torch
+
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
 """Addresses of the operands of a launch, out of a table of addresses."""
@@ -15,18 +17,19 @@ Pick = Callable[[Sequence[int]], Sequence[int]]
 class LaunchSequence:
     """Launches that take their operands from a table of addresses, each with what picks them there.
 
-    Those of our kernels and of cuBLASLt are one native call; launches of other kinds are called one by one.
+    Those of our kernels and of cuBLASLt are one native call; launches of other kinds are called one by one, and all are
+    while a graph is captured. ``is_eager`` says that callers ask for that, and capture none of these.
     """
 
-    def __init__(self, launches: Sequence[tuple[Launch, Pick]]) -> None:
-        self.launches = tuple(launches)
+    def __init__(self, launches: Sequence[tuple[Launch, Pick]], is_eager: bool = False) -> None:
+        self.launches, self._is_eager = tuple(launches), is_eager
         bound: list[Any] = [getattr(launch, "joined", launch) for launch, _ in self.launches]
         self._bound = bound if all(hasattr(launch, "record") for launch in bound) else []
         self._native: Any = None
 
     def __call__(self, table: list[int]) -> None:
         """Launch on the addresses of a table."""
-        if self._bound:
+        if self._bound and (self._is_eager or not torch.cuda.is_current_stream_capturing()):
             if self._native is None:
                 operands = [pick(range(len(table))) for _, pick in self.launches]
                 self._native = _cuda().NativeLaunches(self._bound, operands, len(table))

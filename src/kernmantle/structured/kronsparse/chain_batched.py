@@ -144,7 +144,7 @@ def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
         (one, itemgetter(first_at, x_at, between_at, 0)), (arrange, itemgetter(second_at, blocks_at)),
         (other, itemgetter(between_at, blocks_at, after_at, 0)), (finish, itemgetter(*finishes)),
     )  # fmt: skip
-    return BatchedStep(LaunchedForward(LaunchSequence(launches), layouts_in_one_piece(shapes)))
+    return BatchedStep(LaunchedForward(LaunchSequence(launches, True), layouts_in_one_piece(shapes)))
 
 
 def _bind_backward(

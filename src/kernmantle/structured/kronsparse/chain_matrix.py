@@ -423,7 +423,7 @@ def _bind_forward(products: _Products, x: torch.Tensor, bias: Maybe, options: Op
     make, (x_at, bias_at, first_at, second_at, matrix_at, value_at) = products.launches[0], range(1, 7)
     makes = itemgetter(*make.on_addresses(first_at, second_at, matrix_at))
     offset_at = 0 if bias is None else bias_at
-    return LaunchSequence([(make.launch, makes), (through, itemgetter(x_at, matrix_at, value_at, offset_at))])
+    return LaunchSequence([(make.launch, makes), (through, itemgetter(x_at, matrix_at, value_at, offset_at))], True)
 
 
 def launch_through(x: torch.Tensor, matrix: torch.Tensor, bias: Maybe, added: Maybe = None) -> Launch | None:

@@ -153,8 +153,8 @@ def bind_matrices(weights: Weights, stacked: bool = False) -> BoundMatrices:
     stack = layouts_in_one_piece([(rows, columns)])[0] if stacked else None
     return BoundMatrices(
         tuple(steps), layouts_in_one_piece([matrix.shape[1:3] for matrix in matrices]),
-        layouts_in_one_piece([weight.shape for weight in own]), LaunchSequence(forward), LaunchSequence(backward),
-        stack,
+        layouts_in_one_piece([weight.shape for weight in own]), LaunchSequence(forward, True),
+        LaunchSequence(backward, True), stack,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ apart: two operators of a step however many layers there are. Products with the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,13 +16,15 @@ import torch
 from ...config import current
 from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
+from ...torch_ops.dtypes import NAMES
 from ...torch_ops.flops import counted
 from ...torch_ops.operator import implement
-from ...torch_ops.torch_private import assumed_constant, is_autocast_on, write_as_node
+from ...torch_ops.torch_private import assumed_constant, is_autocast_on, is_exported, is_transformed, write_as_node
 from ..mode_product.chain_plan import Pattern, fused
 from . import chain_training
 from .chain_op import flops_of_matrix, make_matrix, take_apart
 from .matrices import BoundMatrices, bind_matrices, chains_of
+from .pattern import KSPattern
 
 
 def _bound(weights: Sequence[torch.Tensor]) -> BoundMatrices | None:
@@ -95,12 +98,24 @@ def apply_traced(weights: Sequence[torch.Tensor]) -> Any:
 
 
 @assumed_constant
-def traced_chains(chains: tuple[tuple[Pattern, ...], ...], rows: int, dtype: str, device: str) -> tuple[int, ...]:
-    """Return which chains share the launch of their matrices, looked up while a graph is traced."""
+def traced_chains(forms: list[tuple[Any, ...]], described: list[tuple[Any, ...]]) -> tuple[int, ...]:
+    """Return which layers share the launch of their matrices, looked up while a graph is traced.
+
+    ``forms`` has for each the text of its patterns, its options and the number of its weights, ``described`` shape,
+    type, device, need of a gradient and whether it is in one piece of the rows and of all weights.
+    """
     write_as_node(apply_traced)
-    if current().precision or is_autocast_on():
+    (rows, dtype, device, *_), *weights = described
+    name = NAMES.get(dtype)
+    if current().precision or is_autocast_on() or is_transformed() or is_exported() or name is None:
         return ()
-    own = torch.device(device)
-    return tuple([
-        at for at, chain in enumerate(chains) if chain_training.shares_matrix(chain, rows, dtype, own, True)
-    ])  # fmt: skip
+    found, begin, count = list[int](), 0, math.prod(rows[:-1])
+    for at, (form, batch_last, algorithm, precision, length) in enumerate(forms):
+        own, begin = weights[begin : begin + length], begin + length
+        patterns = tuple([KSPattern(*shape) for shape, *_ in own if len(shape) == 4])
+        free = length == 2 and not batch_last and algorithm == "auto" and not precision and str(patterns) == form
+        alike = all((kind, place, whole) == (dtype, device, True) for _, kind, place, _, whole in own)
+        recorded = any(needs for *_, needs, _ in own)
+        if free and alike and recorded and chain_training.shares_matrix(patterns, count, name, device, True):
+            found.append(at)
+    return tuple(found)

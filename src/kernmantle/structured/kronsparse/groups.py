@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +14,7 @@ from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.torch_private import is_autocast_on, is_exported, is_static, is_transformed, traced_graph
+from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
 from ..mode_product.execute import DENSE
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
@@ -225,18 +224,18 @@ def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | No
 
 def _traced(layers: Sequence[KSLinear], x: torch.Tensor) -> dict[KSLinear, torch.Tensor]:
     """Return the matrices of layers in a graph that is being compiled, for rows whose number is known."""
-    if is_transformed() or is_exported() or not all(is_static(size) for size in x.shape):
-        return {}
-    found = [layer for layer in layers if may_share(layer, layer._factors(), x)]
-    weights = [layer._factors() for layer in found]
-    chains = tuple([
-        tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in own)]) for own in weights
-    ])  # fmt: skip
-    chosen = traced_chains(chains, math.prod(x.shape[:-1]), NAMES[x.dtype], str(x.device)) if chains else ()
+    for size in x.shape:
+        if not is_static(size):
+            return {}
+    weights = [layer._factors() for layer in layers]
+    forms = [(layer._form, *layer._options, len(own)) for layer, own in zip(layers, weights, strict=True)]
+    tensors = [x, *[weight for own in weights for weight in own]]
+    described = [(own.shape, own.dtype, own.device, own.requires_grad, own.is_contiguous()) for own in tensors]
+    chosen = traced_chains(forms, described)
     if not chosen:
         return {}
     made = apply_traced([weight for at in chosen for weight in weights[at]])
-    return dict(zip([found[at] for at in chosen], made, strict=True))
+    return dict(zip([layers[at] for at in chosen], made, strict=True))
 
 
 class _Chosen(NamedTuple):
@@ -260,23 +259,15 @@ def _bind(layers: Sequence[KSLinear], x: torch.Tensor) -> _Chosen:
     return _Chosen(tuple(chosen), tuple(positions), bind_matrices(found) if found else None)
 
 
-def may_share(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
-    """Return whether the matrix of a layer with these weights may be made with others, for rows of the type of x."""
-    if layer.batch_last or layer.algorithm != "auto" or x.dtype not in NAMES:
+def shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
+    """Return whether a layer should be quickest through a matrix that is made with others, for rows like x."""
+    if layer.batch_last or layer.algorithm != "auto" or current().precision or x.dtype not in NAMES:
         return False
     if len(weights) != 2 or not any(weight.requires_grad for weight in weights):
         return False
-    if any(weight.dim() != 4 or weight.device != x.device for weight in weights):
+    if not all(weight.device == x.device and weight.data_ptr() % 16 == 0 for weight in weights):
         return False
-    patterns = tuple([tuple(weight.shape) for weight in weights])
-    return patterns == layer.patterns and is_in_one_piece(weights, x.dtype)
-
-
-def shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
-    """Return whether a layer should be quickest through a matrix that is made with others, for rows like x."""
-    if current().precision or not may_share(layer, weights, x) or not makes_matrix(weights, x.dtype):
+    patterns = tuple([KSPattern(*weight.shape) for weight in weights if weight.dim() == 4])
+    if str(patterns) != layer._form or not is_in_one_piece(weights, x.dtype) or not makes_matrix(weights, x.dtype):
         return False
-    if any(weight.data_ptr() % 16 for weight in weights):
-        return False
-    patterns = tuple([KSPattern(*weight.shape) for weight in weights])
     return shares_matrix(patterns, x.numel() // max(1, x.shape[-1]), NAMES[x.dtype], x.device)

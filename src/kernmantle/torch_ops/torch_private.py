@@ -53,8 +53,8 @@ _GRAPHS = count()
 @assumed_constant
 def traced_graph() -> int:
     """Return a number of the piece of code that torch.compile traces, another one for each."""
-    guards: Any = torch._guards
-    context = guards.TracingContext.try_get()
+    private: Any = torch
+    context = private._guards.TracingContext.try_get()
     if not hasattr(context, "kernmantle_graph"):
         context.kernmantle_graph = next(_GRAPHS)
     return context.kernmantle_graph

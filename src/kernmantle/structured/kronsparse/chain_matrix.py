@@ -415,12 +415,13 @@ def _bind_forward(products: _Products, x: torch.Tensor, bias: Maybe, options: Op
     """Return the launches of a step of two factors; None where torch's operation takes the product with the matrix."""
     if options.batch_last or x.dim() < 2 or not (products.reads_weights and x.is_contiguous()):
         return None
-    if len(products.launches) > 1 or (bias is not None and not bias.is_contiguous()):
+    if len(products.launches) != 1 or (bias is not None and not bias.is_contiguous()):
         return None
     through = launch_through(x, x.new_empty(products.shapes[-1]), bias)
     if through is None:
         return None
-    make, (x_at, bias_at, first_at, second_at, matrix_at, value_at) = products.launches[0], range(1, 7)
+    x_at, bias_at, first_at, second_at, matrix_at, value_at = range(1, 7)
+    (make,) = products.launches
     makes = itemgetter(*make.on_addresses(first_at, second_at, matrix_at))
     offset_at = 0 if bias is None else bias_at
     return LaunchSequence([(make.launch, makes), (through, itemgetter(x_at, matrix_at, value_at, offset_at))], True)

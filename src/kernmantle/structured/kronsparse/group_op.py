@@ -114,7 +114,7 @@ def traced_chains(forms: list[tuple[Any, ...]], described: list[tuple[Any, ...]]
         own, begin = weights[begin : begin + length], begin + length
         patterns = tuple([KSPattern(*shape) for shape, *_ in own if len(shape) == 4])
         free = length == 2 and not batch_last and algorithm == "auto" and not precision and str(patterns) == form
-        alike = all((kind, place, whole) == (dtype, device, True) for _, kind, place, _, whole in own)
+        alike = all((kind, where, whole) == (dtype, device, True) for _, kind, where, _, whole in own)
         recorded = any(needs for *_, needs, _ in own)
         if free and alike and recorded and chain_training.shares_matrix(patterns, count, name, device, True):
             found.append(at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .column_sum_plan import ColumnSumPlan
 from .cuda_emit import ENTRY
@@ -36,6 +38,29 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) 
     )
 
 
+def _emit(
+    name: str, plan: RowSumPlan | ColumnSumPlan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
+    arguments: str = "KronSparseSums", sizes: Sequence[str] = _SIZES,
+) -> str:  # fmt: skip
+    """Return the source of sums by a template, of which so many blocks share a multiprocessor."""
+    kind, small = SCALARS[plan.dtype], name.lower()
+    declared, cast = (", ".join(f"{word}{size}" for size in sizes) for word in ("km::i64 ", "(int)"))
+    return _text(
+        f"kronsparse_{small}_sums.cuh",
+        struct("Traits", {"T": kind, "OUT": kind if plan.whole else "float"}, traits),
+        f"typedef km::KronSparse{name}SumTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {blocks}) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, {declared},
+    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
+    const km::{arguments} arguments = {{x, grad, out, count, {cast}, xg, xs, yg, ys}};
+    km::kron_sparse_{small}_sums<Tile>(arguments);
+}}
+""",
+    )
+
+
 def emit_row_sum(plan: RowSumPlan) -> str:
     """Return the source of the gradient of weights over rows whose features lie together."""
     traits = {
@@ -44,20 +69,7 @@ def emit_row_sum(plan: RowSumPlan) -> str:
         "Y_BYTES": plan.y_bytes, "SHIFTED": plan.shifted, "TILE_L": plan.extents[2], "WRITE_N": 1,
         "ALONE": plan.alone, "PRODUCTS": plan.products,
     }  # fmt: skip
-    return _text(
-        "kronsparse_row_sums.cuh",
-        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
-        "typedef km::KronSparseRowSumTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, {_DECLARED},
-    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
-    const km::KronSparseSums arguments = {{x, grad, out, count, {_CAST}, xg, xs, yg, ys}};
-    km::kron_sparse_row_sums<Tile>(arguments);
-}}
-""",
-    )
+    return _emit("Row", plan, traits, 1)
 
 
 def emit_column_sum(plan: ColumnSumPlan) -> str:
@@ -67,20 +79,7 @@ def emit_column_sum(plan: ColumnSumPlan) -> str:
         "WARPS_K": plan.warps_k, "PIECE": plan.piece, "STAGES": plan.stages, "SHIFTED": plan.shifted,
         "WRITE_N": plan.n, "ALONE": plan.alone, "PRODUCTS": plan.products,
     }  # fmt: skip
-    return _text(
-        "kronsparse_column_sums.cuh",
-        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
-        "typedef km::KronSparseColumnSumTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.resident // plan.warps}) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, {_DECLARED},
-    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
-    const km::KronSparseSums arguments = {{x, grad, out, count, {_CAST}, xg, xs, yg, ys}};
-    km::kron_sparse_column_sums<Tile>(arguments);
-}}
-""",
-    )
+    return _emit("Column", plan, traits, plan.resident // plan.warps)
 
 
 def emit_fma_sum(plan: FmaSumPlan) -> str:
@@ -89,20 +88,7 @@ def emit_fma_sum(plan: FmaSumPlan) -> str:
         "WIDE": plan.wide, "OWN_J": plan.own_j, "OWN_K": plan.own_k, "DEPTH": plan.depth, "COLUMNS": plan.columns,
         "SHARE": plan.share, "VECTOR": plan.vector, "ROWS": plan.rows, "FIRST": plan.first,
     }  # fmt: skip
-    return _text(
-        "kronsparse_fma_sums.cuh",
-        struct("Traits", {"T": SCALARS[plan.dtype], "OUT": SCALARS[plan.dtype] if plan.whole else "float"}, traits),
-        "typedef km::KronSparseFmaSumTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.each}) {ENTRY}(
-    const void* x, const void* grad, void* out, km::i64 count, km::i64 groups, km::i64 slots,
-    km::i64 xg, km::i64 xs, km::i64 yg, km::i64 ys) {{
-    const km::KronSparseFmaSums arguments = {{x, grad, out, count, (int)groups, (int)slots, xg, xs, yg, ys}};
-    km::kron_sparse_fma_sums<Tile>(arguments);
-}}
-""",
-    )
+    return _emit("Fma", plan, traits, plan.each, "KronSparseFmaSums", ("groups", "slots"))
 
 
 def emit_parts(plan: PartsPlan) -> str:

@@ -166,6 +166,7 @@ def steps(monkeypatch):
     monkeypatch.setattr(grouped, "plan_products", planned)
     monkeypatch.setattr(grouped, "bind_each", computed_each)
     monkeypatch.setattr(chain_batched, "_transposing", lambda: Passes)
+    monkeypatch.setattr(chain_batched, "_passes", lambda: Passes)
     monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
 
     def any_device(weights, _):

@@ -1,0 +1,34 @@
+"""Batched products of halves by the vendor: priced as they were timed, and taken where they are quicker."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmantle.structured.mode_product.cost import quickest
+from kernmantle.structured.mode_product.plan import contiguous
+from kernmantle.structured.mode_product.tiles import tiled_seconds
+from kernmantle.structured.mode_product.vendor_cost import blocks_seconds
+
+from .test_cuda_compile import CARDS
+
+CARD = CARDS["sm_90"]
+# Microseconds of 25088 rows on an H200, the batch last (decisions 0013 and 0088).
+TIMED = (
+    ((6, 96, 96, 4), "bf16", 83), ((2, 128, 128, 4), "f16", 37), ((4, 96, 96, 4), "f16", 59),
+    ((12, 48, 48, 4), "bf16", 84), ((32, 64, 64, 4), "f16", 245), ((3, 128, 128, 4), "f16", 55),
+    ((24, 192, 48, 16), "f16", 1548), ((2, 192, 48, 4), "bf16", 35), ((1, 256, 256, 64), "bf16", 475),
+    ((1, 768, 192, 2), "bf16", 38),
+    ((3, 192, 192, 16), "bf16", 269), ((64, 64, 64, 16), "bf16", 1887),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "dtype", "taken"), TIMED, ids=str)
+def test_calls_are_priced_as_timed(pattern, dtype, taken) -> None:
+    assert 0.8 < taken / (1e6 * blocks_seconds(pattern, 25088, dtype, True)) < 1.2
+
+
+@pytest.mark.parametrize(("pattern", "dtype", "taken"), TIMED[:7], ids=str)
+def test_tiles_are_taken_where_they_are_quicker(pattern, dtype, taken) -> None:
+    tile = tiled_seconds(contiguous(pattern, 25088, dtype, False), CARD, True)
+    assert quickest(pattern, 25088, dtype, "cuda", True, tile, True)[0] == "kernel"
+    assert 1e6 * tile < taken

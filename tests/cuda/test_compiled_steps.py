@@ -9,7 +9,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import kernmantle as km
-from kernmantle.structured.kronsparse import chain_training
 from kernmantle.testing import assert_close
 
 pytestmark = pytest.mark.cuda
@@ -104,39 +103,3 @@ def test_compiled_distances():
         assert_close(one, other, depth=50, magnitude=cotangent.abs().double().sum(axis)[:, None])
     counted = operators_of(lambda: gradients(compiled, (x, y), cotangent))
     assert counted == {"contract": 1, "contract_backward": 1}
-
-
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_layers_of_a_group(mode, monkeypatch):
-    torch._dynamo.reset()
-    monkeypatch.setattr(chain_training, "shares_matrix", lambda *_: True)
-    torch.manual_seed(0)
-    options = {"device": "cuda", "dtype": torch.bfloat16}
-    layers = [km.KSLinear(144, 144, PATTERNS, bias=number > 0, **options) for number in range(3)]
-    block = torch.nn.Sequential(layers[0], torch.nn.Tanh(), *layers[1:])
-    x, cotangent = (torch.randn(300, 144, **options) for _ in range(2))
-    x.requires_grad_()
-    leaves = [x, *block.parameters()]
-
-    def exactly(of):
-        wide = [of(leaf.detach().double()).requires_grad_() for leaf in leaves]
-        own, value = iter(wide[1:]), wide[0]
-        for number, layer in enumerate(layers):
-            pair = next(own), next(own)
-            value = chain(value, 0 if layer.bias is None else next(own), *pair)
-            if not number:
-                value = torch.tanh(value) if of is not torch.abs else value
-        return [value.detach(), *torch.autograd.grad(value, wide, of(cotangent.double()))]
-
-    compiled = torch.compile(km.kronsparse.group(block), fullgraph=True, mode=mode)
-    # Parameters of a ParameterList come after the bias.
-    leaves[1:] = [own for layer in layers for own in (*layer.weights, *([] if layer.bias is None else [layer.bias]))]
-    wanted, terms = exactly(lambda value: value), exactly(torch.abs)
-    for _ in range(3):
-        value = compiled(x)
-        found = [value.detach().clone(), *(own.clone() for own in torch.autograd.grad(value, leaves, cotangent))]
-        for one, other, magnitude in zip(found, wanted, terms, strict=True):
-            assert_close(one, other, depth=8 * 300, magnitude=magnitude)
-    if mode == "default":
-        counted = operators_of(lambda: torch.autograd.grad(compiled(x), leaves, cotangent))
-        assert counted == {"kron_sparse_matrices": 1, "kron_sparse_matrices_backward": 1}

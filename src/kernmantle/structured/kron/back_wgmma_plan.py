@@ -11,6 +11,9 @@ from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
 
+IS_CHOSEN = False
+"""Whether plans take the pass: results agree with float64, but racecheck reports the sums that a block stores at its
+end over stages that the copy engine filled (decision 0084), and no kernel that it reports on is launched."""
 # Rows and columns of a tile, stages of the pipeline by the bytes of a number, tiles that the copy engine brings ahead,
 # and bytes of the widest load.
 EXTENT, STAGES, COPIES, VECTOR = 64, {4: 3, 2: 6}, 2, 16

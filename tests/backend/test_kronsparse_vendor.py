@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmantle.structured.mode_product.cost import quickest
+from kernmantle.structured.mode_product.cost import quickest, transposed_seconds
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import tiled_seconds
 from kernmantle.structured.mode_product.vendor_cost import blocks_seconds
@@ -18,7 +18,8 @@ TIMED = (
     ((12, 48, 48, 4), "bf16", 84), ((32, 64, 64, 4), "f16", 245), ((3, 128, 128, 4), "f16", 55),
     ((24, 192, 48, 16), "f16", 1548), ((2, 192, 48, 4), "bf16", 35), ((1, 256, 256, 64), "bf16", 475),
     ((1, 768, 192, 2), "bf16", 38),
-    ((3, 192, 192, 16), "bf16", 269), ((64, 64, 64, 16), "bf16", 1887),
+    ((3, 192, 192, 16), "bf16", 269), ((64, 64, 64, 16), "bf16", 1887), ((64, 192, 192, 4), "f16", 1345),
+    ((2, 192, 192, 64), "bf16", 682), ((4, 256, 256, 16), "f16", 467),
 )  # fmt: skip
 
 
@@ -32,3 +33,18 @@ def test_tiles_are_taken_where_they_are_quicker(pattern, dtype, taken) -> None:
     tile = tiled_seconds(contiguous(pattern, 25088, dtype, False), CARD, True)
     assert quickest(pattern, 25088, dtype, "cuda", True, tile, True)[0] == "kernel"
     assert 1e6 * tile < taken
+
+
+@pytest.mark.parametrize("pattern", [(64, 192, 192, 4), (2, 192, 192, 64), (3, 192, 192, 16)], ids=str)
+def test_blocks_of_two_tiles_are_the_vendors(pattern) -> None:
+    tile = tiled_seconds(contiguous(pattern, 25088, "bf16", False), CARD, True)
+    assert quickest(pattern, 25088, "bf16", "cuda", True, tile, True)[0] == "bmm"
+
+
+@pytest.mark.parametrize(("pattern", "taken"), [((4, 768, 768, 4), 1894), ((3, 768, 768, 4), 1380)], ids=str)
+def test_passes_over_few_l_cost_more(pattern, taken) -> None:
+    """What products between transposed rows took on an H200, where the kernel takes 1662 and 1168 us."""
+    problem = contiguous(pattern, 25088, "f16", True)
+    found = 1e6 * transposed_seconds(problem, CARD, True)
+    assert 0.9 < taken / found < 1.1
+    assert found > 1e6 * tiled_seconds(problem, CARD, True)

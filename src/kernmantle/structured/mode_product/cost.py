@@ -35,8 +35,9 @@ _CONTRACTION_START, _CONTRACTION, _SCATTERED = 8e-5, 3e13, 5.0
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
 _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
 # Times its model, where batched products are between the passes: they are known to 9 %, and tiles of 256 x 256 with 16
-# values of l take 0.88 to 0.92 of what is predicted of them (decision 0088).
-_BETWEEN_PASSES = 1.1
+# values of l take 0.88 to 0.92 of what is predicted of them; below 16 values of l, with which the passes are slower,
+# 26 products took 1.06 to 1.22 times the first figure's prediction (decision 0088).
+_BETWEEN_PASSES, _BETWEEN_SLOW_PASSES, _SLOW_PASSES = 1.1, 1.3, 16
 _TRANSPOSED_SUM = 0.9  # times its model: 13 sums took 0.6 to 1.3 times it on an H200 (decision 0068)
 
 
@@ -207,7 +208,8 @@ def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = Fa
     blocks, passes = (a * d, *own.pattern[1:3], 1), (problem.bias, problem.activation != "")
     chosen, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, packed, *passes)
     taken = start_seconds((b, c), d, size, whole) + moved + multiplied
-    return taken * (_BETWEEN_PASSES if chosen == "bmm" else 1.0)
+    between = _BETWEEN_SLOW_PASSES if d < _SLOW_PASSES else _BETWEEN_PASSES
+    return taken * (between if chosen == "bmm" else 1.0)
 
 
 @lru_cache(maxsize=4096)

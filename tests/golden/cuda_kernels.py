@@ -49,7 +49,7 @@ from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
-from kernmantle.structured.mode_product.transpose_plan import transpose_plan
+from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan, sum_plan
 
 from ..backend import test_cuda_apply as rows
@@ -399,6 +399,14 @@ def _dense(size: int) -> Callable[[str], Planned]:
     return make
 
 
+def _transpose_sums(dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = transpose_sums_plan(card, dtype, 1, 128, 32)
+        return Planned(cuda_emit.emit_transpose_sums(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
 def _transpose(size: int, pads: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = transpose_plan(card, size, 60, 7, pads, True)
@@ -536,6 +544,7 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse dense matrix 2 bytes", _dense(2))
     table.add("kronsparse transpose 4 bytes, padded", _transpose(4, True))
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
+    table.add("kronsparse transpose with sums, bf16", _transpose_sums("bf16"), HOPPER)
     table.add("kronsparse chain in clusters, 1 row bf16", _cluster(1, "bf16"), HOPPER)
     table.add("kronsparse chain in clusters, 16 rows f32", _cluster(16, "f32"), HOPPER)
     table.add("kronsparse matrix bf16", _factor_matrix("matrix"))

@@ -203,3 +203,23 @@ def test_a_launch_that_fails_raises(machine) -> None:
 
     with pytest.raises(km.errors.LaunchError, match="status 3"):
         LaunchSequence([(Failing([]), itemgetter(1, 2))])([0, 1, 2])
+
+
+def test_tables_of_many_layers_are_launched_one_by_one(monkeypatch):
+    """A group of 60 layers has 301 addresses, more than the memory of a thread for a native call."""
+
+    class Bound:
+        """What could be part of a native call."""
+
+        record = None
+
+        def __init__(self):
+            self.calls = []
+
+        def __call__(self, operands):
+            self.calls.append(operands)
+
+    monkeypatch.setattr("kernmantle.torch_ops.launch_sequence._cuda", lambda: pytest.fail("a native call"))
+    bound, table = Bound(), list(range(1 + 5 * 60))
+    LaunchSequence([(bound, itemgetter(1, 300))], True)(table)
+    assert bound.calls == [(1, 300)]

@@ -18,9 +18,9 @@ from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
 from .cuda import enter_thread
 from .cuda_matmul import HANDLES, BoundMatmul
+from .launch_sequence import MOST
 from .torch_private import empty_on_gpu, takes_memory_directly
 
-_MOST = 256  # addresses of a table
 _STREAMS = 16  # of which a sequence keeps its programs
 
 
@@ -28,7 +28,7 @@ class _Thread(threading.local):
     """The memory of a thread for a table of addresses; whether it has the context of its device."""
 
     def __init__(self) -> None:
-        self.values = ctypes.create_string_buffer(8 * _MOST)
+        self.values = ctypes.create_string_buffer(8 * MOST)
         self.address = ctypes.addressof(self.values)
         self.is_entered = False
 

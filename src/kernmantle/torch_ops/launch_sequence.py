@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+MOST = 256
+"""Addresses of a table, with that of a workspace, which a native call takes; longer tables are launched one by one."""
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
 """Addresses of the operands of a launch, out of a table of addresses."""
@@ -29,7 +31,7 @@ class LaunchSequence:
 
     def __call__(self, table: list[int]) -> None:
         """Launch on the addresses of a table."""
-        if self._bound and (self._is_eager or not torch.cuda.is_current_stream_capturing()):
+        if self._bound and len(table) < MOST and (self._is_eager or not torch.cuda.is_current_stream_capturing()):
             if self._native is None:
                 operands = [pick(range(len(table))) for _, pick in self.launches]
                 self._native = _cuda().NativeLaunches(self._bound, operands, len(table))

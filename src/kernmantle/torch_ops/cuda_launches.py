@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from ..backends.cpu.jit import compile_ir, host, load, version
-from ..backends.cuda.launch_program import CODE, LaunchProgram
+from ..backends.cuda.launch_program import CODE, MOST, LaunchProgram
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
 from .cuda import enter_thread
 from .cuda_matmul import HANDLES, BoundMatmul
-from .launch_sequence import MOST
 from .torch_private import empty_on_gpu, takes_memory_directly
 
 _STREAMS = 16  # of which a sequence keeps its programs

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-MOST = 256
-"""Addresses of a table, with that of a workspace, which a native call takes; longer tables are launched one by one."""
+from ..backends.cuda.launch_program import MOST
+
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
 """Addresses of the operands of a launch, out of a table of addresses."""

@@ -11,10 +11,8 @@ import torch
 
 import kernmantle as km
 from kernmantle.structured.kron import aligned_choice, cuda
-from kernmantle.structured.kron.cluster_plan import cluster
 from kernmantle.structured.kron.factor_sums import outer
 from kernmantle.structured.kron.matmul import multiply
-from kernmantle.structured.kron.wgmma_plan import wgmma
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 from kernmantle.torch_ops.info import RunInfo
@@ -335,12 +333,13 @@ WGMMA = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize(("rows", "extents"), WGMMA)
-def test_multiples_of_64_by_wgmma(rows, extents, dtype, monkeypatch):
-    """Rows that lie apart, factors in either order, and what is left of the last tiles; unaligned rows by others."""
-    taken = []
-    monkeypatch.setattr(aligned_choice, "wgmma", lambda *given: taken.append(given) or wgmma(*given))
+def taken_where_aligned(monkeypatch, choice, rows, extents, dtype):
+    """Check rows that lie apart and factors in either order; return how often a choice was asked of aligned rows.
+
+    Rows that begin elsewhere do not ask it.
+    """
+    taken, chosen = [], getattr(aligned_choice, choice)
+    monkeypatch.setattr(aligned_choice, choice, lambda *given: taken.append(given) or chosen(*given))
     width, kind = math.prod(extents), DTYPES[dtype]
     torch.manual_seed(rows)
     memory = torch.randn(rows, width + 16, device="cuda").to(kind)
@@ -351,10 +350,18 @@ def test_multiples_of_64_by_wgmma(rows, extents, dtype, monkeypatch):
         x = memory[:, begin : begin + width]
         assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
     count = len(taken)
-    assert count or torch.cuda.get_device_capability() != (9, 0) or not {*extents} <= {64, 128}
     x = memory[:, 1 : 1 + width]
     assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
     assert len(taken) == count
+    return count
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("rows", "extents"), WGMMA)
+def test_multiples_of_64_by_wgmma(rows, extents, dtype, monkeypatch):
+    """Rows that lie apart, factors in either order, and what is left of the last tiles; unaligned rows by others."""
+    count = taken_where_aligned(monkeypatch, "wgmma", rows, extents, dtype)
+    assert count or torch.cuda.get_device_capability() != (9, 0) or not {*extents} <= {64, 128}
 
 
 def test_rows_of_any_size_by_wgmma():
@@ -407,22 +414,8 @@ CLUSTERS = [
 @pytest.mark.parametrize(("rows", "extents"), CLUSTERS)
 def test_whole_rows_by_clusters(rows, extents, dtype, monkeypatch):
     """Rows that lie apart, factors in either order, several rows to a cluster; unaligned rows by others."""
-    taken = []
-    monkeypatch.setattr(aligned_choice, "cluster", lambda *given: taken.append(given) or cluster(*given))
-    width, kind = math.prod(extents), DTYPES[dtype]
-    torch.manual_seed(rows)
-    memory = torch.randn(rows, width + 16, device="cuda").to(kind)
-    factors = [(torch.randn(p, p, device="cuda") / math.sqrt(p)).to(kind) for p in extents]
-    factors[-1] = factors[-1].mT.contiguous().mT
-    allowed = {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}[dtype] * math.sqrt(len(extents))
-    for begin in (0, 8):
-        x = memory[:, begin : begin + width]
-        assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
-    count = len(taken)
+    count = taken_where_aligned(monkeypatch, "cluster", rows, extents, dtype)
     assert count or torch.cuda.get_device_capability() != (9, 0) or (dtype == "f16" and min(extents) < 16)
-    x = memory[:, 1 : 1 + width]
-    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < allowed
-    assert len(taken) == count
 
 
 @pytest.mark.parametrize(("extent", "count"), [(16, 4), (32, 3), (64, 3)])

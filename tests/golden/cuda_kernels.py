@@ -28,6 +28,7 @@ from kernmantle.structured.kron import (
     factor_gradient_emit,
     gradient_emit,
     separation,
+    two_axis_emit,
     wgmma_emit,
 )
 from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
@@ -62,6 +63,7 @@ from ..backend import test_cuda_softmax as softmax
 from ..backend import test_cuda_squares as squares
 from ..backend import test_cuda_wide as wide
 from ..backend import test_kron_axis as kron_axis
+from ..backend import test_kron_two_axis as kron_two_axis
 from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_fused as fused
 from ..backend import test_kronsparse_grouped as grouped
@@ -234,6 +236,14 @@ def _kron_axis(name: str) -> Callable[[str], Planned]:
     def make(_card: str) -> Planned:
         plan = kron_axis.by_axis(name)
         return Planned(axis_emit.emit(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
+def _kron_two_axis(name: str) -> Callable[[str], Planned]:
+    def make(_card: str) -> Planned:
+        plan = kron_two_axis.by_two_axes(name)
+        return Planned(two_axis_emit.emit(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -490,6 +500,8 @@ def _table() -> dict[str, Kernel]:
         table.add(f"kron {name}", _kron_cluster(name), HOPPER)
     for name in kron_axis.AXES:
         table.add(f"kron axis {name}", _kron_axis(name), HOPPER)
+    for name in kron_two_axis.PASSES:
+        table.add(f"kron two axes {name}", _kron_two_axis(name), HOPPER)
     table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))
     table.add("kron gram 8x8 f32", _kron_gram(8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)

@@ -1,4 +1,4 @@
-"""Passes by wgmma, and by clusters of blocks: over rows that are whole vectors of 16 bytes, or over any one axis."""
+"""Passes of kernels for some layouts and extents: by wgmma, by clusters of blocks, over any one axis, over two."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ...backends.cuda.tiles import DeviceLimits
 from . import cluster_plan, wgmma_plan
 from .axis_plan import axis_pass
 from .cluster_plan import ClusterPlan, cluster
-from .cost import SIZES, axis_seconds, cluster_seconds, wgmma_seconds
+from .cost import SIZES, axis_seconds, cluster_seconds, two_axis_seconds, wgmma_seconds
 from .mma_plan import MmaLayout, Tensor
 from .passes import Pass
+from .two_axis_plan import plan_of, two_axis_passes
 from .wgmma_plan import WgmmaPlan, wgmma
 
 AlignedPlan = WgmmaPlan | ClusterPlan
@@ -45,6 +46,10 @@ def aligned_passes(
         found.append((times * cluster_seconds(joint, _moved(joint, sides, stored), stored, limits), joint))
     if tensor.has_wgmma and (alone := axis_pass(plain, *sides, stored, limits)):
         found.append((axis_seconds(alone, *sides, stored, limits), alone))
+    for two in two_axis_passes(plain, stored) if tensor.has_wgmma and sides[1] == 1 else ():
+        own = plan_of(two, stored, tensor, limits)
+        if own is not None:
+            found.append((two_axis_seconds(own, sides[0], limits), two))
     return found
 
 

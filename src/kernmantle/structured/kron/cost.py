@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .axis_plan import COLUMNS as PIECE_COLUMNS
@@ -17,6 +17,7 @@ from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
+from .two_axis_plan import TwoAxisPlan, tile_cycles, tile_latency
 
 # Seconds of a kernel beside what it does.
 LAUNCH = 4e-6
@@ -63,6 +64,11 @@ _AXIS_PIECE = {
 # halves over two axes, and over three, that are multiples of 32: 4 x 4 nine times took 4.21 ms in passes of additions,
 # 32 x 32 four times of bfloat16 3.04 in three and one, in two and two 2.34 (H200).
 _FOURS, _FOUR, _TWO_AXES, _THREE_AXES, _AXIS = 5.0, 4, 0.7, 1.03, 32
+_TWO_AXIS_PREPARED = 0.87e-9  # seconds to prepare an entry of a factor for passes over two axes
+# Rows and columns of the largest matrix of all factors of float32.
+_WIDEST_JOINT = 2048
+# Entries of wider ones of halves. Of two, 60 x 9430 takes 70 us where its factors take 95, 63 x 23085 21 and 13 (H200).
+_MOST_JOINT = 1 << 20
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -202,6 +208,16 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     return LAUNCH + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
 
 
+def two_axis_seconds(plan: TwoAxisPlan, entries: int, limits: DeviceLimits) -> float:
+    """Return a pass over the last two axes whose first product stays in registers."""
+    prepared = _TWO_AXIS_PREPARED * sum(mode.columns * mode.rows for mode in plan.run.modes)
+    prepared += _JOINED * (max(map(len, plan.run.parts)) > 1)
+    tiles = plan.count(entries, 1)
+    shared = -(-tiles // limits.sm_count) * tile_cycles(plan)
+    alone = -(-tiles // (plan.groups * limits.sm_count)) * tile_latency(plan)
+    return LAUNCH + prepared + max(shared, alone) / CLOCK
+
+
 @dataclass(frozen=True)
 class VendorRates:
     """The vendor's product: share of the memory's speed, multiplications a second, and its tile, to which it rounds up.
@@ -268,6 +284,21 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
         slower *= _ODD if any(run % 2 for run in (runs if right == 1 else runs[:1])) else 1.0
         work, memory = work * slower, memory * math.sqrt(slower)
     return rates.launch + _together(memory, work, _VENDOR_OVERLAP)
+
+
+def joint_matrix(
+    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, host: float
+) -> tuple[float, Pass | None]:
+    """Return a pass by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
+    whole = Mode(plain.columns, plain.rows, 0)
+    is_small = SIZES[stored] == 2 and whole.columns * whole.rows <= _MOST_JOINT
+    if max(whole.columns, whole.rows) > _WIDEST_JOINT and not is_small:
+        return math.inf, None
+    moved = 2 * SIZES[stored] * whole.columns * whole.rows
+    made = (len(plain.modes) - 1) * (SMALL + host * HOST_JOINT) + moved / memory_of(limits)
+    parts = (tuple(range(plain.first, plain.stop)),)
+    seconds = host * HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
+    return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
 
 
 @dataclass(frozen=True)

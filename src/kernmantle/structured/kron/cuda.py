@@ -20,7 +20,7 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import axis_emit, cluster_emit, cost, cuda_emit, mma_emit, wgmma_emit
+from . import axis_emit, cluster_emit, cost, cuda_emit, mma_emit, two_axis_emit, wgmma_emit
 from .aligned_choice import aligned_plans
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
@@ -32,6 +32,7 @@ from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode, text_of
 from .run import SAVING, Arrays, Launch, Numbers, Port, Prepare, Start
+from .two_axis_plan import TwoAxisPlan, two_axis_candidates
 from .wgmma_plan import WgmmaPlan
 
 
@@ -54,7 +55,7 @@ def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -
 NAME = "cuda"
 # Plans that are measured when a product is tuned.
 TRIED = 10
-Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan
 Make = Callable[[Plan], Start]
 
 
@@ -141,6 +142,8 @@ def _kernel(chosen: Plan) -> Kernel | None:
             return cluster_emit.emit(chosen)
         if isinstance(chosen, AxisPlan):
             return axis_emit.emit(chosen)
+        if isinstance(chosen, TwoAxisPlan):
+            return two_axis_emit.emit(chosen)
         return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
     kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))
@@ -164,7 +167,11 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
     elif launch.run.kind == "axis":
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        plans = (axis(launch.run, shapes, stored, tensor, _axis_layout(launch), launch.right, own),)
+        plans = (axis(launch.run, shapes, stored, tensor, _wide_layout(launch), launch.right, own),)
+    elif launch.run.kind == "two_axis":
+        assert tensor is not None
+        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
+        plans = two_axis_candidates(launch.run, shapes, stored, tensor, _wide_layout(launch), own)
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)
@@ -252,14 +259,15 @@ def _mma_layout(launch: Launch) -> MmaLayout:
     return MmaLayout(copy, store, launch.added, is_dense, run)
 
 
-def _axis_layout(launch: Launch) -> MmaLayout:
-    """Return the widest loads and stores that every address allows."""
-    size, mode = launch.arrays.x.element_size(), launch.run.modes[0]
+def _wide_layout(launch: Launch) -> MmaLayout:
+    """Return the widest loads and stores that every address allows, and whether entries follow each other."""
+    size, mode, (entries, strides) = launch.arrays.x.element_size(), launch.run.modes[-1], launch.dims[2]
     ends = (("x", launch.arrays.x, mode.columns), ("out", launch.arrays.out, mode.rows))
     copy, store = (
         _common(launch, [(launch.ports[name], own.data_ptr())], length, 16 // size, size) for name, own, length in ends
     )
-    return MmaLayout(copy * size, store, False)
+    is_dense = entries == 1 or (strides[0] == launch.run.columns and strides[2] == launch.run.rows)
+    return MmaLayout(copy * size, store, False, is_dense)
 
 
 def _aligned(launch: Launch) -> MmaLayout | None:

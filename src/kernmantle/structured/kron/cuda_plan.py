@@ -11,7 +11,7 @@ from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from . import cost
 from .aligned_choice import CLUSTERS, WIDE_CLUSTERS, aligned_passes, of_part
 from .cluster_plan import IN_PARTS, WHOLE
-from .cost import SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
+from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
 from .mma_choice import plan_of as mma_plan
 from .mma_join import joined, takes
 from .mma_plan import NARROWEST, Tensor
@@ -19,10 +19,8 @@ from .modes import Mode, cheapest
 from .passes import Pass, between, in_order, plain_pass, surrounding, views
 
 ROWS = 1024
-KINDS = ("mma", "axis", "fma", "matmul", CLUSTERS)
-WIDEST_JOINT = 2048
-# Entries of wider ones of halves. Of two, 60 x 9430 takes 70 us where its factors take 95, 63 x 23085 21 and 13 (H200).
-MOST_JOINT = 1 << 20
+TWO_AXES = "two_axis"
+KINDS = ("mma", "axis", TWO_AXES, "fma", "matmul", CLUSTERS)
 VALUES = {"f32": 64, "f64": 32}
 TILE = {"f32": 8192, "f64": 4096}
 WIDEST = 32
@@ -32,11 +30,13 @@ COALESCED = 8
 COPIED = 4
 # Factors of more rows or columns take tensor cores longer to prepare than the vendor's product of so few bytes.
 LARGE, LEAST_MOVED = 128, 1 << 24
-# Share of the time of the plan of least cost that another one may take to replace it.
+# Share of the time of the plan of least cost that another one may take to replace it (H200; decision 0063).
 CLEARLY = 0.85
 # The same of gradients that find intermediate results, beside those that make them again, by passes that take less than
 # expected (16^4: 302 and 678 us, 194 and 834; H200, decision 0074).
 _SAVED = 0.95
+# The same with passes over two axes instead of others, which are predicted within a quarter (decision 0083).
+SURELY = 0.83
 WIDE = 1 << 20
 
 
@@ -166,7 +166,21 @@ def plan(
     multiplied out. Every way of cutting the axes into ranges is compared, a range by each kernel that takes it: one
     pass on tensor cores, one of additions, or the vendor's product of a single factor or of the matrix of all.
     A launch is charged a share of the host's time, ``host`` times as much. With ``after`` both together take least.
+    Passes over two axes are taken where all is surely quicker with them.
     """
+    found = _plan(modes, right, stored, limits, fuse, tensor, items, kinds, host, after)
+    others = tuple(kind for kind in kinds if kind != TWO_AXES)
+    if not others or all(run.kind != TWO_AXES for run in found.passes):
+        return found
+    without = _plan(modes, right, stored, limits, fuse, tensor, items, others, host, after)
+    return found if found.seconds < SURELY * without.seconds else without
+
+
+def _plan(
+    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None,
+    items: int, kinds: tuple[str, ...], host: float, after: After | None,
+) -> CudaKronPlan:  # fmt: skip
+    """Return the passes by any of these kernels that should take least time."""
     count, compute = len(modes), "f64" if stored == "f64" else "f32"
     # Time and passes for the axes before each stop, those behind it being multiplied already.
     best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
@@ -199,7 +213,7 @@ def plan(
         every = list(zip(times, ordered, strict=True))
         saved = [after(done) * (_SAVED if done else 1.0) for done in (between(passes) for _, passes in every)]
         _, (total, chosen) = min(zip(saved, every, strict=True), key=lambda one: one[0] + one[1][0])
-    on_tensor_cores = any(run.kind in ("mma", "axis") for run in chosen)
+    on_tensor_cores = any(run.kind in ("mma", "axis", TWO_AXES) for run in chosen)
     seconds = total - host * sum(map(cost.host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
 
@@ -237,7 +251,7 @@ def _quickest_pass(
         found.append((host * cost.HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
-            found.append(_by_joint_matrix(plain, before, trailing, stored, limits, host))
+            found.append(joint_matrix(plain, before, trailing, stored, limits, host))
         moved = SIZES[stored] * float(before) * trailing * (plain.columns + plain.rows)
         is_large = any(max(mode.columns, mode.rows) > LARGE for mode in own)
         if not is_large or moved >= LEAST_MOVED or "matmul" not in kinds:
@@ -246,21 +260,6 @@ def _quickest_pass(
         aligned = aligned_passes(plain, (before, trailing), stored, tensor, limits, clusters)
         found += [(host * cost.HOST_OWN + seconds, joint) for seconds, joint in aligned]
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
-
-
-def _by_joint_matrix(
-    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, host: float
-) -> tuple[float, Pass | None]:
-    """Return the same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
-    whole = Mode(plain.columns, plain.rows, 0)
-    is_small = SIZES[stored] == 2 and whole.columns * whole.rows <= MOST_JOINT
-    if max(whole.columns, whole.rows) > WIDEST_JOINT and not is_small:
-        return math.inf, None
-    moved = 2 * SIZES[stored] * whole.columns * whole.rows
-    made = (len(plain.modes) - 1) * (cost.SMALL + host * cost.HOST_JOINT) + moved / memory_of(limits)
-    parts = (tuple(range(plain.first, plain.stop)),)
-    seconds = host * cost.HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
-    return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
 
 
 def _fma_fits(modes: Sequence[Mode], right_columns: int, stored: str, limits: DeviceLimits) -> bool:

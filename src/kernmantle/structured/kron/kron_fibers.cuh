@@ -62,8 +62,9 @@ KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
     return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
 }
 
-// A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis.
-template <bool LAST_, int ROWS_, int COLUMNS_, int PRODUCTS_>
+// A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis; CHAINED: for what is a product
+// in registers, as that lies there.
+template <bool LAST_, int ROWS_, int COLUMNS_, int PRODUCTS_, bool CHAINED = false>
 struct KronFactor {
     static constexpr bool LAST = LAST_;
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PRODUCTS = PRODUCTS_;
@@ -73,11 +74,11 @@ struct KronFactor {
 
     static __device__ __forceinline__ int row(int lane, int r) {
         const int g = lane / 4;
-        return LAST ? 4 * (g / 2) + 2 * (r / 2) + g % 2 : 8 * (r % 2) + kron_row(lane);
+        return LAST ? 4 * (g / 2) + 2 * (r / 2) + g % 2 : 8 * (r % 2) + (CHAINED ? g : kron_row(lane));
     }
     static __device__ __forceinline__ int column(int lane, int r, int second) {
         const int t = lane % 4;
-        return LAST ? 4 * t + 2 * (r % 2) + second : t + 8 * (r / 2) + 4 * second;
+        return LAST ? 4 * t + 2 * (r % 2) + second : CHAINED ? 2 * t + 8 * (r / 2) + second : t + 8 * (r / 2) + 4 * second;
     }
     // Where register r of a lane is: both parts of one instruction's operand are 16 bytes.
     static __device__ __forceinline__ int offset(int lane, int r, int low) {

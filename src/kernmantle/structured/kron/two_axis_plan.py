@@ -1,0 +1,269 @@
+"""Plans of Kronecker passes over the last two axes, whose first product stays in the registers of a warp."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ...backends.cuda.tiles import DeviceLimits
+from .mma_plan import LANES, SIZES, MmaLayout, Tensor
+from .modes import Mode
+from .passes import Pass
+
+# Rows and columns of the largest factor, and of both together, of halves and of float32: more take longer to multiply
+# than memory takes.
+WIDEST, WIDEST_TOGETHER, WIDEST_SPLIT = 256, 320, 192
+# Bytes of a copy, and numbers behind a tile that are read and left out.
+ACCESS, SLACK = 16, 24
+# Bytes of shared memory beside the dynamic one.
+STATIC_BYTES = 256
+# Registers of a thread beside operands and sums, and those that factors take which stay in registers.
+OWN_REGISTERS, MOST_BLOCKS = 64, 6
+LAST_STAYS, FIRST_STAYS = 8, 9
+# Warps of a block by the registers that a thread may have.
+WARPS = (16, 12, 8)
+# Numbers of a tile that a warp is to have at least, and bytes that a multiprocessor is to have under way.
+LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
+STAGES = (4, 3, 2)
+# Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, and a cycle of shared
+# memory of each warp, of halves and of float32 (H200, 337 plans within 13 %, root mean square; decision 0083), and
+# cycles of an instruction of a warp that waits for each.
+CYCLES = {2: (0.039, 0.98, 1.5, 0.3, 3.9), 4: (0.0273, 0.96, 1.85, 0.32, 9.7)}
+WAITING = 4
+
+
+@dataclass(frozen=True)
+class TwoAxisPlan:
+    """A pass over the last two axes of halves or of float32.
+
+    A warp takes ``blocks`` times 16 rows of the last factor and ``together`` entries of the batch at a time, of which
+    the products of ``at_once`` times 16 columns are under way at once; ``group`` warps share a tile of ``items``
+    entries. Whether the last factor stays in registers, and the first, say ``stays``.
+    """
+
+    run: Pass
+    shapes: tuple[tuple[int, int], ...]
+    stored: str
+    tensor: Tensor
+    arch: str
+    layout: MmaLayout
+    items: int
+    blocks: int
+    together: int
+    at_once: int
+    warps: int
+    group: int
+    stages: int
+    stays: tuple[bool, bool]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def groups(self) -> int:
+        """Tiles that a block takes at once."""
+        return self.warps // self.group
+
+    @property
+    def first(self) -> Mode:
+        """The first axis."""
+        return self.run.modes[0]
+
+    @property
+    def last(self) -> Mode:
+        """The last axis."""
+        return self.run.modes[1]
+
+    @property
+    def vector(self) -> int:
+        """Numbers of which the beginnings of rows are multiples."""
+        return self.layout.copy // SIZES[self.stored]
+
+    @property
+    def pitch(self) -> int:
+        """Numbers from row to row in shared memory: more where rows of whole vectors would be in the same banks."""
+        columns, is_half = self.last.columns, SIZES[self.stored] == 2
+        return columns + self.each if is_half and self.vector == self.each and columns % 32 == 0 else columns
+
+    @property
+    def each(self) -> int:
+        """Numbers of a copy."""
+        return ACCESS // SIZES[self.stored]
+
+    @property
+    def stage(self) -> int:
+        """Numbers of a stage."""
+        return _rounded(self.items * self.first.columns * self.pitch + self.each - 1 + SLACK, self.each) + self.each
+
+    @property
+    def out_stage(self) -> int:
+        """Numbers of results that leave together."""
+        return _rounded(self.items * self.run.rows + self.each - 1, self.each)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        own = self.stages * self.stage + self.out_stage
+        return _factor_bytes(self.run, self.tensor) + self.groups * own * SIZES[self.stored]
+
+    def members(self, axis: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Return the number of the first factor of an axis and the shapes of those multiplied out."""
+        first = sum(map(len, self.run.parts[:axis]))
+        return first, self.shapes[first : first + len(self.run.parts[axis])]
+
+    def count(self, entries: int, _right: int) -> int:
+        """Return the tiles of so many entries of the last batch axis."""
+        return -(-entries // self.items)
+
+    @property
+    def tile_name(self) -> str:
+        """Its differences from other plans of the pass."""
+        own = f"{self.items} of {self.blocks}x{self.together}/{self.at_once}{'s' * sum(self.stays)}"
+        return f"two axes {own} warps {self.warps}/{self.group} stages {self.stages}"
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
+
+
+def _rounded(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+def _deep(count: int) -> int:
+    """Return how many times 16 it is, rounded up."""
+    return -(-count // LANES)
+
+
+def _factor_bytes(run: Pass, tensor: Tensor) -> int:
+    """Return the bytes of shared memory of both factors."""
+    return sum(512 * min(2, tensor.products) * _deep(mode.columns) * _deep(mode.rows) for mode in run.modes)
+
+
+def _registers(plan: TwoAxisPlan) -> int:
+    """Return the registers that a thread should need."""
+    first, last = plan.run.modes
+    parts, deep, down = min(2, plan.tensor.products), _deep(last.columns), _deep(first.columns)
+    between = 4 * parts * plan.together * down * plan.blocks
+    stays = 4 * parts * plan.blocks * (deep if plan.stays[0] else 1)
+    stays += 4 * parts * (down * _deep(first.rows) if plan.stays[1] else 1)
+    sums = 8 * plan.at_once * plan.blocks * (parts + (parts > 1 and deep > 4)) + 4 * parts
+    others = 8 * plan.together * plan.blocks * (2 if parts > 1 and down > 4 else 1)
+    return OWN_REGISTERS + between + stays + max(sums, others)
+
+
+def _unit(plan: TwoAxisPlan) -> tuple[int, int, float, float]:
+    """Return of a unit the products, the loads of factors, other instructions, and the cycles of shared memory.
+
+    Products are of 16 x 8 x 16.
+    """
+    first, last = plan.run.modes
+    blocks, together, is_half = plan.blocks, plan.together, SIZES[plan.stored] == 2
+    steps, wide = together * _deep(first.columns), _deep(first.rows)
+    read = together * -(-first.columns // 8) * _deep(last.columns)
+    products = (read * blocks + together * wide * _deep(first.columns) * 2 * blocks) * plan.tensor.products
+    factors = 0 if plan.stays[0] else -(-steps // plan.at_once) * _deep(last.columns) * blocks * (1 if is_half else 2)
+    factors += 0 if plan.stays[1] else wide * _deep(first.columns) * (1 if is_half else 3)
+    stored, out = together * 2 * wide * blocks, plan.layout.out_width
+    if is_half:
+        single = read * (5 if plan.vector == 1 else min(2, 4 // plan.vector)) + steps * 4 * blocks
+        single += stored * (6 + (6 if out == 1 else max(1, 2 // out)))
+        return products, factors, single, read * min(3, 4 // plan.vector + 1) + stored * (4 if out == 1 else 2)
+    scanned = together * first.columns * last.columns / 32
+    single = read * (16 + 4 // plan.vector) + 2 * scanned + steps * 32 * blocks + stored * (4 + 4 // out)
+    return products, factors, single, 4 * (read + stored) + scanned
+
+
+def units_of(plan: TwoAxisPlan) -> int:
+    """Return what warps of a group take in turns of a tile."""
+    return plan.items // plan.together * -(-_deep(plan.last.rows) // plan.blocks)
+
+
+def tile_cycles(plan: TwoAxisPlan) -> float:
+    """Return the cycles of a multiprocessor for a tile: of its bytes and of its units, which do not overlap."""
+    units, own = units_of(plan), _unit(plan)
+    uneven = -(-units // plan.group) * plan.group / units
+    copied, *each = CYCLES[SIZES[plan.stored]]
+    shares = (uneven, uneven, 1.0, uneven / plan.warps)
+    worked = sum(cycles * share * count for cycles, share, count in zip(each, shares, own, strict=True))
+    return copied * SIZES[plan.stored] * plan.items * (plan.run.columns + plan.run.rows) + units * worked
+
+
+def tile_latency(plan: TwoAxisPlan) -> float:
+    """Return the cycles of a tile from its first product to its last result, by a warp that waits for each."""
+    return WAITING * -(-units_of(plan) // plan.group) * sum(_unit(plan)[:3])
+
+
+def plan_of(run: Pass, stored: str, tensor: Tensor, limits: DeviceLimits) -> TwoAxisPlan | None:
+    """Return the plan of a pass over two axes of rows that follow each other; None where no block can hold it."""
+    each = ACCESS // SIZES[stored]
+    columns, rows = (math.gcd(side, each) for side in (run.modes[1].columns, run.modes[1].rows))
+    shapes = tuple((1, 1) for part in run.parts for _ in part)
+    layout = MmaLayout(columns * SIZES[stored], rows, False, True)
+    return next(iter(two_axis_candidates(run, shapes, stored, tensor, layout, limits)), None)
+
+
+def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
+    """Return the axes of a pass brought together as two, in every way whose products are cheap enough."""
+    modes, found = plain.modes, list[Pass]()
+    if SIZES[stored] > 4 or any(mode.factor is None for mode in modes):
+        return found
+    most = WIDEST_TOGETHER if SIZES[stored] == 2 else WIDEST_SPLIT
+    for cut in range(1, len(modes)):
+        whole = tuple(
+            Mode(math.prod(mode.columns for mode in own), math.prod(mode.rows for mode in own), index)
+            for index, own in enumerate((modes[:cut], modes[cut:]))
+        )
+        extents = [max(mode.columns, mode.rows) for mode in whole]
+        if min(min(mode.columns, mode.rows) for mode in whole) > 1 and max(extents) <= WIDEST and sum(extents) <= most:
+            parts = (tuple(range(plain.first, plain.first + cut)), tuple(range(plain.first + cut, plain.stop)))
+            found.append(Pass("two_axis", plain.first, plain.stop, whole, parts))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def two_axis_candidates(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, limits: DeviceLimits
+) -> tuple[TwoAxisPlan, ...]:
+    """Return the plans of a pass, the preferred first."""
+    first, last = run.modes
+    wide, down, parts = _deep(last.rows), _deep(first.columns), min(2, tensor.products)
+    found: list[tuple[float, TwoAxisPlan]] = []
+    for blocks in sorted({min(wide, most) for most in (1, 2, 3, 4, -(-wide // 2), -(-wide // 3))}):
+        last_stays = blocks == wide and blocks * _deep(last.columns) * parts <= LAST_STAYS
+        first_stays = (True, False) if down * _deep(first.rows) * parts <= FIRST_STAYS else (False,)
+        for together, keeps in itertools.product((1, 2, 4), first_stays):
+            for at_once in sorted({1, *(min(most, together * down) for most in (2, 3, 4))}):
+                own = TwoAxisPlan(
+                    run, shapes, stored, tensor, limits.arch, layout, together, blocks, together, at_once, WARPS[0], 1,
+                    1, (last_stays, keeps),
+                )  # fmt: skip
+                needed = _registers(own)
+                warps = next((many for many in WARPS if 32 * many * needed <= limits.registers_per_sm), 0)
+                fitted = _fitted(replace(own, warps=warps), limits) if blocks <= MOST_BLOCKS and warps else None
+                if fitted is not None:
+                    found.append((tile_cycles(fitted) / fitted.items, fitted))
+    return tuple(plan for _, plan in sorted(found, key=lambda one: one[0]))
+
+
+def _fitted(unit: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
+    """Return the plan of such units whose tiles fit in shared memory, with as few warps to a tile as do."""
+    run, together = unit.run, unit.together
+    if together > 1 and not unit.layout.is_dense:
+        return None
+    parts = -(-_deep(unit.last.rows) // unit.blocks)
+    for group in (own for own in range(1, unit.warps + 1) if unit.warps % own == 0):
+        least = max(1, -(-LEAST_NUMBERS * group // max(run.columns, run.rows)))
+        items = together * -(-least // together) if unit.layout.is_dense else 1
+        if group > items // together * parts and group > 1:
+            continue
+        for stages in STAGES:
+            own = replace(unit, items=items, group=group, stages=stages)
+            ahead = own.groups * (stages - 1) * items * run.columns * SIZES[own.stored]
+            is_enough = group in (1, unit.warps) or stages > 2 or ahead >= LEAST_AHEAD
+            if own.shared + STATIC_BYTES <= limits.shared_per_block and is_enough:
+                return own
+    return None

@@ -1,0 +1,110 @@
+"""Kronecker passes over two axes: where they are planned, that they fit and compile without spills."""
+
+import math
+import random
+
+import pytest
+
+from kernmantle.structured.kron import two_axis_emit
+from kernmantle.structured.kron.cuda_plan import plan
+from kernmantle.structured.kron.mma_plan import SIZES, MmaLayout, Tensor
+from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.passes import Pass, plain_pass
+from kernmantle.structured.kron.two_axis_plan import (
+    STATIC_BYTES,
+    TwoAxisPlan,
+    two_axis_candidates,
+    two_axis_passes,
+)
+
+from .test_cuda_compile import CARDS
+from .test_cuda_kron import TENSORS, compiled, modes
+
+# Columns and rows of the factors, storage.
+PASSES = {
+    "55 29 bf16": ([(55, 55), (29, 29)], "bf16"),
+    "55x40 32 f16": ([(55, 40), (32, 32)], "f16"),
+    "84 69 bf16": ([(84, 84), (69, 69)], "bf16"),
+    "10 11 9 f16": ([(10, 10), (11, 11), (9, 9)], "f16"),
+    "45 27 f32": ([(45, 45), (27, 27)], "f32"),
+    "12x20 40 f32": ([(12, 20), (40, 40)], "f32"),
+}
+
+
+def joined(sizes: list[tuple[int, int]], stored: str = "bf16") -> Pass | None:
+    """Return the last pass over these factors as two axes, None where there is none."""
+    return next(reversed(two_axis_passes(plain_pass("fma", modes(sizes), 0, len(sizes)), stored)), None)
+
+
+def candidates(sizes: list[tuple[int, int]], stored: str) -> tuple[TwoAxisPlan, ...]:
+    """Return the plans of a pass over two axes of arrays that lie in one piece."""
+    run, each = joined(sizes, stored), 16 // SIZES[stored]
+    assert run is not None
+    load, store = math.gcd(run.modes[1].columns, each), math.gcd(run.modes[1].rows, each)
+    layout = MmaLayout(load * SIZES[stored], store, False, True)
+    shapes = tuple((rows, columns) for columns, rows in sizes)
+    return two_axis_candidates(run, shapes, stored, TENSORS[stored], layout, CARDS["sm_90"])
+
+
+def by_two_axes(name: str) -> TwoAxisPlan:
+    """Return the preferred plan of a pass."""
+    return candidates(*PASSES[name])[0]
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_over_two_axes_compile_without_spills(name: str) -> None:
+    found = by_two_axes(name)
+    taken = compiled(two_axis_emit.emit(found), "sm_90").resources
+    assert taken.spill_stores == 0
+    assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
+
+
+def test_every_plan_fits_a_block() -> None:
+    source, card = random.Random(0), CARDS["sm_90"]
+    count = 0
+    for _ in range(60):
+        stored = source.choice(["f32", "f16", "bf16"])
+        sizes = [(source.randint(2, 100), source.randint(2, 100)) for _ in range(2)]
+        for found in candidates(sizes, stored) if joined(sizes, stored) else ():
+            count += 1
+            assert found.shared + STATIC_BYTES <= card.shared_per_block
+            assert found.warps % found.group == 0
+            assert found.items % found.together == 0
+            assert found.stage % found.each == found.out_stage % found.each == 0
+    assert count > 200
+
+
+def test_rows_that_lie_apart_come_one_by_one() -> None:
+    run = joined([(34, 34), (21, 21)])
+    assert run is not None
+    layout = MmaLayout(2, 1, False, False)
+    shapes = ((34, 34), (21, 21))
+    found = two_axis_candidates(run, shapes, "bf16", TENSORS["bf16"], layout, CARDS["sm_90"])
+    assert found
+    assert {(own.items, own.together) for own in found} == {(1, 1)}
+
+
+def test_tiles_are_counted_to_the_edges() -> None:
+    found = by_two_axes("55 29 bf16")
+    assert found.count(10 * found.items + 1, 1) == 11
+
+
+def test_factors_are_brought_together_as_two() -> None:
+    found = two_axis_passes(plain_pass("fma", modes([(10, 10), (11, 11), (9, 9)]), 0, 3), "bf16")
+    assert [str(run) for run in found] == ["two_axis 10x10*99x99", "two_axis 110x110*9x9"]
+    assert [run.parts for run in found] == [((0,), (1, 2)), ((0, 1), (2,))]
+    assert joined([(16, 16)]) is None
+    assert joined([(200, 200), (200, 200)]) is None
+    assert joined([(16, 16), (16, 16)], "f64") is None
+    between = plain_pass("fma", (*modes([(8, 8)]), Mode(3, 3), *modes([(8, 8)])), 0, 3)
+    assert two_axis_passes(between, "bf16") == []
+
+
+def test_large_arrays_take_passes_over_two_axes() -> None:
+    card, sizes = CARDS["sm_90"], modes([(34, 34), (21, 21)])
+    found = plan(sizes, 1, "bf16", card, True, Tensor("bf16", 1, has_wgmma=True), 100000)
+    assert [run.kind for run in found.passes] == ["two_axis"]
+    # where something is added, or on other cards; by additions alone
+    for tensor in (Tensor("bf16", 1), None):
+        other = plan(sizes, 1, "bf16", card, True, tensor, 100000)
+        assert "two_axis" not in {run.kind for run in other.passes}

@@ -10,6 +10,7 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.compiler.nest import BYTES
+from kernmantle.structured.kronsparse.chain_matrix import has_matrix
 from kernmantle.structured.mode_product import grouped, grouped_plan
 from kernmantle.structured.mode_product.chain_plan import fused
 from kernmantle.structured.mode_product.cuda_emit import emit_grouped
@@ -165,6 +166,15 @@ def test_products_are_those_of_neighbours(chain) -> None:
         own.forward(), [second.reshape(-1), first.reshape(-1)], ""
     )[0]
     np.testing.assert_allclose(_matrix(whole), _matrix(second) @ _matrix(first))
+
+
+def test_factors_that_do_not_compose_are_no_neighbours() -> None:
+    """6 does not divide 16: blocks of the second reach into parts of blocks of the first."""
+    chain = (6, 16, 24, 1), (1, 24, 16, 6)
+    assert not has_matrix(chain)
+    assert has_matrix(((6, 12, 24, 1), (1, 24, 12, 6)))
+    with pytest.raises(AssertionError):
+        neighbours(*chain)
 
 
 def _matrix(weight):

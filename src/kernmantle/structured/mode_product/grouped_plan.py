@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
-from .chain_plan import Pattern, fused
+from .chain_plan import Pattern, composes, fused
 
 DTYPES = ("f32", "f16", "bf16")
 _PARTS = _WARPS = (8, 4, 2, 1)
@@ -366,9 +366,9 @@ def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (
 
     ``access`` is of the second, the first and their product.
     """
+    assert composes(first, second)  # others have no such blocks: sums would be of other weights, and some unwritten
     (blocks, high, columns, steps), (a, b, c, d) = first, second
-    outer, inner = blocks // a, d // steps
-    block, wide = columns * steps, outer * columns * steps
+    outer, inner, block, wide = blocks // a, d // steps, columns * steps, blocks // a * columns * steps
     return Passes(
         b, columns, c // outer, (a, outer, inner, steps),
         View((b * c * d, c // outer * d, steps, 1), c * d, d, access[0]),

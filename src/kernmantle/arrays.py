@@ -249,8 +249,16 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, name: str) -> torch.Te
 
 
 def _exporter(first: object, name: str) -> Callable[[torch.Tensor], object]:
+    def numpy_of(tensor: torch.Tensor) -> object:
+        if tensor.requires_grad:  # of a hyperparameter: those of arguments are refused before anything runs
+            raise GradientError(
+                f"{name} is a {type(first).__name__}, so the result would be one and lose the gradient of a "
+                f"hyperparameter; pass {name} as a tensor, or call within torch.no_grad()"
+            )
+        return tensor.cpu().numpy()
+
     if is_numpy_like(first):
-        return lambda tensor: tensor.cpu().numpy()
+        return numpy_of
     library: Any = sys.modules.get(_root(first))
     if hasattr(first, "__array_namespace__"):
         library = first.__array_namespace__()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -68,7 +68,7 @@ def _other(a: Any, dtype: torch.dtype, apply: Callable[[Any, torch.Tensor], torc
 
 def is_array(a: Any) -> bool:
     """Return whether this is an array rather than an operator."""
-    return isinstance(a, (torch.Tensor, np.ndarray)) or hasattr(a, "__dlpack__")
+    return isinstance(a, (torch.Tensor, np.ndarray, list, tuple)) or hasattr(a, "__dlpack__")
 
 
 def product_of(a: Any) -> Product:

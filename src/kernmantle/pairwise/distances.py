@@ -13,7 +13,7 @@ from ..torch_ops.checks import check_out, check_precision
 from ..torch_ops.contract import Contraction
 from ..torch_ops.dtypes import NAMES
 from ..torch_ops.execute import Types
-from .inputs import Request, find, number_variant, request
+from .inputs import FLOATS, Request, find, number_variant, request
 from .metric import Metric, Ready
 from .metric_forms import POWERS
 from .metrics import METRICS
@@ -161,7 +161,7 @@ def _is_direct(row: Metric, x: Any, y: Any, w: Any) -> bool:
         return False
     if not has_strides(x) or not has_strides(y):
         return False
-    if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
+    if not (x.dtype == y.dtype and x.device == y.device and x.dtype in FLOATS):
         return False
     shape, other = x.shape, y.shape
     if len(shape) < 2 or len(other) < 2 or shape[-1] != other[-1]:

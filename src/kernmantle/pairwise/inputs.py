@@ -34,6 +34,7 @@ _AXES = {"w": 1, "V": 1, "VI": 2, "p": 0, "base": 0}
 STEEP = 16
 """Power beyond which powers of float32 differences may leave what it holds, so that their logarithms are added."""
 HALVES = (torch.float16, torch.bfloat16)
+FLOATS = (*HALVES, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, A
 
 def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
     """Return a tensor of real numbers as floating point, integers as float64 where they are from the host."""
-    if tensor.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+    if tensor.dtype in FLOATS:
         return tensor
     if tensor.is_floating_point():
         raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; convert it with .float()")

@@ -19,7 +19,7 @@ from ..ir.simplify import simplify
 from ..ir.traced import Traced
 from ..torch_ops.checks import is_number
 from .hyperparameters import shown, value_of
-from .inputs import readable
+from .inputs import FLOATS, readable
 from .kernel import Kernel
 from .kernel_form import ROWS, WEIGHT, Form
 
@@ -156,7 +156,7 @@ def _array(value: Any, name: str) -> torch.Tensor:
     (found,), _ = unwrap(np.asarray(value) if is_number(value) else value, names=[label])
     if is_numpy_like(value):
         found = found.to(torch.float64)
-    if found.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    if found.dtype not in FLOATS:
         raise DtypeError(f"{label} is {found.dtype}; pass floating point")
     if not found.dim():
         raise ShapeError(f"{label} is a number; it has one entry for each Gaussian")

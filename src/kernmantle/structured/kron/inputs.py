@@ -21,6 +21,10 @@ from .form import Form
 from .modes import text_of
 
 _LARGEST = 2**63 - 1
+_TYPES = {
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,10 @@ def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Arguments, Wrap]:
     if autocasts(tensors[0].device) and tensors[0].is_floating_point() and tensors[0].dtype != torch.float64:
         tensors = [t.to(torch.get_autocast_dtype(kind)) if t.dtype != torch.float64 else t for t in tensors]
     check_same_device(tensors, labels)
-    if check_same_dtype(tensors, labels) == torch.bool:
-        raise DtypeError("x is bool; convert x and the factors with .to(torch.int64)")
+    dtype = check_same_dtype(tensors, labels)
+    if dtype not in _TYPES:
+        wide = torch.complex64 if dtype.is_complex else torch.float32 if dtype.is_floating_point else torch.int64
+        raise DtypeError(f"x is {dtype_name(dtype)}; convert x and the factors with .to({wide})")
     if tensors[0].dim() == 0:
         raise ShapeError("x is a number; pass a vector, a matrix or a batch of matrices")
     return _Arguments(tensors[0], tensors[1 : 1 + len(unique)], entries, None if y is None else tensors[-1]), wrap

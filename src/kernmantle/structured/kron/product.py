@@ -14,10 +14,10 @@ from ...ir.equation import broadcast
 from ...torch_ops.info import RunInfo
 from .factors import Factor, decomposed, described, listed, outer, sizes, spread
 from .matmul import multiply
-from .sums import SumOfProducts
+from .sums import Addable
 
 
-class KroneckerProduct:
+class KroneckerProduct(Addable):
     """The linear operator ``scale * (F_1 ⊗ … ⊗ F_N)``, never formed.
 
     ``operator @ v`` and ``v @ operator`` multiply from either side, ``scalar * operator`` scales,
@@ -167,21 +167,9 @@ class KroneckerProduct:
     def __truediv__(self, scalar: Any) -> KroneckerProduct:
         return self * (1 / scalar)
 
-    def __neg__(self) -> KroneckerProduct:
-        return self * -1
-
-    def __add__(self, other: Any) -> SumOfProducts:
-        terms = getattr(other, "terms", None)
-        if terms is None and hasattr(other, "shape"):
-            raise TypeError("only Kronecker products are added: s * km.KroneckerProduct([n]) is s times the identity")
-        return NotImplemented if terms is None else SumOfProducts([self, *terms])
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Refuse to be stored unasked: numpy would make an array of one object of it."""
         raise TypeError("a Kronecker product stores its factors alone; K.to_dense() makes its matrix")
-
-    def __sub__(self, other: Any) -> SumOfProducts:
-        return self + -other
 
     @property
     def T(self) -> KroneckerProduct:

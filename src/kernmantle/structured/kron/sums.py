@@ -148,7 +148,30 @@ class _TwoTerms:
         return outer([part.unsqueeze(-1) for part in parts]).squeeze(-1) * spread(self.s, 1) + spread(self.t, 1)
 
 
-class SumOfProducts:
+class Addable:
+    """Sums, differences and the negative of an operator that is a sum of Kronecker products, or one of them."""
+
+    terms: Any
+
+    def __mul__(self, scalar: Any) -> Any: ...
+
+    def __add__(self, other: Any) -> SumOfProducts:
+        terms = getattr(other, "terms", None)
+        if terms is None and hasattr(other, "shape"):
+            raise TypeError("only Kronecker products are added: s * km.KroneckerProduct([n]) is s times the identity")
+        return NotImplemented if terms is None else SumOfProducts([*self.terms, *terms])
+
+    def __radd__(self, other: Any) -> Any:
+        return self if isinstance(other, int) and other == 0 else NotImplemented  # the 0 that sum() begins with
+
+    def __sub__(self, other: Any) -> SumOfProducts:
+        return self + -other
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+
+class SumOfProducts(Addable):
     """The linear operator ``K_1 + K_2 + …`` of Kronecker products of one shape, never formed.
 
     ``solve`` and ``logdet`` are for symmetric positive definite sums. Two terms whose factors have the same sizes,
@@ -217,20 +240,10 @@ class SumOfProducts:
             total = kron_matmul(v, term.factors, alpha=term.scale, beta=1, y=total)
         return total
 
-    def __add__(self, other: Any) -> SumOfProducts:
-        terms = getattr(other, "terms", None)
-        return NotImplemented if terms is None else SumOfProducts([*self.terms, *terms])
-
     def __mul__(self, scalar: Any) -> SumOfProducts:
         return SumOfProducts([term * scalar for term in self.terms])
 
     __rmul__ = __mul__
-
-    def __neg__(self) -> SumOfProducts:
-        return self * -1
-
-    def __sub__(self, other: Any) -> SumOfProducts:
-        return self + -other
 
     @property
     def T(self) -> SumOfProducts:

@@ -216,7 +216,7 @@ def replace_linears(
             try:
                 layers[id(layer)] = reasons[name] or _replacement(name, layer, rule, project, algorithm)
             except KernmantleError as error:
-                raise type(error)(f"{name}: {error}") from error
+                raise type(error)(f"layer {name}: {error}") from error
     records: dict[int, Replaced] = {}
     skipped: list[tuple[str, str]] = []
     for name, parent, key, layer in found:

@@ -1,0 +1,114 @@
+"""Arguments that come from other parts of a program: their results, or errors with what to do."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kernmantle as km
+from kernmantle.errors import DtypeError, GradientError, ShapeError
+from kernmantle.testing import assert_close
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.normal(size=(9, 4)), RANDOM.normal(size=(7, 4))
+SYMMETRIC = [[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]]
+
+
+def tensor(*shape, dtype=torch.float64):
+    return torch.from_numpy(RANDOM.normal(size=shape)).to(dtype)
+
+
+WITH_HYPERPARAMETER = {
+    "matrix": lambda k: k(X, Y),
+    "product": lambda k: k.matmul(X, Y, Y[:, 0]),
+    "sum": lambda k: k.sum(X, Y),
+    "gradient": lambda k: k.gradient(X, Y, Y[:, 0]),
+    "largest": lambda k: k.argkmax(X, Y, 2, return_values=True)[0],
+}
+
+
+@pytest.mark.parametrize("name", WITH_HYPERPARAMETER)
+def test_numpy_rows_and_a_hyperparameter_that_is_trained(name):
+    call = WITH_HYPERPARAMETER[name]
+    trained = km.Gaussian(nn.Parameter(torch.tensor(1.5, dtype=torch.float64)))
+    with pytest.raises(GradientError, match=r"x is a ndarray.* hyperparameter; pass x as a tensor.*no_grad"):
+        call(trained)
+    with torch.no_grad():
+        found = call(trained)
+    assert isinstance(found, np.ndarray)
+    assert_close(found, call(km.Gaussian(1.5)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [(torch.float8_e4m3fn, "float32"), (torch.uint16, "int64"), (torch.bool, "int64"), (torch.complex32, "complex64")],
+)
+def test_kronecker_products_of_types_without_products_name_another(dtype, other):
+    x, f = torch.ones(2, 4).to(dtype), torch.ones(2, 2).to(dtype)
+    name = str(dtype).removeprefix("torch.")
+    calls = [lambda: km.kron_matmul(x, [f, f]), lambda: km.kron_linear(x, f, f), lambda: km.KroneckerProduct([f]) @ x.T]
+    for call in calls:
+        with pytest.raises(DtypeError, match=rf"x is {name}; .* with \.to\(torch\.{other}\)"):
+            call()
+
+
+def test_distances_of_8_bits_name_the_argument():
+    rows = torch.ones(3, 2).to(torch.float8_e5m2)
+    for call in (km.cdist, km.pdist, km.Gaussian(1.0)):
+        with pytest.raises(DtypeError, match=r"x is float8_e5m2; convert it with \.float\(\)"):
+            call(rows)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factors = nn.ParameterList([tensor(2, 3), tensor(2, 3)])
+
+    def forward(self, x):
+        return km.kron_matmul(x, self.factors)
+
+
+def test_a_list_of_parameters_is_a_list_of_factors():
+    layer, x = Layer(), torch.from_numpy(X)
+    matrix = torch.kron(*layer.factors)
+    assert_close(layer(x), x @ matrix, depth=4)
+    assert_close(layer(x), x @ matrix, depth=4)  # a call of which the plan is stored
+    assert_close(km.KroneckerProduct(layer.factors).to_dense(), matrix)
+    layer(x).square().sum().backward()
+    found = [factor.grad for factor in layer.factors]
+    assert_close(found, torch.autograd.grad((x @ matrix).square().sum(), [*layer.factors]), depth=100)
+    assert_close(torch.export.export(layer, (x,)).module()(x), x @ matrix, depth=4)
+    assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), x @ matrix, depth=4)
+
+
+@pytest.mark.parametrize(
+    ("factors", "hint"),
+    [(tensor(3, 2, 2), r"Tensor; write list\(factors\)"), (tensor(2, 2), r"Tensor; write for one \[factor\]"),
+     ((tensor(2, 2) for _ in range(2)), r"generator; write list\(factors\)")],
+)  # fmt: skip
+def test_factors_that_are_no_list_say_how_to_make_one(factors, hint):
+    with pytest.raises(ShapeError, match=hint):
+        km.kron_matmul(tensor(1, 4), factors)
+
+
+def test_kronecker_products_are_summed_by_sum():
+    terms = [km.KroneckerProduct([tensor(2, 2), tensor(3, 3)]) for _ in range(3)]
+    matrix = sum(term.to_dense() for term in terms)
+    assert_close(sum(terms).to_dense(), matrix)
+    assert_close(sum(terms[1:], 0 + (terms[0] - terms[1])).to_dense(), matrix - terms[1].to_dense(), depth=4)
+    for wrong in (lambda: 1 + terms[0], lambda: terms[0] + 1, lambda: 1.5 + sum(terms)):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            wrong()
+
+
+def test_solvers_that_take_operators_take_lists_as_matrices():
+    matrix = np.array(SYMMETRIC)
+    values, _ = km.linalg.eigh(SYMMETRIC)
+    assert isinstance(values, np.ndarray)
+    assert_close(values, np.linalg.eigvalsh(matrix), depth=100)
+    assert_close(km.linalg.svd(SYMMETRIC, 2)[1], np.linalg.svd(matrix)[1][:2], depth=100)
+    right = [1.0, 2.0, 3.0]
+    assert_close(matrix @ km.linalg.cg(SYMMETRIC, right, tolerance=1e-12).x, np.array(right), depth=1000)
+    assert_close(km.linalg.eigh(SYMMETRIC, np.eye(3).tolist())[0], np.linalg.eigvalsh(matrix), depth=100)
+    with pytest.raises(ShapeError, match="square"):
+        km.linalg.eigh([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])

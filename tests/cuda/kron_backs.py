@@ -16,7 +16,8 @@ from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
 from kernmantle.structured.kron.gradient_cost import PassPlan
-from kernmantle.structured.kron.gradient_plan import EDGE, THREADS, VECTOR, BackPlan, Size, padded, tiled, whole
+from kernmantle.structured.kron.gradient_groups import Size, whole
+from kernmantle.structured.kron.gradient_plan import EDGE, THREADS, VECTOR, BackPlan, padded, tiled
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 

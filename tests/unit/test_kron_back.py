@@ -13,7 +13,8 @@ from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.gradient_cost import GpuPrice
-from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, tiled, whole
+from kernmantle.structured.kron.gradient_groups import whole
+from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, tiled
 from kernmantle.structured.kron.gradient_steps import gradient_steps
 from kernmantle.structured.kron.mma_plan import Tensor
 from kernmantle.structured.kron.modes import parse, text_of

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
+from .gradient_groups import GroupedPlan, Size, whole
 
 IS_CHOSEN = False
 """Whether plans take the pass: results agree with float64, but racecheck reports the sums that a block stores at its
@@ -26,43 +27,15 @@ _MATRIX, _PITCH = 2 * EXTENT * EXTENT, 72
 # take (34 passes on one H200, decision 0084).
 _BEGIN, _ALONE, _ENTRY, _TERMS, _MOVED = 1e-6, 0.6e-6, 1e-7, 5e-8, 1.15
 _TILE = {4: {1: 6.5e-6, 2: 3.4e-6, 4: 2.5e-6}, 2: {1: 4.2e-6, 2: 2.5e-6, 4: 1.2e-6, 8: 1.2e-6}}
-Size = tuple[int, int]
-Groups = tuple[tuple[Size, ...], ...]
-
-
-def _whole(sizes: Sequence[Size]) -> Size:
-    return math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
 
 
 @dataclass(frozen=True)
-class BackWgmmaPlan:
-    """A pass over two axes, each of the product of a group of factors.
+class BackWgmmaPlan(GroupedPlan):
+    """A pass over two axes; ``vector``: numbers of a load."""
 
-    A tile takes ``items``, which are neighbours before the axes; ``vector``: numbers of a load.
-    """
-
-    groups: Groups
-    stored: str
-    arch: str
-    items: int
     vector: int
 
     blocks = 1
-
-    @cached_property
-    def axes(self) -> tuple[Size, ...]:
-        """Rows and columns of the axes."""
-        return tuple(map(_whole, self.groups))
-
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The factors whose gradients a block writes one after the other."""
-        return sum(self.groups, ())
-
-    @property
-    def parts(self) -> int:
-        """Entries that a block writes of all gradients."""
-        return sum(rows * columns for rows, columns in self.sizes)
 
     @property
     def threads(self) -> int:
@@ -105,8 +78,7 @@ class BackWgmmaPlan:
         return items // self.items
 
     def __str__(self) -> str:
-        names = " then ".join("*".join(f"{q}x{p}" for q, p in group) for group in self.groups)
-        return f"gradients of {names} {self.stored} by wgmma, {self.items} items, loads of {self.vector}"
+        return f"gradients of {self.names} {self.stored} by wgmma, {self.items} items, loads of {self.vector}"
 
 
 def _slot(axis: Size, pack: int) -> int:
@@ -118,7 +90,7 @@ def back_wgmma_candidates(sizes: tuple[Size, ...], before: int, stored: str, arc
     most = VECTOR // SIZES[stored]
     for at in range(1, len(sizes)):
         groups = sizes[:at], sizes[at:]
-        axes = tuple(map(_whole, groups))
+        axes = tuple(map(whole, groups))
         if max(map(max, axes)) > EXTENT:
             continue
         count = EXTENT // max(axes[0]) * (EXTENT // _slot(axes[1], math.gcd(most, *axes[1])))
@@ -154,9 +126,9 @@ def _separating(group: Sequence[Size]) -> float:
     """Return what the gradients of several factors take from that of their product."""
     if len(group) == 1:
         return 0.0
-    whole = math.prod(map(math.prod, group))
+    entries = math.prod(map(math.prod, group))
     found = 0.0
     for rows, columns in group:
         rounds = -(-rows * columns // (MULTIPLYING // 32))
-        found += rounds * (_ENTRY + _TERMS * -(-whole // (rows * columns * 32)))
+        found += rounds * (_ENTRY + _TERMS * -(-entries // (rows * columns * 32)))
     return found

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from ...backends.cuda.traits import SCALARS, members, shared_check
-from .chain_gradient_plan import ChainPlan, Groups, Size
+from .chain_gradient_plan import ChainPlan
 from .cuda_entry import OVERLAP
+from .gradient_groups import Groups, Size
 
 ENTRY = "km_chain"
 

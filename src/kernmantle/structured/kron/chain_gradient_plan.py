@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .cost import CLOCK, LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
+from .gradient_groups import GroupedPlan, Groups, Size, whole
 
 # Largest rows or columns of an axis, factors of one, and numbers of a tile that there are to be.
 WIDEST, MOST_FACTORS, NUMBERS = 48, 12, 4096
@@ -31,46 +32,20 @@ _SLOWER, _ALONE, _NARROW, _LISTED, _HALVES, _SINGLE, _TILE_CYCLES, _BEGIN = 1.87
 # of 50 products those that took longer by such a pass were expected to take as long.
 _MOVED = 0.66
 _BANKS, _PADS, VECTOR = 32, 17, 16
-Size = tuple[int, int]
-Groups = tuple[tuple[Size, ...], ...]
-
-
-def _whole(sizes: Sequence[Size]) -> Size:
-    return math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
 
 
 @dataclass(frozen=True)
-class ChainPlan:
-    """A pass over the axes of ``groups`` of factors, the product of each along its axis.
+class ChainPlan(GroupedPlan):
+    """A pass over all axes, whose tiles have ``across`` columns of what stands behind them too.
 
-    A tile has ``items`` entries of what stands before them and ``across`` columns of what stands behind, of which there
-    are others where it ``has_columns``; ``vector``: neighbours of a copy.
+    There are others where it ``has_columns``; ``vector``: neighbours of a copy.
     """
 
-    groups: Groups
-    stored: str
-    arch: str
-    items: int
     across: int
     has_columns: bool
     vector: int = 1
     threads: int = 256
     blocks: int = 2
-
-    @cached_property
-    def axes(self) -> tuple[Size, ...]:
-        """Rows and columns of the axes."""
-        return tuple(_whole(group) for group in self.groups)
-
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The factors whose gradients a block writes one after the other."""
-        return sum(self.groups, ())
-
-    @property
-    def parts(self) -> int:
-        """Entries that a block writes of all gradients."""
-        return sum(rows * columns for rows, columns in self.sizes)
 
     def extents(self, stage: int) -> tuple[int, ...]:
         """Return the extents of a value to which the factors of so many axes are applied."""
@@ -139,8 +114,7 @@ class ChainPlan:
         return -(-items // self.items) * (-(-width // self.across) if self.has_columns else 1)
 
     def __str__(self) -> str:
-        names = " then ".join("*".join(f"{q}x{p}" for q, p in group) for group in self.groups)
-        return f"all gradients of {names} {self.stored}, {self.items} items by {self.across}"
+        return f"all gradients of {self.names} {self.stored}, {self.items} items by {self.across}"
 
 
 def _extents(axes: Sequence[Size], stage: int) -> tuple[int, ...]:
@@ -221,7 +195,7 @@ def grouped(sizes: tuple[Size, ...], most: int = WIDEST) -> Groups:
     for stop in range(1, len(sizes) + 1):
         found: list[tuple[float, Groups]] = []
         for begin in range(stop):
-            rows, columns = _whole(sizes[begin:stop])
+            rows, columns = whole(sizes[begin:stop])
             if max(rows, columns) <= (WIDEST if stop - begin == 1 else most):
                 own = (_applying(rows, columns, 4) / 8 + _summing(rows, columns, 4) / 8) / columns
                 before = best[begin]
@@ -248,7 +222,7 @@ def chain(sizes: tuple[Size, ...], items: int, right: int, stored: str, limits: 
 
 def _candidates(groups: Groups, items: int, right: int, stored: str, limits: DeviceLimits) -> Iterator[ChainPlan]:
     """Yield the passes over axes that fit, by threads and blocks."""
-    axes = [_whole(group) for group in groups]
+    axes = [whole(group) for group in groups]
     widest = max(math.prod(_extents(axes, stage)) for stage in range(len(axes) + 1))
     if 2 * SIZES[stored] * widest * min(right, 8) > limits.shared_per_block:
         return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.arch import arch as generation
+from .gradient_groups import Size
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
 # Largest rows or columns.
@@ -45,8 +46,6 @@ _SPLIT_TILES = (
     ((96, 128), (96, 128), (4, 2, 1), (2, 8)),
     ((192, 256), (192, 256), (4, 2, 1), (2, 8)),
 )
-Size = tuple[int, int]
-"""Rows and columns of a factor."""
 # Rows of a fragment, and positions of a step of the tensor cores.
 LANES = 16
 # Rows of so many halves at a step of an odd number lie in the same banks.

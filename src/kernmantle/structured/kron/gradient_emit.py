@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cuda_entry import OVERLAP
-from .gradient_plan import THREADS, BackPlan, whole
+from .gradient_groups import whole
+from .gradient_plan import THREADS, BackPlan
 
 ENTRY = "km_back"
 FACTORS = 4

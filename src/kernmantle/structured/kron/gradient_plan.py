@@ -10,6 +10,7 @@ from functools import lru_cache
 from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
+from .gradient_groups import Size, whole
 
 THREADS = 256
 ENTRIES = 4096  # entries of a tile
@@ -31,18 +32,10 @@ TILE = {
 SINGLE, WITH_COLUMNS = 1.9, 1.2
 MOVED = 1.7
 
-Size = tuple[int, int]
-"""Rows and columns of a factor."""
-
 
 def padded(size: Size, extents: Sequence[int] = EXTENTS) -> int:
     """Return the least room that holds rows and columns; 0 where none does."""
     return min((own for own in extents if own >= max(size)), default=0)
-
-
-def whole(sizes: Sequence[Size]) -> Size:
-    """Return the rows and columns of the product of factors."""
-    return math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...backends.cuda.traits import SCALARS, struct
 from .cost import CLOCK, SIZES, SMALL, memory_of
 from .cuda_entry import OVERLAP
+from .gradient_groups import Size
 
 ENTRY = "km_separate"
 THREADS = 1024
@@ -22,8 +23,6 @@ LONGEST = 1 << 17
 _CYCLES_ALONE, _CYCLES, _CYCLES_OF_BLOCK = 260, 40, 1000
 _LANES = 128
 _COPIED = 0.3  # share of the memory's speed of the products and sums of torch that are taken instead (H200)
-
-Size = tuple[int, int]
 
 
 @dataclass(frozen=True)

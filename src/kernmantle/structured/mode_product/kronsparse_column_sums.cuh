@@ -45,9 +45,9 @@ template <class P>
 struct KronSparseColumnSumBlock : KronSparseSumBlock<P, KronSparseColumnSumBlock<P>> {
     typedef KronSparseSumBlock<P, KronSparseColumnSumBlock<P>> Base;
     typedef typename P::T T;
-    typedef typename Word<sizeof(T)>::type Bits;
-    typedef typename Products<T>::type H;
-    static constexpr int MMA_M = P::MMA_M, MMA_N = P::MMA_N, TILE_L = P::TILE_L, SIZE = P::SIZE, BATCH = P::BATCH;
+    typedef KronSparseFragments<T, 1> Fragments;
+    typedef typename Fragments::Bits Bits;
+    static constexpr int MMA_M = P::MMA_M, MMA_N = P::MMA_N, TILE_L = P::TILE_L, SIZE = P::SIZE;
     using Base::g, Base::lane, Base::warp_l, Base::warp_j, Base::warp_k;
     float sum[MMA_M][MMA_N][4];
     // Bytes before the first entry of the lane's features of x and of grad, by the rest of their fragment.
@@ -114,95 +114,37 @@ struct KronSparseColumnSumBlock : KronSparseSumBlock<P, KronSparseColumnSumBlock
     }
 
     // The four entries that a lane takes of a feature in a product: neighbours, or of each quarter one, of halves of each half two.
-    __device__ __forceinline__ void read(Bits (&v)[4], const unsigned char* stage, int shift, int feature, int step) const {
+    __device__ __forceinline__ void read(Bits (&v)[4][1], const unsigned char* stage, int shift, int feature, int step) const {
         const int quad = lane % 4;
         if constexpr (!P::SHIFTED) {
             const Pack<Bits, 4> pack = read_pack<Bits, 4>(stage + P::offset_of(feature, step * P::PART + quad * 4 * SIZE));
 #pragma unroll
-            for (int e = 0; e < 4; ++e) v[e] = pack.v[e];
+            for (int e = 0; e < 4; ++e) v[e][0] = pack.v[e];
         } else {
             const unsigned* const words = (const unsigned*)(stage + feature * P::PITCH + step * P::PART + (shift & 12)) + quad;
             if constexpr (P::SPLIT) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) v[e] = words[4 * e];
+                for (int e = 0; e < 4; ++e) v[e][0] = words[4 * e];
             } else {
 #pragma unroll
                 for (int e = 0; e < 4; e += 2) {
                     const unsigned both = __funnelshift_r(words[2 * e], words[2 * e + 1], 8 * (shift & 2));
-                    v[e] = (Bits)both, v[e + 1] = (Bits)(both >> 16);
+                    v[e][0] = (Bits)both, v[e + 1][0] = (Bits)(both >> 16);
                 }
             }
         }
     }
 
-    // The scale of what the warp has read; what is infinite or NaN is left out.
-    template <int COUNT>
-    static __device__ __forceinline__ HalfScale scale_of(const Bits (&v)[COUNT][4]) {
-        auto exponent = [&](float most) {
-            float top = 0.0f;
-#pragma unroll
-            for (int at = 0; at < COUNT; ++at)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const float size = fabsf(__uint_as_float(v[at][e]));
-                    top = fmaxf(top, most < size ? 0.0f : size);
-                }
-            return ptx::redux_max(__float_as_uint(top)) >> 23;
-        };
-        unsigned found = exponent(__uint_as_float(0x7f800000u));
-        if (found == 255) found = exponent(__uint_as_float(0x7f7fffffu));
-        return HalfScale::of_exponent(found);
-    }
-
-    // Two neighbours e, e + 1, as halves, or as high and low ones.
-    static __device__ __forceinline__ void word(unsigned& high, unsigned& low, const Bits (&v)[4], int e, float scale) {
-        if constexpr (P::SPLIT)
-            split_f16x2(high, low, __uint_as_float(v[e]), __uint_as_float(v[e + 1]), scale);
-        else
-            high = (unsigned)v[e] | (unsigned)v[e + 1] << 16;
-    }
-
     // Adds one of a stage's products.
     __device__ __forceinline__ void multiply(const unsigned char* stage, int step) {
-        Bits p[2 * MMA_M][4], q[MMA_N][4];
+        Bits p[2 * MMA_M][4][1], q[MMA_N][4][1];
 #pragma unroll
         for (int m = 0; m < 2 * MMA_M; ++m) read(p[m], stage, P::SHIFTED ? y_shift[P::SPREAD_J ? m % 4 : 0] : 0, warp_l * P::TILE_J + warp_j * P::WARP_J + P::column_of(m, lane / 4), step);
 #pragma unroll
         for (int t = 0; t < MMA_N; ++t) read(q[t], stage + P::Y_STAGE, P::SHIFTED ? x_shift[P::SPREAD_K ? t % 4 : 0] : 0, warp_l * P::TILE_K + warp_k * P::WARP_K + P::position_of(t, lane / 4), step);
         HalfScale left = {1.0f, 1.0f}, right = {1.0f, 1.0f};
-        if constexpr (P::SPLIT) left = scale_of(p), right = scale_of(q);
-        unsigned a[MMA_M][4], a_low[MMA_M][4];
-#pragma unroll
-        for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-            for (int r = 0; r < 4; ++r) word(a[m][r], a_low[m][r], p[2 * m + r % 2], r / 2 * 2, left.scale);
-#pragma unroll
-        for (int t0 = 0; t0 < MMA_N; t0 += BATCH) {
-            uint4 b[BATCH];
-#pragma unroll
-            for (int t = 0; t < BATCH; ++t) {
-                word(b[t].x, b[t].z, q[t0 + t], 0, right.scale);
-                word(b[t].y, b[t].w, q[t0 + t], 2, right.scale);
-            }
-#pragma unroll
-            for (int m = 0; m < MMA_M; ++m) {
-                if constexpr (P::SPLIT) {
-                    constexpr int BEGIN = P::PRODUCTS == 3 ? 0 : 2;
-                    float here[BATCH][4];
-#pragma unroll
-                    for (int term = BEGIN; term < 3; ++term)
-#pragma unroll
-                        for (int t = 0; t < BATCH; ++t) mma_term_f16(here[t], term, term == BEGIN, a[m], a_low[m], b[t]);
-#pragma unroll
-                    for (int t = 0; t < BATCH; ++t)
-#pragma unroll
-                        for (int r = 0; r < 4; ++r) sum[m][t0 + t][r] = fmaf(here[t][r] * left.inverse, right.inverse, sum[m][t0 + t][r]);
-                } else {
-#pragma unroll
-                    for (int t = 0; t < BATCH; ++t) ptx::mma_m16n8k16<H>(sum[m][t0 + t], a[m], b[t].x, b[t].y);
-                }
-            }
-        }
+        if constexpr (P::SPLIT) left = Fragments::scale_of(p), right = Fragments::scale_of(q);
+        Fragments::template multiply<P::PRODUCTS, P::BATCH>(sum, p, q, 0, left, right);
     }
 
     // The sums of fragment (m, t), of the warp's l: columns that are lane / 4-th of 8, positions 2 (lane % 4) (+ 1)-th.

@@ -48,9 +48,9 @@ template <class P>
 struct KronSparseRowSumBlock : KronSparseSumBlock<P, KronSparseRowSumBlock<P>> {
     typedef KronSparseSumBlock<P, KronSparseRowSumBlock<P>> Base;
     typedef typename P::T T;
-    typedef typename Word<sizeof(T)>::type Bits;
-    typedef typename Products<T>::type H;
-    static constexpr int MMA_M = P::MMA_M, MMA_N = P::MMA_N, WARP_L = P::WARP_L, TILE_L = P::TILE_L, SIZE = P::SIZE, BATCH = P::BATCH;
+    typedef KronSparseFragments<T, P::WARP_L> Fragments;
+    typedef typename Fragments::Bits Bits;
+    static constexpr int MMA_M = P::MMA_M, MMA_N = P::MMA_N, WARP_L = P::WARP_L, TILE_L = P::TILE_L, SIZE = P::SIZE;
     using Base::g, Base::lane, Base::warp_l, Base::warp_j, Base::warp_k;
     float sum[WARP_L][MMA_M][MMA_N][4];
     // Bytes before the first column in a lane's rows of x and of grad, of every other row.
@@ -168,35 +168,6 @@ struct KronSparseRowSumBlock : KronSparseSumBlock<P, KronSparseRowSumBlock<P>> {
         }
     }
 
-    // The scale of what the warp has read; what is infinite or NaN is left out.
-    template <int COUNT>
-    static __device__ __forceinline__ HalfScale scale_of(const Bits (&v)[COUNT][4][WARP_L]) {
-        auto exponent = [&](float most) {
-            float top = 0.0f;
-#pragma unroll
-            for (int at = 0; at < COUNT; ++at)
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-#pragma unroll
-                    for (int l = 0; l < WARP_L; ++l) {
-                        const float size = fabsf(__uint_as_float(v[at][e][l]));
-                        top = fmaxf(top, most < size ? 0.0f : size);
-                    }
-            return ptx::redux_max(__float_as_uint(top)) >> 23;
-        };
-        unsigned found = exponent(__uint_as_float(0x7f800000u));
-        if (found == 255) found = exponent(__uint_as_float(0x7f7fffffu));
-        return HalfScale::of_exponent(found);
-    }
-
-    // Two rows e, e + 1 of one l, as halves, or as high and low ones.
-    static __device__ __forceinline__ void word(unsigned& high, unsigned& low, const Bits (&v)[4][WARP_L], int e, int l, float scale) {
-        if constexpr (P::SPLIT)
-            split_f16x2(high, low, __uint_as_float(v[e][l]), __uint_as_float(v[e + 1][l]), scale);
-        else
-            high = (unsigned)v[e][l] | (unsigned)v[e + 1][l] << 16;
-    }
-
     // Adds the products of 16 rows of a stage.
     __device__ __forceinline__ void multiply(const unsigned char* stage, int step) {
         Bits p[2 * MMA_M][4][WARP_L], q[MMA_N][4][WARP_L];
@@ -205,43 +176,9 @@ struct KronSparseRowSumBlock : KronSparseSumBlock<P, KronSparseRowSumBlock<P>> {
 #pragma unroll
         for (int t = 0; t < MMA_N; ++t) read(q[t], stage + P::Y_STAGE, P::X_PITCH, x_shift, step, warp_k * P::WARP_K + 8 * t + lane / 4);
         HalfScale left = {1.0f, 1.0f}, right = {1.0f, 1.0f};
-        if constexpr (P::SPLIT) left = scale_of(p), right = scale_of(q);
+        if constexpr (P::SPLIT) left = Fragments::scale_of(p), right = Fragments::scale_of(q);
 #pragma unroll
-        for (int l = 0; l < WARP_L; ++l) {
-            unsigned a[MMA_M][4], a_low[MMA_M][4];
-#pragma unroll
-            for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-                for (int r = 0; r < 4; ++r) word(a[m][r], a_low[m][r], p[2 * m + r % 2], r / 2 * 2, l, left.scale);
-#pragma unroll
-            for (int t0 = 0; t0 < MMA_N; t0 += BATCH) {
-                uint4 b[BATCH];
-#pragma unroll
-                for (int t = 0; t < BATCH; ++t) {
-                    word(b[t].x, b[t].z, q[t0 + t], 0, l, right.scale);
-                    word(b[t].y, b[t].w, q[t0 + t], 2, l, right.scale);
-                }
-#pragma unroll
-                for (int m = 0; m < MMA_M; ++m) {
-                    if constexpr (P::SPLIT) {
-                        constexpr int BEGIN = P::PRODUCTS == 3 ? 0 : 2;
-                        float here[BATCH][4];
-#pragma unroll
-                        for (int term = BEGIN; term < 3; ++term)
-#pragma unroll
-                            for (int t = 0; t < BATCH; ++t) mma_term_f16(here[t], term, term == BEGIN, a[m], a_low[m], b[t]);
-#pragma unroll
-                        for (int t = 0; t < BATCH; ++t)
-#pragma unroll
-                            for (int r = 0; r < 4; ++r)
-                                sum[l][m][t0 + t][r] = fmaf(here[t][r] * left.inverse, right.inverse, sum[l][m][t0 + t][r]);
-                    } else {
-#pragma unroll
-                        for (int t = 0; t < BATCH; ++t) ptx::mma_m16n8k16<H>(sum[l][m][t0 + t], a[m], b[t].x, b[t].y);
-                    }
-                }
-            }
-        }
+        for (int l = 0; l < WARP_L; ++l) Fragments::template multiply<P::PRODUCTS, P::BATCH>(sum[l], p, q, l, left, right);
     }
 
     // The sums of fragment (m, t), of the warp's l: columns that are lane / 4-th of 8, positions 2 (lane % 4) (+ 1)-th.

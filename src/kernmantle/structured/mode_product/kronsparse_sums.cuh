@@ -6,7 +6,7 @@
 // sums are long it has one tile (ALONE). The sums of a tile are brought together in shared memory, so that neighbours in memory are
 // written together.
 #pragma once
-#include "kronsparse_tile.cuh"
+#include "kronsparse_fragments.cuh"
 #include "pipeline.cuh"
 
 namespace km {

@@ -124,6 +124,15 @@ def _parser() -> argparse.ArgumentParser:
         "--part", type=_part, default=(1, 1), metavar="K/N", help="only the K-th of N equal parts of the cases"
     )
     parser.add_argument(
+        "--side", action="append", default=[], choices=structured_random.SIDES, help="structured-random: only this side"
+    )
+    parser.add_argument(
+        "--kind", default="", choices=["kronsparse", "kron"], help="structured-random: only these products"
+    )
+    parser.add_argument(
+        "--summary", action="store_true", help="structured-random: what the rows of the file come to, none measured"
+    )
+    parser.add_argument(
         "--output", type=Path, help="file of rows; benchmarks/results/<suite>-<machine>.jsonl by default"
     )
     parser.add_argument(
@@ -250,7 +259,14 @@ def _structured_random(options: argparse.Namespace, console: Console) -> int:
     """Time random structured products, as many as ``--seconds`` allow; all of them without it."""
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     path = options.output or RESULTS / f"{machine.short_name(machine.stamp(kind)['machine'])}-structured-random.jsonl"
-    rows = structured_random.run(path, options.seconds or float("inf"), options.case)
+    if options.summary:
+        console.print(
+            structured_random.summary(store.latest(store.read(path)).values()), highlight=False, soft_wrap=True
+        )
+        return 0
+    sides = [side for side in structured_random.SIDES if side in options.side] or structured_random.SIDES
+    seconds = options.seconds or float("inf")
+    rows = structured_random.run(path, seconds, options.case, sides=sides, part=options.part, only=options.kind)
     console.print(structured_random.summary(rows), highlight=False, soft_wrap=True)
     console.print(f"rows in {path}", soft_wrap=True)
     return int(any(row["status"] != "ok" for row in rows))

@@ -27,7 +27,7 @@ from kernmantle.torch_ops.info import RunInfo
 
 from . import calibrate, machine, random_structured, store
 from .case import DTYPES
-from .random_structured import UNPACKED, Drawn, KronCase, SparseCase
+from .random_structured import NAMED_ROWS, UNPACKED, Drawn, KronCase, SparseCase
 from .run import OURS, now
 from .work import Work, floor
 
@@ -35,18 +35,28 @@ SUITE = "structured-random"
 LONG_FLOOR = 1e-5  # seconds of bytes and multiplications from which a launch is a small part
 SIDES = ("forward", "backward", "step")
 CHUNK, WORST, BEHIND = 16, 15, 0.95
+# What is wanted: times as fast as the best other at NAMED_ROWS rows in the median, by whether a type is a half, and
+# times a floor of LONG_FLOOR or more, in the median and in the worst.
+FASTER, FLOORS = {False: 3.0, True: 2.5}, (2.0, 4.0)
 _LEAST_CALLS, _MOST_CALLS, _SAMPLE_SECONDS, _LONG = 2, 16, 2e-3, 5e-3
 _CLOCK, _LONGEST_PAUSE = 2.0e9, 0.04
 _FAILURES = (RuntimeError, ValueError, TypeError, MemoryError, ArithmeticError, LookupError)
 _WIDE_ENOUGH = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
-def run(path: Path, seconds: float, names: Sequence[str] = (), device: str = "") -> list[store.Row]:
-    """Measure the cases with these names in their order, or all, until the time is over, and append their rows."""
+def run(
+    path: Path, seconds: float, names: Sequence[str] = (), device: str = "", sides: Sequence[str] = SIDES,
+    part: tuple[int, int] = (1, 1), only: str = "",
+) -> list[store.Row]:  # fmt: skip
+    """Measure the cases with these names in their order, or all, until the time is over, and append their rows.
+
+    Only those ``sides``, the K-th of N equal parts of the cases, and of one kind, "kronsparse" or "kron".
+    """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     stamp, begin = machine.stamp(kind), time.monotonic()
     every = {case.name: case for case in random_structured.cases(kind)}
     due = [every[name] for name in names if name in every] if names else list(every.values())
+    due = [case for case in due if only in ("", case.kind)][part[0] - 1 :: part[1]]
     resources = {"fp16", "bytes"} if kind == "cuda" else {"fma.f32", "bytes"}
     rates = (
         calibrate.gpu_rates(resources, stamp["machine"]["gpu"])
@@ -56,17 +66,17 @@ def run(path: Path, seconds: float, names: Sequence[str] = (), device: str = "")
     found: list[store.Row] = []
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
         chunks = [due[first : first + CHUNK] for first in range(0, len(due), CHUNK)]
-        compiled = _compile(pool, chunks[0], kind) if chunks else []
+        compiled = _compile(pool, chunks[0], kind, sides) if chunks else []
         for index, chunk in enumerate(chunks):
             waited = list(compiled)
             if time.monotonic() - begin > seconds:
                 break
-            compiled = _compile(pool, chunks[index + 1], kind) if index + 1 < len(chunks) else []
+            compiled = _compile(pool, chunks[index + 1], kind, sides) if index + 1 < len(chunks) else []
             for job in waited:
                 job.exception()
             for case in chunk:
                 if time.monotonic() - begin <= seconds:
-                    for row in measure(case, kind, stamp, rates):
+                    for row in measure(case, kind, stamp, rates, sides):
                         found.append(row)
                         store.append(path, row)
         for job in compiled:
@@ -74,18 +84,22 @@ def run(path: Path, seconds: float, names: Sequence[str] = (), device: str = "")
     return found
 
 
-def _compile(pool: ThreadPoolExecutor, chunk: Sequence[Drawn], kind: str) -> list[Future[Any]]:
+def _compile(
+    pool: ThreadPoolExecutor, chunk: Sequence[Drawn], kind: str, sides: Sequence[str]
+) -> list[Future[Any]]:  # fmt: skip
     """Begin to compile what the cases need: arrays are made, and no kernel runs."""
+    is_differentiated = set(sides) != set(SIDES[:1])
     jobs: dict[str, Job] = {}
     for case in chunk:
         try:
             given = case.arrays(kind)
             with collected() as own:
-                for calls in (case.forward(given), case.parts(given), case.backward(given)):
+                backward = [case.backward(given)] if is_differentiated else []
+                for calls in (case.forward(given), case.parts(given), *backward):
                     for name, call in calls.items():
                         if name in (OURS, UNPACKED) or any(word in name for word in ("auto", "kernel", "transposed")):
                             call()
-                if kind == "cuda":
+                if kind == "cuda" and is_differentiated:
                     _captured(case.backward(given, True)[OURS])
             jobs |= own
         except _FAILURES as error:
@@ -94,15 +108,17 @@ def _compile(pool: ThreadPoolExecutor, chunk: Sequence[Drawn], kind: str) -> lis
     return [pool.submit(cache.fetch, job.key, job.build) for job in jobs.values()]
 
 
-def measure(case: Drawn, kind: str, stamp: Mapping[str, Any], rates: Mapping[str, float]) -> list[store.Row]:
-    """Rows of the product and of its gradients."""
+def measure(
+    case: Drawn, kind: str, stamp: Mapping[str, Any], rates: Mapping[str, float], sides: Sequence[str] = SIDES
+) -> list[store.Row]:
+    """Rows of the product, of its gradients and of steps, or of some of these sides."""
     rows: list[store.Row] = []
     try:
         given = case.arrays(kind)
-        status, error = _checked(case, given), None
+        status, error = _checked(case, given, set(sides) != set(SIDES[:1])), None
     except _FAILURES as failure:
         given, status, error = {}, "failed", f"{type(failure).__name__}: {failure}"[:500]
-    for side in SIDES if given else SIDES[:1]:
+    for side in sides if given else sides[:1]:
         row: store.Row = {
             "suite": SUITE, "case": f"{case.name} {side}", "title": f"{case.kind} {case.name}, {side}",
             "definition": f"seed {random_structured.SEED}, {case.name}, {_how(case, side, kind)}", "stamp": dict(stamp),
@@ -164,17 +180,19 @@ def _work(case: Drawn, side: str, kind: str) -> Work:
     return Work(float(size * (moved + weights)), resource, serial=False)
 
 
-def _checked(case: Drawn, given: Mapping[str, torch.Tensor]) -> str:
-    """Whether the product and the gradients are those of float64, each within its norm."""
+def _checked(case: Drawn, given: Mapping[str, torch.Tensor], is_differentiated: bool) -> str:
+    """Whether the product and, if asked, the gradients are those of float64, each within its norm."""
     names = [name for name in given if name != "g"]
-    leaves = {name: given[name].detach().requires_grad_() for name in names}
-    wide = {name: given[name].double().requires_grad_() for name in names}
+    leaves = {name: given[name].detach().requires_grad_(is_differentiated) for name in names}
+    wide = {name: given[name].double().requires_grad_(is_differentiated) for name in names}
     out, exact = case.ours(leaves), case.exact(wide)
-    own = torch.autograd.grad(out, list(leaves.values()), given["g"])
-    right = torch.autograd.grad(exact, list(wide.values()), given["g"].double())
+    own, right = (), ()
+    if is_differentiated:
+        own = torch.autograd.grad(out, list(leaves.values()), given["g"])
+        right = torch.autograd.grad(exact, list(wide.values()), given["g"].double())
     factors = case.factors(given) if isinstance(case, KronCase) else [given["w0"]]
     allowed = _WIDE_ENOUGH[case.dtype] * math.sqrt(len(factors))
-    for name, found, wanted in zip(("out", *names), (out, *own), (exact, *right), strict=True):
+    for name, found, wanted in zip(("out", *names), (out, *own), (exact, *right), strict=is_differentiated):
         error = float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm().clamp_min(1e-30))
         summed = 0.0 if name in ("out", "x") else math.sqrt(case.ends[0]) * FORMATS["float32"].roundoff
         if not error <= max(allowed, summed):
@@ -272,6 +290,23 @@ def ratio(row: store.Row) -> float:
     return _best(row)[0] / row["results"][OURS]["median"]
 
 
+def _beside_what_is_wanted(name: str, rows: Sequence[store.Row]) -> str:
+    """Return what the rows of one kind and side come to, what is wanted in brackets."""
+    found = [f"{min(map(ratio, rows)):.2f} times as fast as the best other in the worst [{BEHIND}]"]
+    for is_half, wanted in FASTER.items():
+        named = [row for row in rows if row["rows"] == NAMED_ROWS and (DTYPES[row["dtype"]].itemsize == 2) == is_half]
+        if named:
+            of = "halves" if is_half else "float32"
+            found.append(
+                f"{median(map(ratio, named)):.2f} in the median of {len(named)} of {of} at {NAMED_ROWS} rows [{wanted}]"
+            )
+    above = [row["results"][OURS]["median"] / row["floor"]["seconds"] for row in rows if _is_long(row)]
+    if above:
+        text = f"{median(above):.2f} [{FLOORS[0]}] in the median, {max(above):.1f} [{FLOORS[1]}] in the worst"
+        found.append(f"times a floor of 10 us or more {text}")
+    return f"{name}, wanted in brackets: {'; '.join(found)}"
+
+
 def summary(rows: Iterable[store.Row]) -> str:
     """Median and least of the ratios by kind, side and type, those to the floor, and the worst rows."""
     every = list(rows)
@@ -289,6 +324,10 @@ def summary(rows: Iterable[store.Row]) -> str:
             f"{' '.join(key)}: {len(own)} rows, {median(ratios):.2f} times as fast as the best other in the median, "
             f"{min(ratios):.2f} in the worst, {sum(value < BEHIND for value in ratios)} behind{floors}"
         )
+    sides: dict[tuple[str, str], list[store.Row]] = {}
+    for row in good:
+        sides.setdefault((row["kind"], row["side"]), []).append(row)
+    lines += [_beside_what_is_wanted(" ".join(key), own) for key, own in sorted(sides.items())]
     lines.append(f"the {WORST} worst:")
     for row in sorted(good, key=ratio)[:WORST]:
         seconds, name = _best(row)

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from benchmarks import random_structured, structured_random
+from benchmarks import random_structured, store, structured_random
+from benchmarks.__main__ import main
 from benchmarks.random_structured import KronCase, SparseCase
 from benchmarks.run import OURS
 
@@ -78,3 +79,31 @@ def test_a_prefix_is_measured_until_the_time_is_over(monkeypatch, tmp_path) -> N
     found = structured_random.run(path, 60.0, [CASES[0].name], "cpu")
     assert [row["case"] for row in found] == [f"{CASES[0].name} {side}" for side in structured_random.SIDES]
     assert len(path.read_text().splitlines()) == 3
+    found = structured_random.run(path, 60.0, device="cpu", sides=("forward",), part=(2, 2), only="kronsparse")
+    assert [row["case"] for row in found] == [f"{CASES[1].name} forward"]
+
+
+def _row(rows: int, dtype: str, ours: float, other: float, floor: float) -> dict:
+    results = {OURS: {"median": ours}, "bmm": {"median": other}}
+    return {
+        "case": f"{rows} {dtype}", "kind": "kronsparse", "side": "forward", "dtype": dtype, "rows": rows,
+        "status": "ok", "results": results, "floor": {"seconds": floor},
+    }  # fmt: skip
+
+
+def test_the_summary_stands_beside_what_is_wanted(tmp_path, capsys) -> None:
+    rows = [
+        _row(25088, "f32", 4e-5, 1e-4, 2e-5), _row(25088, "bf16", 5e-5, 1e-4, 2e-5), _row(7, "f16", 2e-5, 1.8e-5, 1e-6),
+        _row(25088, "f16", 1e-5, 3e-5, 1e-6),
+    ]  # fmt: skip
+    text = structured_random.summary(rows)
+    wanted = next(line for line in text.splitlines() if "wanted" in line)
+    assert "0.90 times as fast as the best other in the worst [0.95]" in wanted
+    assert "2.50 in the median of 1 of float32 at 25088 rows [3.0]" in wanted
+    assert "2.50 in the median of 2 of halves at 25088 rows [2.5]" in wanted
+    assert "times a floor of 10 us or more 2.25 [2.0] in the median, 2.5 [4.0] in the worst" in wanted
+    path = tmp_path / "rows.jsonl"
+    for row in rows:
+        store.append(path, row)
+    assert main(["structured-random", "--summary", "--output", str(path)]) == 0
+    assert wanted in capsys.readouterr().out

@@ -51,4 +51,7 @@ def suite() -> Suite:
     forms = [
         block_case(name, shape, "bf16", "eager", form=form) for name, shape in BLOCKS.items() for form in FORMS if form
     ]  # fmt: skip
+    compiled += [
+        block_case(name, shape, dtype, "compiled", form="group") for name, shape in BLOCKS.items() for dtype in TYPES
+    ]
     return Suite("layers", "cuda", (*tokens, *own, *blocks, *forms, *steps, *eager, *late, *compiled))

@@ -9,6 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import kernmantle as km
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.kronsparse.chain_matrix import has_matrix
 from kernmantle.testing import assert_close
 
 pytestmark = pytest.mark.cuda
@@ -30,6 +32,7 @@ def kronecker(x, *factors):
 
 
 PATTERNS = [(6, 16, 24, 1), (1, 24, 16, 6)]
+COMPOSE = [(6, 12, 24, 1), (1, 24, 12, 6)]  # 6 divides 12, and not 16
 SHAPES = {"chain": [(144,), *PATTERNS], "kron": [(8, 8)] * 3}
 CALLS = {
     "chain": (lambda x, bias, *weights: km.kron_sparse_matmul(x, list(weights), bias=bias), chain),
@@ -103,3 +106,43 @@ def test_compiled_distances():
         assert_close(one, other, depth=50, magnitude=cotangent.abs().double().sum(axis)[:, None])
     counted = operators_of(lambda: gradients(compiled, (x, y), cotangent))
     assert counted == {"contract": 1, "contract_backward": 1}
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("chosen", ["matrices", "each its own way"])
+def test_layers_of_a_group(chosen, mode, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(chain_training, "shares_matrix", lambda patterns, *_: has_matrix(patterns))
+    patterns = COMPOSE if chosen == "matrices" else PATTERNS
+    torch.manual_seed(0)
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [km.KSLinear(144, 144, patterns, bias=number > 0, **options) for number in range(3)]
+    block = torch.nn.Sequential(layers[0], torch.nn.Tanh(), *layers[1:])
+    x, cotangent = (torch.randn(300, 144, **options) for _ in range(2))
+    # Parameters of a ParameterList come after the bias.
+    parameters = [own for layer in layers for own in (*layer.weights, *([] if layer.bias is None else [layer.bias]))]
+    leaves = [x.requires_grad_(), *parameters]
+
+    def exactly(of):
+        wide = [of(leaf.detach().double()).requires_grad_() for leaf in leaves]
+        own, value = iter(wide[1:]), wide[0]
+        for number, layer in enumerate(layers):
+            pair = next(own), next(own)
+            value = chain(value, 0 if layer.bias is None else next(own), *pair)
+            if not number:
+                value = torch.tanh(value) if of is not torch.abs else value
+        return [value.detach(), *torch.autograd.grad(value, wide, of(cotangent.double()))]
+
+    compiled = torch.compile(km.kronsparse.group(block), fullgraph=True, mode=mode)
+    wanted, terms = exactly(lambda value: value), exactly(torch.abs)
+    for _ in range(3):
+        value = compiled(x)
+        found = [value.detach().clone(), *(own.clone() for own in torch.autograd.grad(value, leaves, cotangent))]
+        for one, other, magnitude in zip(found, wanted, terms, strict=True):
+            assert_close(one, other, depth=8 * 300, magnitude=magnitude)
+    if mode == "default":
+        counted = operators_of(lambda: torch.autograd.grad(compiled(x), leaves, cotangent))
+        if chosen == "matrices":
+            assert counted == {"kron_sparse_matrices": 1, "kron_sparse_matrices_backward": 1}
+        else:  # factors that do not compose have no matrix that one product of their blocks makes
+            assert "kron_sparse_matrices" not in counted

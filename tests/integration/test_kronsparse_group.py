@@ -7,13 +7,15 @@ import threading
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.kronsparse import chain_matrix, chain_products
+from kernmantle.structured.kronsparse import chain_matrix, chain_products, chain_training
 from kernmantle.structured.kronsparse import groups as grouping
-from kernmantle.structured.kronsparse.matrices import MADE
+from kernmantle.structured.kronsparse.matrices import MADE, TRACED
 from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
 from tests.integration.test_kronsparse_train import Matmul, computed, launched
@@ -53,7 +55,7 @@ def model(monkeypatch):
     for module, name, other in (
         (grouped, "bind_products", computed), (chain_matrix, "makes_matrix", any_device),
         (grouping, "makes_matrix", any_device), (grouping, "is_on_gpu", lambda _: True),
-        (grouping, "shares_matrix", lambda *_: True),
+        (grouping, "shares_matrix", lambda *_: True), (chain_training, "shares_matrix", lambda *_: True),
         (chain_products, "matmul", lambda: Matmul),
         (chain_matrix, "factor_matrix", lambda: NoTiles),
     ):  # fmt: skip
@@ -62,7 +64,7 @@ def model(monkeypatch):
     launched.clear()
     yield km.kronsparse.group(Model())
     PLANS.clear()
-    assert MADE.matrices == {}
+    assert MADE.matrices == TRACED.matrices == {}
 
 
 class NoTiles:
@@ -170,14 +172,78 @@ def test_other_calls_go_their_own_way(how, model) -> None:
     assert launched == []
 
 
-def test_compiled_calls_go_layer_by_layer(model) -> None:
+@pytest.mark.parametrize("within", [False, True], ids=["group", "group within a group"])
+def test_a_compiled_step_has_two_operators_for_all_layers(within, model) -> None:
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    graphs = []
+
+    def backend(module, _):
+        called = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+        graphs.extend(name for name in called if "kron_sparse" in name)
+        return make_boxed_func(module.forward)
+
+    own = km.kronsparse.group(nn.Sequential(model)) if within else model
+    compiled = torch.compile(own, fullgraph=True, backend=aot_autograd(fw_compiler=backend))
+    leaves = [torch.randn(2, 3, 18, dtype=torch.float64, requires_grad=True), *model.parameters()]
+    for frozen in (None, model.layers[0].weights[1], None):
+        if frozen is not None:
+            frozen.requires_grad_(False)
+        with torch.no_grad():
+            for leaf in leaves:
+                leaf.mul_(1.25)  # which the next call sees
+        asked = [leaf for leaf in leaves if leaf.requires_grad]
+        launched.clear()
+        found, wanted = compiled(leaves[0]), dense(model, leaves[0])
+        torch.testing.assert_close(found, wanted)
+        slope = torch.randn_like(wanted)
+        ours, theirs = (torch.autograd.grad(value, asked, slope) for value in (found, wanted))
+        torch.testing.assert_close(ours, theirs)
+        assert launched == [3, 6]
+        assert MADE.matrices == {}
+        with km.config(precision="ieee"):  # which no kernel that takes several products in a launch has
+            launched.clear()
+            torch.testing.assert_close(torch.autograd.grad(compiled(leaves[0]), asked, slope), theirs)
+            assert launched == []
+        if frozen is not None:
+            frozen.requires_grad_(True)
+    chain, matrices = (f"kernmantle.kron_sparse_{name}" for name in ("chain", "matrices"))
+    each = [f"{matrices}.default", f"{chain}.default", f"{chain}_backward.default", f"{matrices}_backward.default"]
+    assert graphs[:4] == each
+
+
+def test_code_that_is_broken_off_goes_on_without_matrices(model) -> None:
+    torch._dynamo.reset()
+
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second, third = self.model.layers
+            x = first(x, activation="silu")
+            torch._dynamo.graph_break()
+            return self.model.last(third(torch.tanh(second(x))))
+
+    compiled = torch.compile(km.kronsparse.group(Broken()), backend="aot_eager")
     leaves = [torch.randn(4, 18, dtype=torch.float64, requires_grad=True), *model.parameters()]
-    found, wanted = compiled(leaves[0]), dense(model, leaves[0])
-    torch.testing.assert_close(found, wanted)
-    ours, theirs = (torch.autograd.grad(value.sum(), leaves) for value in (found, wanted))
-    torch.testing.assert_close(ours, theirs)
+    for _ in range(2):
+        found, wanted = compiled(leaves[0]), dense(model, leaves[0])
+        torch.testing.assert_close(found, wanted)
+        ours, theirs = (torch.autograd.grad(value.sum(), leaves) for value in (found, wanted))
+        torch.testing.assert_close(ours, theirs)
+        assert TRACED.matrices == {}
+
+
+def test_compiled_calls_of_any_number_of_rows_and_without_gradients(model) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend="aot_eager")
+    for rows in (4, 5, 7):
+        x = torch.randn(rows, 18, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), dense(model, x))
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), dense(model, x))
+    assert launched == []
 
 
 def test_groups_within_groups_and_calls_that_fail(model) -> None:

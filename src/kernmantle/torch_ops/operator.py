@@ -42,6 +42,8 @@ SCHEMAS = {
     "kron_sparse_chain_backward": "(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, str step) -> Tensor[]",
     "kron_sparse_matrix": "(Tensor[] weights, ScalarType dtype, str precision) -> Tensor",
     "kron_sparse_matrix_backward": "(Tensor[] weights, Tensor grad, bool[] needed, str precision) -> Tensor[]",
+    "kron_sparse_matrices": "(Tensor[] weights) -> Tensor[]",
+    "kron_sparse_matrices_backward": "(Tensor[] weights, Tensor[] grads) -> Tensor[]",
 }
 for _name, _schema in SCHEMAS.items():
     LIBRARY.define(_name + _schema)

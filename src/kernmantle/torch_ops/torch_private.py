@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 import torch
@@ -44,6 +45,19 @@ def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
     # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
     setattr(function, "_dynamo_marked_constant", True)  # noqa: B010
     return function
+
+
+_GRAPHS = count()
+
+
+@assumed_constant
+def traced_graph() -> int:
+    """Return a number of the piece of code that torch.compile traces, another one for each."""
+    private: Any = torch
+    context = private._guards.TracingContext.try_get()
+    if not hasattr(context, "kernmantle_graph"):
+        context.kernmantle_graph = next(_GRAPHS)
+    return context.kernmantle_graph
 
 
 def write_as_node(function: Callable[..., Any]) -> None:

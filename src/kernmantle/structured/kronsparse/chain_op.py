@@ -167,7 +167,7 @@ def _rows(shape: Sequence[int], batch_last: bool) -> int:
     return math.prod(shape[1:] if batch_last else shape[:-1])
 
 
-def _make_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str) -> torch.Tensor:
+def make_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str) -> torch.Tensor:
     """Return the matrix of a chain, of the type of what it is multiplied with."""
     return _matrix_step(weights, dtype, precision).make(weights, dtype)
 
@@ -178,7 +178,7 @@ def _matrix_step(weights: Weights, dtype: torch.dtype, precision: str) -> Matrix
     return bound(key, partial(bind_matrix, weights, dtype, options, True))  # pyright: ignore
 
 
-def _take_apart(
+def take_apart(
     weights: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], precision: str
 ) -> list[torch.Tensor]:
     """Return the gradients of the weights ``needed`` from that of their matrix."""
@@ -205,10 +205,10 @@ def _fake_apart(
 
 @counted("kron_sparse_matrix")
 def _flops_matrix(weights: Sequence[Pattern], *_: Any, out_shape: Any) -> int:
-    return _flops_of_matrix(weights)
+    return flops_of_matrix(weights)
 
 
-def _flops_of_matrix(weights: Sequence[Pattern]) -> int:
+def flops_of_matrix(weights: Sequence[Pattern]) -> int:
     """Count a multiplication and an addition for each weight and entry in a row of what precedes it."""
     (a, b, c, d), total = weights[0], 0
     for i, j, k, l in weights[1:]:
@@ -220,11 +220,11 @@ def _flops_of_matrix(weights: Sequence[Pattern]) -> int:
 
 @counted("kron_sparse_matrix_backward")
 def _flops_apart(weights: Sequence[Pattern], grad: Any, needed: Any, *_: Any, out_shape: Any) -> int:
-    return 2 * _flops_of_matrix(weights)
+    return 2 * flops_of_matrix(weights)
 
 
-_matrix = implement("kron_sparse_matrix", _make_matrix, _fake_matrix)
-_matrix_backward = implement("kron_sparse_matrix_backward", _take_apart, _fake_apart)
+_matrix = implement("kron_sparse_matrix", make_matrix, _fake_matrix)
+_matrix_backward = implement("kron_sparse_matrix_backward", take_apart, _fake_apart)
 _forward = implement("kron_sparse_chain", _run, _fake)
 _backward = implement("kron_sparse_chain_backward", _run_backward, _fake_backward)
 

@@ -60,7 +60,9 @@ _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 5.2e-4, 6.7e
 _HOST_KERNELS = 2.4e-4  # of a factor whose products and sum are launches of our kernels, in proportion (decision 0086)
 # In a compiled graph both take two operators; its own code starts the products with the matrix.
 _HOST_COMPILED = 2.5e-4
-_HOST_SHARED = 2e-4  # of a step through a matrix that is made together with those of other layers
+# Of a step through a matrix that is made together with those of other layers: eager, and in a compiled graph, where
+# two operators are shared by all of them.
+_HOST_SHARED, _HOST_SHARED_COMPILED = 2e-4, 1e-4
 _FREE = Options(False, "auto", "")
 # Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
@@ -108,14 +110,16 @@ def kind_for(
 
 
 @lru_cache(maxsize=1024)
-def shares_matrix(patterns: tuple[Pattern, ...], batch: int, dtype: str, device: torch.device) -> bool:
+def shares_matrix(
+    patterns: tuple[Pattern, ...], batch: int, dtype: str, device: torch.device, is_compiled: bool = False
+) -> bool:
     """Return whether a step of two factors should be quickest through a matrix that is made together with others."""
     if len(patterns) != 2 or not has_matrix(patterns) or not _has_kernels(batch, dtype, _FREE, device):
         return False
     found = expected(patterns, batch, dtype, False, device)
     host = {
-        MATRIX: _HOST_SHARED,
-        GROUPED: 2 * _HOST_GROUPED,
+        MATRIX: _HOST_SHARED_COMPILED if is_compiled else _HOST_SHARED,
+        GROUPED: _HOST_COMPILED if is_compiled else 2 * _HOST_GROUPED,
         FACTORS: 2 * _HOST_FACTORS,
         BATCHED: _HOST_BATCHED,
     }

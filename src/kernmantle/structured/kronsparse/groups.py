@@ -14,13 +14,14 @@ from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.torch_private import is_autocast_on
+from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
 from ..mode_product.execute import DENSE
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
 from .chain_training import shares_matrix
+from .group_op import apply_traced, traced_chains
 from .linear import KSLinear
-from .matrices import MADE, BoundMatrices, apply_matrices, bind_matrices
+from .matrices import MADE, TRACED, BoundMatrices, apply_matrices, bind_matrices
 from .pattern import KSPattern
 
 M = TypeVar("M", bound=nn.Module)
@@ -55,8 +56,8 @@ def group(module: M) -> M:
     Values and gradients are those of a layer's step through its matrix, ``layer.info`` says "torch dense". The matrices
     are made anew at each call, so that changes of the weights between calls are seen; those within a call are not.
     Layers go their own way where another kind of step should be quicker, without gradients, in CUDA graphs, under
-    autocast, transforms and ``torch.compile``, and where their weights are other tensors than contiguous ones of one
-    type.
+    autocast and transforms, and where their weights are other tensors than contiguous ones of one type. Under
+    ``torch.compile`` one operator makes all matrices and one takes their gradients apart.
 
     Memory: until the backward pass, as many numbers as the dense matrices of the layers have.
 
@@ -167,7 +168,7 @@ class _Group:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with the matrices of its layers made."""
         if torch.compiler.is_compiling():
-            return self._call(args, kwargs)
+            return self._traced(args, kwargs)
         around = MADE.matrices
         MADE.matrices = self._made(around, args, kwargs)
         try:
@@ -179,6 +180,19 @@ class _Group:
         if self.inner is not None:
             return self.inner(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
+
+    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the module in a graph that is being compiled."""
+        around, of_graph, graph = TRACED.matrices, TRACED.graph, traced_graph()
+        own = around if of_graph == graph else {}
+        x = _rows(args, kwargs)
+        if x is not None:
+            layers = [layer for layer in self.layers if layer not in own]
+            TRACED.matrices, TRACED.graph = {**own, **_traced(layers, x)}, graph
+        try:
+            return self._call(args, kwargs)
+        finally:
+            TRACED.matrices, TRACED.graph = around, of_graph
 
     def _made(
         self, around: Mapping[Hashable, torch.Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -206,6 +220,22 @@ def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | No
     if not torch.is_grad_enabled():
         return None
     return next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()), None)
+
+
+def _traced(layers: Sequence[KSLinear], x: torch.Tensor) -> dict[KSLinear, torch.Tensor]:
+    """Return the matrices of layers in a graph that is being compiled, for rows whose number is known."""
+    for size in x.shape:
+        if not is_static(size):
+            return {}
+    weights = [layer._factors() for layer in layers]
+    forms = [(layer._form, *layer._options, len(own)) for layer, own in zip(layers, weights, strict=True)]
+    tensors = [x, *[weight for own in weights for weight in own]]
+    described = [(own.shape, own.dtype, own.device, own.requires_grad, own.is_contiguous()) for own in tensors]
+    chosen = traced_chains(forms, described)
+    if not chosen:
+        return {}
+    made = apply_traced([weight for at in chosen for weight in weights[at]])
+    return dict(zip([layers[at] for at in chosen], made, strict=True))
 
 
 class _Chosen(NamedTuple):

@@ -17,12 +17,12 @@ from ...config import current
 from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import is_autocast_on
+from ...torch_ops.torch_private import is_autocast_on, traced_graph
 from ..mode_product.execute import ACTIVATIONS, DENSE
 from .chain_autograd import bind_chain, chain, chain_key
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
-from .matrices import MADE, made_for
+from .matrices import MADE, TRACED, made_for
 from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, compiled_layer
 from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
@@ -156,7 +156,7 @@ class KSLinear(ChainModule):
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if torch.compiler.is_compiling():
             return self._traced(x, bias, activation)
-        if MADE.matrices and (matrix := made_for(self, x)) is not None:
+        if MADE.matrices and (matrix := made_for(self, x, MADE.matrices)) is not None:
             self._ran.route = DENSE
             return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
         weights, options = self._factors(), self._options
@@ -176,6 +176,9 @@ class KSLinear(ChainModule):
 
     def _traced(self, x: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:
         """Return the result in a graph that is being compiled."""
+        is_made = TRACED.matrices and TRACED.graph == traced_graph()
+        if is_made and (matrix := made_for(self, x, TRACED.matrices)) is not None:
+            return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
         weights, options = self._factors(), self._options
         if (found := compiled_layer(self._form, x, weights, bias, activation, options)) is not None:
             return found

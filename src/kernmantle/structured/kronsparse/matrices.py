@@ -38,6 +38,21 @@ class _Made(threading.local):
 MADE = _Made()
 
 
+class _Traced:
+    """The matrices that layers find in a graph that is being compiled, and the number of that graph.
+
+    torch.compile follows no attributes of what is local to a thread. Code that it breaks off while matrices are here,
+    and which goes on in another graph, does not take them, as another thread may have put them here.
+    """
+
+    def __init__(self) -> None:
+        self.matrices: Mapping[Hashable, torch.Tensor] = {}
+        self.graph = -1
+
+
+TRACED = _Traced()
+
+
 @dataclass(frozen=True, eq=False)
 class BoundMatrices:
     """Matrices of chains of two factors, and gradients of these, for weights of one layout: first, second, first, ...
@@ -191,9 +206,9 @@ def _differentiably(weights: Weights, grads: Sequence[Maybe]) -> list[Maybe]:
     return [found.get(index) for index in range(len(weights))]
 
 
-def made_for(layer: Hashable, x: Any) -> Maybe:
+def made_for(layer: Hashable, x: Any, matrices: Mapping[Hashable, torch.Tensor]) -> Maybe:
     """Return the matrix that was made for this call of a layer, None if there is none that x can be multiplied with."""
-    matrix = MADE.matrices.get(layer)
+    matrix = matrices.get(layer)
     if matrix is None or type(x) is not torch.Tensor:
         return None
     fits = x.dtype == matrix.dtype and x.shape[-1:] == matrix.shape[1:] and x.device == matrix.device

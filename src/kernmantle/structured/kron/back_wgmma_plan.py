@@ -12,9 +12,6 @@ from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
 from .gradient_groups import GroupedPlan, Size, whole
 
-IS_CHOSEN = False
-"""Whether plans take the pass: results agree with float64, but racecheck reports the sums that a block stores at its
-end over stages that the copy engine filled (decision 0084), and no kernel that it reports on is launched."""
 # Rows and columns of a tile, stages of the pipeline by the bytes of a number, tiles that the copy engine brings ahead,
 # and bytes of the widest load.
 EXTENT, STAGES, COPIES, VECTOR = 64, {4: 3, 2: 6}, 2, 16
@@ -69,9 +66,10 @@ class BackWgmmaPlan(GroupedPlan):
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: factors, stages and copies of two matrices each, results, barriers."""
+        """Bytes of shared memory: sums over the factors, stages and copies of two matrices each, results, barriers."""
         barriers = self.stages * (16 + 8) + 16 * self.copies + self.threads // 32 * 4
-        return SIZES[self.stored] * _MATRIX * (1 + self.stages + self.copies) + 4 * EXTENT * _PITCH + barriers
+        staged = SIZES[self.stored] * _MATRIX * (self.stages + self.copies)
+        return 8 * EXTENT * EXTENT + staged + 4 * EXTENT * _PITCH + barriers
 
     def tiles(self, items: int, _: int) -> int:
         """Return the tiles of so many entries before the axes."""

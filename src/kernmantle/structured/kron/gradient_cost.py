@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .back_wgmma_plan import IS_CHOSEN, BackWgmmaPlan, back_wgmma, back_wgmma_seconds
+from .back_wgmma_plan import BackWgmmaPlan, back_wgmma, back_wgmma_seconds
 from .chain_gradient_plan import ChainPlan, chain
 from .chain_gradient_plan import seconds as chain_seconds
 from .cost import LAUNCH, SIZES
@@ -99,7 +99,7 @@ def pass_over(
     row = chain(sizes, items, right, stored, limits)
     if row is not None:
         found.append((chain_seconds(row, items, right, limits), row))
-    tile = back_wgmma(sizes, before, stored, limits) if IS_CHOSEN and right == 1 else None
+    tile = back_wgmma(sizes, before, stored, limits) if right == 1 else None
     if tile is not None:
         found.append((back_wgmma_seconds(tile, items, limits), tile))
     time, plan = min(found, key=lambda own: own[0], default=(math.inf, None))

@@ -32,14 +32,14 @@ struct KronBackWgmma : KronBackTile<B> {
     static constexpr int LOADER_REGISTERS = 48, REGISTERS = 128;
     // Bytes of a stage, which has x and v.
     static constexpr int MATRIX = Tile::MATRIX, PLANES = Tile::PLANES, STAGE = 2 * PLANES * MATRIX, OF_V = PLANES * MATRIX;
-    // Numbers from row to row of results and sums in shared memory, where few lanes that write together meet in a bank.
+    // Numbers from row to row of results in shared memory, where few lanes that write together meet in a bank.
     static constexpr int PITCH = 72;
-    static constexpr int FIRST = 0, SECOND = PLANES * MATRIX, STAGED = 2 * PLANES * MATRIX, RESULTS = STAGED + STAGES * STAGE, COPIED = RESULTS + 64 * PITCH * 4;
+    // Factors, over which the sums of both are written at the end: what loads write is nobody else's to write (racecheck).
+    static constexpr int FIRST = 0, SECOND = PLANES * MATRIX, STAGED = 2 * 64 * 64 * 4, RESULTS = STAGED + STAGES * STAGE, COPIED = RESULTS + 64 * PITCH * 4;
     // What the copy engine brings: for each of x and v so many tiles, and a barrier for each.
     static constexpr int COPIES = B::COPIES, TILE = (int)sizeof(T) * 64 * 64, BARRIERS = COPIED + 2 * COPIES * TILE, ARRIVALS = BARRIERS + PipelineBarriers<STAGES>::BYTES;
     static constexpr int NOTES = ARRIVALS + 2 * COPIES * 8, TOPS = NOTES + STAGES * 8, SHARED_BYTES = TOPS + 4 * (THREADS / 32);
-    static constexpr int PARTS = B::Q0 * B::P0 + B::Q1 * B::P1;
-    static_assert(STAGES * STAGE >= 4 * (2 * 64 * PITCH + PARTS), "sums take the memory of stages");
+    static_assert(STAGED >= 2 * PLANES * MATRIX, "sums take the memory of factors");
     typedef PipelineState<STAGES> State;
     // By which sums of products of numbers less than 2^15 are multiplied so that they are less than the largest half.
     static constexpr float LESS = SCALED ? 0x1p-21f : 1.0f, MORE = SCALED ? 0x1p21f : 1.0f;
@@ -125,6 +125,7 @@ struct KronBackWgmma : KronBackTile<B> {
                 largest = ptx::redux_max(own.largest());
                 if (lane == 0) tops[(2 * OF_GRADIENT + parity) * (SET / 32) + warp] = __uint_as_float(largest);
             }
+            if constexpr (COPIES > 0 && !MEASURES) ptx::fence_proxy_async();  // loads come before the next copy, which else waits for their values
             if (MEASURES || COPIES > 0) ptx::bar_sync<SET>(2 + OF_GRADIENT);
             if constexpr (COPIES > 0) {
                 const int next = tile + COPIES * (int)gridDim.x;
@@ -300,19 +301,33 @@ struct KronBackWgmma : KronBackTile<B> {
         }
     }
 
-    // The sums of a group of warps to shared memory; what is on the diagonal of `sums` is added up.
+    // The sums of a group of warps to shared memory, where few lanes that write together meet in a bank.
+    static KM_DEVICE int of_sum(int row, int column) { return row * 64 + (column ^ row % 4 * 8); }
     static KM_DEVICE void leave(float* to, const float (&total)[8][4]) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) to[(16 * warp + lane / 4 + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2 + i % 2] = total[i / 4][i % 4];
+        for (int i = 0; i < 32; i += 2) {
+            const Pack<float, 2> two = {total[i / 4][i % 4], total[i / 4][i % 4 + 1]};
+            *(Pack<float, 2>*)(to + of_sum(16 * warp + lane / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2)) = two;
+        }
     }
+    // What is on the diagonal of sums is added up, and left where they were.
     template <int Q, int P, int SLOT, int COUNT>
-    static __device__ void join(float* to, const float* sums) {
-        for (int n = threadIdx.x; n < Q * P; n += MULTIPLYING) {
-            float total = 0.0f;
+    static __device__ void join(float* sums) {
+        constexpr int ENTRIES = Q * P, EACH = (ENTRIES + MULTIPLYING - 1) / MULTIPLYING;
+        float total[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int n = threadIdx.x + i * MULTIPLYING;
+            total[i] = 0.0f;
+            if (n >= ENTRIES) continue;
 #pragma unroll 4
-            for (int i = 0; i < COUNT; ++i) total += sums[(i * SLOT + n / P) * PITCH + i * SLOT + n % P];
-            to[n] = total;
+            for (int k = 0; k < COUNT; ++k) total[i] += sums[of_sum(k * SLOT + n / P, k * SLOT + n % P)];
+        }
+        ptx::bar_sync<MULTIPLYING>(1);
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (threadIdx.x + i * MULTIPLYING < ENTRIES) sums[threadIdx.x + i * MULTIPLYING] = total[i];
         }
     }
 
@@ -322,7 +337,7 @@ struct KronBackWgmma : KronBackTile<B> {
         extern __shared__ __align__(1024) unsigned char raw[];
         float* const tops = (float*)(raw + TOPS);
         float* const notes = (float*)(raw + NOTES);
-        float* const sums = (float*)(raw + STAGED);
+        float* const sums = (float*)(raw + FIRST);
         const PipelineBarriers<STAGES> barriers{shared_address(raw + BARRIERS)};
         if (threadIdx.x == 0) {
             for (int n = 0; n < 2 * COPIES; ++n) ptx::mbarrier_init(shared_address(raw + ARRIVALS) + 8 * n, 1);
@@ -340,26 +355,24 @@ struct KronBackWgmma : KronBackTile<B> {
             ptx::setmaxnreg_dec<LOADER_REGISTERS>();
             if (group == 3) load<false>(g, raw, notes, barriers, tops);
             else load<true>(g, raw, notes, barriers, tops);
-            __syncthreads();  // sums take the memory of stages
             return;
         }
         ptx::setmaxnreg_inc<REGISTERS>();
         if (group == 1) {
             apply(g, raw, notes, barriers, scale0, SPLIT ? scale1.inverse : 1.0f);
-            __syncthreads();
+            ptx::bar_sync<MULTIPLYING>(1);
         } else {
             float total[8][4];
             if (group == 0) sum<false>(g, total, raw, notes, barriers, scale1);
             else sum<true>(g, total, raw, notes, barriers, scale0);
-            __syncthreads();
-            leave(sums + group / 2 * (64 * PITCH), total);
+            ptx::bar_sync<MULTIPLYING>(1);  // others are done with the factors
+            leave(sums + group / 2 * (64 * 64), total);
         }
         ptx::bar_sync<MULTIPLYING>(1);
-        float* const joint = sums + 2 * 64 * PITCH;
-        join<B::Q0, B::P0, B::SLOT0, B::ROWS>(joint, sums);
-        join<B::Q1, B::P1, B::SLOT1, COLUMNS>(joint + B::Q0 * B::P0, sums + 64 * PITCH);
+        join<B::Q0, B::P0, B::SLOT0, B::ROWS>(sums);
+        join<B::Q1, B::P1, B::SLOT1, COLUMNS>(sums + 64 * 64);
         ptx::bar_sync<MULTIPLYING>(1);
-        write((const float*)joint, (const float*)(joint + B::Q0 * B::P0));
+        write((const float*)sums, (const float*)(sums + 64 * 64));
     }
 };
 

@@ -22,8 +22,8 @@ import torch
 
 from kernmantle.structured.kron import cuda, run
 from kernmantle.structured.kron.cuda_plan import KINDS, plan
-from kernmantle.structured.kron.mma_plan import Tensor
 from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.tensor_plan import Tensor
 from kernmantle.torch_ops.cuda import limits
 
 TYPES = {

@@ -31,10 +31,11 @@ from kernmantle.structured.kron.cluster_plan import ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, GramPlan, gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
-from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaLayout, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
 from kernmantle.structured.kron.separation import LONGEST, SeparationPlan, longest, separating_seconds
+from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 from kernmantle.structured.kron.wgmma_plan import WgmmaPlan, grouped, suits, wgmma
 
 from ..golden.compiled import compile_source

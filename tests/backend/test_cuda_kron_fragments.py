@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kernmantle.structured.kron.mma_emit import emit
-from kernmantle.structured.kron.mma_plan import LANES, MmaLayout, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import LANES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 
 from .test_cuda_compile import CARDS
 

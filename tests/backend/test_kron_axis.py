@@ -8,9 +8,10 @@ import pytest
 from kernmantle.structured.kron import axis_emit
 from kernmantle.structured.kron.axis_plan import LEAST_TILES, AxisPlan, axis, axis_pass
 from kernmantle.structured.kron.cuda_plan import plan
-from kernmantle.structured.kron.mma_plan import SIZES, MmaLayout, Tensor
+from kernmantle.structured.kron.mma_plan import SIZES
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass
+from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 
 from .test_cuda_compile import CARDS
 from .test_cuda_kron import TENSORS, compiled, modes

@@ -7,9 +7,10 @@ import pytest
 
 from kernmantle.structured.kron import two_axis_emit
 from kernmantle.structured.kron.cuda_plan import plan
-from kernmantle.structured.kron.mma_plan import SIZES, MmaLayout, Tensor
+from kernmantle.structured.kron.mma_plan import SIZES
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass
+from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 from kernmantle.structured.kron.two_axis_plan import (
     STATIC_BYTES,
     TwoAxisPlan,

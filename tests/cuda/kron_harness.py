@@ -44,9 +44,10 @@ from kernmantle.structured.kron.factor_gradient_plan import (
     gram,
 )
 from kernmantle.structured.kron.mma_join import joined, takes
-from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import LANES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass, views
+from kernmantle.structured.kron.tensor_plan import WIDEST_DOUBLE, MmaLayout, Tensor
 from kernmantle.structured.kron.wgmma_plan import LEAST_TILES, WgmmaPlan, suits, wgmma
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS

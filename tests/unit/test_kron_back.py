@@ -16,8 +16,8 @@ from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_groups import whole
 from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, tiled
 from kernmantle.structured.kron.gradient_steps import gradient_steps
-from kernmantle.structured.kron.mma_plan import Tensor
 from kernmantle.structured.kron.modes import parse, text_of
+from kernmantle.structured.kron.tensor_plan import Tensor
 from kernmantle.testing import assert_close
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)

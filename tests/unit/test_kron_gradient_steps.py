@@ -11,8 +11,8 @@ from kernmantle.structured.kron.factor_sums import outer, parts_of, separated
 from kernmantle.structured.kron.gradient import BoundGradients, _Operand, _Pass, _Sum
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_steps import gradient_steps, seconds_of_steps
-from kernmantle.structured.kron.mma_plan import Tensor
 from kernmantle.structured.kron.modes import Mode, parse
+from kernmantle.structured.kron.tensor_plan import Tensor
 from kernmantle.structured.kron.torch_products import product
 from kernmantle.testing import assert_close
 

@@ -9,10 +9,11 @@ from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron.cuda import eager_plan, planned_for, tensor_for
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_join import takes
-from kernmantle.structured.kron.mma_plan import MmaLayout, Tensor, mma_candidates
+from kernmantle.structured.kron.mma_plan import mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import between, plain_pass
 from kernmantle.structured.kron.run import SAVING, arranged
+from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
 

@@ -7,9 +7,10 @@ import pytest
 import kernmantle as km
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import cuda
-from kernmantle.structured.kron.mma_plan import MmaLayout, Tensor, mma_candidates
+from kernmantle.structured.kron.mma_plan import mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 from kernmantle.torch_ops.tuned_tiles import tuning
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)

@@ -148,7 +148,7 @@ class DBSCAN(ClusterMixin, TakesPrecomputed):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DBSCAN:  # noqa: ARG002
         """Find the clusters; a core row has neighbours whose weights, 1 by default, are ``min_samples`` together."""
-        eps, wanted = check_real(self.eps, "eps", 0, above=True), integer(self.min_samples, "min_samples", 1)
+        eps, wanted = check_real(self.eps, "eps", above=True), integer(self.min_samples, "min_samples", 1)
         check_index(self)
         measure = Measure.of(self.metric, self.p, self.metric_params)
         rows, back = rows_of(self, X, reset=True)

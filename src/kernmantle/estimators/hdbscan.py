@@ -321,7 +321,7 @@ class HDBSCAN(ClusterMixin, TakesPrecomputed):
         size = integer(self.min_cluster_size, "min_cluster_size", 2)
         wanted = size if self.min_samples is None else integer(self.min_samples, "min_samples", 1)
         largest = self.max_cluster_size
-        check_real(self.alpha, "alpha", 0, above=True)
+        check_real(self.alpha, "alpha", above=True)
         if self.cluster_selection_method not in _METHODS:
             raise ValueError(f"cluster_selection_method={self.cluster_selection_method!r} is none of eom, leaf")
         if self.store_centers not in _CENTERS:
@@ -331,7 +331,7 @@ class HDBSCAN(ClusterMixin, TakesPrecomputed):
         return wanted, Selection(
             method=self.cluster_selection_method,
             min_cluster_size=size,
-            epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon", 0),
+            epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon"),
             max_cluster_size=None if largest is None else integer(largest, "max_cluster_size", 1),
             allow_single_cluster=bool(self.allow_single_cluster),
         )

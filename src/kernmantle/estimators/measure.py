@@ -100,11 +100,11 @@ def check_not_negative(rows: torch.Tensor) -> None:
         raise ValueError("Negative values in data passed to X: precomputed distances are not negative")
 
 
-def check_real(value: Any, name: str, least: float, *, above: bool = False, finite: bool = True) -> float:
-    """Return a real parameter of at least so much, or above it; finite unless it may be infinite."""
+def check_real(value: Any, name: str, *, above: bool = False, finite: bool = True) -> float:
+    """Return a real parameter of at least 0, or above it; finite unless it may be infinite."""
     is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_real or np.isnan(value) or (finite and np.isinf(value)) or value < least or (above and value == least):
-        raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} {least:g}, got {value!r}")
+    if not is_real or np.isnan(value) or (finite and np.isinf(value)) or value < 0 or (above and value == 0):
+        raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} 0, got {value!r}")
     return float(value)
 
 

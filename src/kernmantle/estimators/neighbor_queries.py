@@ -181,7 +181,7 @@ class RadiusQueries(Fitted):
     def _within(
         self, rows: torch.Tensor, radius: float | None, others: bool, ordered: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        radius = check_real(self.radius if radius is None else radius, "radius", 0, finite=False)
+        radius = check_real(self.radius if radius is None else radius, "radius", finite=False)
         counts, indices, values = within(self._between(rows.detach()), radius, others)
         if ordered:
             owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)

@@ -48,7 +48,7 @@ class _WithinRadius(RadiusQueries):
 
     def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
         check_weights(self.weights)
-        check_real(self.radius, "radius", 0, finite=False)
+        check_real(self.radius, "radius", finite=False)
         self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params))
 
     def _means(self, X: Any, values: torch.Tensor) -> tuple[torch.Tensor, Back]:

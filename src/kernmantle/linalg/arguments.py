@@ -83,13 +83,13 @@ def check_square(tensor: torch.Tensor, name: str = "a") -> None:
     check_dtype(tensor, name)
 
 
-def check_constant(tensor: torch.Tensor, name: str) -> None:
-    """Raise GradientError for what a derivative is being recorded by, where there is none."""
-    check_reverse(tensor, name)
-    if tensor.requires_grad and torch.is_grad_enabled():
+def check_constant(a: torch.Tensor) -> None:
+    """Raise GradientError for a matrix whose factors would be recorded, which have no derivative."""
+    check_reverse(a, "a")
+    if a.requires_grad and torch.is_grad_enabled():
         raise GradientError(
-            f"{name} requires a gradient, which factors have none of: use solve_cholesky, solve_lu, inverse_spd or "
-            f"logdet_spd, or pass {name}.detach()"
+            "a requires a gradient, which factors have none of: use solve_cholesky, solve_lu, inverse_spd or "
+            "logdet_spd, or pass a.detach()"
         )
 
 

@@ -301,7 +301,7 @@ def cholesky_factor(
     tensor([1., 2.])
     """
     tensor, wrap = matrix(a)
-    check_constant(tensor, "a")
+    check_constant(tensor)
     amounts = check_jitter(jitter)
     with torch.no_grad(), enough_memory("cholesky", tensor):
         found = factorise(_prepared(tensor, overwrite_a, check), lower, overwrite_a, amounts)

@@ -162,7 +162,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     tensor([1., 2.])
     """
     tensor, wrap = matrix(a)
-    check_constant(tensor, "a")
+    check_constant(tensor)
     if overwrite_a:
         check_overwrite(tensor, "a")
     if check:

@@ -22,21 +22,9 @@ records:
   %ends = icmp sge i64 %number, %count
   br i1 %ends, label %success, label %record
 record:
-  %first = mul i64 %number, 7
+  %first = mul i64 %number, {WORDS}
   %base = getelementptr i64, ptr %program, i64 %first
-  %kind = load i64, ptr %base
-  %at1 = getelementptr i64, ptr %base, i64 1
-  %patches = load i64, ptr %at1
-  %at2 = getelementptr i64, ptr %base, i64 2
-  %patch = load ptr, ptr %at2
-  %at3 = getelementptr i64, ptr %base, i64 3
-  %function = load ptr, ptr %at3
-  %at4 = getelementptr i64, ptr %base, i64 4
-  %arguments = load ptr, ptr %at4
-  %at5 = getelementptr i64, ptr %base, i64 5
-  %setter = load ptr, ptr %at5
-  %at6 = getelementptr i64, ptr %base, i64 6
-  %values = load ptr, ptr %at6
+{FIELDS}
   br label %patching
 patching:
   %p = phi i64 [ 0, %record ], [ %q, %patched ]
@@ -90,21 +78,27 @@ success:
 """
 
 
-def _loads(name: str, source: str, count: int) -> tuple[str, str]:
-    texts, arguments = list[str](), list[str]()
-    for at in range(count):
-        texts.append(f"  %{name}.p{at} = getelementptr i64, ptr %{source}, i64 {at}")
-        texts.append(f"  %{name}.v{at} = load i64, ptr %{name}.p{at}")
-        arguments.append(f"i64 %{name}.v{at}")
-    return "\n".join(texts), ", ".join(arguments)
+_FIELDS = {
+    "kind": "i64", "patches": "i64", "patch": "ptr", "function": "ptr", "arguments": "ptr", "setter": "ptr",
+    "values": "ptr",
+}  # fmt: skip
+"""The words of a record: 0 for 4 arguments and 1 for 16, how many patches, and addresses."""
+
+
+def _loaded(value: str, kind: str, source: str, at: int) -> str:
+    """Return the text that loads a word."""
+    return f"  %{value}.at = getelementptr i64, ptr %{source}, i64 {at}\n  %{value} = load {kind}, ptr %{value}.at"
 
 
 def _code() -> str:
     """Return the text of the function."""
-    text = _TEMPLATE
+    fields = [_loaded(name, kind, "base", at) for at, (name, kind) in enumerate(_FIELDS.items())]
+    text = _TEMPLATE.replace("{FIELDS}", "\n".join(fields)).replace("{WORDS}", str(len(_FIELDS)))
     for name, source, count in (("set", "values", 4), ("few", "arguments", 4), ("many", "arguments", 16)):
-        texts, arguments = _loads(name, source, count)
-        text = text.replace(f"{{{name.upper()}}}", texts).replace(f"{{{name.upper()}_ARGS}}", arguments)
+        words = [f"{name}.word{at}" for at in range(count)]
+        loads = "\n".join([_loaded(word, "i64", source, at) for at, word in enumerate(words)])
+        text = text.replace(f"{{{name.upper()}}}", loads)
+        text = text.replace(f"{{{name.upper()}_ARGS}}", ", ".join([f"i64 %{word}" for word in words]))
     return text
 
 

@@ -9,8 +9,8 @@ from . import cluster_plan, wgmma_plan
 from .axis_plan import axis_pass
 from .cluster_plan import ClusterPlan, cluster
 from .cost import SIZES, axis_seconds, cluster_seconds, two_axis_seconds, wgmma_seconds
-from .mma_plan import MmaLayout, Tensor
 from .passes import Pass
+from .tensor_plan import MmaLayout, Tensor
 from .two_axis_plan import plan_of, two_axis_passes
 from .wgmma_plan import WgmmaPlan, wgmma
 

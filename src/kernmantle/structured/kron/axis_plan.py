@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, NARROWEST, SIZES, MmaLayout, Tensor
+from .mma_plan import LANES, NARROWEST, SIZES
 from .modes import Mode
 from .passes import Pass
+from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
 WIDEST = 256
 # Rows of the factor in a block, and columns of a piece.
@@ -32,19 +33,13 @@ LEAST_TILES = 4
 
 
 @dataclass(frozen=True)
-class AxisPlan:
+class AxisPlan(TensorPlan):
     """A pass over one factor with ``right`` columns to its right, or of 1 along rows of memory.
 
     A group of warps multiplies ``blocks`` times 64 lines at a time; ``sets`` of warps load a piece each, and where it
     ``is_prefetched``, what they read next comes into the second-level cache ahead.
     """
 
-    run: Pass
-    shapes: tuple[tuple[int, int], ...]
-    stored: str
-    tensor: Tensor
-    arch: str
-    layout: MmaLayout
     right: int
     blocks: int
     sets: int
@@ -121,9 +116,6 @@ class AxisPlan:
     def tile_name(self) -> str:
         """Its differences from other plans of the pass."""
         return f"wgmma axis {self.fibers} stages {self.stages}/{self.sets}"
-
-    def __str__(self) -> str:
-        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
 
 
 def fibers_of(mode: Mode, blocks: int) -> int:

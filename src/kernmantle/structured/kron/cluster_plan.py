@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import SIZES, MmaLayout, Tensor
+from .mma_plan import SIZES
 from .modes import Mode
 from .passes import Pass
+from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
 # Rows and columns of factors, and how many of them a pass applies.
 FACTORS = {16: 4, 32: 3, 64: 3}
@@ -33,19 +34,13 @@ BARRIERS = 16
 
 
 @dataclass(frozen=True)
-class ClusterPlan:
+class ClusterPlan(TensorPlan):
     """A pass over all axes of a row, which ``cluster`` blocks of ``warps`` have.
 
     ``blocks`` share a multiprocessor. Four axes of 16: a warp takes ``at_once`` tiles of 16 x 16. Three of 64 by wgmma:
     ``stages`` of tiles of 64 x 64. ``is_prefetched``: what is read next comes into the second-level cache ahead.
     """
 
-    run: Pass
-    shapes: tuple[tuple[int, int], ...]
-    stored: str
-    tensor: Tensor
-    arch: str
-    layout: MmaLayout
     cluster: int
     warps: int
     blocks: int
@@ -85,9 +80,6 @@ class ClusterPlan:
         own = f"{self.stages} stages" if self.stages else f"{self.at_once} tiles, {self.blocks} blocks"
         who = f"clusters of {self.cluster} x " if self.cluster > 1 else ""
         return f"{who}{self.warps} warps, {own}{' ahead' * self.is_prefetched}"
-
-    def __str__(self) -> str:
-        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
 
 
 def cluster(

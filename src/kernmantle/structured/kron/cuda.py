@@ -29,9 +29,10 @@ from .cuda_plan import KINDS, CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, 
 from .gradient_cost import PRICED, GpuPrice
 from .gradient_steps import GradientSeconds
 from .mma_choice import spread
-from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
+from .mma_plan import DOUBLES, MmaPlan, mma_candidates
 from .modes import Mode, text_of
 from .run import SAVING, Arrays, Launch, Numbers, Port, Prepare, Start
+from .tensor_plan import MmaLayout, Tensor
 from .two_axis_plan import TwoAxisPlan, two_axis_candidates
 from .wgmma_plan import WgmmaPlan
 
@@ -57,6 +58,7 @@ NAME = "cuda"
 TRIED = 10
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan
 Make = Callable[[Plan], Start]
+_Ends = Sequence[tuple[Port, int]]
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
@@ -243,14 +245,18 @@ def _tiles(launch: Launch, chosen: Plan) -> int:
     return chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
 
 
-def _mma_layout(launch: Launch) -> MmaLayout:
-    """Return the widest copies and stores that every address allows."""
+def _ends(launch: Launch) -> tuple[int, _Ends, _Ends]:
+    """Return the bytes of a number, and the strides and addresses of x, and of the result with what is added to it."""
     arrays = launch.arrays
-    size = arrays.x.element_size()
     into = [(launch.ports["out"], arrays.out.data_ptr())]
     if arrays.y is not None:
         into.append((launch.ports["y"], arrays.y.data_ptr()))
-    x = [(launch.ports["x"], arrays.x.data_ptr())]
+    return arrays.x.element_size(), [(launch.ports["x"], arrays.x.data_ptr())], into
+
+
+def _mma_layout(launch: Launch) -> MmaLayout:
+    """Return the widest copies and stores that every address allows."""
+    size, x, into = _ends(launch)
     copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
     store = _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size)
     entries, strides = launch.dims[2]
@@ -261,26 +267,28 @@ def _mma_layout(launch: Launch) -> MmaLayout:
 
 def _wide_layout(launch: Launch) -> MmaLayout:
     """Return the widest loads and stores that every address allows, and whether entries follow each other."""
-    size, mode, (entries, strides) = launch.arrays.x.element_size(), launch.run.modes[-1], launch.dims[2]
-    ends = (("x", launch.arrays.x, mode.columns), ("out", launch.arrays.out, mode.rows))
-    copy, store = (
-        _common(launch, [(launch.ports[name], own.data_ptr())], length, 16 // size, size) for name, own, length in ends
-    )
+    size, copy, store = _vectors(launch)
+    entries, strides = launch.dims[2]
     is_dense = entries == 1 or (strides[0] == launch.run.columns and strides[2] == launch.run.rows)
     return MmaLayout(copy * size, store, False, is_dense)
 
 
 def _aligned(launch: Launch) -> MmaLayout | None:
     """Return the layout of a pass by wgmma, None where arrays are no whole vectors of 16 bytes or one is added."""
-    arrays, size = launch.arrays, launch.arrays.x.element_size()
-    ends = (("x", arrays.x, launch.run.modes[-1].columns), ("out", arrays.out, launch.run.modes[-1].rows))
-    widths = [
-        _common(launch, [(launch.ports[name], own.data_ptr())], length, 16 // size, size) for name, own, length in ends
-    ]
-    return None if launch.added or min(widths) * size < 16 else MmaLayout(16, widths[1], False)
+    size, copy, store = _vectors(launch)
+    return None if launch.added or min(copy, store) * size < 16 else MmaLayout(16, store, False)
 
 
-def _common(launch: Launch, ports: Sequence[tuple[Port, int]], length: int, most: int, size: int) -> int:
+def _vectors(launch: Launch) -> tuple[int, int, int]:
+    """Return the bytes of a number, and how many numbers of x, and of the result, are loaded and stored at once."""
+    size, x, into = _ends(launch)
+    mode = launch.run.modes[-1]
+    return (
+        size, _common(launch, x, mode.columns, 16 // size, size), _common(launch, into, mode.rows, 16 // size, size),
+    )  # fmt: skip
+
+
+def _common(launch: Launch, ports: _Ends, length: int, most: int, size: int) -> int:
     """Neighbours, a power of two up to ``most``, of which every line and address is a multiple."""
     width = most
     for own, pointer in ports:
@@ -307,18 +315,13 @@ def clusters(kernel: Kernel, index: int, size: int) -> int:
 
 
 def _fma_layout(launch: Launch) -> FmaLayout:
-    arrays = launch.arrays
-    size = arrays.x.element_size()
-    into = [(launch.ports["out"], arrays.out.data_ptr())]
-    if arrays.y is not None:
-        into.append((launch.ports["y"], arrays.y.data_ptr()))
-    x = [(launch.ports["x"], arrays.x.data_ptr())]
+    size, x, into = _ends(launch)
     before, after = ([mode.columns for mode in launch.run.modes], [mode.rows for mode in launch.run.modes])
     widths = [_width(launch, x, before, size), _width(launch, into, after, size)]
     return FmaLayout(widths[0], widths[1], launch.added, launch.varies)
 
 
-def _width(launch: Launch, ports: Sequence[tuple[Port, int]], extents: Sequence[int], size: int) -> int:
+def _width(launch: Launch, ports: _Ends, extents: Sequence[int], size: int) -> int:
     """Neighbours that one access may take: along the run, or beside it where something lies there."""
     vector = 16 // (8 if size == 8 else 4)
     padded_extents = [max(mode.rows, mode.columns) for mode in launch.run.modes]

@@ -14,9 +14,10 @@ from .cluster_plan import IN_PARTS, WHOLE
 from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
 from .mma_choice import plan_of as mma_plan
 from .mma_join import joined, takes
-from .mma_plan import NARROWEST, Tensor
+from .mma_plan import NARROWEST
 from .modes import Mode, cheapest
 from .passes import Pass, between, in_order, plain_pass, surrounding, views
+from .tensor_plan import Tensor
 
 ROWS = 1024
 TWO_AXES = "two_axis"

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, LEAST, LEAST_WIDE, MOST_NEIGHBOURS, SIZES, WIDE, MmaLayout, MmaPlan, Tensor, mma_candidates
+from .mma_plan import LANES, LEAST, LEAST_WIDE, MOST_NEIGHBOURS, SIZES, WIDE, MmaPlan, mma_candidates
 from .modes import Mode
 from .passes import plain_pass
+from .tensor_plan import MmaLayout, Tensor
 
 # Cycles of a warp that waits for each step itself: for a unit, to read 16 positions, of a product of 16 x 16 x 16, to
 # store 16 rows; of a multiprocessor for each of these by its warps together, where results of the last phase are stored

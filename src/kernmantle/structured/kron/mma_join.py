@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .mma_plan import NARROWEST, WIDEST, Tensor, rounded_up
+from .mma_plan import NARROWEST, rounded_up
 from .modes import Mode
+from .tensor_plan import WIDEST, Tensor
 
 # What a phase costs in entries of a line, and one of a factor too small for tensor cores beside.
 PHASE, PADDED = 48, 64

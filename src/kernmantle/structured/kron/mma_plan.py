@@ -11,11 +11,9 @@ from ...backends.cuda.arch import ARCHS
 from ...backends.cuda.tiles import DeviceLimits
 from .modes import Mode
 from .passes import Pass
+from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
-NARROWEST, WIDEST = 8, 256
-# float64: 128 x 128 takes 14.0 ms three times over 320 * 128^2 columns on an H200, the vendor's product 12.8. float32:
-# 190 x 190 on 134e6 numbers takes 0.86 ms, the vendor's product 1.3, but 193 x 193 takes 1.8.
-WIDEST_DOUBLE, WIDEST_SPLIT = 64, 192
+NARROWEST = 8
 LANES = 16
 # Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
 LONGEST_SWIZZLED = 64
@@ -24,8 +22,6 @@ WIDEST_PADDED = 128
 # With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
 # the other take 3.4 (320 * 128 * 128 columns, H200).
 LEAST, LEAST_WIDE, WIDE = 4, 8, 96
-# Factors are multiplied out up to this size, by three products and by one.
-JOINED_DOUBLE, JOINED_SPLIT, JOINED = 64, 96, 128
 WARPS = (16, 12, 8, 6, 4, 2, 1)
 # Warps from which more are only preferred, and none where halves of so many columns are alone: 68 x 68 to 96 x 96 take
 # 0.76 to 0.98 times as long by eight as by twelve (H200).
@@ -49,54 +45,6 @@ DOUBLES = tuple(row.name for row in ARCHS.values() if "fp64_mma" in row.features
 OWN_REGISTERS, RAGGED_REGISTERS, DOUBLE_REGISTERS = 72, 16, 104
 # Lines in 16s from which copies of several at a time take registers too: 190 x 190 of halves spilled.
 LONG = 8
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """How tensor cores multiply: ``products`` of operands in the type ``half``.
-
-    ``has_wgmma``: nothing is added, and the GPU has wgmma. ``is_aligned``: and arrays are rows of whole vectors of 16
-    bytes.
-    """
-
-    half: str
-    products: int
-    has_wgmma: bool = False
-    is_aligned: bool = False
-
-    @property
-    def is_rounded(self) -> bool:
-        """Whether operands are."""
-        return self.products == 1 and self.half != "f64"
-
-    @property
-    def widest(self) -> int:
-        """Rows or columns of the largest factor that pays."""
-        return WIDEST_DOUBLE if self.half == "f64" else WIDEST_SPLIT if self.products > 1 else WIDEST
-
-    @property
-    def joined(self) -> int:
-        """Rows or columns of the largest product of small factors that pays."""
-        return JOINED_DOUBLE if self.half == "f64" else JOINED_SPLIT if self.products > 1 else JOINED
-
-    def __str__(self) -> str:
-        if self.half == "f64":
-            return "f64 tensor cores"
-        return f"{self.products} products of scaled f16 halves" if self.products > 1 else f"{self.half} products"
-
-
-@dataclass(frozen=True)
-class MmaLayout:
-    """Properties of a call's arrays: bytes of a copy, neighbours of a store, a y, whether rows of x follow each other.
-
-    ``run_width``: neighbours of a store of all axes behind the first.
-    """
-
-    copy: int
-    out_width: int
-    added: bool
-    is_dense: bool = False
-    run_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,21 +78,15 @@ class MmaPhase:
 
 
 @dataclass(frozen=True)
-class MmaPlan:
+class MmaPlan(TensorPlan):
     """A pass on tensor cores: ``items`` of the last batch axis by ``right`` columns for each group of warps."""
 
-    run: Pass
-    shapes: tuple[tuple[int, int], ...]
-    stored: str
-    tensor: Tensor
-    arch: str
     items: int
     right: int
     warps: int
     group: int
     stages: int
     most: int
-    layout: MmaLayout
 
     @property
     def threads(self) -> int:
@@ -338,9 +280,6 @@ class MmaPlan:
         """Its differences from other plans of the pass."""
         return f"tile {self.items}x{self.right} warps {self.warps}/{self.group} stages {self.stages} lines {self.most}"
 
-    def __str__(self) -> str:
-        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
-
 
 def rounded_up(count: int) -> int:
     """Least multiple of 16 that is not less."""
@@ -429,7 +368,7 @@ def _grouped(
     right = 1 if width == 1 else min(LANES * fragments, 1 << max(4, (width - 1).bit_length()))
     items = 1 if right > 1 else max(1, LANES * fragments // math.prod(mode.columns for mode in modes[:-1]))
     for group in range(1, warps + 1):
-        found = MmaPlan(run, shapes, stored, tensor, limits.arch, items, right, warps, group, stages, most, layout)
+        found = MmaPlan(run, shapes, stored, tensor, limits.arch, layout, items, right, warps, group, stages, most)
         if group > found.phases[0].units or found.registers > min(255, limits.registers_per_sm // found.threads):
             return None
         if warps % group == 0 and found.shared + STATIC_BYTES <= limits.shared_per_block:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, SIZES, MmaLayout, Tensor
+from .mma_plan import LANES, SIZES
 from .modes import Mode
 from .passes import Pass
+from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
 # Rows and columns of the largest factor, and of both together, of halves and of float32: more take longer to multiply
 # than memory takes.
@@ -35,7 +36,7 @@ WAITING = 4
 
 
 @dataclass(frozen=True)
-class TwoAxisPlan:
+class TwoAxisPlan(TensorPlan):
     """A pass over the last two axes of halves or of float32.
 
     A warp takes ``blocks`` times 16 rows of the last factor and ``together`` entries of the batch at a time, of which
@@ -43,12 +44,6 @@ class TwoAxisPlan:
     entries. Whether the last factor stays in registers, and the first, say ``stays``.
     """
 
-    run: Pass
-    shapes: tuple[tuple[int, int], ...]
-    stored: str
-    tensor: Tensor
-    arch: str
-    layout: MmaLayout
     items: int
     blocks: int
     together: int
@@ -124,9 +119,6 @@ class TwoAxisPlan:
         """Its differences from other plans of the pass."""
         own = f"{self.items} of {self.blocks}x{self.together}/{self.at_once}{'s' * sum(self.stays)}"
         return f"two axes {own} warps {self.warps}/{self.group} stages {self.stages}"
-
-    def __str__(self) -> str:
-        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
 
 
 def _rounded(count: int, unit: int) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import SIZES, MmaLayout, Tensor
+from .mma_plan import SIZES
 from .modes import Mode
 from .passes import Pass
+from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
 EXTENTS = (64, 128)
 # Threads: eight warps that load, two groups of four that multiply; numbers of a piece of x, and of a row of results.
@@ -27,15 +28,9 @@ LEAST_TILES = 4
 
 
 @dataclass(frozen=True)
-class WgmmaPlan:
+class WgmmaPlan(TensorPlan):
     """A pass over one factor with columns to its right, or over the last two axes."""
 
-    run: Pass
-    shapes: tuple[tuple[int, int], ...]
-    stored: str
-    tensor: Tensor
-    arch: str
-    layout: MmaLayout
     stages: int
 
     @property
@@ -95,9 +90,6 @@ class WgmmaPlan:
     def tile_name(self) -> str:
         """Its differences from other plans of the pass."""
         return f"wgmma {self.size}x{self.size if self.is_two else self.right}"
-
-    def __str__(self) -> str:
-        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
 
 
 def wgmma(

@@ -183,8 +183,9 @@ def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Sta
     return _starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
 
 
-def _multiple(count: int, least: int, most: int) -> int:
-    return max(least, min(most, count // least * least))
+def _rows(count: int, least: int) -> int:
+    """Return a multiple of ``least`` rows, about so many."""
+    return max(least, min(_ROWS, count // least * least))
 
 
 @lru_cache(maxsize=4096)
@@ -212,7 +213,7 @@ def _first(
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     lies = own.apart or (group == d and weight[1] == d)
     inplace = lies and batch <= _INPLACE_ROWS_LAST
-    rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
+    rows = _rows(_CACHED // (size * d * (b + c)), 64) if d > group else _ROWS
     ahead = not inplace and (packed or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
@@ -309,7 +310,7 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
         own = whole_rows(own, c * group, jit.host().vector_registers)
     every, packs = own.width // group, batch > _INPLACE_ROWS_LAST
     depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
-    rows = _multiple(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows, _ROWS)
+    rows = _rows(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows)
     values = {
         "blocks": a * (d // group), "inner": d // group, "p": b, "q": c * group, "r": batch, "p_block": rows,
         "r_block": depth, "packs_a": int(packs), "packs_b": int(packs or own.scattered),

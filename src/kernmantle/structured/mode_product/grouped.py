@@ -104,7 +104,7 @@ def backward_operands(x: int, grad: int, weight: int, of_x: int, of_weight: int,
 
 def bind_sums(grad: torch.Tensor) -> BoundProducts:
     """Return the sums over rows of a gradient: its operands are grad, None, out and None."""
-    return bind_products([_sums(grad)], grad, "")
+    return bind_products([_sums(grad)], grad)
 
 
 def _sums(grad: torch.Tensor) -> GroupedProduct:
@@ -158,7 +158,7 @@ def bind_matrix_gradient(
         found.append(_neighbours(first, of_second, grad).of_x())
     if of_first is not None:
         found.append(_neighbours(of_first, second, grad).of_weight())
-    return BoundMatrixGradient(bind_products(found, grad, ""), own.weight.first < own.weight.second)
+    return BoundMatrixGradient(bind_products(found, grad), own.weight.first < own.weight.second)
 
 
 Chain = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -181,13 +181,13 @@ class BoundMatrices(NamedTuple):
 
 def bind_matrices(chains: Sequence[Chain]) -> BoundMatrices:
     """Return the products of several chains in one launch, on the operands of all."""
-    return BoundMatrices(bind_products([_neighbours(*chain).forward() for chain in chains], chains[0][2], "").launch)
+    return BoundMatrices(bind_products([_neighbours(*chain).forward() for chain in chains], chains[0][2]).launch)
 
 
 def bind_matrix_gradients(chains: Sequence[Chain]) -> list[BoundMatrixGradient]:
     """Return the gradients of both factors of each chain, which share a launch on the operands of all."""
     own = [_neighbours(*chain) for chain in chains]
-    launch = bind_products([product for each in own for product in (each.of_x(), each.of_weight())], chains[0][2], "")
+    launch = bind_products([product for each in own for product in (each.of_x(), each.of_weight())], chains[0][2])
     return [BoundMatrixGradient(launch, each.weight.first < each.weight.second) for each in own]
 
 
@@ -205,9 +205,9 @@ def plan_products(
     return PlannedProducts(plan, tuple(products), index)
 
 
-def bind_products(products: Sequence[GroupedProduct], like: torch.Tensor, precision: str) -> BoundProducts:
+def bind_products(products: Sequence[GroupedProduct], like: torch.Tensor) -> BoundProducts:
     """Return the launch of products of the type and on the device of ``like``."""
-    return _bind(plan_products(products, like, precision))
+    return _bind(plan_products(products, like, ""))
 
 
 def bind_each(launches: Sequence[PlannedProducts]) -> Sequence[BoundProducts]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ...backends.cuda.traits import SCALARS, members, shared_check
 from .cluster_plan import CUBE, ClusterPlan
-from .cuda_entry import entry
+from .cuda_entry import emit_pass
 from .wgmma_emit import factor_entries
 
 # Registers of a thread that loads, of float32 and of halves.
@@ -13,8 +12,6 @@ LOADER_REGISTERS = {True: 72, False: 64}
 
 def emit(plan: ClusterPlan) -> str:
     """Return CUDA C++ of a pass; the same plan always gives the same text."""
-    count = sum(len(part) for part in plan.run.parts)
-    types = {"T": SCALARS[plan.stored], "H": SCALARS[plan.tensor.half], "Args": f"km::KronArguments<{count}>"}
     constants: dict[str, int | bool] = {"PREFETCH": plan.is_prefetched}
     if plan.cluster > 1:
         constants["CLUSTER"] = plan.cluster
@@ -28,15 +25,5 @@ def emit(plan: ClusterPlan) -> str:
     else:
         name, header = "KronCluster", "kron_cluster.cuh"
         constants |= {"WARPS": plan.warps, "AT_ONCE": plan.at_once}
-    text = [
-        f"// {plan}",
-        f'#include "kron_fibers.cuh"\n#include "{header}"',
-        "struct Body {",
-        *members(types, constants),
-        *factor_entries(plan.run, plan.shapes),
-        "};",
-        f"typedef km::{name}<Body, Body::Args> Kernel;",
-        shared_check("Kernel::SHARED_BYTES", plan.shared),
-        entry(count, plan.threads, plan.layout.added, False, "Kernel::run(g);", plan.blocks, plan.cluster),
-    ]
-    return "\n".join(text) + "\n"
+    entries = factor_entries(plan)
+    return emit_pass(plan, header, name, constants, entries, blocks=plan.blocks, cluster=plan.cluster)

@@ -18,9 +18,9 @@ from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
 from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size, gram
 from .gradient_plan import BackPlan, back, seconds
-from .mma_plan import Tensor
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
+from .tensor_plan import Tensor
 
 PassPlan = BackPlan | ChainPlan | BackWgmmaPlan
 # Types of arrays whose steps have a price.

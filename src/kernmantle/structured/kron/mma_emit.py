@@ -85,7 +85,7 @@ def _prepare(plan: MmaPlan) -> list[str]:
     measured: list[str] = []
     scaled: list[str] = []
     for number, phase in enumerate(plan.phases):
-        first, shapes = plan.members(phase)
+        first, shapes = plan.members(phase.mode.factor or 0)
         last = first + len(shapes) - 1
         fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
         value = f"                [&](int q, int p) {{ return {product_entry(first, shapes)}; }});"
@@ -110,7 +110,6 @@ def product_entry(first: int, shapes: Sequence[tuple[int, int]]) -> str:
 
 def emit(plan: MmaPlan) -> str:
     """Return CUDA C++ of a pass; the same plan always gives the same text."""
-    count = sum(len(part) for part in plan.run.parts)
     text = [f"// {plan}", '#include "kron_mma.cuh"']
     for number in range(len(plan.phases)):
         text += _phase(plan, number)
@@ -131,7 +130,7 @@ def emit(plan: MmaPlan) -> str:
         "struct Body {",
         f"    typedef {SCALARS[plan.stored]} T;\n    typedef {SCALARS[plan.tensor.half]} H;",
         f"    typedef {SCALARS[plan.compute]} C;\n    typedef {SCALARS[plan.between]} S;",
-        f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
+        f"    typedef km::KronArguments<{plan.factors}> Args;\n    typedef Phase0 First;",
         f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool ADDED = {str(plan.layout.added).lower()}, DENSE = {str(plan.is_dense).lower()};",
@@ -145,6 +144,6 @@ def emit(plan: MmaPlan) -> str:
         "    }",
         "};",
         shared_check("km::kron_mma_shared_bytes<Body>()", plan.shared),
-        entry(count, plan.threads, plan.layout.added, False, "km::KronMma<Body, Body::Args>::run(g);"),
+        entry(plan.factors, plan.threads, plan.layout.added, False, "km::KronMma<Body, Body::Args>::run(g);"),
     ]
     return "\n".join(text) + "\n"

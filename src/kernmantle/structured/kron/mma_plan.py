@@ -237,12 +237,6 @@ class MmaPlan(TensorPlan):
             return LANES * last.tiles * last.mode.rows + 8
         return LANES * self.out_pitch * (last.tiles if last.last else 1)
 
-    def members(self, phase: MmaPhase) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Return the number of the first factor of a phase and the shapes of those multiplied out."""
-        part = phase.mode.factor or 0
-        first = sum(map(len, self.run.parts[:part]))
-        return first, self.shapes[first : first + len(self.run.parts[part])]
-
     def words(self, mode: Mode) -> int:
         """Return the words of shared memory of a factor."""
         return (

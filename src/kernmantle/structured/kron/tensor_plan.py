@@ -75,6 +75,26 @@ class TensorPlan(ABC):
     layout: MmaLayout
 
     @property
+    def factors(self) -> int:
+        """Factors of the caller."""
+        return len(self.shapes)
+
+    def members(self, part: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Return the number of the first factor of a part of the pass, and the shapes of those multiplied out to it."""
+        first = sum(map(len, self.run.parts[:part]))
+        return first, self.shapes[first : first + len(self.run.parts[part])]
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    @abstractmethod
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+
+    @property
     @abstractmethod
     def tile_name(self) -> str:
         """Its differences from other plans of the pass."""

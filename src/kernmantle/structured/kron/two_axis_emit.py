@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from ...backends.cuda.traits import SCALARS, members, shared_check
-from .cuda_entry import entry
+from .cuda_entry import emit_pass
 from .mma_emit import product_entry
 from .two_axis_plan import TwoAxisPlan
 
 
 def emit(plan: TwoAxisPlan) -> str:
     """Return CUDA C++ of a pass over two axes whose first product stays in registers."""
-    count = sum(map(len, plan.run.parts))
     constants = {
         "THREADS": plan.threads, "WARPS": plan.warps, "GROUP": plan.group, "STAGES": plan.stages, "ITEMS": plan.items,
         "BLOCKS": plan.blocks, "TOGETHER": plan.together, "AT_ONCE": plan.at_once, "VECTOR": plan.vector,
@@ -20,7 +18,7 @@ def emit(plan: TwoAxisPlan) -> str:
     }  # fmt: skip
     products = plan.tensor.products
     types = {
-        "T": SCALARS[plan.stored], "H": SCALARS[plan.tensor.half], "C": "float", "Args": f"km::KronArguments<{count}>",
+        "C": "float",
         "First": f"km::KronFactor<false, {plan.first.rows}, {plan.first.columns}, {products}, true>",
         "Last": f"km::KronFactor<true, {plan.last.rows}, {plan.last.columns}, {products}>",
     }  # fmt: skip
@@ -37,20 +35,12 @@ def emit(plan: TwoAxisPlan) -> str:
             f"        {name}::prepare<Body, {fits}>({name.lower()}, backs + {number}, tops + {number} * WARPS,",
             value,
         ]
-    text = [
-        f"// {plan}",
-        '#include "kron_two_axis.cuh"',
-        "struct Body {",
-        *members(types, constants),
+    functions = [
         "    static __device__ __forceinline__ void prepare(unsigned* last, unsigned* first, float* backs,",
         "            float* tops, const Args& g) {",
         *measured,
         "        __syncthreads();",
         *scaled,
         "    }",
-        "};",
-        "typedef km::KronTwoAxis<Body, Body::Args> Kernel;",
-        shared_check("Kernel::SHARED_BYTES", plan.shared),
-        entry(count, plan.threads, plan.layout.added, False, "Kernel::run(g);"),
     ]
-    return "\n".join(text) + "\n"
+    return emit_pass(plan, "kron_two_axis.cuh", "KronTwoAxis", constants, functions, types)

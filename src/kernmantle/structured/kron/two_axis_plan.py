@@ -105,11 +105,6 @@ class TwoAxisPlan(TensorPlan):
         own = self.stages * self.stage + self.out_stage
         return _factor_bytes(self.run, self.tensor) + self.groups * own * SIZES[self.stored]
 
-    def members(self, axis: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Return the number of the first factor of an axis and the shapes of those multiplied out."""
-        first = sum(map(len, self.run.parts[:axis]))
-        return first, self.shapes[first : first + len(self.run.parts[axis])]
-
     def count(self, entries: int, _right: int) -> int:
         """Return the tiles of so many entries of the last batch axis."""
         return -(-entries // self.items)

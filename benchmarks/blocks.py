@@ -23,18 +23,23 @@ _ROUNDINGS = 96  # of a block and its derivative: three times those of what it g
 
 
 class Shape(NamedTuple):
-    """Sequences, their tokens, the numbers of a token, the heads, and whether a token sees only those before it."""
+    """Sequences, their tokens, the numbers of a token, the heads, and whether a token sees only those before it.
+
+    ``blocks`` follow one another.
+    """
 
     sequences: int
     tokens: int
     width: int
     heads: int
     causal: bool
+    blocks: int = 1
 
 
 BLOCKS = {
     "ViT-S/16 block": Shape(128, 197, 384, 6, False), "GPT-2-medium block": Shape(4, 1024, 1024, 16, True),
 }  # fmt: skip
+STACKS = {f"4 {name}s": shape._replace(blocks=4) for name, shape in BLOCKS.items()}
 
 
 class Block(nn.Module):
@@ -80,15 +85,17 @@ def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
     """Ones whose layers are Kronecker-sparse, by their form, and one of the same function."""
     torch.manual_seed(0)
     with torch.device(device):
-        sparse = Block(shape)
+        sparse = nn.Sequential(*[Block(shape) for _ in range(shape.blocks)])
         replace_linears(sparse, rule, project=False)
     sparse = sparse.to(DTYPES[dtype])
     full = copy.deepcopy(sparse)
-    for name, child in list(full.named_children()):
-        if isinstance(child, KSLinear):
-            setattr(full, name, filled(child))
+    for block in full:
+        for name, child in list(block.named_children()):
+            if isinstance(child, KSLinear):
+                setattr(block, name, filled(child))
     one_step = copy.deepcopy(sparse)
-    one_step.__class__ = OneStepBlock
+    for block in one_step:
+        block.__class__ = OneStepBlock
     own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse)), "both": group(copy.deepcopy(one_step))}
     return {**own, "dense": full.requires_grad_()}
 
@@ -132,11 +139,12 @@ def block_case(name: str, shape: Shape, dtype: str, how: str = "", device: str =
 
     after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
     after += FORMS[form]
-    title = f"training step of a {name}, {shape.sequences} x {shape.tokens} tokens, {dtype}{after}"
+    whole = name if shape.blocks > 1 else f"a {name}"
+    title = f"training step of {whole}, {shape.sequences} x {shape.tokens} tokens, {dtype}{after}"
     dense = Peer("dense", _step("dense", shape, dtype, how), compiles=how == "compiled")
     size, depth = (shape.sequences, shape.width), shape.tokens * shape.width
     return Case(
         f"{name} training step {dtype}{after}", title, Problem(make, exact, size, depth, dtype, cut, picked=2),
         _step(form, shape, dtype, how), (dense,), Work(), (), clock,
-        roundings=_ROUNDINGS,
+        roundings=_ROUNDINGS * shape.blocks,
     )  # fmt: skip

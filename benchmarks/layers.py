@@ -6,7 +6,7 @@ of both; each call in a CUDA graph, started alone, and compiled.
 
 from __future__ import annotations
 
-from .blocks import BLOCKS, FORMS, block_case
+from .blocks import BLOCKS, FORMS, STACKS, block_case
 from .case import Case, Suite
 from .kronsparse import CHAIN, layer_case
 
@@ -51,6 +51,9 @@ def suite() -> Suite:
     forms = [
         block_case(name, shape, "bf16", "eager", form=form) for name, shape in BLOCKS.items() for form in FORMS if form
     ]  # fmt: skip
+    forms += [
+        block_case(name, shape, "bf16", "eager", form=form) for name, shape in STACKS.items() for form in ("", "group")
+    ]
     compiled += [
         block_case(name, shape, dtype, "compiled", form="group") for name, shape in BLOCKS.items() for dtype in TYPES
     ]

@@ -63,6 +63,15 @@ def test_blocks_are_checked(dtype, form) -> None:
     assert not any(isinstance(module, KSLinear) for module in made["dense"].modules())
 
 
+def test_stacks_of_blocks_are_checked() -> None:
+    own = blocks.block_case("2 small blocks", SMALL._replace(blocks=2), "f32", "eager", "cpu", "group")
+    assert run.measure(own, SUITE, STAMP, SETTINGS)["status"] == "ok"
+    made = blocks._blocks(SMALL._replace(blocks=2), "f32", "cpu")
+    assert [
+        len([each for each in made[form].modules() if isinstance(each, KSLinear)]) for form in ("group", "dense")
+    ] == [8, 0]
+
+
 def test_a_block_of_other_weights_is_found(monkeypatch) -> None:
     blocks._blocks.cache_clear()
     monkeypatch.setattr(blocks, "filled", lambda layer: nn.Linear(layer.in_features, layer.out_features))

@@ -206,7 +206,7 @@ def test_a_launch_that_fails_raises(machine) -> None:
 
 
 def test_tables_of_many_layers_are_launched_one_by_one(monkeypatch):
-    """A group of 60 layers has 301 addresses, more than the memory of a thread for a native call."""
+    """A group of 210 layers has 1051 addresses, more than the memory of a thread for a native call."""
 
     class Bound:
         """What could be part of a native call."""
@@ -220,6 +220,6 @@ def test_tables_of_many_layers_are_launched_one_by_one(monkeypatch):
             self.calls.append(operands)
 
     monkeypatch.setattr("kernmantle.torch_ops.launch_sequence._cuda", lambda: pytest.fail("a native call"))
-    bound, table = Bound(), list(range(1 + 5 * 60))
-    LaunchSequence([(bound, itemgetter(1, 300))], True)(table)
-    assert bound.calls == [(1, 300)]
+    bound, table = Bound(), list(range(1 + 5 * 210))
+    LaunchSequence([(bound, itemgetter(1, 1050))], True)(table)
+    assert bound.calls == [(1, 1050)]

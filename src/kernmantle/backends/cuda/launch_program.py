@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-MOST = 256
+MOST = 1024
 """Addresses of a table, with that of a workspace, which a native call takes; longer tables are launched one by one."""
 _TEMPLATE = """
 define i64 @km(ptr %program, i64 %count, ptr %table) {

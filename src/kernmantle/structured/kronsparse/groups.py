@@ -38,8 +38,9 @@ def group(module: M) -> M:
     Parameters
     ----------
     module : Module
-        Any module with :class:`KSLinear` layers at any depth that it calls, best each block of a model: what is called
-        at once, and what activation checkpoints run again. Group a module after :func:`replace_linears`.
+        Any module with :class:`KSLinear` layers at any depth that it calls, best a whole model, which pays once for all
+        of them. With activation checkpoints it is each piece that these run again, as layers have to find their
+        matrices there too. Group a module after :func:`replace_linears`.
 
     Returns
     -------
@@ -59,7 +60,8 @@ def group(module: M) -> M:
     autocast and transforms, and where their weights are other tensors than contiguous ones of one type. Under
     ``torch.compile`` one operator makes all matrices and one takes their gradients apart.
 
-    Memory: until the backward pass, as many numbers as the dense matrices of the layers have.
+    Memory: until the backward pass, as many numbers as the dense matrices of the layers have, and until its end as many
+    again for their gradients; less at once if each block is a group.
 
     Examples
     --------

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import kernmantle as km
-from kernmantle.errors import DtypeError, GradientError, ShapeError
+from kernmantle.errors import DtypeError, GradientError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
 
 RANDOM = np.random.default_rng(0)
@@ -112,3 +112,14 @@ def test_solvers_that_take_operators_take_lists_as_matrices():
     assert_close(km.linalg.eigh(SYMMETRIC, np.eye(3).tolist())[0], np.linalg.eigvalsh(matrix), depth=100)
     with pytest.raises(ShapeError, match="square"):
         km.linalg.eigh([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def test_what_shares_launches_is_named():
+    layer, x = km.KSLinear(4, 4, [(1, 4, 4, 1)]), torch.ones(2, 4)
+    with pytest.raises(ParameterError, match=r"torch\.nn\.Module, as one block of a model, not list"):
+        km.kronsparse.group([layer, layer])
+    for layers, rows in ((x, [layer]), (layer, x)):
+        with pytest.raises(ParameterError, match=r"the layers come first, as apply_each\(\[query, key\], x\)"):
+            km.kronsparse.apply_each(layers, rows)
+    found = km.kronsparse.apply_each(nn.ModuleList([layer, layer]), x)
+    assert_close(found, (layer(x), layer(x)))

@@ -50,7 +50,7 @@ def group(module: M) -> M:
     Raises
     ------
     ParameterError
-        For a module without such layers.
+        For a module without such layers, and for what is no module.
 
     Notes
     -----
@@ -71,6 +71,8 @@ def group(module: M) -> M:
     >>> km.kronsparse.group(block)(torch.randn(3, 64)).shape
     torch.Size([3, 64])
     """
+    if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ParameterError(f"group takes a torch.nn.Module, as one block of a model, not {type(module).__name__}")
     layers = [layer for layer in module.modules() if isinstance(layer, KSLinear)]
     if not layers:
         raise ParameterError("the module has no KSLinear layers; replace_linears makes them of dense ones")
@@ -101,6 +103,8 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     ------
     ShapeError
         For x without ``in_features`` of a layer as its last extent.
+    ParameterError
+        If x or one layer stands in the place of the layers.
 
     Notes
     -----
@@ -115,6 +119,8 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     >>> q.shape, k.shape
     (torch.Size([3, 64]), torch.Size([3, 64]))
     """
+    if isinstance(layers, (torch.Tensor, KSLinear)):
+        raise ParameterError(f"the layers come first, as apply_each([query, key], x), not {type(layers).__name__}")
     layers = tuple(layers)
     found = None if torch.compiler.is_compiling() else _stacked(layers, x)
     if found is None:

@@ -4,7 +4,8 @@
 compile and bind calls beside one another; one at a time has the GPU to time a call as its suite does, by fewer samples.
 A call that takes more than ``--limit`` of its row's, by medians and by the least, is timed again in turns with BASE, if
 BASE has it. Calls are in a random order, so that whatever the budget reaches is a fair sample; those in ``--output``
-and in ``--done`` are left out. Nothing is compared with an oracle here: the suites do that.
+and in ``--done`` are left out. With ``--direct`` every call is timed in turns at once: on a CPU each pair of processes
+has cores of its own. Nothing is compared with an oracle here: the suites do that.
 """
 
 # ruff: noqa: T201
@@ -23,19 +24,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES, TURNS, SECONDS = 5, 4, 5e-3
-WARM, LONG = 0.05, 0.5
-"""Seconds of a call from which it is not warmed up before each sample, and from which it is timed once."""
+SHORT, MANY = 2e-4, 12
+"""Seconds of a call below which the host is heard, and the turns it is timed in."""
+WARM, LONG, ENDLESS = 0.05, 0.5, 2.0
+"""Seconds of a call from which it is not warmed up before each sample, is timed once, and in one turn."""
 PLANNED = "kronsparse"
 """The suite whose calls are bound while others are timed: they run for milliseconds, once, on what memory holds."""
-MEMORY = 32 << 30
-"""Bytes of x and of results of the calls that are being bound."""
+MEMORY = 24 << 30
+"""Bytes of x and of results of the calls that memory holds: they take up to four times as much."""
 LATE = ("compiled", "overhead", "several GPUs")
 
 
@@ -58,6 +61,19 @@ def cases(wanted: Callable[[str], bool]) -> dict[str, Any]:
     return found
 
 
+def drawn(torch: Any, normal: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what draws normal numbers on the device, which takes a CPU up to seconds, and keeps none."""
+
+    def draw(rows: int, columns: int, dtype: str, device: str, seed: int) -> Any:
+        if device != "cuda":
+            return normal(rows, columns, dtype, device, seed)
+        source = torch.Generator(device).manual_seed(seed)
+        found = torch.randn(rows, columns, generator=source, device=device)
+        return found.to(import_module(f"{benchmarks().__package__}.case").DTYPES[dtype])
+
+    return draw
+
+
 class Caller:
     """Makes calls of cases ready, and times them."""
 
@@ -68,6 +84,11 @@ class Caller:
         self.clocks = import_module(f"{package}.timing").CLOCKS
         self.suite: Any = import_module(f"{package}.kronsparse")
         self.ready: tuple[str, Any] = ("", None)
+        normal = import_module(f"{package}.problems").normal
+        draw = drawn(self.torch, normal)
+        for module in [module for name, module in sys.modules.items() if name.startswith(f"{package}.")]:
+            if getattr(module, "normal", None) is normal:
+                module.normal = draw  # type: ignore[attr-defined]
         gc.collect()
         gc.freeze()
         gc.disable()  # a graph that is collected while another one is captured ends that capture
@@ -79,7 +100,7 @@ class Caller:
     def definitions(self) -> dict[str, tuple[str, float]]:
         """Return what makes a row comparable, and the bytes of x and of the result."""
         define = import_module(f"{benchmarks().__package__}.run").definition
-        return {name: (define(case), case.work.bytes) for name, case in self.cases.items()}
+        return {name: (define(case), case.work.bytes or MEMORY / 8) for name, case in self.cases.items()}
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -97,12 +118,20 @@ class Caller:
         """Return the call of a case, made once."""
         if self.ready[0] != name:
             self.drop()
-            case = self.cases[name]
-            call = case.ours(case.problem.inputs(self.device))
+            call = self.cases[name].ours(self.inputs(name))
             call()
             self.wait()
             self.ready = name, call
         return self.ready[1]
+
+    def inputs(self, name: str) -> Any:
+        """Return the inputs of a case without the values of torch that its result is checked by."""
+        solve = self.torch.linalg.eigvalsh
+        self.torch.linalg.eigvalsh = lambda a: a.diagonal().clone()
+        try:
+            return self.cases[name].problem.inputs(self.device)
+        finally:
+            self.torch.linalg.eigvalsh = solve
 
     def compile(self, name: str) -> None:
         """Run a call once."""
@@ -155,11 +184,12 @@ def work(device: str, suites: list[str]) -> None:
 class Worker:
     """A process of a checkout that answers."""
 
-    def __init__(self, tree: Path, options: argparse.Namespace, suites: list[str]) -> None:
+    def __init__(self, tree: Path, options: argparse.Namespace, suites: list[str], cores: str = "") -> None:
         before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         others = [each for each in before if not Path(each).resolve().is_relative_to(ROOT)]
         path = os.pathsep.join([str(tree / "src"), str(tree), *others])
-        self.command = [sys.executable, __file__, "", "--worker", json.dumps(suites), "--device", options.device]
+        self.command = ["taskset", "-c", cores] * bool(cores)
+        self.command += [sys.executable, __file__, "", "--worker", json.dumps(suites), "--device", options.device]
         self.tree, self.environment = tree, os.environ | {"PYTHONPATH": path}
         self.process = self._started()
 
@@ -223,6 +253,7 @@ class Comparison:
         self.begin, self.end = begin, begin + options.budget
         self.many: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.others: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.starved: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.slower: queue.PriorityQueue[tuple[float, str]] = queue.PriorityQueue()
         self.ratios: list[float] = []
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -242,7 +273,8 @@ class Comparison:
         with suppress(queue.Empty):
             while time.monotonic() < self.begin + self.options.compile:
                 ahead.append(self.others.get_nowait())
-                self._plan(worker, ahead[-1])
+                if self.rows[ahead[-1]] < LONG:
+                    self._plan(worker, ahead[-1])
         with self.writing:
             self.planned += 1
             if self.planned == self.options.processes:
@@ -251,42 +283,49 @@ class Comparison:
         self.first.wait(self.options.compile)
         for name in ahead:
             self._time(worker, name)
-        for names in (self.many, self.others):
+        for names in (self.many, self.others, self.starved):
             with suppress(queue.Empty):
                 while time.monotonic() < self.end:
                     name = names.get_nowait()
-                    self._plan(worker, name)
-                    self._time(worker, name)
+                    if names is not self.starved and self.rows[name] < LONG:
+                        self._plan(worker, name)
+                    self._time(worker, name, alone=names is self.starved)
         worker.process.kill()
 
     def _plan(self, worker: Worker, name: str) -> None:
         is_bound = name.partition(":")[0] == PLANNED
         try:
-            with self.memory.taken(self.sizes[name] if is_bound else 0.0):
+            with self.memory.taken(self.sizes[name]):
                 worker.ask("plan" if is_bound else "compile", name)
         except RuntimeError as error:
             self.write(name, plan_error=str(error))
 
-    def _time(self, worker: Worker, name: str) -> None:
+    def _time(self, worker: Worker, name: str, *, alone: bool = False) -> None:
         row = self.rows[name]
         samples = SAMPLES if row < WARM else 2 if row < LONG else 1
         try:
-            with self.device:
-                if time.monotonic() > self.end:
-                    return
-                taken = worker.ask("time", name, row, samples)
-                if min(taken) > (1 + self.options.limit) * self.least[name]:
-                    more = worker.ask("time", name, row, samples)
-                    taken = min(taken, more, key=statistics.median)
-            worker.ask("drop")
+            with self.memory.taken(self.memory.most if alone else self.sizes[name]):
+                with self.device:
+                    if time.monotonic() > self.end:
+                        return
+                    began = time.monotonic()
+                    taken = worker.ask("time", name, row, samples)
+                    if min(taken) > (1 + self.options.limit) * self.least[name] and row < ENDLESS:
+                        more = worker.ask("time", name, row, samples)
+                        taken = min(taken, more, key=statistics.median)
+                    seconds = time.monotonic() - began
+                worker.ask("drop")
         except RuntimeError as error:
-            self.write(name, "failed", error=str(error))
+            if "memory" in str(error) and not alone:
+                self.starved.put(name)
+            else:
+                self.write(name, "failed", error=str(error))
             return
         ratio, is_slower = statistics.median(taken) / row, min(taken) / self.least[name]
         is_slower = min(ratio, is_slower) > 1 + self.options.limit
         self.write(
             name, "slower than its row" if is_slower else "within", new=statistics.median(taken), least=min(taken),
-            ratio=ratio,
+            ratio=ratio, seconds=round(seconds, 2),
         )  # fmt: skip
         with self.writing:
             self.ratios.append(ratio)
@@ -308,21 +347,30 @@ class Comparison:
         for worker in pair:
             worker.process.kill()
 
-    def _again(self, pair: list[Worker], name: str, ratio: float) -> None:
+    def _again(self, pair: list[Worker], name: str, ratio: float, *, alone: bool = False) -> None:
         row, taken = self.rows[name], ([], [])
-        samples, turns = (2, TURNS) if row < WARM else (1, TURNS if row < LONG else 2)
+        known = f"{ratio:6.3f} of its row" if ratio > 0 else "row"
+        on_cpu = self.options.device == "cpu"  # each pair has cores of its own
+        samples, turns = (2, MANY if on_cpu or row < SHORT else TURNS) if row < WARM else (1, TURNS)
         try:
-            with self.memory.taken(2 * self.sizes[name]):
+            with self.memory.taken(self.memory.most if alone else 2 * self.sizes[name]):
+                if row < LONG:
+                    for worker in pair:
+                        worker.ask("compile", name)
+                with nullcontext() if on_cpu else self.device:
+                    for _ in range(turns if row < LONG else 2 if row < ENDLESS else 1):
+                        for side in (0, 1):
+                            taken[side].extend(pair[side].ask("time", name, row, samples))
                 for worker in pair:
-                    worker.ask("compile", name)
-            with self.device:
-                for _ in range(turns):
-                    for side in (0, 1):
-                        taken[side].extend(pair[side].ask("time", name, row, samples))
-            for worker in pair:
-                worker.ask("drop")
+                    worker.ask("drop")
         except RuntimeError as error:
-            text = f"{ratio:6.3f} of its row {row * 1e6:9.1f} us, not in base ({str(error)[:60]}): {name}"
+            for worker in pair:
+                with suppress(RuntimeError):
+                    worker.ask("drop")
+            if "memory" in str(error) and not alone:
+                self._again(pair, name, ratio, alone=True)
+                return
+            text = f"{known} {row * 1e6:9.1f} us, not in base ({str(error)[:60]}): {name}"
             self.write(name, "of them not in base", ratio=ratio, base_error=str(error))
         else:
             middle = statistics.median(taken[1]) / statistics.median(taken[0])
@@ -333,7 +381,7 @@ class Comparison:
                 base=taken[0], turns=taken[1], median_ratio=middle, least_ratio=least,
             )  # fmt: skip
             text = (
-                f"{ratio:6.3f} of its row {row * 1e6:9.1f} us; base {statistics.median(taken[0]) * 1e6:9.1f} new "
+                f"{known} {row * 1e6:9.1f} us; base {statistics.median(taken[0]) * 1e6:9.1f} new "
                 f"{statistics.median(taken[1]) * 1e6:9.1f} {middle:.3f} {least:.3f} {mark}: {name}"
             )
         with self.writing:
@@ -373,8 +421,17 @@ def left(rows: Sequence[str], paths: list[Path]) -> list[str]:
             lines = path.read_text(encoding="utf-8").splitlines()
             done |= {line for line in lines if not line.startswith("{")}
             found = map(json.loads, (line for line in lines if line.startswith("{")))
-            done |= {row["case"] for row in found if "new" in row or "error" in row}
+            done |= {row["case"] for row in found if {"new", "turns", "error"} & row.keys()}
     return [name for name in rows if name not in done and not any(word in name for word in LATE)]
+
+
+def pair(options: argparse.Namespace, suites: list[str], number: int) -> list[Worker]:
+    """Return processes of the base and of this checkout."""
+    cores = ""
+    if options.cores:
+        first, count = map(int, options.cores.split(","))
+        cores = f"{first + number * count}-{first + (number + 1) * count - 1}"
+    return [Worker(tree, options, suites, cores) for tree in (options.base.resolve(), ROOT)]
 
 
 def main() -> int:
@@ -391,6 +448,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=1, help="pairs of processes for what is timed in turns")
     parser.add_argument("--part", default="1/1", metavar="K/N", help="only the K-th of N equal parts of the rows")
     parser.add_argument("--limit", type=float, default=0.03)
+    parser.add_argument("--direct", action="store_true", help="time every call in turns, whatever its row")
+    parser.add_argument("--cores", default="", metavar="FIRST,COUNT", help="of each pair of processes on a CPU")
     parser.add_argument("--output", type=Path, default=Path("rows.jsonl"))
     parser.add_argument("--done", type=Path, action="append", default=[], help="files of names or rows to leave out")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -400,10 +459,9 @@ def main() -> int:
         return 0
     suites = options.suite
     begin = time.monotonic()
-    workers = [Worker(ROOT, options, suites) for _ in range(options.processes)]
-    trees = (options.base.resolve(), ROOT)
-    pairs = [[Worker(tree, options, suites) for tree in trees] for _ in range(options.pairs)]
-    known = workers[0].ask("definitions")
+    workers = [Worker(ROOT, options, suites) for _ in range(0 if options.direct else options.processes)]
+    pairs = [pair(options, suites, number) for number in range(options.pairs)]
+    known = pairs[0][1].ask("definitions")
     rows = {name: row for name, row in committed(options.rows, suites).items() if known.get(name, [""])[0] == row[0]}
     part, parts = map(int, options.part.split("/"))
     every = sorted(rows)
@@ -413,7 +471,10 @@ def main() -> int:
     sizes = {name: known[name][1] for name in due}
     comparison = Comparison(options, {name: rows[name][1:] for name in due}, sizes, begin)
     for name in sorted(due, key=lambda name: suites.index(name.partition(":")[0])):
-        (comparison.many if name.partition(":")[0] == PLANNED else comparison.others).put(name)
+        if options.direct:
+            comparison.slower.put((comparison.slower.qsize(), name))
+        else:
+            (comparison.many if name.partition(":")[0] == PLANNED else comparison.others).put(name)
     threads = [threading.Thread(target=comparison.run, args=(worker,)) for worker in workers]
     last = [threading.Thread(target=comparison.again, args=(pair,)) for pair in pairs]
     for thread in (*threads, *last):

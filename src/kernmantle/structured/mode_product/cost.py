@@ -38,6 +38,9 @@ _MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # 
 # values of l take 0.88 to 0.92 of what is predicted of them; below 16 values of l, with which the passes are slower,
 # 26 products took 1.06 to 1.22 times the first figure's prediction (decision 0088).
 _BETWEEN_PASSES, _BETWEEN_SLOW_PASSES, _SLOW_PASSES = 1.1, 1.3, 16
+# The same of float32 where our kernel is between, below 16 values of l, of 18 products, and from 64 on, of 13 (decision
+# 0095).
+_KERNEL_BETWEEN_SLOW_PASSES, _KERNEL_BETWEEN_WHOLE_PASSES, _WHOLE_PASSES = 1.05, 0.95, 64
 _TRANSPOSED_SUM = 0.9  # times its model: 13 sums took 0.6 to 1.3 times it on an H200 (decision 0068)
 
 
@@ -208,8 +211,13 @@ def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = Fa
     blocks, passes = (a * d, *own.pattern[1:3], 1), (problem.bias, problem.activation != "")
     chosen, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, packed, *passes)
     taken = start_seconds((b, c), d, size, whole) + moved + multiplied
-    between = _BETWEEN_SLOW_PASSES if d < _SLOW_PASSES else _BETWEEN_PASSES
-    return taken * (between if chosen == "bmm" else 1.0)
+    if chosen == "bmm":
+        return taken * (_BETWEEN_SLOW_PASSES if d < _SLOW_PASSES else _BETWEEN_PASSES)
+    if problem.dtype != "f32":
+        return taken
+    if d < _SLOW_PASSES:
+        return taken * _KERNEL_BETWEEN_SLOW_PASSES
+    return taken * (_KERNEL_BETWEEN_WHOLE_PASSES if d >= _WHOLE_PASSES else 1.0)
 
 
 @lru_cache(maxsize=4096)

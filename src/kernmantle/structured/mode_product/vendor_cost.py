@@ -90,8 +90,47 @@ _WHOLE = {
 }
 _WHOLE_TILES, _WHOLE_WIDTH = 4 * _PROCESSORS, 96
 # With a batch that is last, blocks of more outputs than one and up to two tiles take this share of it: 0.78 to 0.95 of
-# 58 products of 192 and 256 outputs, by 192 to 768 (decision 0088).
-_TWO_TILES = 0.84
+# 58 products of 192 and 256 outputs, by 192 to 768 (decision 0088); of three tiles this of 60 by 96 and 384. Two tiles
+# of fewer values of k than so many take so many times as long, but where the second-level cache has all bytes still: 8
+# products of 192 by 48 (decision 0095).
+_TWO_TILES, _THREE_TILES, _SHALLOW, _SHALLOW_SHARE, _SHALLOW_CACHED = 0.84, 0.96, 64, 1.15, 0.97
+_WHOLE_CACHED = 4.5e7  # bytes of x and of the result up to which the second-level cache has them still
+
+
+@dataclass(frozen=True)
+class _OneTile:
+    """Batched products of halves in whole vectors of one tile of outputs, the batch last in memory.
+
+    They take what their bytes take: a launch, bytes of x and of the result a second, what is left of the time where the
+    second-level cache has all bytes of a call still, and how many times as long several calls take. 37 products of
+    25088 rows on one H200, within 6 % (root mean square). One call of at least ``wide`` outputs takes a ``share`` of
+    that in the choice, as tiles of our kernel take 0.98 to 1.2 times what is predicted of them (decision 0095).
+    """
+
+    launch: float = 3e-6
+    read: float = 4.41e12
+    written: float = 3.15e12
+    again: float = 0.8
+    calls: float = 1.1
+    share: float = 0.93
+    wide: int = 64
+
+    def seconds(self, pattern: Pattern, batch: int, size: int, calls: int) -> float:
+        """Return the seconds of so many calls."""
+        a, b, c, d = pattern
+        rows = size * batch * a * d / calls
+        moved = rows * (c / self.read + b / self.written) + size * a * b * c * d / calls / self.read
+        if calls > 1:
+            return self.calls * calls * (self.launch + moved)
+        taken = self.launch + moved * (self.again if rows * (b + c) <= _WHOLE_CACHED else 1.0)
+        return taken * (self.share if b >= self.wide else 1.0)
+
+
+_ONE_TILE = _OneTile()
+# Times as long for the bytes of halves where a dense matrix has at least twice as many outputs as inputs, and fewer
+# inputs than that; and with features together twice as many inputs as outputs: 96 x 384 and 192 x 768 with 25088 rows
+# took 10.0 and 20.9 us, the other way round 7.5 and 14.2 (H200, decision 0095).
+_WRITTEN, _READ, _UNEQUAL = 1.6, 0.8, 256
 # Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
 # copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the
 # sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is
@@ -144,8 +183,22 @@ def matrix_seconds(shape: tuple[int, int], batch: int, dtype: str, last: bool = 
     """Return a dense layer (out_features, in_features)."""
     rows, columns = shape
     aligned = _aligned(BYTES[dtype], columns, batch if last else rows)
-    sides = (rows, batch) if last else (batch, rows)
-    return product_seconds(*sides, columns, 1, dtype, _rates(dtype, "dense", last), aligned)
+    sides, own = (rows, batch) if last else (batch, rows), _rates(dtype, "dense", last)
+    if BYTES[dtype] == 2 and aligned:
+        writes = 2 * columns <= rows and columns < _UNEQUAL
+        reads = 2 * rows <= columns and rows < _UNEQUAL and not last
+        own = replace(own, bytes=own.bytes / (_WRITTEN if writes else _READ if reads else 1.0))
+    return product_seconds(*sides, columns, 1, dtype, own, aligned)
+
+
+def _whole_share(pattern: Pattern, batch: int, size: int) -> float:
+    """Return what products of two and of three tiles, the batch last, take of the time that is predicted of any."""
+    a, b, c, d = pattern
+    if b > 2 * _SQUARE:
+        return _THREE_TILES if b <= 3 * _SQUARE else 1.0
+    if c >= _SHALLOW:
+        return _TWO_TILES if c >= _SQUARE else 1.0
+    return _SHALLOW_CACHED if size * batch * a * d * (b + c) <= _WHOLE_CACHED else _SHALLOW_SHARE
 
 
 def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> float:
@@ -157,7 +210,9 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
     if (last or d == 1) and calls <= MOST_CALLS:
         tiles = a * d / calls * math.ceil(sides[0] / _SQUARE) * math.ceil(sides[1] / _SQUARE)
         if size == 2 and aligned and tiles > _WHOLE_TILES and (d > 1 if last else min(b, c) >= _WHOLE_WIDTH):
-            share = _TWO_TILES if last and _SQUARE < b <= 2 * _SQUARE <= 2 * c else 1.0
+            if last and b <= _SQUARE:
+                return _ONE_TILE.seconds(pattern, batch, size, calls)
+            share = _whole_share(pattern, batch, size) if last else 1.0
             return share * calls * product_seconds(*sides, c, a * d / calls, dtype, _WHOLE[last])
         aligned, own = aligned or not (last or c * size % _WORD or b * size % _WORD), _rates(dtype, "bmm", last)
         if last and size == 2 and not aligned and b <= _THIN and c >= _LONG and tiles > _PROCESSORS:

@@ -4,8 +4,9 @@
 compile and bind calls beside one another; one at a time has the GPU to time a call as its suite does, by fewer samples.
 A call that takes more than ``--limit`` of its row's, by medians and by the least, is timed again in turns with BASE, if
 BASE has it. Calls are in a random order, so that whatever the budget reaches is a fair sample; those in ``--output``
-and in ``--done`` are left out. With ``--direct`` every call is timed in turns at once: on a CPU each pair of processes
-has cores of its own. Nothing is compared with an oracle here: the suites do that.
+and in ``--done`` are left out. With ``--direct`` every call is timed in turns at once. On a CPU each pair of processes
+has cores of its own, and times are of the processor, in one thread, so that other work on the machine counts less.
+Nothing is compared with an oracle here: the suites do that.
 """
 
 # ruff: noqa: T201
@@ -74,6 +75,16 @@ def drawn(torch: Any, normal: Callable[..., Any]) -> Callable[..., Any]:
     return draw
 
 
+def by_processor(call: Callable[[], object], calls: int, warm: bool = True) -> float:
+    """Return seconds a call that all threads of the process take of the processor."""
+    if warm:
+        call()
+    begin = time.process_time()
+    for _ in range(calls):
+        call()
+    return (time.process_time() - begin) / calls
+
+
 class Caller:
     """Makes calls of cases ready, and times them."""
 
@@ -82,6 +93,9 @@ class Caller:
         self.device, self.cases = device, cases(lambda name: name in suites)
         package = benchmarks().__package__
         self.clocks = import_module(f"{package}.timing").CLOCKS
+        if device == "cpu":
+            self.torch.set_num_threads(1)
+            self.clocks = dict.fromkeys(self.clocks, by_processor)
         self.suite: Any = import_module(f"{package}.kronsparse")
         self.ready: tuple[str, Any] = ("", None)
         normal = import_module(f"{package}.problems").normal
@@ -358,8 +372,8 @@ class Comparison:
                     for worker in pair:
                         worker.ask("compile", name)
                 with nullcontext() if on_cpu else self.device:
-                    for _ in range(turns if row < LONG else 2 if row < ENDLESS else 1):
-                        for side in (0, 1):
+                    for turn in range(turns if row < LONG else 2 if row < ENDLESS else 1):
+                        for side in (turn % 2, 1 - turn % 2):
                             taken[side].extend(pair[side].ask("time", name, row, samples))
                 for worker in pair:
                     worker.ask("drop")

@@ -66,4 +66,7 @@ def call_key(
 
 def is_recorded(key: CallKey) -> bool:
     """Return whether a gradient by any of the tensors of a key is recorded."""
-    return any(spec is not None and spec[-1] for spec in key.tensors)
+    for spec in key.tensors:  # noqa: SIM110 - a generator takes 0.5 us longer
+        if spec is not None and spec[-1]:
+            return True
+    return False

@@ -238,12 +238,10 @@ class KronCall:
         others, of_y, size = self.sizes
         begin = out.data_ptr()
         end = begin + size
-        spans = [*zip((x, *factors), others, strict=True), *([] if y is None or y is out else [(y, of_y)])]
-        for tensor, own in spans:
-            address = tensor.data_ptr()
-            if address < end and begin < address + own:
+        for tensor, own in zip((x, *factors), others, strict=True):
+            if begin - own < tensor.data_ptr() < end:
                 return True
-        return False
+        return y is not None and y is not out and begin - of_y < y.data_ptr() < end
 
     def __call__(
         self, tensors: tuple[torch.Tensor, Tensors, Maybe], numbers: tuple[Number, Number], outs: Maybe,

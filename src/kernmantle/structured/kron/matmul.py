@@ -131,7 +131,7 @@ def multiply(
     if found is not None and key is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
         y = y if found.added else None
-        if is_recorded(key):
+        if out is None and is_recorded(key):  # with out= there is no key for what is recorded
             return found.recorded(x, own, y, (alpha, beta), info)
         if out is None or not found.overlaps(x, own, y, out):
             return found((x, own, y), (alpha, beta), out, info)

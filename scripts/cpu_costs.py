@@ -24,6 +24,7 @@ from scipy.optimize import nnls
 
 from kernmantle.structured.mode_product import cpu_cost, execute
 from kernmantle.structured.mode_product.cpu_cost import SURE, Costs, Pattern
+from kernmantle.structured.mode_product.operands import Operands
 from kernmantle.structured.mode_product.pack import PackedWeights
 
 TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
@@ -71,7 +72,7 @@ def _row(pattern: Pattern, batch: int, dtype: str, last: bool) -> Row:
     x, grad, weight = array(a * c * d), array(a * b * d), torch.randn(1, a, b, c, d).to(TYPES[dtype])
 
     def product(algorithm: str, packed: PackedWeights | None) -> float:
-        return _least(lambda: execute.by(algorithm, x, weight, None, "", last, "", None, packed))
+        return _least(lambda: execute.by(algorithm, Operands(x, weight, batch_last=last, packed=packed)))
 
     def gradient(algorithm: str) -> float:
         return _least(lambda: execute.gradient(x, grad, pattern, algorithm, ""))

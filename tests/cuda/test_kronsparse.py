@@ -15,6 +15,7 @@ import kernmantle as km
 from kernmantle.kronsparse import kron_sparse_matmul
 from kernmantle.runtime.kernel_store import collecting
 from kernmantle.structured.mode_product import execute
+from kernmantle.structured.mode_product.operands import Operands, empty
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops.info import RunInfo
 
@@ -121,7 +122,7 @@ def test_products_over_turned_rows(pattern, dtype) -> None:
     for batch in (1, 129, 700):
         x, weight, bias = operands(pattern, batch, dtype, False)
         info = RunInfo()
-        found = execute.by("transposed", x[None], weight[None], bias[None], "", False, "", None, None, info)[0]
+        found = execute.by("transposed", Operands(x[None], weight[None], bias[None]), None, info)[0]
         assert info.route.startswith("transposed rows: ")
         wanted, terms = exact(x, weight, bias, False)
         rounded = 2 * terms * torch.finfo(dtype).eps  # of the sums, before the bias is added to them
@@ -245,7 +246,7 @@ def test_misaligned_and_strided_operands(dtype) -> None:
 def route(x, weight, algorithm, precision) -> str:
     """What a product runs as."""
     info = RunInfo()
-    execute.product(x[None], weight[None], None, "", False, algorithm, precision, info=info)
+    execute.product(Operands(x[None], weight[None], precision=precision), algorithm, info=info)
     return info.route
 
 
@@ -406,10 +407,10 @@ def test_the_program_of_ksmm(capsys) -> None:
 def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> None:
     ran, plain = [], execute.by
 
-    def noted(way, x, weight, *rest):
-        value = plain(way, x, weight, *rest)
+    def noted(way, own, *rest):
+        value = plain(way, own, *rest)
         if not collecting() and not torch.cuda.is_current_stream_capturing() and way not in ran:
-            wanted, terms = exact(x[0], weight[0], torch.zeros(value.shape[2], device="cuda"), False)
+            wanted, terms = exact(own.x[0], own.weight[0], torch.zeros(value.shape[2], device="cuda"), False)
             assert_close(value[0], wanted, depth=pattern[2], magnitude=terms)
             ran.append(way)
         return value
@@ -453,13 +454,13 @@ def test_small_batches_read_the_weights_where_they_lie(pattern, dtype, last) -> 
     for batch in (1, 3, 9, 33):
         x, weight, bias = operands(pattern, batch, dtype, last)
         info, rows = RunInfo(), (x.mT if last else x)[None]
-        out = execute.empty(rows, bias.numel(), last)
-        execute.by("kernel", rows, weight[None], bias[None], "", last, "", out, None, info)
+        out = empty(rows, bias.numel(), last)
+        execute.by("kernel", Operands(rows, weight[None], bias[None], batch_last=last), out, info)
         wanted, terms = exact(x, weight, bias, last)
         assert_close(out[0].mT if last else out[0], wanted, depth=pattern[2], magnitude=terms)
         assert batch > 3 or "streamed" in info.route
         turned = weight.transpose(1, 2).contiguous().transpose(1, 2)
-        again = execute.by("kernel", rows, turned[None], bias[None], "", last, "", None, None, info)
+        again = execute.by("kernel", Operands(rows, turned[None], bias[None], batch_last=last), None, info)
         assert_close(again[0].mT if last else again[0], wanted, depth=pattern[2], magnitude=terms)
         grad = torch.randn_like(out)
         found = execute.gradient(rows, grad, pattern, "kernel", "")[0]

@@ -77,9 +77,9 @@ def test_compiled_products_see_the_configuration(monkeypatch):
         seen.append(options)
         return prepared(text, options, *rest)
 
-    def noted_product(x, weight, bias, activation, batch_last, algorithm, precision, *rest, **named):
-        seen.append(precision)
-        return product(x, weight, bias, activation, batch_last, algorithm, precision, *rest, **named)
+    def noted_product(own, *rest, **named):
+        seen.append(own.precision)
+        return product(own, *rest, **named)
 
     monkeypatch.setattr(kron_execute, "bind", noted_prepared)
     monkeypatch.setattr(kronsparse_run, "product", noted_product)

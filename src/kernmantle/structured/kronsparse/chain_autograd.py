@@ -20,6 +20,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_exported, is_tracked, is_transformed, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product import execute
+from ..mode_product.operands import empty
 from ..mode_product.pack import PackedChain, PackedWeights
 from ..mode_product.torch_op import Maybe, Options, product
 from . import chain_cpu, chain_execute, chain_training
@@ -219,7 +220,7 @@ def _bind(
         cluster = chain_training.cluster_for(value, weights, bias, activation, options, packed)
         if cluster is not None:
             a, b, _, d = weights[-1].shape
-            into = execute.empty(value, a * b * d, options.batch_last)
+            into = empty(value, a * b * d, options.batch_last)
             launch = chain_training.clusters().bind_cluster(cluster, value, into)
             return ClusterChain(launch.launch, a * b * d, launch.route)
     if not wanted and out is None:
@@ -266,14 +267,14 @@ def _bind_products(
     if packed and len(weights) == 1 and value.numel() and out is None and not options.precision:
         (weight,), offset = weights, None if bias is None else bias[None]
         a, b, _, d = weight.shape
-        into = execute.empty(value, a * b * d, options.batch_last)
+        into = empty(value, a * b * d, options.batch_last)
         if choose_algorithm(value, weight.to(value.dtype)[None], offset, activation, options, into, packed) == "dense":
             return MatrixChain(activation, options.batch_last)
     products: list[Multiply] = []
     for number, weight in enumerate(weights):
         ends = (bias, activation) if number == len(weights) - 1 else (None, "")
         a, b, _, d = weight.shape
-        into = execute.empty(value, a * b * d, options.batch_last)
+        into = empty(value, a * b * d, options.batch_last)
         if out is not None and number == len(weights) - 1:
             into = canonical(out, options.batch_last)
         products.append(bind_product(value, weight.detach(), *ends, options, into, packed))

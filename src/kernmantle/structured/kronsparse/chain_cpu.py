@@ -19,6 +19,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import plain
 from ..mode_product import execute
 from ..mode_product.cost import quickest, quickest_gradient
+from ..mode_product.operands import Operands
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST
@@ -384,7 +385,9 @@ def _general(options: Options) -> Multiply:
     """Return the product by transposed weights, by whichever algorithm."""
 
     def run(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
-        return execute.product(x[None], weight.transpose(1, 2)[None], None, "", *options)[0].contiguous()
+        batch_last, algorithm, precision = options
+        own = Operands(x[None], weight.transpose(1, 2)[None], batch_last=batch_last, precision=precision)
+        return execute.product(own, algorithm)[0].contiguous()
 
     return run
 

@@ -15,7 +15,8 @@ from ...config import current
 from ...torch_ops.info import RunInfo
 from ..mode_product.chain_plan import Pattern, Step, steps
 from ..mode_product.cost import dense_seconds, quickest
-from ..mode_product.execute import described, empty, product
+from ..mode_product.execute import described, product
+from ..mode_product.operands import Operands, empty
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_products import dense, fused
 from ..mode_product.vendor_cost import MOST_DENSE
@@ -146,40 +147,44 @@ def _run(
     activation: str, options: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
     out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
+    batch_last, algorithm, precision = options
     for step in found:
-        ends = (bias, activation, *options, out) if step.end == len(weights) else (None, "", *options, None)
-        x = _step(step, x, weights, ends, packed, info)
+        own = Operands(x, weights[step.begin][None], batch_last=batch_last, precision=precision)
+        if step.end < len(weights):
+            x = _step(step, own, weights, algorithm, packed, info, None)
+        else:
+            x = _step(step, own._replace(bias=bias, activation=activation), weights, algorithm, packed, info, out)
     return x
 
 
 def _step(
-    step: Step, x: torch.Tensor, weights: Sequence[torch.Tensor], ends: tuple[Any, ...],
-    packed: Sequence[PackedWeights] | None, info: RunInfo,
+    step: Step, own: Operands, weights: Sequence[torch.Tensor], algorithm: str, packed: Sequence[PackedWeights] | None,
+    info: RunInfo, out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     begin, middle, end = step.begin, step.middle, step.end
     if step.kind == "factor" and end - begin == 1:
-        return product(x, weights[begin][None], *ends, packed=None if packed is None else packed[begin], info=info)
+        return product(own._replace(packed=None if packed is None else packed[begin]), algorithm, out, info)
     assert packed is not None
     parts = (weights[begin:end],) if step.kind == "factor" else (weights[begin:middle], weights[middle:end])
-    own, inner = packed[-1].get_or_pack(
-        (begin, middle, end, x.dtype), lambda: ([_one(part, x.dtype) for part in parts], PackedWeights()), x.device
+    dtype, device = own.x.dtype, own.x.device
+    joined, inner = packed[-1].get_or_pack(
+        (begin, middle, end, dtype), lambda: ([_one(part, dtype) for part in parts], PackedWeights()), device
     )
-    if len(own) == 2:
-        return _back_to_back(x, own, ends, inner, info)
-    value = product(x, own[0][None], *ends, packed=inner, info=info)
+    if len(joined) == 2:
+        return _back_to_back(own._replace(packed=inner), joined, algorithm, info, out)
+    value = product(own._replace(weight=joined[0][None], packed=inner), algorithm, out, info)
     info.route = f"factors {begin} to {end - 1} as one: {info.route}"
     return value
 
 
 def _back_to_back(
-    x: torch.Tensor, fused: list[torch.Tensor], ends: tuple[Any, ...], packed: PackedWeights, info: RunInfo
+    own: Operands, fused: list[torch.Tensor], algorithm: str, info: RunInfo, out: torch.Tensor | None
 ) -> torch.Tensor:
-    bias, activation, batch_last, _, precision, out = ends
-    a, b, _, d = fused[1].shape
-    out = empty(x, a * b * d, batch_last) if out is None else out
-    ran = _fused().product(x, fused, bias, activation, precision, out, packed)
+    last = own._replace(weight=fused[1][None])
+    target = last.allocated() if out is None else out
+    ran = _fused().product(own.x, fused, own.bias, own.activation, own.precision, target, own.packed)
     if ran is not None:
         info.route = ran
-        return out
-    between = product(x, fused[0][None], None, "", *ends[2:5])
-    return product(between, fused[1][None], *ends, info=info)
+        return target
+    first = Operands(own.x, fused[0][None], batch_last=own.batch_last, precision=own.precision)
+    return product(last._replace(x=product(first, algorithm), packed=None), algorithm, target, info)

@@ -25,6 +25,7 @@ from ..mode_product import execute
 from ..mode_product.cost import quickest, quickest_gradient
 from ..mode_product.execute import uncast
 from ..mode_product.grouped_plan import DTYPES
+from ..mode_product.operands import Operands, empty
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BoundBatch, bind_batch, lies_ready
@@ -172,8 +173,10 @@ def _multiplied(
     activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
     out: Maybe, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
+    batch_last, algorithm, precision = options
     offset = None if bias is None else bias[None]
-    return execute.product(x, weight[None], offset, activation, *options, out=out, packed=packed, info=info)
+    own = Operands(x, weight[None], offset, activation, batch_last, precision, packed)
+    return execute.product(own, algorithm, out, info)
 
 
 def _batched(
@@ -206,11 +209,9 @@ def _multiplied_by(
     packed: PackedWeights | None, out: Maybe, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
     """Multiply by an algorithm that was chosen before."""
-    own, offset = weight if weight.dtype == x.dtype else weight.to(x.dtype), None if bias is None else bias[None]
-    batch_last, _, precision = options
-    return execute.by(
-        algorithm, x, own[None], offset, activation, batch_last, precision, out, packed, info
-    )  # fmt: skip
+    weight, offset = weight if weight.dtype == x.dtype else weight.to(x.dtype), None if bias is None else bias[None]
+    own = Operands(x, weight[None], offset, activation, options.batch_last, options.precision, packed)
+    return execute.by(algorithm, own, out, info)
 
 
 def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], options: Options) -> Sum:
@@ -241,7 +242,7 @@ def _both(
     options: Options, x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, apart: Callable[[], Any],
     alive: list[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    out = execute.empty(x, x.shape[2], False)
+    out = empty(x, x.shape[2], False)
     return out, execute.gradients(x, grad, weight.to(x.dtype)[None], options.precision, out, apart, alive)
 
 

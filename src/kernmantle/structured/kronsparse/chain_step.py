@@ -17,7 +17,7 @@ import torch
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
-from ..mode_product.execute import empty
+from ..mode_product.operands import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import bind_batched
 from .chain_blocks import bind_blocks

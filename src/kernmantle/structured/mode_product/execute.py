@@ -1,7 +1,4 @@
-"""Runs Kronecker-sparse products without derivatives, by the requested algorithm.
-
-``x`` is (G, N, a c d) with any strides, ``weight`` (H, a, b, c, d) with H = G or 1, ``bias`` (H, a b d) or None.
-"""
+"""Runs Kronecker-sparse products without derivatives, by the requested algorithm."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from ...torch_ops.dtypes import NAMES, compute_type
 from ...torch_ops.execute import Types, allocate, prepare
 from ...torch_ops.info import RunInfo
 from .cost import TRANSPOSED, quickest, quickest_gradient
+from .operands import Operands
 from .pack import PackedWeights
 from .torch_products import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 from .transpose_plan import arranges
@@ -120,14 +118,6 @@ def _among(algorithm: str, x: torch.Tensor) -> str:
     return "kernel" if algorithm == "auto" and x.device.type not in _DEVICES else algorithm
 
 
-def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
-    """Return an uninitialised tensor (G, N, features), with the batch last in memory if asked."""
-    groups, count, _ = x.shape
-    if batch_last:
-        return allocate((groups, features, count), x.dtype, x.device).transpose(1, 2)
-    return allocate((groups, count, features), x.dtype, x.device)
-
-
 def uncast(kind: str, call: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
     """Return a call in the types it is given; entering the context takes 6 us."""
     if not torch.is_autocast_enabled(kind):
@@ -137,75 +127,57 @@ def uncast(kind: str, call: Callable[..., torch.Tensor], *arguments: Any) -> tor
 
 
 def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    batch_last: bool,
-    algorithm: str,
-    precision: str,
-    out: torch.Tensor | None = None,
-    packed: PackedWeights | None = None,
-    info: RunInfo | None = None,
+    own: Operands, algorithm: str, out: torch.Tensor | None = None, info: RunInfo | None = None
 ) -> torch.Tensor:
-    """``out[g, n, (i, j, l)] = activation(Σ_k weight[g, i, j, k, l] x[g, n, (i, k, l)] + bias[g, (i, j, l)])``."""
-    _, a, b, _, d = weight.shape
-    groups, count, features = x.shape[0], x.shape[1], a * b * d
-    if groups * count * features == 0:
-        return empty(x, features, batch_last) if out is None else out
+    """Return the product, in ``out`` if there is one."""
+    x, weight = own.x, own.weight
+    if x.shape[0] * x.shape[1] * own.features == 0:
+        return own.allocated() if out is None else out
     if weight.dtype != x.dtype:
-        weight = weight.to(x.dtype)
+        own = own._replace(weight=weight.to(x.dtype))
     algorithm = _among(algorithm, x)
     if algorithm == "auto" and _on_gpu(x):
-        return _auto(x, weight, bias, activation, batch_last, precision, out, packed, info)
+        return _auto(own, out, info)
     if algorithm == "auto":
-        algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, packed is not None)[0]
-    return by(algorithm, x, weight, bias, activation, batch_last, precision, out, packed, info)
+        algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, own.packed is not None)[0]
+    return by(algorithm, own, out, info)
 
 
-def _auto(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
-    precision: str, out: torch.Tensor | None, packed: PackedWeights | None, info: RunInfo | None,
-) -> torch.Tensor:  # fmt: skip
+def _auto(own: Operands, out: torch.Tensor | None, info: RunInfo | None) -> torch.Tensor:
     """By what should be quickest on a GPU; while tuning, by what is."""
-    target = empty(x, weight.shape[1] * weight.shape[2] * weight.shape[4], batch_last) if out is None else out
-    arguments = (x, weight, bias, activation, precision, target, packed is not None)
+    target = own.allocated() if out is None else out
+    arguments = own.x, own.weight, own.bias, own.activation, own.precision, target, own.packed is not None
     algorithm = _gpu().choose_algorithm(*arguments)
 
     def call(name: str) -> torch.Tensor:
-        result = target if name.startswith(("kernel", TRANSPOSED)) else out
-        return by(name, x, weight, bias, activation, batch_last, precision, result, packed, info)
+        return by(name, own, target if name.startswith(("kernel", TRANSPOSED)) else out, info)
 
     return call(_gpu().tune(call, algorithm, *arguments))
 
 
-def by(
-    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
-    precision: str, out: torch.Tensor | None, packed: PackedWeights | None, info: RunInfo | None = None,
-) -> torch.Tensor:  # fmt: skip
+def by(algorithm: str, own: Operands, out: torch.Tensor | None = None, info: RunInfo | None = None) -> torch.Tensor:
     """By an algorithm, by the kernel in a tile, or over transposed rows."""
-    features = weight.shape[1] * weight.shape[2] * weight.shape[4]
     if algorithm.startswith("kernel"):
-        out = empty(x, features, batch_last) if out is None else out
-        ran = _by_kernel(x, weight, bias, activation, batch_last, precision, out, packed, algorithm)
+        out = own.allocated() if out is None else out
+        ran = _by_kernel(own, out, algorithm)
         if info is not None:
             info.route = ran
         return out
     if algorithm == TRANSPOSED:
-        out = empty(x, features, batch_last) if out is None else out
-        _transposing().product(x, weight, bias, activation, precision, out, packed, by, info)
+        out = own.allocated() if out is None else out
+        _transposing().product(own, out, by, info)
         if info is not None:
             info.route = f"transposed rows: {info.route}"
         return out
-    value = uncast(x.device.type, _by_torch, algorithm, x, weight, bias, packed, out)
+    value = uncast(own.x.device.type, _by_torch, algorithm, own.x, own.weight, own.bias, own.packed, out)
     if info is not None:
         info.route = f"torch {algorithm}"
-    value = ACTIVATIONS[activation](value)
+    value = ACTIVATIONS[own.activation](value)
     if value is out:
         return value
-    if out is None and (value.mT if batch_last else value).is_contiguous():
+    if out is None and (value.mT if own.batch_last else value).is_contiguous():
         return value
-    return (empty(x, features, batch_last) if out is None else out).copy_(value)
+    return (own.allocated() if out is None else out).copy_(value)
 
 
 def through(
@@ -268,18 +240,9 @@ def block_matrices(weight: torch.Tensor) -> torch.Tensor:
     return MADE["bmm"](weight)
 
 
-def _by_kernel(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    batch_last: bool,
-    precision: str,
-    out: torch.Tensor,
-    packed: PackedWeights | None,
-    algorithm: str,
-) -> str:
+def _by_kernel(own: Operands, out: torch.Tensor, algorithm: str) -> str:
     """Write the product by our kernels and return the route."""
+    x, weight, bias, activation, batch_last, precision, packed = own
     if _on_gpu(x):
         ran = _gpu().product(x, weight, bias, activation, precision, out, packed, algorithm)
         if ran is not None:
@@ -290,8 +253,8 @@ def _by_kernel(
             INPLACE[activation](out)
             return ran
     if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _prefers_batch_last(x, weight):
-        return _with_batch_last(x, weight, bias, activation, precision, out)
-    return _contract(x, weight, bias, activation, batch_last, precision, out)
+        return _with_batch_last(own, out)
+    return _contract(own, out)
 
 
 def _prefers_batch_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -299,39 +262,27 @@ def _prefers_batch_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return x.shape[1] >= _LEAST_ROWS and (b < _NARROW or (d >= _INTERLEAVED and c <= _SHORT))
 
 
-def _with_batch_last(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    precision: str,
-    out: torch.Tensor,
-) -> str:
+def _with_batch_last(own: Operands, out: torch.Tensor) -> str:
     """With the batch brought behind the features, a few rows at a time; torch transposes matrices alone quickly."""
     route = ""
+    x, weight, bias = own.x, own.weight, own.bias
     _, a, b, c, d = weight.shape
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TRANSPOSED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
-    for group, (own, target) in enumerate(zip(x, out, strict=True)):
+    for group, (source, target) in enumerate(zip(x, out, strict=True)):
         factor = weight if weight.shape[0] == 1 else weight[group : group + 1]
         offset = bias if bias is None or bias.shape[0] == 1 else bias[group : group + 1]
         for begin in range(0, x.shape[1], rows):
-            part = own[begin : begin + rows].T.contiguous()
+            part = source[begin : begin + rows].T.contiguous()
             result = allocate((a * b * d, part.shape[1]), x.dtype, x.device)
-            route = _contract(part.T[None], factor, offset, activation, True, precision, result.T[None])
+            rows_last = Operands(part.T[None], factor, offset, own.activation, True, own.precision)
+            route = _contract(rows_last, result.T[None])
             target[begin : begin + rows] = result.T
     return route
 
 
-def _contract(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    last: bool,
-    precision: str,
-    out: torch.Tensor,
-) -> str:
-    """Return the product as a contraction; with ``last`` the vectors run along the batch."""
+def _contract(own: Operands, out: torch.Tensor) -> str:
+    """Write the product as a contraction and return the route; vectors run along the batch where it is last."""
+    x, weight, bias, activation, last, precision, _ = own
     groups, (_, a, b, c, d) = x.shape[0], weight.shape
     tensors = [x.unflatten(2, (a, c, d)), weight.expand(groups, a, b, c, d)]
     if bias is not None:

@@ -12,7 +12,7 @@ from ...torch_ops.card_target import predicted
 from ...torch_ops.dtypes import NAMES
 from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds, transposed_seconds
 from .cuda import is_transposed, kernel_seconds, problem_of
-from .execute import empty
+from .operands import empty
 from .tiles import plan
 
 Maybe = torch.Tensor | None

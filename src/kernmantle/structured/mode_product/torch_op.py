@@ -19,6 +19,7 @@ from ...torch_ops.flops import counted
 from ...torch_ops.operator import LIBRARY, implement
 from ...torch_ops.torch_private import check_untransformed, decomposed, plain, register_derivative
 from . import execute
+from .operands import Operands
 
 Maybe = torch.Tensor | None
 
@@ -43,7 +44,7 @@ def _run(
 ) -> torch.Tensor:  # fmt: skip
     """Run the product in the precision in force if a traced call, which cannot read it, left it open."""
     precision = precision or current().precision or ""
-    return execute.product(x, weight, bias, activation, batch_last, algorithm, precision)
+    return execute.product(Operands(x, weight, bias, activation, batch_last, precision), algorithm)
 
 
 def _fake(
@@ -260,7 +261,8 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options
             "torch.onnx.export(..., dynamo=True)"
         )
     if not tracked and not compiling and plain(tensors):
-        return execute.product(x, weight, bias, activation, *options)
+        batch_last, algorithm, precision = options
+        return execute.product(Operands(x, weight, bias, activation, batch_last, precision), algorithm)
     if compiling and not tracked:
         return _product(x, weight, bias, activation, *options)
     function = Product if compiling else ProductWithJvp

@@ -17,6 +17,7 @@ from . import cuda_emit
 from .cost import TRANSPOSED, sums_of_blocks
 from .cuda import choose_algorithm
 from .dense_plan import dense_plan
+from .operands import Operands
 from .pack import PackedWeights
 from .rearrange import transpose_rows
 from .torch_products import add_strided, adds_strided
@@ -33,22 +34,20 @@ class _Blocks(NamedTuple):
     packed: PackedWeights | None
 
 
-def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str,
-    out: torch.Tensor, packed: PackedWeights | None, by: Callable[..., torch.Tensor], info: RunInfo | None = None,
-) -> None:  # fmt: skip
-    """The product of one group to ``out``, of its blocks ``by`` what should be quickest.
+def product(own: Operands, out: torch.Tensor, by: Callable[..., torch.Tensor], info: RunInfo | None = None) -> None:
+    """Write the product of one group to ``out``, of its blocks ``by`` what should be quickest.
 
     So many rows at a time that what is between is not too much.
     """
+    x, weight, bias, activation, _, precision, packed = own
     _, a, b, c, d = weight.shape
     count, size = x.shape[1], x.element_size()
     high, wide = padded(b, size), padded(c, size)
     if packed is None:
-        own = _blocks(weight, high, wide, None)
+        blocks = _blocks(weight, high, wide, None)
     else:
         key = TRANSPOSED, x.dtype
-        own = packed.get_or_pack(key, lambda: _blocks(weight, high, wide, PackedWeights()), x.device)
+        blocks = packed.get_or_pack(key, lambda: _blocks(weight, high, wide, PackedWeights()), x.device)
     offset = None if bias is None else functional.pad(bias[0].view(a, b, d).mT, (0, high - b)).reshape(a, d * high)
     rows = max(1, min(count, _MOST_BYTES // (size * a * d * max(high, wide))))
     before, after = (allocate((rows, a * d * extent), x.dtype, x.device) for extent in (wide, high))
@@ -60,11 +59,9 @@ def product(
             for part, extent in ((before, wide), (after, high))
         )
         transpose_rows(rows_of_x, before[:present], a, c, d, True)
-        inner = (source, own.weight, offset, activation, precision, result)
-        algorithm = choose_algorithm(*inner, own.packed is not None)
-        by(
-            algorithm, source, own.weight, offset, activation, False, precision, result, own.packed, info
-        )  # fmt: skip
+        inner = source, blocks.weight, offset, activation
+        algorithm = choose_algorithm(*inner, precision, result, blocks.packed is not None)
+        by(algorithm, Operands(*inner, False, precision, blocks.packed), result, info)
         transpose_rows(after[:present], target, a, b, d, False)
 
 
@@ -102,8 +99,8 @@ def gradients(
             total = _plus(total, _summed(rows_of_x, rows_of_grad, pattern, precision, sums_by))
         after = allocate((end - begin, a * d * own.weight.shape[2]), x.dtype, x.device)
         result = after.unflatten(1, (a, -1)).transpose(0, 1)
-        inner = (rows_of_grad, own.weight, None, "", precision, result)
-        by(choose_algorithm(*inner, False), *inner[:4], False, precision, result, None)
+        algorithm = choose_algorithm(rows_of_grad, own.weight, None, "", precision, result, False)
+        by(algorithm, Operands(rows_of_grad, own.weight, precision=precision), result)
         transpose_rows(after, out[0, begin:end], a, c, d, False)
     with apart():
         return _as_weights(total, pattern)

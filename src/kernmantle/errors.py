@@ -59,7 +59,7 @@ class LaunchError(KernmantleError, RuntimeError):
 
 
 class OutOfMemoryError(KernmantleError, MemoryError):
-    """Not enough memory for the result or the workspace."""
+    """There is not enough memory for the result or the workspace."""
 
 
 class LinearAlgebraError(KernmantleError, RuntimeError):

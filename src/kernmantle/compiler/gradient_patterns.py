@@ -225,6 +225,6 @@ def differing(nest: Nest) -> frozenset[str]:
 
 
 def operands_pass_range_check(nest: Nest) -> bool:
-    """Whether a kernel sees these operands before it reduces them: not those that vary with the cell at every step."""
+    """Return whether a kernel sees these operands before it reduces: none varies with the cell at every step."""
     varying = {port.name for port in nest.operands if {"m", "n"} < set(port.roles)}
     return not varying & differing(nest)

@@ -34,7 +34,7 @@ class Lowering:
 
     @property
     def is_partial(self) -> bool:
-        """Whether registers are written and joined afterwards."""
+        """Return whether registers are written and joined afterwards."""
         return self.nest.partial
 
 

@@ -72,7 +72,7 @@ class Nest:
 
     @property
     def mirrors(self) -> bool:
-        """Whether computing half and mirroring it is right: no other array knows rows from columns."""
+        """Return whether computing half and mirroring it is right: no other array knows rows from columns."""
         others = [port for port in self.operands if port.name not in ("x0", "x1")]
         return self.symmetric and not any(set(port.roles) & set("mn") for port in others)
 

@@ -194,7 +194,7 @@ def squared_differences(nest: Nest) -> Squares | None:
 
 
 def is_by_products(nest: Nest) -> bool:
-    """Whether it may be made of matrix products: sums of squared differences, logarithms of sums of exponentials."""
+    """Return whether matrix products may make it: sums of squared differences, log-sum-exps."""
     return squared_differences(nest) is not None or log_product(nest) is not None
 
 

@@ -38,17 +38,17 @@ class Apply:
 
     @property
     def weighted(self) -> bool:
-        """Whether there is a v."""
+        """Return whether there is a v."""
         return self.how == PRODUCT
 
     @property
     def selects(self) -> bool:
-        """Whether the results are some entries and where they are."""
+        """Return whether the results are some entries and where they are."""
         return self.how in SELECTIONS
 
     @property
     def reduction(self) -> Reduction:
-        """How entries, times v, are joined over n."""
+        """The reduction that joins entries, times v, over n."""
         return REDUCTIONS["sum" if self.weighted else self.how]
 
     @property
@@ -111,12 +111,12 @@ class RowNest:
 
     @property
     def reduction(self) -> Reduction:
-        """How entries, times v, are joined over n."""
+        """The reduction that joins entries, times v, over n."""
         return REDUCTIONS["sum" if self.how == PRODUCT else self.how]
 
     @property
     def selects(self) -> bool:
-        """Whether the results are some entries and where they are."""
+        """Return whether the results are some entries and where they are."""
         return self.how in SELECTIONS
 
     @property
@@ -134,7 +134,7 @@ class RowLowering:
 
 
 def can_lower(apply: Apply, compute: str) -> bool:
-    """Whether there is a nest: one axis reduced inside, no operand of the map over both m and n, floating point."""
+    """Return whether there is a nest: one axis reduced inside, no operand of the map over m and n, floats."""
     inner = apply.inner
     mapped = variables([*inner.map])
     plain = all(set(operand.axes) < {*inner.out, *inner.reduced} for operand in inner.operands)

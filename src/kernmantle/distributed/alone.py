@@ -15,7 +15,7 @@ from .rows import Rows
 
 
 def by_all(own_rows: Rows, routine: str) -> bool:
-    """Whether all GPUs take part in a routine of cuSOLVERMp: not on CPUs, nor where one is quicker and holds it all."""
+    """Return whether all GPUs take part in a routine of cuSOLVERMp: not where one is quicker and holds it all."""
     if not own_rows.local.is_cuda:
         return False
     if own_rows.total > QUICKER[routine]:

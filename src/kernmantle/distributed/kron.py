@@ -25,7 +25,7 @@ def shares(count: int, parts: int) -> tuple[int, ...]:
 
 
 def split_position(shapes: Sequence[tuple[int, int]], parts: int) -> int:
-    """How many leading factors are applied after the exchange: of splits that come out even, the one that moves least.
+    """Return how many leading factors are applied after the exchange: of even splits, the one that moves least.
 
     Before it the columns are split among the leading axes, after it among the trailing ones.
     """
@@ -40,7 +40,7 @@ def split_position(shapes: Sequence[tuple[int, int]], parts: int) -> int:
 
 
 class _Transpose(torch.autograd.Function):
-    """From (m, left here, right) to (m, left, right here), or back; each is the other's adjoint."""
+    """Exchange from (m, left here, right) to (m, left, right here), or back; each is the other's adjoint."""
 
     @staticmethod
     def forward(

@@ -100,6 +100,6 @@ class Watch:
 
 
 def watch(what: str, device: torch.device) -> Watch:
-    """For all processes, as long as the timeout of their group is."""
+    """Watch all processes, as long as the timeout of their group is."""
     store = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
     return Watch(what, store, dist.get_rank(), dist.get_world_size(), timeout_of(None, device))

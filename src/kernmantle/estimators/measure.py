@@ -60,7 +60,7 @@ class Measure(Stored):
 
     @property
     def is_precomputed(self) -> bool:
-        """Whether rows are distances already."""
+        """Return whether rows are distances already."""
         return self.metric == PRECOMPUTED
 
     @property

@@ -199,7 +199,7 @@ def terms_within(found: Distances, radius: float, others: bool) -> dict[str, tor
 
 
 def within(found: Distances, radius: float, others: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How many columns of every row are within a radius, the columns of one row after the other, and the distances.
+    """Return the number of columns within a radius for every row, these columns row by row, and the distances.
 
     They are counted first, so that rows without any cost no more and results have memory once; the distances of the
     other rows are there in blocks. With ``others`` a row has no part in its own.

@@ -242,7 +242,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
 
     @property
     def is_stationary(self) -> bool:
-        """Whether the kernel depends on differences alone."""
+        """Return whether the kernel depends on differences alone."""
         return self.kernel.is_stationary
 
     def forward(

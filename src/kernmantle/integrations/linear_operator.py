@@ -35,7 +35,7 @@ def _t_matmul(operators: Sequence[Any], shape: torch.Size, rhs: torch.Tensor) ->
 
 
 def _broadcast(result: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """With the batch of the operator, which identities have and their sizes do not."""
+    """Return a result with the batch of the operator, which identities have and their sizes do not."""
     return result.expand(*torch.broadcast_shapes(result.shape[:-2], shape[:-2]), *result.shape[-2:])
 
 

@@ -65,7 +65,7 @@ class KronSparseLoader(HfQuantizer):
 
     @property
     def is_trainable(self) -> bool:
-        """Whether the model may be trained."""
+        """Return whether the model may be trained."""
         return True
 
 

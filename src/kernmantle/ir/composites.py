@@ -134,7 +134,7 @@ def _half_exponentials(x: Node) -> tuple[Node, Node]:
 
 
 def _sinh(x: Node) -> Node:
-    """From expm1, which keeps its digits, where |x| < 1."""
+    """Return sinh from expm1, which keeps its digits, where |x| < 1."""
     grown = _op("expm1", x)
     small = _op("mul", const(0.5), _op("add", grown, _op("div", grown, _op("add", grown, const(1)))))
     far = _op("copysign", _op("sub", *_half_exponentials(x)), x)

@@ -61,7 +61,7 @@ class Op:
 
     @property
     def transcendental(self) -> bool:
-        """Whether an evaluation takes far longer than a multiplication."""
+        """Return whether an evaluation takes far longer than a multiplication."""
         return self.cost != "instruction"
 
     @property

@@ -61,7 +61,7 @@ class Program:
 
     @property
     def rounds_alike(self) -> bool:
-        """Whether mapped values must round as in other programs: on request, or because a reduction asks for it."""
+        """Return whether mapped values must round as in other programs: on request, or for a reduction."""
         return self.reproducible or any(reduction.reproducible for reduction in self.reductions)
 
     @property
@@ -85,7 +85,7 @@ class Program:
         return next(op for op in self.operands if op.name == name)
 
     def pruned(self) -> Program:
-        """Without the operands that nothing mentions, as far as an array and all axes stay; the last ones go first."""
+        """Return the program without unused operands, the last ones first, as far as an array and all axes stay."""
         steps = [node for red in self.reductions if red.is_fold for node in red.step]
         used = set(variables([*self.map, *self.outputs, *steps]))
         remaining = list(self.operands)
@@ -98,7 +98,7 @@ class Program:
         return replace(self, operands=tuple(remaining))
 
     def renamed(self) -> Program:
-        """With operands named x0, x1, ... (arrays) and p0, p1, ... (numbers), so that none can collide."""
+        """Return the program with arrays named x0, x1, ... and numbers p0, p1, ..., so that none can collide."""
         arrays = [op.name for op in self.operands if not op.number]
         new = {name: f"x{i}" for i, name in enumerate(arrays)}
         new |= {op.name: f"p{i}" for i, op in enumerate(self.numbers)}
@@ -108,7 +108,7 @@ class Program:
         return replace(self, operands=operands, map=maps, outputs=outputs)
 
     def with_batch(self, batch: Mapping[str, str], out: str) -> Program:
-        """With batch axes named: ``batch`` gives the letters to put before each operand's axes."""
+        """Return the program with batch axes named: ``batch`` gives the letters to put before each operand's axes."""
         operands = tuple(replace(op, axes=batch.get(op.name, "") + op.axes) for op in self.operands)
         return replace(self, operands=operands, out=out + self.out)
 

@@ -51,22 +51,22 @@ class Reduction:
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether it reduces the rows of scores alone, by passes of its own: softmax and selections."""
+        """Return whether it reduces the rows of scores alone, by passes of its own: softmax and selections."""
         return not self.step
 
     @property
     def is_fold(self) -> bool:
-        """Whether ``step`` reads the operands itself, in order, instead of a mapped value."""
+        """Return whether ``step`` reads the operands itself, in order, instead of a mapped value."""
         return self.merge is None
 
     @property
     def differentiable(self) -> bool:
-        """Whether there is a gradient."""
+        """Return whether there is a gradient."""
         return bool(self.weight)
 
     @property
     def reads_accumulator(self) -> bool:
-        """Whether the slope depends on the result."""
+        """Return whether the slope depends on the result."""
         patterns = (self.weight, *(mapped for _, mapped in self.statistics))
         return self.differentiable and "a" in variables([read(pattern) for pattern in patterns])
 

@@ -51,7 +51,7 @@ def watched(*tensors: torch.Tensor) -> bool:
 
 
 def raises(check_errors: bool | None, tensor: torch.Tensor) -> bool:
-    """Whether infos are to be raised for: as asked, by default on the CPU, where nothing has to be waited for."""
+    """Return whether infos raise errors: as asked, by default on the CPU, where nothing is waited for."""
     if check_errors is None:
         return tensor.device.type == "cpu" and not (torch.compiler.is_compiling() or watched(tensor))
     return check_errors
@@ -181,7 +181,7 @@ class Work:
 
     @staticmethod
     def on(a: torch.Tensor, overwrite: bool, by_columns: bool = False) -> Work:
-        """On the matrix itself where that is allowed and its strides can be used, otherwise on a copy, row-major."""
+        """Return work on the matrix itself if allowed and its strides can be used, else on a copy, row-major."""
         stored = columns_of(a) if overwrite else None
         if stored is not None:
             return Work(a, *stored, None)

@@ -137,7 +137,7 @@ class _State:
     def start(
         multiply: Columns, precondition: Columns, total: Columns, b: torch.Tensor, lengths: torch.Tensor
     ) -> _State:
-        """At x = 0."""
+        """Return the state at x = 0."""
         safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
         residual = b / safe
         unit, preconditioned, weights = _normal(residual, precondition(residual), total)

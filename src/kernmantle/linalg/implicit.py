@@ -16,7 +16,7 @@ class Solver(Protocol):
 
     @property
     def symmetric(self) -> bool:
-        """Whether the matrix is."""
+        """Return whether the matrix is."""
         ...
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
@@ -89,7 +89,7 @@ def log_determinant(a: torch.Tensor, value: torch.Tensor, solver: Solver) -> tor
 
 
 def _check_first_order() -> None:
-    """Where a gradient is itself recorded, what it depends on through the iteration would be missing."""
+    """Raise where a gradient is itself recorded: what it depends on through the iteration would be missing."""
     if torch.is_grad_enabled():
         raise GradientError(
             "iterations have gradients of the first order: drop create_graph=True, or use a direct method on the matrix"

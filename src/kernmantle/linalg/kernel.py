@@ -70,7 +70,7 @@ class _Regularised:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient is recorded of products with it."""
+        """Return whether a gradient is recorded of products with it."""
         return self._kernel.prepared(self._x, None)[0].is_tracked or (
             isinstance(self._ridge, torch.Tensor) and self._ridge.requires_grad
         )

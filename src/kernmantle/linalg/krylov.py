@@ -31,7 +31,7 @@ class Sizes:
 
     @staticmethod
     def of(n: int, count: int) -> Sizes:
-        """For so many pairs of a matrix of order n."""
+        """Return the sizes for so many pairs of a matrix of order n."""
         block = min(n, max(16, min(128, count // 16)))
         basis = min(n, max(3 * count, count + 12 * block))
         return Sizes(block, basis, max(3 * basis, 2 * n))

@@ -83,7 +83,7 @@ class MaskedKronecker:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the factors, their scale or the noise require a gradient."""
+        """Return whether the factors, their scale or the noise require a gradient."""
         return any(getattr(value, "requires_grad", False) for value in self._parameters)
 
     @property

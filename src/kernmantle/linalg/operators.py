@@ -38,7 +38,7 @@ class Product:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the operator may depend on something that requires a gradient."""
+        """Return whether the operator may depend on something that requires a gradient."""
         return bool(getattr(self.source, "requires_grad", isinstance(self.source.dtype, torch.dtype)))
 
     def gap(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

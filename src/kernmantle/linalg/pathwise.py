@@ -97,7 +97,7 @@ class Prior:
 
     @staticmethod
     def of(kernel: Kernel, like: torch.Tensor, features: int, samples: int, seed: int) -> Prior:
-        """For rows like these; ParameterError for a kernel whose spectral density is not in the table."""
+        """Return the prior for rows like these; ParameterError if the spectral density is not in the table."""
         values = kernel.hyperparameters
         if not has_prior(kernel):
             raise ParameterError(

@@ -45,7 +45,7 @@ class LowRank:
 
     @staticmethod
     def of(name: str, factor: torch.Tensor, ridge: torch.Tensor) -> LowRank:
-        """From F (n, r) and the diagonal, one number or n."""
+        """Return the preconditioner from F (n, r) and the diagonal, one number or n."""
         scale = ridge.rsqrt().reshape(-1, 1)
         basis, small = torch.linalg.qr(factor * scale)
         wide = small.double()

@@ -22,7 +22,7 @@ _SHOWN = 2000  # characters of a log
 
 
 def end_with_owner() -> None:
-    """In a worker: end this process as soon as its owner has, however that came about.
+    """End this process, a worker, as soon as its owner has, however that came about.
 
     The owner holds the other end of the standard input and never writes to it.
     """

@@ -81,7 +81,7 @@ class RowSource:
 
     @property
     def streamed(self) -> bool:
-        """Whether rows are read again in every pass."""
+        """Return whether rows are read again in every pass."""
         return self._resident is None
 
     def _load(self, seed: int | None) -> None:

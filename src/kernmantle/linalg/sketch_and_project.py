@@ -77,7 +77,7 @@ class _State:
 
     @staticmethod
     def loaded(found: dict[str, Any], device: torch.device) -> _State:
-        """From a checkpoint."""
+        """Return the state from a checkpoint."""
         w, v = (found[name].to(device) for name in ("w", "v"))
         return _State(w, v, found["step"], found["momentum"], found["history"])
 
@@ -96,7 +96,7 @@ def _projection(problem: Problem, rows: torch.Tensor, ridge: Any) -> Callable[[t
 
 
 def _scaled(problem: Problem, rows: torch.Tensor, ridge: Any, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """By a Nyström approximation plus its smallest eigenvalue, which stands for all that it lacks."""
+    """Return the inverse of a Nyström approximation plus its smallest eigenvalue, which stands for the rest."""
     least = ridge if isinstance(ridge, float) else float(ridge.mean())
     source = torch.Generator(rows.device).manual_seed(problem.seed)
     made = nystrom(problem.kernel.operator(rows), min(rank, len(rows)), least, generator=source)

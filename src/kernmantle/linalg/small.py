@@ -56,7 +56,7 @@ def solve(
 
 
 def at_once(pair: System) -> bool:
-    """Whether factors and solutions can be had together: every matrix has its own side, and autograd alone watches."""
+    """Return whether factors and solutions come together: each matrix has its own side, only autograd watches."""
     if not takes(pair.a) or 0 in pair.shape or compact(pair.a).shape[:-2] != pair.shape[:-2]:
         return False
     return plain([pair.a, pair.b])

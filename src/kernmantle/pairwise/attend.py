@@ -89,7 +89,7 @@ class _Mask:
 
     @property
     def is_full(self) -> bool:
-        """Whether every row has a mask of its own."""
+        """Return whether every row has a mask of its own."""
         return self.table is not None and self.table.shape[-2] == self.rows
 
     @property

@@ -69,7 +69,7 @@ class Request:
 
     @property
     def is_converted(self) -> bool:
-        """Whether the result is computed in a wider type than its own."""
+        """Return whether the result is computed in a wider type than its own."""
         return self.arguments.x.dtype != self.dtype
 
 

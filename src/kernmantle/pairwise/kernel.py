@@ -212,17 +212,17 @@ class Kernel(Products, PredictorGradients, Algebra):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether the expressions prove that k(x, y) = k(y, x)."""
+        """Return whether the expressions prove that k(x, y) = k(y, x)."""
         return is_symmetric(self._form)
 
     @property
     def is_stationary(self) -> bool:
-        """Whether k(x, y) is seen to depend on x - y alone."""
+        """Return whether k(x, y) is seen to depend on x - y alone."""
         return is_stationary(self._form)
 
     @property
     def is_similarity(self) -> bool:
-        """Whether it is made of named kernels, whose values grow as rows come nearer; unknown for your own maps."""
+        """Return whether it is made of named kernels, larger where rows are nearer; unknown for your own maps."""
         return self._named
 
     @property

@@ -94,7 +94,7 @@ class Call:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether a derivative may be recorded, at any level."""
+        """Return whether a derivative may be recorded, at any level."""
         return is_recorded((self.x, self.y, *self.shared))
 
     def finished(self, result: torch.Tensor) -> Any:

@@ -97,7 +97,7 @@ class Row:
 
     @property
     def reads_squares(self) -> bool:
-        """Whether the epilogue takes the squared lengths of the rows."""
+        """Return whether the epilogue takes the squared lengths of the rows."""
         return bool({"a", "b"} & set(signature(self.epilogue).parameters))
 
 

@@ -93,7 +93,7 @@ def shares(arguments: Arguments) -> Ready:
 
 
 def with_total(arguments: Arguments) -> Ready:
-    """Also the sum of the weights, by default the number of columns."""
+    """Return the operands with the sum of the weights too, by default the number of columns."""
     return plain(arguments, total=float(arguments.x.shape[-1]) if arguments.w is None else arguments.w.sum(-1))
 
 

@@ -176,7 +176,7 @@ class Operator:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient is recorded of products with it."""
+        """Return whether a gradient is recorded of products with it."""
         call, _ = self._kernel.prepared(self._x, self._y)
         diagonal = isinstance(self._diagonal, torch.Tensor) and self._diagonal.requires_grad
         return call.is_tracked or (diagonal and torch.is_grad_enabled())

@@ -31,7 +31,7 @@ class Arrays:
     x: torch.Tensor | None = None
 
     def arguments(self) -> list[int]:
-        """In the order of the kernel's parameters."""
+        """Return the arguments in the order of the kernel's parameters."""
         everything = (self.a, self.factor, self.pivots, self.info, self.b, self.x)
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in everything]
         sizes = [*self.a.shape[:2], 0 if self.b is None else self.b.shape[2]]

@@ -162,7 +162,7 @@ def _key(
 
 
 def _is_bindable(nested: Nested, args: _Arguments) -> bool:
-    """Whether a call is of a kind that is bound: one accumulator that is the result, without batch axes or halves."""
+    """Return whether a call is bound: one accumulator, which is the result, without batch axes or halves."""
     if len(nested.passes) != 1 or nested.finish is not None or nested.joined or args.batch or 0 in args.sizes.values():
         return False
     tensors = [*args.scores, *args.others.values()]

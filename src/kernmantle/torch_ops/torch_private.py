@@ -86,7 +86,7 @@ def is_traced() -> bool:
 
 
 def is_static(size: Any) -> bool:
-    """Whether a size is a number in the graph that torch.compile traces, not one that may change from call to call."""
+    """Return whether a size is a number in the graph that torch.compile traces, not one that may change."""
     fx: Any = torch.fx  # of which torch.compile has imported what follows
     return fx.experimental.symbolic_shapes.has_static_value(size)
 
@@ -180,7 +180,7 @@ def is_recorded(tensors: Tensors) -> bool:
 
 
 def takes_functions() -> bool:
-    """Whether a Function without a jvp can be applied: not in forward mode, nor in a transform that is compiled."""
+    """Return whether a Function without a jvp can be applied: not in forward mode, nor compiled transforms."""
     return not goes_forward() and not (torch.compiler.is_compiling() and is_transformed())
 
 

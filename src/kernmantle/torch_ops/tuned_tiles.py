@@ -49,7 +49,7 @@ class Tuned:
 
     @property
     def gain(self) -> float:
-        """How many times as long the default takes."""
+        """The number of times as long that the default takes."""
         return self.seconds[self.default] / self.seconds[self.best]
 
 

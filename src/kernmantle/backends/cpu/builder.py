@@ -139,7 +139,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: str) -> Generator[None]:
-        """Only where the condition holds."""
+        """Write a block that runs only where the condition holds."""
         yes, done = self.fresh("yes"), self.fresh("done")
         self.branch(condition, yes, done)
         self.start(yes)

@@ -46,7 +46,7 @@ class Work:
 
     @property
     def grain(self) -> int:
-        """How many items are worth a thread."""
+        """Return how many items are worth a thread."""
         return max(1, _GRAIN // max(1, self.cost))
 
 
@@ -106,7 +106,7 @@ class CpuPlan:
 
     @property
     def looped(self) -> bool:
-        """Whether there is anything to reduce."""
+        """Return whether there is anything to reduce."""
         return any(set(port.roles) & set("kl") for port in self.nest.operands)
 
     @property

@@ -144,7 +144,7 @@ class Maths:
         return self.sub(shifted, self.c(_MAGIC[self.element])), shifted
 
     def clamped(self, a: str, low: float, high: float) -> str:
-        """Within bounds; NaN stays."""
+        """Return a value within bounds; NaN stays."""
         a = self.where(self.test("ogt", a, self.c(high)), self.c(high), a)
         return self.where(self.test("olt", a, self.c(low)), self.c(low), a)
 

@@ -32,7 +32,7 @@ class SpeculativeFastPath:
         self.pending: list[str] = []
 
     def prepare(self, exponent: Value) -> None:
-        """Before the loop: the window of bases that an exponent allows, and the power of zero."""
+        """Compute, before the loop, the window of bases that an exponent allows, and the power of zero."""
         if exponent.text in self.exponents:
             return
         f, element, integer = self.spell.function, self.spell.element, self.integer
@@ -63,13 +63,13 @@ class SpeculativeFastPath:
         return seen + ([(vector(mask, self.lanes), f"splat ({mask} -1)")] if self.extrema else [])
 
     def begin_body(self, phis: Sequence[str]) -> None:
-        """At the start of the loop's body."""
+        """Take the values of the flags at the start of the loop's body."""
         self.inside = True
         self.current = dict(zip(self.exponents, phis, strict=False))
         self.ordered = phis[-1] if self.extrema else ""
 
     def end_body(self) -> list[str]:
-        """At the end of the loop's body: new values of the flags."""
+        """Return the new values of the flags at the end of the loop's body."""
         self.inside = False
         texts = list(self.current.values())
         if self.extrema:
@@ -113,7 +113,7 @@ class SpeculativeFastPath:
         return Value(result, "value", lanes)
 
     def needs_retry(self, flags: Sequence[str]) -> str:
-        """After the loop: whether anything was wrong."""
+        """Return, after the loop, whether anything was wrong."""
         f, wide, mask = self.spell.function, vector(self.integer, self.lanes), vector("i1", self.lanes)
         found = list(self.forced)
         tests: list[str] = []

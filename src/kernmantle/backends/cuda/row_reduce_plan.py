@@ -106,32 +106,32 @@ class CudaRowPlan:
 
     @property
     def approximate(self) -> bool:
-        """Whether functions of entries may have the special function unit's own accuracy."""
+        """Return whether functions of entries may have the special function unit's own accuracy."""
         return is_approximate(self.rows)
 
     @property
     def sums_exponentials(self) -> bool:
-        """Whether log-sum-exps take one exponential an entry, of the special function unit."""
+        """Return whether log-sum-exps take one exponential an entry, of the special function unit."""
         return self.form in ("thin", "tile", "pipelined") and sums_exponentials(self.rows)
 
     @property
     def differences(self) -> bool:
-        """Whether entries are made of squared distances."""
+        """Return whether entries are made of squared distances."""
         return squared_differences(self.rows.matrix) is not None
 
     @property
     def linear(self) -> bool:
-        """Whether entries under logsumexp are linear in their sums, and read no operand of their row."""
+        """Return whether entries under logsumexp are linear in their sums, and read no operand of their row."""
         return self.form == "score" and has_linear_entries(self.rows, self.tile)
 
     @property
     def powers(self) -> bool:
-        """Whether sums are of powers of 2 to squared distances times a factor, and of nothing else."""
+        """Return whether sums are of powers of 2 to squared distances times a factor, and of nothing else."""
         return self.form in ("score", "columns", "wide") and has_powers(self.rows)
 
     @property
     def expands(self) -> bool:
-        """Whether exponentials of squared distances are made of norms and products, where points are small enough."""
+        """Return whether exponentials of squared distances come from norms and products, if points are small."""
         return self.form == "thin" and _expands(self.rows, self.tile.depth)
 
     def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
@@ -280,7 +280,7 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 
 def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
-    """Whether a kernel is quicker than blocks: not of few rows, nor where products of the vendor's are quicker."""
+    """Return whether a kernel is quicker than blocks: not of few rows, nor where vendor products are quicker."""
     if scans(rows, sizes) or columns_tiles(rows, sizes, limits) or part_count(rows, sizes, limits):
         return True
     if rows.selects and select_tile(rows, {**sizes, "a": 1, "b": 1, "c": 1}, limits) is not None:

@@ -60,7 +60,7 @@ class PullPlan:
 
     @property
     def split(self) -> bool:
-        """Whether operands are split in halves."""
+        """Return whether operands are split in halves."""
         return self.tile.engine != "scalar" and self.slope.kind != "plain"
 
     @property
@@ -76,7 +76,7 @@ class PullPlan:
 
     @property
     def mends(self) -> bool:
-        """Whether the fast arithmetic may hide or create non-finite values."""
+        """Return whether the fast arithmetic may hide or create non-finite values."""
         return self.tile.engine != "scalar" or self.slope.kind != "plain"
 
     def power_arguments(self, numbers: Sequence[float]) -> tuple[float, ...]:

@@ -114,7 +114,7 @@ class LazyFormula:
 
     @property
     def nbatchdims(self) -> int:
-        """How many batch dimensions there are."""
+        """The number of batch dimensions."""
         return len(self._e.batch)
 
     @property

@@ -155,7 +155,7 @@ def _atan(x: Node) -> Node:
 
 
 def _atan2(y: Node, x: Node) -> Node:
-    """From the quotient that is at most 1 in size, so that slopes are right on both axes."""
+    """Return the angle from the quotient that is at most 1 in size, so that slopes are right on both axes."""
     steep = _op("gt", _op("abs", y), _op("abs", x))
     upright = _op("sub", _op("copysign", const(math.pi / 2), y), _atan(_op("div", x, y)))
     shift = _op("where", _op("lt", x, const(0)), _op("copysign", const(math.pi), y), const(0))

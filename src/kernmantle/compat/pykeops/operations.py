@@ -51,7 +51,7 @@ def _squared_distance(a: Expression, b: Expression) -> Expression:
 
 
 def _weighted(weights: Expression, e: Expression) -> Expression:
-    """By a number, by one number for each component, or by a symmetric matrix."""
+    """Return the squared length weighted by a number, by one for each component, or by a symmetric matrix."""
     if weights.dim == 1:
         return Map("mul", weights, _squared(e))
     if weights.dim == e.dim:
@@ -131,7 +131,7 @@ def _check_shapes(a: Expression, b: Expression, shape_a: Any, shape_b: Any) -> N
 def _tensordot(
     a: Expression, b: Expression, shape_a: Any, shape_b: Any, axes_a: Any, axes_b: Any, order: Any = None
 ) -> Expression:
-    """Over free axes of a, then of b, as numpy's; ``order`` has for each of them its position in the result."""
+    """Return the product over free axes of a, then of b, as NumPy does; ``order`` has their positions in it."""
     _check_shapes(a, b, shape_a, shape_b)
     axes_a, axes_b = [*axes_a], [*axes_b]
     if [shape_a[axis] for axis in axes_a] != [shape_b[axis] for axis in axes_b]:

@@ -58,7 +58,7 @@ class AxisPlan(TensorPlan):
 
     @property
     def is_last(self) -> bool:
-        """Whether the axis lies along rows of memory."""
+        """Return whether the axis lies along rows of memory."""
         return self.right == 1
 
     @property

@@ -88,12 +88,12 @@ class ChainPlan(GroupedPlan):
 
     @property
     def is_square(self) -> bool:
-        """Whether all axes are."""
+        """Return whether all axes are."""
         return all(rows == columns for rows, columns in self.axes)
 
     @property
     def is_listed(self) -> bool:
-        """Whether shared memory says where fibers begin: digits take long to find but of powers of two."""
+        """Return whether shared memory says where fibers begin: digits take long to find but of powers of two."""
         return any(extent & (extent - 1) for axis in self.axes for extent in axis)
 
     @property

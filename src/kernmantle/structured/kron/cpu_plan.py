@@ -85,7 +85,7 @@ def _worth_merging_last(own: Mode, product: Mode, last: bool) -> bool:
 
 
 def _is_dense(mode: Mode) -> bool:
-    """Whether the vendor's matrix product is the better kernel."""
+    """Return whether the vendor's matrix product is the better kernel."""
     return mode.rows * mode.columns > DENSE * DENSE
 
 
@@ -114,12 +114,12 @@ class Scratch:
 
     @property
     def chunks(self) -> int:
-        """Where the chunks begin."""
+        """Return where the chunks begin."""
         return self.packed + 2 * self.piece
 
     @property
     def buffers(self) -> int:
-        """Where the blocks begin."""
+        """Return where the blocks begin."""
         return self.chunks + 2 * self.chunk
 
     @property

@@ -95,7 +95,7 @@ class FmaPlan:
 
     @property
     def gap(self) -> tuple[int, int] | None:
-        """After how many entries of a tile how many are left out."""
+        """Return after how many entries of a tile how many are left out."""
         groups = [(phase.first, phase.stop) for phase in self.phases]
         return _gap(groups, self.extents, self.right, self.compute)
 
@@ -301,7 +301,7 @@ def _pitch(mode: Mode, compute: str) -> int:
 
 
 def _gap(groups: Sequence[tuple[int, int]], extents: Sequence[int], right: int, compute: str) -> tuple[int, int] | None:
-    """After how many entries of a tile how many are left out, so that threads hit different banks."""
+    """Return after how many entries of a tile how many are left out, so that threads hit different banks."""
     vector = 16 // SIZES[compute]
     for first, stop in groups:
         own = math.prod(extents[first:stop])

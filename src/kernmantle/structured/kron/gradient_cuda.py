@@ -44,7 +44,7 @@ def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tup
 
 
 def _range(modes: Sequence[Mode]) -> tuple[int, int]:
-    """From the first factor to behind the last."""
+    """Return the range from the first factor to behind the last."""
     indices = [index for index, mode in enumerate(modes) if mode.factor is not None]
     return (indices[0], indices[-1] + 1) if indices else (0, 0)
 

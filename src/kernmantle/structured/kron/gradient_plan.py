@@ -94,7 +94,7 @@ class BackPlan:
 
     @property
     def is_full(self) -> bool:
-        """Whether every axis fills its room, by the widest copies."""
+        """Return whether every axis fills its room, by the widest copies."""
         extents = [(self.extent, self.first), (self.last_extent, self.last)]
         fits = all(whole(group) == (extent, extent) for extent, group in extents if group)
         return fits and self.vector * SIZES[self.stored] == VECTOR

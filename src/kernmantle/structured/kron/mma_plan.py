@@ -73,7 +73,7 @@ class MmaPhase:
 
     @property
     def units(self) -> int:
-        """How often a warp takes lines."""
+        """The number of times that a warp takes lines."""
         return -(-self.fibers // (LANES * self.tiles if self.last else self.tiles))
 
 
@@ -110,7 +110,7 @@ class MmaPlan(TensorPlan):
 
     @cached_property
     def phases(self) -> tuple[MmaPhase, ...]:
-        """From the last axis to the first."""
+        """The phases from the last axis to the first."""
         return _phases(self.run.modes, self.items, self.right, self.most, self.tensor)
 
     @property
@@ -147,12 +147,12 @@ class MmaPlan(TensorPlan):
 
     @property
     def is_shifted(self) -> bool:
-        """Whether halves are copied as they lie, with what fills 16 bytes at either end of a run."""
+        """Return whether halves are copied as they lie, with what fills 16 bytes at either end of a run."""
         return SIZES[self.stored] == 2 and (self.layout.copy <= 4 or self.is_dense)
 
     @property
     def is_dense(self) -> bool:
-        """Whether rows are copied as one run: those that are no whole vectors, one after the other in other banks."""
+        """Return whether rows are copied as one run: those that are no whole vectors, each in other banks."""
         columns, copy = self.run.modes[-1].columns, self.layout.copy
         is_odd = copy < 8 or (copy < 16 and min(columns % ALIKE, -columns % ALIKE) > CLOSE)
         return self.right == 1 and self.layout.is_dense and columns % LANES > 0 and is_odd and SIZES[self.stored] == 2

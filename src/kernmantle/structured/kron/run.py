@@ -136,12 +136,12 @@ class Launch:
 
     @property
     def added(self) -> bool:
-        """Whether y is added."""
+        """Return whether y is added."""
         return self.arrays.y is not None
 
     @property
     def varies(self) -> bool:
-        """Whether factors differ along a batch axis."""
+        """Return whether factors differ along a batch axis."""
         return any(any(strides[3:]) for _, strides in self.dims)
 
 

@@ -30,7 +30,7 @@ class Tensor:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether operands are."""
+        """Return whether operands are."""
         return self.products == 1 and self.half != "f64"
 
     @property

@@ -116,7 +116,7 @@ class BatchedStep:
 
     @property
     def on_addresses(self) -> bool:
-        """Whether it reads tensors in one piece where they lie."""
+        """Return whether it reads tensors in one piece where they lie."""
         return self.launches is not None
 
 

@@ -103,7 +103,7 @@ def _bind_products(weights: Weights, dtype: torch.dtype) -> _Products:
 
 @dataclass(frozen=True, eq=False)
 class MatrixStep:
-    """Through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do.
+    """A step through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do.
 
     ``launches`` make it of two factors and multiply x by it, on a table of the addresses of x, a bias, the factors, the
     matrix and the result behind an absent one's; None where torch's operation is one of them.
@@ -140,7 +140,7 @@ class MatrixStep:
 
     @property
     def on_addresses(self) -> bool:
-        """Whether it reads tensors in one piece where they lie."""
+        """Return whether it reads tensors in one piece where they lie."""
         return self.launches is not None
 
     def bind_gradient(self, weights: Weights, needed: Sequence[bool], summed: Maybe = None) -> MatrixGradient:

@@ -56,12 +56,12 @@ class Step(Protocol):
 
     @property
     def saves_between(self) -> bool:
-        """Whether what is saved lies between the factors."""
+        """Return whether what is saved lies between the factors."""
         ...
 
     @property
     def on_addresses(self) -> bool:
-        """Whether it reads tensors in one piece where they lie, the gradient of its result too."""
+        """Return whether it reads tensors in one piece where they lie, the gradient of its result too."""
         ...
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:

@@ -146,7 +146,7 @@ class ChainModule(nn.Module):
 
     @property
     def batch_last(self) -> bool:
-        """Whether the batch is behind the features."""
+        """Return whether the batch is behind the features."""
         return self._options.batch_last
 
     @property

@@ -144,7 +144,7 @@ def product(
 
 
 def _auto(own: Operands, out: torch.Tensor | None, info: RunInfo | None) -> torch.Tensor:
-    """By what should be quickest on a GPU; while tuning, by what is."""
+    """Return the product by what should be quickest on a GPU; while tuning, by what is."""
     target = own.allocated() if out is None else out
     arguments = own.x, own.weight, own.bias, own.activation, own.precision, target, own.packed is not None
     algorithm = _gpu().choose_algorithm(*arguments)
@@ -156,7 +156,7 @@ def _auto(own: Operands, out: torch.Tensor | None, info: RunInfo | None) -> torc
 
 
 def by(algorithm: str, own: Operands, out: torch.Tensor | None = None, info: RunInfo | None = None) -> torch.Tensor:
-    """By an algorithm, by the kernel in a tile, or over transposed rows."""
+    """Return the product by an algorithm, by the kernel in a tile, or over transposed rows."""
     if algorithm.startswith("kernel"):
         out = own.allocated() if out is None else out
         ran = _by_kernel(own, out, algorithm)
@@ -203,7 +203,7 @@ def _by_torch(
     algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, packed: PackedWeights | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """By one of torch's ways, through the packed weights; to ``out`` where a way can write there."""
+    """Return the product by torch's operations, with packed weights; in ``out`` where one can write there."""
     x, made = within_blas_strides(x), None
     if packed is not None and algorithm in MADE:
         made = packed.get_or_pack((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
@@ -263,7 +263,7 @@ def _prefers_batch_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _with_batch_last(own: Operands, out: torch.Tensor) -> str:
-    """With the batch brought behind the features, a few rows at a time; torch transposes matrices alone quickly."""
+    """Write the product with the batch behind the features, a few rows at a time; return the route."""
     route = ""
     x, weight, bias = own.x, own.weight, own.bias
     _, a, b, c, d = weight.shape

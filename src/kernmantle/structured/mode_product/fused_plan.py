@@ -113,7 +113,7 @@ class FusedPlan:
 
     @property
     def split(self) -> bool:
-        """Whether numbers are taken apart into halves."""
+        """Return whether numbers are taken apart into halves."""
         return self.dtype == "f32"
 
     @property

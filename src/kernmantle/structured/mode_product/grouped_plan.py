@@ -52,7 +52,7 @@ class View:
 
     @property
     def transposed(self) -> View:
-        """With its own axes the other way round."""
+        """Return the operand with its own axes exchanged."""
         return replace(self, first=self.second, second=self.first)
 
 
@@ -93,7 +93,7 @@ class GroupedTile:
 
     @property
     def alone(self) -> bool:
-        """Whether it is of sums without products, those of neighbours together if packed."""
+        """Return whether it is of sums without products, those of neighbours together if packed."""
         return not self.right
 
     @property

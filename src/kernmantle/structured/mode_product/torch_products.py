@@ -203,7 +203,7 @@ def sparse_rows(weight: torch.Tensor) -> list[torch.Tensor]:
 
 
 def by_bsr(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
-    """Through block-sparse rows, those of ``made`` or new ones, after bringing the strided entries together."""
+    """Return the product through block-sparse rows, of ``made`` or new ones, with strided entries brought together."""
     groups, count, a, b, c, d = _sizes(x, weight)
     rows = x.reshape(groups, count, a, c, d).transpose(3, 4).reshape(groups, count, a * c * d)
     product = _each(rows, block_rows(weight.expand(groups, a, b, c, d)) if made is None else made)

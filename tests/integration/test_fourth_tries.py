@@ -123,3 +123,19 @@ def test_what_shares_launches_is_named():
             km.kronsparse.apply_each(layers, rows)
     found = km.kronsparse.apply_each(nn.ModuleList([layer, layer]), x)
     assert_close(torch.stack(found).detach(), torch.stack([layer(x)] * 2).detach())
+
+
+@pytest.mark.parametrize("name", ["gradient", "agop"])
+@pytest.mark.parametrize("kernel", [km.Gaussian(1.5), km.Laplace(1.3) + km.Matern(nu=2.5)], ids=["one", "sum"])
+def test_gradients_of_predictors_are_trained_in_a_compiled_graph(kernel, name):
+    torch._dynamo.reset()
+    x, y, coef = (torch.from_numpy(own).requires_grad_() for own in (X, Y, Y[:, :2]))
+
+    def loss(x, y, coef):
+        return getattr(kernel, name)(x, y, coef).square().sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (x, x[:5]):
+        found = torch.autograd.grad(compiled(rows, y, coef), (x, y, coef))
+        for own, wanted in zip(found, torch.autograd.grad(loss(rows, y, coef), (x, y, coef)), strict=True):
+            assert_close(own, wanted, depth=100)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from .torch_private import is_recorded, takes_functions, unwatched
 
@@ -100,5 +101,7 @@ class _Recomputed(torch.autograd.Function):
 def recompute(function: Function, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the outputs of a function of tensors, of which only the inputs are saved for derivatives."""
     if takes_functions() and is_recorded(inputs):
+        if torch.compiler.is_compiling():  # which traces the function for both passes
+            return checkpoint(function, *inputs, use_reentrant=False)
         return _Recomputed.apply(function, *inputs)  # pyright: ignore[reportReturnType]
     return function(*inputs)

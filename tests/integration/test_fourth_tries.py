@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import kernmantle as km
-from kernmantle.errors import DtypeError, GradientError, ParameterError, ShapeError
+from kernmantle.errors import DtypeError, GradientError, OutOfMemoryError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
 
 RANDOM = np.random.default_rng(0)
@@ -139,3 +139,9 @@ def test_gradients_of_predictors_are_trained_in_a_compiled_graph(kernel, name):
         found = torch.autograd.grad(compiled(rows, y, coef), (x, y, coef))
         for own, wanted in zip(found, torch.autograd.grad(loss(rows, y, coef), (x, y, coef)), strict=True):
             assert_close(own, wanted, depth=100)
+
+
+def test_gradients_of_too_many_predictors_say_how_much_memory_they_take():
+    points, coef = torch.ones(1, 2).expand(2**30, 2), torch.ones(3, 1).expand(3, 2**20)
+    with pytest.raises(OutOfMemoryError, match=r"result of shape \(1048576, 1073741824, 2\) \(8388608\.0 GiB\)"):
+        km.Gaussian(1.0).gradient(points, torch.ones(3, 2), coef)

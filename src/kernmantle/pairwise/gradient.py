@@ -24,6 +24,7 @@ from ..ir.simplify import simplify
 from ..torch_ops.blocks import LARGEST, block_bytes
 from ..torch_ops.checks import without_autocast
 from ..torch_ops.contract import Contraction
+from ..torch_ops.execute import allocate
 from ..torch_ops.recompute import Pullback, recompute
 from ..torch_ops.torch_private import is_untracked
 from .bias import at_points
@@ -279,7 +280,7 @@ def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
     shape = (*batch, coef.shape[-1], *call.x.shape[-2:])
     inputs = (call.x, call.y, coef, *call.shared)
     if is_untracked(inputs):
-        result = call.x.new_empty(shape)
+        result = allocate(shape, call.x.dtype, call.x.device)
         for points in ranges(call, coef, 0, result.nbytes // 2 if result.is_cuda else 0):
             rows(call, call.x[..., points, :], call.y, coef, *at_points(call, points), out=result[..., points, :])
     else:

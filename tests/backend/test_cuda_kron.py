@@ -17,14 +17,13 @@ from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.backends.cuda.tiles import RESERVED_SHARED
 from kernmantle.structured.kron import (
     chain_gradient_emit,
-    cluster_emit,
     cluster_plan,
     cuda_emit,
     factor_gradient_emit,
     gradient_emit,
     mma_emit,
     separation,
-    wgmma_emit,
+    tensor_emit,
 )
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.cluster_plan import ClusterPlan, cluster
@@ -257,7 +256,7 @@ def by_wgmma(name: str) -> WgmmaPlan:
 @pytest.mark.parametrize("name", WGMMA)
 def test_passes_by_wgmma_compile_without_spills(name: str) -> None:
     found = by_wgmma(name)
-    taken = compiled(wgmma_emit.emit(found), "sm_90").resources
+    taken = compiled(tensor_emit.emit_wgmma(found), "sm_90").resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
     assert found.shared <= CARDS["sm_90"].shared_per_block
@@ -285,7 +284,7 @@ def by_clusters(name: str) -> ClusterPlan:
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_passes_by_clusters_compile_without_spills(name: str) -> None:
     found, card = by_clusters(name), CARDS["sm_90"]
-    taken = compiled(cluster_emit.emit(found), "sm_90").resources
+    taken = compiled(tensor_emit.emit_clusters(found), "sm_90").resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads * found.blocks <= card.registers_per_sm
     assert (found.shared + RESERVED_SHARED) * found.blocks <= card.shared_per_sm

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmantle.structured.kron import axis_emit
+from kernmantle.structured.kron import tensor_emit
 from kernmantle.structured.kron.axis_plan import LEAST_TILES, AxisPlan, axis, axis_pass
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_plan import SIZES
@@ -51,7 +51,7 @@ def by_axis(name: str) -> AxisPlan:
 @pytest.mark.parametrize("name", AXES)
 def test_passes_over_one_axis_compile_without_spills(name: str) -> None:
     found = by_axis(name)
-    taken = compiled(axis_emit.emit(found), "sm_90").resources
+    taken = compiled(tensor_emit.emit_axis(found), "sm_90").resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
     assert found.shared <= CARDS["sm_90"].shared_per_block

@@ -23,13 +23,12 @@ from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
 from kernmantle.structured.kron import (
-    cluster_emit,
     cluster_plan,
     cuda_emit,
     factor_gradient_emit,
     mma_emit,
     separation,
-    wgmma_emit,
+    tensor_emit,
 )
 from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
@@ -387,9 +386,9 @@ def _width(extent: int, most: int) -> int:
 def emitted(chosen: Plan) -> str:
     """Source of a pass."""
     if isinstance(chosen, WgmmaPlan):
-        return wgmma_emit.emit(chosen)
+        return tensor_emit.emit_wgmma(chosen)
     if isinstance(chosen, ClusterPlan):
-        return cluster_emit.emit(chosen)
+        return tensor_emit.emit_clusters(chosen)
     return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
 

@@ -21,15 +21,13 @@ from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import (
-    axis_emit,
     back_wgmma_emit,
     chain_gradient_emit,
-    cluster_emit,
     factor_gradient_emit,
     gradient_emit,
     separation,
+    tensor_emit,
     two_axis_emit,
-    wgmma_emit,
 )
 from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
@@ -219,7 +217,7 @@ def _kron(name: str) -> Callable[[str], Planned]:
 def _kron_wgmma(name: str) -> Callable[[str], Planned]:
     def make(_card: str) -> Planned:
         plan = kron.by_wgmma(name)
-        return Planned(wgmma_emit.emit(plan), str(plan), plan.threads, plan.shared)
+        return Planned(tensor_emit.emit_wgmma(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -227,7 +225,7 @@ def _kron_wgmma(name: str) -> Callable[[str], Planned]:
 def _kron_cluster(name: str) -> Callable[[str], Planned]:
     def make(_card: str) -> Planned:
         plan = kron.by_clusters(name)
-        return Planned(cluster_emit.emit(plan), str(plan), plan.threads, plan.shared)
+        return Planned(tensor_emit.emit_clusters(plan), str(plan), plan.threads, plan.shared)
 
     return make
 
@@ -235,7 +233,7 @@ def _kron_cluster(name: str) -> Callable[[str], Planned]:
 def _kron_axis(name: str) -> Callable[[str], Planned]:
     def make(_card: str) -> Planned:
         plan = kron_axis.by_axis(name)
-        return Planned(axis_emit.emit(plan), str(plan), plan.threads, plan.shared)
+        return Planned(tensor_emit.emit_axis(plan), str(plan), plan.threads, plan.shared)
 
     return make
 

@@ -20,7 +20,7 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import axis_emit, cluster_emit, cost, cuda_emit, mma_emit, two_axis_emit, wgmma_emit
+from . import cost, cuda_emit, mma_emit, tensor_emit, two_axis_emit
 from .aligned_choice import aligned_plans
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
@@ -139,11 +139,11 @@ def _kernel(chosen: Plan) -> Kernel | None:
 
     def source() -> str:
         if isinstance(chosen, WgmmaPlan):
-            return wgmma_emit.emit(chosen)
+            return tensor_emit.emit_wgmma(chosen)
         if isinstance(chosen, ClusterPlan):
-            return cluster_emit.emit(chosen)
+            return tensor_emit.emit_clusters(chosen)
         if isinstance(chosen, AxisPlan):
-            return axis_emit.emit(chosen)
+            return tensor_emit.emit_axis(chosen)
         if isinstance(chosen, TwoAxisPlan):
             return two_axis_emit.emit(chosen)
         return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from ...backends.cuda.traits import SCALARS, members, shared_check
-from .tensor_plan import TensorPlan
-
 ENTRY = "km_kron"
 AXES = ("a", "b", "c", "run", "right")
 _BATCH = ("a", "b", "c")
@@ -51,25 +46,3 @@ def entry(
             value = f"f{number}_{axis}" if f"f{number}_{axis}" in names else "0"
             text.append(f"    g.factor_stride[{number}][{index}] = {value};")
     return "\n".join([*text, f"    {body}", "}"])
-
-
-def emit_pass(
-    plan: TensorPlan, header: str, template: str, constants: Mapping[str, int | bool], functions: Sequence[str],
-    types: Mapping[str, str] | None = None, blocks: int = 1, cluster: int = 0,
-) -> str:  # fmt: skip
-    """Return CUDA C++ of a pass by a class of a template: what it needs to know of the plan, and the kernel."""
-    own = {
-        "T": SCALARS[plan.stored], "H": SCALARS[plan.tensor.half], "Args": f"km::KronArguments<{plan.factors}>",
-    }  # fmt: skip
-    text = [
-        f"// {plan}",
-        f'#include "kron_fibers.cuh"\n#include "{header}"',
-        "struct Body {",
-        *members({**own, **(types or {})}, constants),
-        *functions,
-        "};",
-        f"typedef km::{template}<Body, Body::Args> Kernel;",
-        shared_check("Kernel::SHARED_BYTES", plan.shared),
-        entry(plan.factors, plan.threads, plan.layout.added, False, "Kernel::run(g);", blocks, cluster),
-    ]
-    return "\n".join(text) + "\n"

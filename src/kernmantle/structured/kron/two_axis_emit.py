@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .cuda_entry import emit_pass
 from .mma_emit import product_entry
+from .tensor_emit import emit_pass
 from .two_axis_plan import TwoAxisPlan
 
 

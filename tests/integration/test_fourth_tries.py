@@ -145,3 +145,21 @@ def test_gradients_of_too_many_predictors_say_how_much_memory_they_take():
     points, coef = torch.ones(1, 2).expand(2**30, 2), torch.ones(3, 1).expand(3, 2**20)
     with pytest.raises(OutOfMemoryError, match=r"result of shape \(1048576, 1073741824, 2\) \(8388608\.0 GiB\)"):
         km.Gaussian(1.0).gradient(points, torch.ones(3, 2), coef)
+
+
+def test_kronecker_products_change_their_type_as_tensors_do():
+    factor, scale = tensor(2, 3).requires_grad_(), tensor(1)[0].requires_grad_()
+    product = scale * km.KroneckerProduct([factor, 2])
+    for moved in (product.to(torch.float32), product.to("cpu", torch.float32), (product + product).to(torch.float32)):
+        assert moved.dtype == torch.float32
+        assert moved.to_dense().dtype == torch.float32
+    assert_close(product.to(torch.float32).to_dense().double(), product.to_dense(), dtype=torch.float32, depth=4)
+    assert_close((product + product).to(torch.float64).to_dense(), 2 * product.to_dense(), depth=4)
+    product.to(torch.float32).to_dense().sum().backward()
+    assert_close(factor.grad, (2 * scale).expand(2, 3).detach(), dtype=torch.float32, depth=4)
+    assert km.KroneckerProduct([3]).to(torch.float16).dtype == torch.float16
+
+
+def test_what_is_none_is_a_default_that_is_not_shown():
+    assert repr(km.Gaussian(None)) == "Gaussian()"
+    assert_close(km.Gaussian(None)(X, Y), km.Gaussian()(X, Y))

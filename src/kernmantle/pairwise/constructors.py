@@ -89,7 +89,7 @@ def _lengths(row: Row, passed: Any) -> dict[str, torch.Tensor]:
 
 
 def _text(row: Row, passed: Mapping[str, Any]) -> str:
-    return f"{row.name}({', '.join(f'{name}={shown(value)}' for name, value in passed.items())})"
+    return f"{row.name}({', '.join(f'{name}={shown(value)}' for name, value in passed.items() if value is not None)})"
 
 
 @constant

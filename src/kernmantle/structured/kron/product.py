@@ -111,6 +111,20 @@ class KroneckerProduct(Addable):
         like = torch.empty((), dtype=self.dtype, device=self.device)
         return KroneckerProduct(factors, scale, like=like)
 
+    def to(self, *args: Any, **options: Any) -> KroneckerProduct:
+        """Return the operator on another device or of another type, by ``torch.Tensor.to`` with these arguments.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> km.KroneckerProduct([torch.eye(2), 3]).to(torch.float64)
+        KroneckerProduct(2x2 ⊗ 3, float64 on cpu)
+        """
+        factors = [f if isinstance(f, int) else f.to(*args, **options) for f in self.factors]
+        scale = self.scale.to(*args, **options) if isinstance(self.scale, torch.Tensor) else self.scale
+        like = torch.empty((), dtype=self.dtype, device=self.device).to(*args, **options)
+        return KroneckerProduct(factors, scale, like=like)
+
     def matmul(self, v: Any, **options: Any) -> Any:
         """Return ``self @ v``.
 

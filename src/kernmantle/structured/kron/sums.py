@@ -113,6 +113,10 @@ class Term(Protocol):
         """``self @ v`` with the options of :func:`kernmantle.kron_matmul`."""
         ...
 
+    def to(self, *args: Any, **options: Any) -> Term:
+        """Return another on another device or of another type."""
+        ...
+
     def to_dense(self) -> torch.Tensor:
         """Return the matrix."""
         ...
@@ -244,6 +248,10 @@ class SumOfProducts(Addable):
         return SumOfProducts([term * scalar for term in self.terms])
 
     __rmul__ = __mul__
+
+    def to(self, *args: Any, **options: Any) -> SumOfProducts:
+        """Return the sum on another device or of another type, by ``torch.Tensor.to`` with these arguments."""
+        return SumOfProducts([term.to(*args, **options) for term in self.terms])
 
     @property
     def T(self) -> SumOfProducts:

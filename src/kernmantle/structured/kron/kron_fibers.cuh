@@ -62,8 +62,8 @@ KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
     return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
 }
 
-// A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis; CHAINED: for what is a product
-// in registers, as that lies there.
+// A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis; CHAINED: as operands of
+// 16 rows, of what lies in rows of memory (LAST) or is a product in registers, as that lies there.
 template <bool LAST_, int ROWS_, int COLUMNS_, int PRODUCTS_, bool CHAINED = false>
 struct KronFactor {
     static constexpr bool LAST = LAST_;
@@ -74,16 +74,16 @@ struct KronFactor {
 
     static __device__ __forceinline__ int row(int lane, int r) {
         const int g = lane / 4;
-        return LAST ? 4 * (g / 2) + 2 * (r / 2) + g % 2 : 8 * (r % 2) + (CHAINED ? g : kron_row(lane));
+        return LAST ? 4 * (g / 2) + 2 * (CHAINED ? r % 2 : r / 2) + g % 2 : 8 * (r % 2) + (CHAINED ? g : kron_row(lane));
     }
     static __device__ __forceinline__ int column(int lane, int r, int second) {
         const int t = lane % 4;
-        return LAST ? 4 * t + 2 * (r % 2) + second : CHAINED ? 2 * t + 8 * (r / 2) + second : t + 8 * (r / 2) + 4 * second;
+        return LAST ? 4 * t + 2 * (CHAINED ? r / 2 : r % 2) + second : CHAINED ? 2 * t + 8 * (r / 2) + second : t + 8 * (r / 2) + 4 * second;
     }
     // Where register r of a lane is: both parts of one instruction's operand are 16 bytes.
     static __device__ __forceinline__ int offset(int lane, int r, int low) {
         if (PRODUCTS == 1) return lane * 4 + r;
-        return LAST ? r / 2 * 128 + lane * 4 + 2 * low + r % 2 : low * 128 + lane * 4 + r;
+        return LAST && !CHAINED ? r / 2 * 128 + lane * 4 + 2 * low + r % 2 : low * 128 + lane * 4 + r;
     }
 
     // The largest entries, one for every warp. value(q, p) is an entry; FITS: it is a value of the half type already;

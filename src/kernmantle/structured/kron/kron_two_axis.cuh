@@ -6,8 +6,7 @@
 // A lane has four neighbours of a row of x, and of the result, whichever entries of the factor these are multiplied by.
 //
 // GROUP warps share a tile of ITEMS entries of the batch, which follow each other in memory. Each takes BLOCKS times 16 q2 of TOGETHER
-// entries at a time. Tiles come by asynchronous copies as they lie, stages ahead, and results leave through shared memory in
-// whole vectors.
+// entries at a time. The copy engine brings tiles as they lie, stages ahead, and takes results away.
 //
 // float32 is two halves of 11 bits and three products (kron_fibers.cuh), scaled by a power of two for each factor and each entry of the
 // batch; what comes between by that of its largest possible value.
@@ -25,7 +24,7 @@ struct KronTwoAxis {
     typedef typename B::Last Last;
     typedef typename B::First First;
     typedef KronTileScheduler<B::ITEMS, 1> Scheduler;
-    typedef CopyPipeline<B::STAGES> Pipeline;
+    typedef PipelineState<B::STAGES> State;
     static constexpr int P1 = First::COLUMNS, Q1 = First::ROWS, P2 = Last::COLUMNS, Q2 = Last::ROWS;
     static constexpr int DEEP1 = First::DEEP, DEEP2 = Last::DEEP, WIDE1 = First::WIDE, WIDE2 = Last::WIDE;
     static constexpr int GROUPS = B::WARPS / B::GROUP, GROUP_THREADS = 32 * B::GROUP, EACH = 16 / (int)sizeof(T);
@@ -39,7 +38,7 @@ struct KronTwoAxis {
     static constexpr bool APART = B::PITCH != P2, LAST_STAYS = B::LAST_STAYS, FIRST_STAYS = B::FIRST_STAYS;
     // Small products have a sum of their own where they cannot come first; large ones are added up after 64 positions.
     static constexpr bool SMALL = SPLIT, FLUSHED = SPLIT && DEEP2 > 4;
-    static constexpr int FACTOR_WORDS = Last::WORDS + First::WORDS, OWN = B::STAGES * B::STAGE + B::OUT_STAGE;
+    static constexpr int FACTOR_WORDS = Last::WORDS + First::WORDS, OWN = B::STAGES * B::STAGE + B::OUTS * B::OUT_STAGE;
     static constexpr int SHARED_BYTES = 4 * FACTOR_WORDS + GROUPS * OWN * (int)sizeof(T);
 
     // What the first sums of float32 are multiplied by, so that the largest possible one is 2^15.
@@ -57,29 +56,20 @@ struct KronTwoAxis {
     // By how many numbers an address is behind a multiple of 16 bytes.
     static KM_DEVICE int shift_of(const T* at) { return (int)((unsigned long long)at % 16) / (int)sizeof(T); }
 
-    // Starts the copies of a tile. No more is read of the array than what is there, up to `end`.
-    static KM_DEVICE void fetch(const Args& g, const Scheduler& p, T* stage, const T* end, int thread) {
+    // Starts the copies of a tile by the copy engine, which reads whole vectors: as far as 15 bytes before and behind what is there.
+    static KM_DEVICE void fetch(const Args& g, const Scheduler& p, T* stage, unsigned barrier, int thread) {
         const T* const from = (const T*)g.x + p.at;
         const int count = p.items() * P1 * P2;
         if constexpr (APART) {
-#pragma unroll 4
-            for (int n = thread; n < COUNT / EACH; n += GROUP_THREADS)
-                if (n * EACH < count) ptx::cp_async<16>(shared_address(stage + n / (P2 / EACH) * B::PITCH + n % (P2 / EACH) * EACH), from + n * EACH);
-        } else {
-            const int shift = B::VECTOR == EACH ? 0 : shift_of(from), own = EACH * thread, rest = shift + count - own;
-            const unsigned to = shared_address(stage + own);
-            const int there = (int)min((i64)(end - (from - shift)), (i64)(shift + count + EACH)) - own;
-#pragma unroll
-            for (int n = 0; n < COUNT + EACH - 1; n += EACH * GROUP_THREADS)
-                if (n < rest) ptx::cp_async<16>(to + n * (int)sizeof(T), from - shift + own + n, min(16, (there - n) * (int)sizeof(T)));
-            if (B::VECTOR < EACH && thread == 0) *(unsigned short*)(stage + B::STAGE - EACH) = shift;
+            if (thread == 0) ptx::mbarrier_arrive_expect_tx(barrier, count * (int)sizeof(T));
+            for (int n = thread; n < p.items() * P1; n += GROUP_THREADS)
+                ptx::cp_async_bulk(shared_address(stage + n * B::PITCH), from + n * P2, P2 * (int)sizeof(T), barrier);
+        } else if (thread == 0) {
+            const int shift = B::VECTOR == EACH ? 0 : shift_of(from), bytes = (shift + count + EACH - 1) / EACH * 16;
+            if (B::VECTOR < EACH) *(unsigned short*)(stage + B::STAGE - EACH) = shift;
+            ptx::mbarrier_arrive_expect_tx(barrier, bytes);
+            ptx::cp_async_bulk(shared_address(stage), from - shift, bytes, barrier);
         }
-    }
-    static KM_DEVICE const T* end_of(const Args& g) {
-        i64 last = 0;
-#pragma unroll
-        for (int axis = 0; axis < KRON_AXES; ++axis) last += (g.size[axis] - 1) * g.x_stride[axis];
-        return (const T*)g.x + last + 1;
     }
 
     // A number's high halves, and what is left of them.
@@ -126,17 +116,7 @@ struct KronTwoAxis {
     // The block of 16 x 16 of a factor as an operand, in the order of its registers.
     struct Block {
         unsigned high[4], low[4];
-        KM_DEVICE void read_last(const unsigned* at) {
-            const uint4 a = *(const uint4*)at;
-            if constexpr (SPLIT) {
-                const uint4 b = *(const uint4*)(at + 128);
-                high[0] = a.x, high[1] = b.x, high[2] = a.y, high[3] = b.y;
-                low[0] = a.z, low[1] = b.z, low[2] = a.w, low[3] = b.w;
-            } else {
-                high[0] = a.x, high[1] = a.z, high[2] = a.y, high[3] = a.w;
-            }
-        }
-        KM_DEVICE void read_first(const unsigned* at) {
+        KM_DEVICE void read(const unsigned* at) {
             const uint4 a = *(const uint4*)at;
             high[0] = a.x, high[1] = a.y, high[2] = a.z, high[3] = a.w;
             if constexpr (SPLIT) {
@@ -221,7 +201,7 @@ struct KronTwoAxis {
                     const int step = begin + j, down = step % DEEP1 * 16, own = row + 8 * n;
                     const int there = down + 16 > P1 ? max(0, min(own, P1 - 1 - down)) : own;
                     at[j][n] = shift + ((entry + step / DEEP1) * P1 + there) * B::PITCH + four;
-                    is_there[j][n] = down + 16 <= P1 || own + down < P1;
+                    is_there[j][n] = down + 8 * n + 8 <= P1 || own + down < P1;
                 }
             }
 #pragma unroll
@@ -230,9 +210,9 @@ struct KronTwoAxis {
 #pragma unroll
                 for (int b = 0; b < BLOCKS; ++b) {
                     if constexpr (LAST_STAYS) factor[b] = lasts.own[s][b];
-                    else factor[b].read_last(last + (s * WIDE2 + (PARTS * BLOCKS == WIDE2 ? block + b : min(block + b, WIDE2 - 1))) * Last::BLOCK + lane * 4);
+                    else factor[b].read(last + (s * WIDE2 + (PARTS * BLOCKS == WIDE2 ? block + b : min(block + b, WIDE2 - 1))) * Last::BLOCK + lane * 4);
                 }
-Operand own[AT_ONCE][2];
+                Operand own[AT_ONCE][2];
 #pragma unroll
                 for (int j = 0; j < 2 * AT_ONCE; ++j) {
                     const int step = begin + j / 2, down = step % DEEP1 * 16;
@@ -296,7 +276,7 @@ Operand own[AT_ONCE][2];
                 const int kind = n / DEEP1, k = n % DEEP1;
                 Block factor;
                 if constexpr (FIRST_STAYS) factor = firsts.own[w][k];
-                else factor.read_first(first + (k * WIDE1 + w) * First::BLOCK + lane * 4);
+                else factor.read(first + (k * WIDE1 + w) * First::BLOCK + lane * 4);
 #pragma unroll
                 for (int i = 0; i < TOGETHER * 2 * BLOCKS; ++i) {
                     const int b = i % (2 * BLOCKS);
@@ -316,6 +296,10 @@ Operand own[AT_ONCE][2];
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
                 const float by = SPLIT ? back * scale[i].back : back;
+                if (SPLIT || by != 1.0f) {
+#pragma unroll
+                    for (int n = 0; n < 8 * BLOCKS; ++n) sum[i][n / 4][n % 4] *= by;
+                }
                 const int begins = shift_out + (entry + i) * Q1 * Q2;
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
@@ -323,10 +307,12 @@ Operand own[AT_ONCE][2];
                     const int to = begins + q1 * Q2 + 16 * block + four;
 #pragma unroll
                     for (int b = 0; b < BLOCKS; ++b) {
-                        const int rest = Q1 % 16 == 0 || q1 < Q1 ? Q2 - 16 * (block + b) - four : 0;
+                        // How many of a lane's four results are there.
+                        const int there = PARTS == 1 && 16 * b + 16 <= Q2 ? 4 : Q2 - 16 * (block + b) - four;
+                        const int rest = 16 * w + 8 * h + 8 <= Q1 || q1 < Q1 ? there : 0;
                         float value[4];
 #pragma unroll
-                        for (int n = 0; n < 4; ++n) value[n] = sum[i][2 * b + n / 2][2 * h + n % 2] * by;
+                        for (int n = 0; n < 4; ++n) value[n] = sum[i][2 * b + n / 2][2 * h + n % 2];
                         keep(out + to + 16 * b, rest, value);
                     }
                 }
@@ -334,16 +320,16 @@ Operand own[AT_ONCE][2];
         }
     }
 
-    // Results leave shared memory, where they lie as far behind 16 bytes as in memory.
+    // Results leave shared memory, where they lie as far behind 16 bytes as in memory: whole vectors by the copy engine.
     static KM_DEVICE void store(const T* rows, T* to, int shift, int count, int thread) {
-        const int own = EACH * thread, end = shift + count;
-        T* const there = to - shift + own;
-#pragma unroll
-        for (int n = 0; n < RESULTS + EACH - 1; n += EACH * GROUP_THREADS)
-            if (own + n >= shift && own + n + EACH <= end) store_pack<T, EACH>(there + n, read_pack<T, EACH>(rows + own + n));
+        const int end = shift + count, first = B::VECTOR_OUT < EACH && shift > 0 ? EACH : 0, last = end / EACH * EACH;
+        if (thread == 0) {
+            if (last > first) ptx::cp_async_bulk_store(to - shift + first, shared_address(rows + first), (last - first) * (int)sizeof(T));
+            ptx::cp_async_bulk_commit_group();
+        }
         if constexpr (B::VECTOR_OUT < EACH) {
             // What is no whole vector at either end.
-            const int at = thread < EACH ? thread : end / EACH * EACH + thread - EACH;
+            const int at = thread < EACH ? thread : last + thread - EACH;
             if (thread < EACH ? shift > 0 && at >= shift && at < end : thread < 2 * EACH && at < end && (shift == 0 || end >= EACH)) to[at - shift] = rows[at];
         }
     }
@@ -352,23 +338,29 @@ Operand own[AT_ONCE][2];
         extern __shared__ __align__(128) unsigned char raw[];
         __shared__ float tops[2 * B::WARPS];
         __shared__ float backs[2];
+        __shared__ unsigned long long barriers[GROUPS * B::STAGES];
         unsigned* const last = (unsigned*)raw;
         unsigned* const first = last + Last::WORDS;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / B::GROUP, own = warp % B::GROUP, thread = threadIdx.x % GROUP_THREADS;
         T* const stages = (T*)(last + FACTOR_WORDS) + group * OWN;
-        T* const rows = stages + B::STAGES * B::STAGE;
+        T* const outs = stages + B::STAGES * B::STAGE;
+        const unsigned full = shared_address(barriers + group * B::STAGES);
         const int tiles = (int)kron_tiles<B::ITEMS, 1>(g), apart = gridDim.x * GROUPS, begin = blockIdx.x * GROUPS + group;
         Scheduler here(g, g.out_stride, begin, apart, false), ahead(g, g.x_stride, begin, apart, false);
         int left = begin < tiles ? (tiles - begin + apart - 1) / apart : 0;
-        const T* const end = end_of(g);
-        Pipeline filled, used;
+        if (threadIdx.x == 0) {
+#pragma unroll
+            for (int n = 0; n < GROUPS * B::STAGES; ++n) ptx::mbarrier_init(shared_address(barriers + n), 1);
+            ptx::fence_mbarrier_init();
+        }
+        __syncthreads();
+        State filled, used;
         const auto prefetch = [&]() {
             if (left > 0) {
-                fetch(g, ahead, stages + filled.stage * B::STAGE, end, thread);
+                fetch(g, ahead, stages + filled.stage * B::STAGE, full + 8 * filled.stage, thread);
                 ahead.advance();
                 --left;
             }
-            Pipeline::commit();
             filled.advance();
         };
 #pragma unroll 1
@@ -379,25 +371,30 @@ Operand own[AT_ONCE][2];
         LastBlocks lasts;
         FirstBlocks firsts;
 #pragma unroll
-        for (int i = 0; i < (LAST_STAYS ? DEEP2 * BLOCKS : 0); ++i) lasts.own[LAST_STAYS ? i / BLOCKS : 0][i % BLOCKS].read_last(last + (i / BLOCKS * WIDE2 + i % BLOCKS) * Last::BLOCK + lane * 4);
+        for (int i = 0; i < (LAST_STAYS ? DEEP2 * BLOCKS : 0); ++i) lasts.own[LAST_STAYS ? i / BLOCKS : 0][i % BLOCKS].read(last + (i / BLOCKS * WIDE2 + i % BLOCKS) * Last::BLOCK + lane * 4);
 #pragma unroll
-        for (int i = 0; i < (FIRST_STAYS ? WIDE1 * DEEP1 : 0); ++i) firsts.own[FIRST_STAYS ? i / DEEP1 : 0][i % DEEP1].read_first(first + (i % DEEP1 * WIDE1 + i / DEEP1) * First::BLOCK + lane * 4);
+        for (int i = 0; i < (FIRST_STAYS ? WIDE1 * DEEP1 : 0); ++i) firsts.own[FIRST_STAYS ? i / DEEP1 : 0][i % DEEP1].read(first + (i % DEEP1 * WIDE1 + i / DEEP1) * First::BLOCK + lane * 4);
+        int slot = 0;
 #pragma unroll 1
         for (int t = begin; t < tiles; t += apart, here.advance()) {
             T* const to = (T*)g.out + here.at;
+            T* const rows = outs + slot * B::OUT_STAGE;
             const int shift_out = B::VECTOR_OUT == EACH ? 0 : shift_of(to);
-            Pipeline::template wait<B::STAGES - 1>();
+            if (thread == 0) ptx::cp_async_bulk_wait_group_read<B::OUTS - 1>();
             wait_for_group(group);
+            ptx::mbarrier_wait_parity(full + 8 * used.stage, used.phase);
             const T* const stage = stages + used.stage * B::STAGE;
             const int shift = B::VECTOR == EACH ? 0 : *(const unsigned short*)(stage + B::STAGE - EACH);
 #pragma unroll 1
             for (int unit = own; unit < UNITS; unit += B::GROUP) multiply(stage, shift, rows, shift_out, last, first, lasts, firsts, back_last, back, unit, lane);
+            ptx::fence_proxy_async();
             wait_for_group(group);
             prefetch();
             used.advance();
             store(rows, to, shift_out, here.items() * Q1 * Q2, thread);
+            slot = slot + 1 < B::OUTS ? slot + 1 : 0;
         }
-        ptx::cp_async_wait_all();
+        if (thread == 0) ptx::cp_async_bulk_wait_group_read<0>();
     }
 };
 

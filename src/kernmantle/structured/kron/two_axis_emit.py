@@ -13,14 +13,14 @@ def emit(plan: TwoAxisPlan) -> str:
         "THREADS": plan.threads, "WARPS": plan.warps, "GROUP": plan.group, "STAGES": plan.stages, "ITEMS": plan.items,
         "BLOCKS": plan.blocks, "TOGETHER": plan.together, "AT_ONCE": plan.at_once, "VECTOR": plan.vector,
         "VECTOR_OUT": plan.layout.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "OUT_STAGE": plan.out_stage,
-        "LAST_STAYS": plan.stays[0], "FIRST_STAYS": plan.stays[1],
+        "OUTS": plan.outs, "LAST_STAYS": plan.stays[0], "FIRST_STAYS": plan.stays[1],
         "FITS": plan.tensor.half != "f16" or len(plan.run.parts[1]) == 1,
     }  # fmt: skip
     products = plan.tensor.products
     types = {
         "C": "float",
         "First": f"km::KronFactor<false, {plan.first.rows}, {plan.first.columns}, {products}, true>",
-        "Last": f"km::KronFactor<true, {plan.last.rows}, {plan.last.columns}, {products}>",
+        "Last": f"km::KronFactor<true, {plan.last.rows}, {plan.last.columns}, {products}, true>",
     }  # fmt: skip
     measured: list[str] = []
     scaled: list[str] = []

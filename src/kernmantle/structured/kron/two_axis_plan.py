@@ -19,7 +19,7 @@ WIDEST, WIDEST_TOGETHER, WIDEST_SPLIT = 256, 320, 192
 # Bytes of a copy, and numbers behind a tile that are read and left out.
 ACCESS, SLACK = 16, 24
 # Bytes of shared memory beside the dynamic one.
-STATIC_BYTES = 256
+STATIC_BYTES = 768
 # Registers of a thread beside operands and sums, and those that factors take which stay in registers.
 OWN_REGISTERS, MOST_BLOCKS = 64, 6
 LAST_STAYS, FIRST_STAYS = 8, 9
@@ -27,7 +27,7 @@ LAST_STAYS, FIRST_STAYS = 8, 9
 WARPS = (16, 12, 8)
 # Numbers of a tile that a warp is to have at least, and bytes that a multiprocessor is to have under way.
 LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
-STAGES = (4, 3, 2)
+STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
 # Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, and a cycle of shared
 # memory of each warp, of halves and of float32 (H200, 337 plans within 13 %, root mean square; decision 0083), and
 # cycles of an instruction of a warp that waits for each.
@@ -41,7 +41,8 @@ class TwoAxisPlan(TensorPlan):
 
     A warp takes ``blocks`` times 16 rows of the last factor and ``together`` entries of the batch at a time, of which
     the products of ``at_once`` times 16 columns are under way at once; ``group`` warps share a tile of ``items``
-    entries. Whether the last factor stays in registers, and the first, say ``stays``.
+    entries, of ``stages`` that are copied ahead and ``outs`` whose results are taken away. Whether the last factor
+    stays in registers, and the first, say ``stays``.
     """
 
     items: int
@@ -51,6 +52,7 @@ class TwoAxisPlan(TensorPlan):
     warps: int
     group: int
     stages: int
+    outs: int
     stays: tuple[bool, bool]
 
     @property
@@ -102,7 +104,7 @@ class TwoAxisPlan(TensorPlan):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        own = self.stages * self.stage + self.out_stage
+        own = self.stages * self.stage + self.outs * self.out_stage
         return _factor_bytes(self.run, self.tensor) + self.groups * own * SIZES[self.stored]
 
     def count(self, entries: int, _right: int) -> int:
@@ -226,7 +228,7 @@ def two_axis_candidates(
             for at_once in sorted({1, *(min(most, together * down) for most in (2, 3, 4))}):
                 own = TwoAxisPlan(
                     run, shapes, stored, tensor, limits.arch, layout, together, blocks, together, at_once, WARPS[0], 1,
-                    1, (last_stays, keeps),
+                    1, 1, (last_stays, keeps),
                 )  # fmt: skip
                 needed = _registers(own)
                 warps = next((many for many in WARPS if 32 * many * needed <= limits.registers_per_sm), 0)
@@ -247,8 +249,8 @@ def _fitted(unit: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
         items = together * -(-least // together) if unit.layout.is_dense else 1
         if group > items // together * parts and group > 1:
             continue
-        for stages in STAGES:
-            own = replace(unit, items=items, group=group, stages=stages)
+        for stages, outs in STAGES:
+            own = replace(unit, items=items, group=group, stages=stages, outs=outs)
             ahead = own.groups * (stages - 1) * items * run.columns * SIZES[own.stored]
             is_enough = group in (1, unit.warps) or stages > 2 or ahead >= LEAST_AHEAD
             if own.shared + STATIC_BYTES <= limits.shared_per_block and is_enough:

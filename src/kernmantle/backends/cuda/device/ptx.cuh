@@ -243,6 +243,15 @@ KM_DEVICE void cp_async_bulk(unsigned to, const void* from, unsigned bytes, unsi
                  "r"(bytes), "r"(mbarrier)
                  : "memory");
 }
+// The same from shared to global memory, in a group of this thread; wait_group_read: until at most PENDING groups are still read.
+KM_DEVICE void cp_async_bulk_store(void* to, unsigned from, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+KM_DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int PENDING>
+KM_DEVICE void cp_async_bulk_wait_group_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
 
 // ---- Barriers in shared memory.
 KM_DEVICE void mbarrier_init(unsigned at, unsigned count) {

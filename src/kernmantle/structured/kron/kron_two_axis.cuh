@@ -265,7 +265,8 @@ struct KronTwoAxis {
                 }
             }
         }
-#pragma unroll
+        // One by one: of several, instructions would come sum by sum, each of which waits for the one before.
+#pragma unroll(FIRST_STAYS ? WIDE1 : 1)
         for (int w = 0; w < WIDE1; ++w) {
             float sum[TOGETHER][2 * BLOCKS][4], total[SPLIT && DEEP1 > 4 ? TOGETHER : 1][2 * BLOCKS][4];
 #pragma unroll

@@ -18,8 +18,6 @@ from .tensor_plan import MmaLayout, Tensor, TensorPlan
 WIDEST, WIDEST_TOGETHER, WIDEST_SPLIT = 256, 320, 192
 # Bytes of a copy, and numbers behind a tile that are read and left out.
 ACCESS, SLACK = 16, 24
-# Bytes of shared memory beside the dynamic one.
-STATIC_BYTES = 768
 # Registers of a thread beside operands and sums, and those that factors take which stay in registers.
 OWN_REGISTERS, MOST_BLOCKS = 64, 6
 LAST_STAYS, FIRST_STAYS = 8, 9
@@ -106,6 +104,11 @@ class TwoAxisPlan(TensorPlan):
         """Bytes of shared memory."""
         own = self.stages * self.stage + self.outs * self.out_stage
         return _factor_bytes(self.run, self.tensor) + self.groups * own * SIZES[self.stored]
+
+    @property
+    def static(self) -> int:
+        """Bytes of shared memory beside those: largest entries of each warp, and barriers of stages."""
+        return 8 * (self.warps + 1) + 8 * self.groups * self.stages
 
     def count(self, entries: int, _right: int) -> int:
         """Return the tiles of so many entries of the last batch axis."""
@@ -253,6 +256,6 @@ def _fitted(unit: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
             own = replace(unit, items=items, group=group, stages=stages, outs=outs)
             ahead = own.groups * (stages - 1) * items * run.columns * SIZES[own.stored]
             is_enough = group in (1, unit.warps) or stages > 2 or ahead >= LEAST_AHEAD
-            if own.shared + STATIC_BYTES <= limits.shared_per_block and is_enough:
+            if own.shared + own.static <= limits.shared_per_block and is_enough:
                 return own
     return None

@@ -34,6 +34,7 @@ struct KronSparseChainTile : P {
     static constexpr int GROUP = lanes_along(P::C1 / VECTOR), CHUNKS = (P::C1 / VECTOR + GROUP - 1) / GROUP, SUMS = 32 / GROUP;
     static constexpr int OWN_K = (P::C2 + BLOCKS - 1) / BLOCKS, OWN_J = (P::B2 + BLOCKS * P::SPLIT - 1) / (BLOCKS * P::SPLIT);
     static constexpr int STEPS = (P::C2 + 31) / 32;
+    static constexpr bool READS_AHEAD = P::ROWS <= 4 && STEPS <= 8;  // the second factor's weights, in registers meanwhile
     // Vectors of l in shared memory from one k to the next: odd, so that lanes of neighbouring k do not meet in a bank.
     static constexpr int PITCH = P::ROWS | 1, SHARED_BYTES = P::C2 * PITCH * 16;
     typedef Pack<T, VECTOR> Vector;
@@ -96,30 +97,41 @@ struct KronSparseChainTile : P {
         }
     }
 
-    // Brings here what other blocks of the cluster have.
-    KM_DEVICE void gather() const {
-        const unsigned own = shared_address(between);
-#pragma unroll 4
-        for (int e = threadIdx.x; e < P::C2 * rows; e += THREADS) {
-            const int k = e / rows, slot = k * PITCH + e - k * rows, owner = k / OWN_K;
-            if (owner != rank) *(uint4*)(between + slot) = ptx::ld_shared_cluster_v4(ptx::mapa(own + slot * 16, owner));
+    // Stores what this warp has of both factors' numbers into the other blocks of the cluster.
+    KM_DEVICE void share_with_others(int warp, int lane) const {
+        __syncwarp();
+#pragma unroll 1
+        for (int begin = warp * SUMS; begin < OWN_K; begin += WARPS * SUMS)
+#pragma unroll
+            for (int e = lane; e < SUMS * P::ROWS * BLOCKS; e += 32) {
+                const int target = e % BLOCKS, n = e / BLOCKS % P::ROWS, own = begin + e / BLOCKS / P::ROWS, k = rank * OWN_K + own;
+                if (target == rank || n >= rows || own >= OWN_K || k >= P::C2) continue;
+                Vector* const at = between + k * PITCH + n;
+                ptx::st_shared_cluster_v4(ptx::mapa(shared_address(at), target), *(const uint4*)at);
+            }
+    }
+
+    // The second factor's weights of a row j, which begin at `own` among this block's.
+    KM_DEVICE void read_second(Vector (&weights)[STEPS], int own, int lane) const {
+        const int j = (split * BLOCKS + rank) * OWN_J + own;
+        if (own >= OWN_J || j >= P::B2) return;
+        const T* const weight = (const T*)g.second + ((i64)i * P::B2 + j) * P::C2 * P::D2 + l0;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) {
+            const int k = 32 * s + lane;
+            weights[s] = k < P::C2 ? load_pack<T, VECTOR>(weight + k * P::D2) : Vector();
         }
     }
 
-    KM_DEVICE void multiply_second(int warp, int lane) const {
+    // `weights` are those of the warp's first row j, read beforehand if READS_AHEAD.
+    KM_DEVICE void multiply_second(Vector (&weights)[STEPS], int warp, int lane) const {
         T* const y = (T*)g.y;
         const T* const bias = (const T*)g.bias;
 #pragma unroll 1
         for (int own = warp; own < OWN_J; own += WARPS) {
             const int j = (split * BLOCKS + rank) * OWN_J + own;
             if (j >= P::B2) break;
-            const T* const weight = (const T*)g.second + ((i64)i * P::B2 + j) * P::C2 * P::D2 + l0;
-            Vector weights[STEPS];
-#pragma unroll
-            for (int s = 0; s < STEPS; ++s) {
-                const int k = 32 * s + lane;
-                weights[s] = k < P::C2 ? load_pack<T, VECTOR>(weight + k * P::D2) : Vector();
-            }
+            if (!READS_AHEAD || own != warp) read_second(weights, own, lane);
             const int l = lane / (32 / LANES_L), feature = (i * P::B2 + j) * P::D2 + l0 + l;
 #pragma unroll 1
             for (int n = 0; n < rows; ++n) {
@@ -152,16 +164,17 @@ struct KronSparseChainTile : P {
         l0 = at % (P::D2 / LANES_L) * LANES_L;
         i = at / (P::D2 / LANES_L);
         rows = (int)g.count;
+        ptx::cluster_arrive();
         ptx::griddepcontrol_launch_dependents();
         ptx::griddepcontrol_wait();
+        Vector weights[STEPS];
+        if (READS_AHEAD) read_second(weights, warp, lane);
         multiply_first(warp, lane);
+        ptx::cluster_wait();  // all blocks have begun, so that their memory is theirs
+        share_with_others(warp, lane);
         ptx::cluster_arrive();
         ptx::cluster_wait();
-        gather();
-        ptx::cluster_arrive();
-        __syncthreads();
-        multiply_second(warp, lane);
-        ptx::cluster_wait();  // others may still read what this block has
+        multiply_second(weights, warp, lane);
     }
 };
 

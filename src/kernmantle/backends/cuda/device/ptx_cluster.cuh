@@ -18,6 +18,9 @@ KM_DEVICE uint4 ld_shared_cluster_v4(unsigned at) {
     asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at) : "memory");
     return r;
 }
+KM_DEVICE void st_shared_cluster_v4(unsigned to, uint4 a) {
+    asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w) : "memory");
+}
 // To shared memory of any block of the cluster; a barrier beside it, of the same block, counts the bytes.
 KM_DEVICE void st_async(unsigned to, unsigned a, unsigned mbarrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(a), "r"(mbarrier) : "memory");

@@ -34,12 +34,13 @@ TYPES = {"f32": np.float32, "f16": np.float16}
 FACTORS = ((6, 32, 24, 1), (1, 48, 40, 2), (2, 37, 45, 1), (1, 20, 33, 3), (3, 8, 4, 6), (1, 40, 24, 4), (1, 24, 20, 8))
 LONG = (1, 16, 320, 2)  # summed by all warps of a block
 CHAINS = (((6, 32, 24, 1), (1, 72, 96, 2)), ((4, 6, 5, 1), (1, 7, 8, 3)), ((4, 6, 5, 2), (2, 7, 4, 6)))
+GROUP = (6, 12, 24, 1), (1, 24, 12, 6)
 BATCHES = (1, 16, 37)
 
 
 @dataclass(frozen=True)
 class FewCase:
-    """A launch: of a factor (a pattern) or of two that meet, for a batch or none, memory orders of x and y."""
+    """A launch: of a factor (a pattern) or of pairs that meet, for a batch or none, memory orders of x and y."""
 
     kind: str
     patterns: tuple[tuple[int, int, int, int], ...]
@@ -61,8 +62,10 @@ class FewCase:
             a, b, _, d = self.patterns[0]
             return [sums(a * b * d, self.batch, (a * b * d, 1, 16) if self.y_first else (1, self.batch, 16))]
         if self.kind in ("join", "part"):
-            own = neighbours(*self.patterns)
-            return [own.forward()] if self.kind == "join" else [own.of_x(), own.of_weight()]
+            each = [neighbours(*pair) for pair in zip(self.patterns[::2], self.patterns[1::2], strict=True)]
+            if self.kind == "join":
+                return [own.forward() for own in each]
+            return [product for own in each for product in (own.of_x(), own.of_weight())]
         (a, b, c, d), rows = self.patterns[0], self.batch
         size = np.dtype(TYPES[self.dtype]).itemsize
         sides = [
@@ -140,6 +143,8 @@ def cases() -> Iterator[FewCase]:
     for chain, dtype, kind in itertools.product(CHAINS, TYPES, ("join", "part")):
         assert fused(*chain)
         yield FewCase(kind, chain, 0, dtype)
+    for dtype, kind in itertools.product(TYPES, ("join", "part")):
+        yield FewCase(kind, (*CHAINS[0], *CHAINS[2], *GROUP, *GROUP), 0, dtype)
 
 
 def run(machine: Any, case: FewCase, own: DeviceLimits) -> list[np.ndarray[Any, Any]]:

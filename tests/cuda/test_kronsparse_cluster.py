@@ -13,14 +13,11 @@ from kernmantle.structured.mode_product import cluster
 from kernmantle.structured.mode_product.execute import ACTIVATIONS
 from kernmantle.testing import assert_close
 
+from .kronsparse_cluster_harness import CHAINS
+
 pytestmark = pytest.mark.cuda
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CHAINS = {
-    "monarch": ((32, 128, 128, 1), (1, 128, 128, 32)), "wider": ((64, 64, 64, 1), (1, 172, 64, 64)),
-    "several": ((8, 24, 264, 1), (2, 40, 12, 8)), "odd": ((16, 40, 72, 1), (4, 33, 20, 8)),
-    "long": ((6, 16, 304, 1), (1, 9, 12, 8)), "few": ((4, 8, 8, 1), (1, 2, 4, 8)),
-}  # fmt: skip
 
 
 def exact(x, weights, bias):

@@ -146,3 +146,28 @@ def test_the_last_axes_of_a_product_are_whole_rows_of_one_pass(extents, rows, pa
     assert [run.stop - run.first for run in found.passes] == passes
     unaligned = plan(modes, 1, "f32", HOPPER, True, replace(tensor, is_aligned=False), rows)
     assert max(len(run.modes) for run in unaligned.passes) < 3 or extents[0] == 3
+
+
+# Rows, size, factors, type and microseconds of additions in one pass on an H200, where tensor cores took up to 3.7
+# times as long (decision 0095).
+ALIKE = (
+    (1024, 5, 6, "f32", 73), (300, 5, 6, "f32", 24), (1024, 7, 5, "f32", 77), (500, 3, 9, "f32", 45),
+    (4000, 5, 5, "f32", 63), (1024, 4, 7, "f64", 95), (2967, 4, 7, "f64", 259), (500, 4, 7, "f64", 51),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "size", "count", "dtype", "taken"), ALIKE)
+def test_many_factors_of_one_size_are_additions_in_one_pass(rows, size, count, dtype, taken):
+    modes = tuple(Mode(size, size, index) for index in range(count))
+    found = plan(modes, 1, dtype, HOPPER, True, tensor_for(dtype, "default", HOPPER.arch), rows)
+    assert [run.kind for run in found.passes] == ["fma"]
+    assert 0.6 < taken / (1e6 * found.seconds) < 1.4
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "count", "dtype"), [(1024, 8, 6, "f64"), (1024, 2, 12, "f64"), (256, 8, 7, "f64")]
+)
+def test_other_sizes_stay_on_tensor_cores(rows, size, count, dtype):
+    modes = tuple(Mode(size, size, index) for index in range(count))
+    found = plan(modes, 1, dtype, HOPPER, True, tensor_for(dtype, "default", HOPPER.arch), rows)
+    assert {run.kind for run in found.passes} == {"mma"}

@@ -249,7 +249,9 @@ def _quickest_pass(
         seconds = host * cost.HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
         found.append((seconds, replace(plain, kind="matmul")))
     if not any(map(_is_wide, own)) and _fma_fits(plain.modes, trailing, stored, limits):
-        found.append((host * cost.HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
+        share = cost.alike_share(plain.modes, trailing, stored) if CLUSTERS in kinds else 1.0  # of a whole product
+        seconds = share * fma_seconds(plain.modes, before, trailing, stored, limits)
+        found.append((host * cost.HOST_OWN + seconds, plain))
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
             found.append(joint_matrix(plain, before, trailing, stored, limits, host))

@@ -124,7 +124,7 @@ def multiply(
     """Return the product as :func:`kron_matmul` does; ``info`` takes the route."""
     if store is not None and type(store) is not bool:
         raise ParameterError(f"store must be None, True or False, not {store!r}")
-    if type(factors) is torch.nn.ParameterList:
+    if type(factors) is not list and isinstance(factors, torch.nn.ParameterList):
         factors = list(factors)
     key = None if store else _key(x, factors, side, alpha, beta, y, out, precision, fuse, store)
     found: KronCall | None = None if key is None else PLANS.get(key)

@@ -1,5 +1,7 @@
 """Arguments that come from other parts of a program: their results, or errors with what to do."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -163,3 +165,14 @@ def test_kronecker_products_change_their_type_as_tensors_do():
 def test_what_is_none_is_a_default_that_is_not_shown():
     assert repr(km.Gaussian(None)) == "Gaussian()"
     assert_close(km.Gaussian(None)(X, Y), km.Gaussian()(X, Y))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_draws_of_a_process_have_no_warning_about_rounding(dtype):
+    x = RANDOM.normal(size=(30, 2)).astype(dtype)
+    process = km.estimators.GaussianProcessRegressor(optimise=False).fit(x, x[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = process.sample_y(x[:20], 5)
+    assert found.shape == (20, 5)
+    assert np.isfinite(found).all()

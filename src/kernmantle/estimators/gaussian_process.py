@@ -426,4 +426,5 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
             return values.cpu().numpy()
         mean, covariance = self.predict(X, return_cov=True)
         arrays = [v.cpu().numpy() if isinstance(v, torch.Tensor) else v for v in (mean, covariance)]
-        return check_random_state(random_state).multivariate_normal(*arrays, size=n_samples).T
+        rounding = float(np.finfo(arrays[1].dtype).eps) ** 0.5  # of a covariance that has eigenvalues of 0
+        return check_random_state(random_state).multivariate_normal(*arrays, size=n_samples, tol=rounding).T

@@ -28,6 +28,7 @@ from kernmantle.backends.cuda.squares_plan import PROMISE
 
 from .log_products import log_cases, log_error
 from .nests import NUMPY, S0, Case, cases, expected, op, value, widened
+from .report import report, selected, within
 from .squares import Given, error, squares_cases
 from .squares import planned as planned_squares
 
@@ -218,27 +219,12 @@ def disagreement(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> float:
 
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
-    machine, wrong = Machine(), 0
-    for case in cases():
-        if words and not any(word in case.name for word in words):
-            continue
-        off = disagreement(case, machine.run(case))
-        wrong += off > 1
-        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {case.name:24s} {off:.3g}\n")
-    for given in squares_cases():
-        if words and not any(word in given.case.name for word in words):
-            continue
-        off = error(given, run_squares(machine, given)) / PROMISE
-        wrong += off > 1
-        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {given.case.name:24s} {off:.3g}\n")
-    for given in log_cases():
-        if words and not any(word in given.case.name for word in words):
-            continue
-        off = log_error(given, run_squares(machine, given))
-        wrong += not off <= 1
-        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {given.case.name:24s} {off:.3g}\n")
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+    machine = Machine()
+    wrong = report(selected(cases(), words), lambda case: within(disagreement(case, machine.run(case))))
+    wrong += report(
+        selected(squares_cases(), words), lambda own: within(error(own, run_squares(machine, own)) / PROMISE)
+    )
+    return wrong + report(selected(log_cases(), words), lambda own: within(log_error(own, run_squares(machine, own))))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ from kernmantle.testing.tolerances import DEVIATIONS
 from .harness import Machine, limits
 from .kron_backs import BACKS, CHAINS, TILES, BackCase, BackWgmmaCase, ChainCase, run_back
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
+from .report import report, selected
 
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
 Sizes = tuple[tuple[int, int], ...]
@@ -550,34 +551,28 @@ def check(case: KronCase, found: Array) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
-    machine, wrong = Machine(), 0
-    names = [word for word in words if word != "--few"]
+    machine = Machine()
     every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *SEPARATIONS)
-    chosen = [case for case in every if not names or any(word in case.name for word in names)]
+    wanted = selected(every, [word for word in words if word != "--few"])
     if "--few" in words:
-        chosen = few(chosen, limits())
-    compile_all(chosen, limits())
-    for case in chosen:
-        try:
-            if isinstance(case, GramCase):
-                found, applied = run_gram(machine, case)
-                case.check(found)
-                if case.factors:
-                    case.check_applied(applied)
-            elif isinstance(case, BackCase):
-                case.check(run_back(machine, case, limits(), binary_of(case.source(limits()))))
-            elif isinstance(case, SeparationCase):
-                binary = binary_of(separation.emit(case.plan(limits())))
-                case.check(run_separation(machine, case, limits(), binary))
-            else:
-                check(case, run(machine, case))
-            verdict = "ok"
-        except AssertionError as error:
-            verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
-        sys.stdout.write(f"{case.name:44s} {verdict}\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+        wanted = few(wanted, limits())
+    compile_all(wanted, limits())
+
+    def verify(case: Any) -> None:
+        if isinstance(case, GramCase):
+            found, applied = run_gram(machine, case)
+            case.check(found)
+            if case.factors:
+                case.check_applied(applied)
+        elif isinstance(case, BackCase):
+            case.check(run_back(machine, case, limits(), binary_of(case.source(limits()))))
+        elif isinstance(case, SeparationCase):
+            binary = binary_of(separation.emit(case.plan(limits())))
+            case.check(run_separation(machine, case, limits(), binary))
+        else:
+            check(case, run(machine, case))
+
+    return report(wanted, verify)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from kernmantle.structured.mode_product import cuda_emit
 from kernmantle.structured.mode_product.cluster_plan import ClusterPlan, cluster_plan
 from kernmantle.testing import assert_close
 
+from .report import report, selected
+
 TYPES = {"f32": np.float32, "f16": np.float16}
 CHAINS = {
     "monarch": ((32, 128, 128, 1), (1, 128, 128, 32)), "wider": ((64, 64, 64, 1), (1, 172, 64, 64)),
@@ -109,20 +111,9 @@ def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     from .harness import Machine, limits
 
-    machine, wrong = Machine(), 0
-    for case in cases():
-        if words and not any(word in case.name for word in words):
-            continue
-        verdict = "ok"
-        try:
-            check(case, run(machine, case, limits()))
-        except AssertionError as error:
-            verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
-        sys.stdout.write(f"{case.name:60s} {verdict}\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+    machine = Machine()
+    return report(selected(cases(), words), lambda case: check(case, run(machine, case, limits())))
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(sys.argv[1:]), 1))
+    sys.exit(min(1, main(sys.argv[1:])))

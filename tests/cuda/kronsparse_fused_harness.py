@@ -21,6 +21,7 @@ from kernmantle.testing import assert_close
 
 from .harness import Machine, compiled, limits
 from .kronsparse_harness import TYPES, strides
+from .report import report, selected
 
 CHAINS = (
     ((3, 10, 7, 1), (1, 5, 6, 5)), ((4, 6, 5, 3), (2, 7, 4, 9)), ((4, 21, 33, 1), (2, 19, 14, 3)),
@@ -145,19 +146,15 @@ def check(case: PairCase, found: np.ndarray[Any, Any]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
-    machine, wrong = Machine(), 0
-    for case in cases():
-        if words and not any(word in case.name for word in words):
-            continue
-        for chosen in case.plans(limits()):
-            verdict = "ok"
-            try:
-                check(case, run(machine, case, chosen))
-            except AssertionError as error:
-                verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
-            sys.stdout.write(f"{case.name:60s} {chosen.slice:3d} {verdict}\n")
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+    machine = Machine()
+
+    def verify(case: Any) -> str:
+        plans = case.plans(limits())
+        for plan in plans:
+            check(case, run(machine, case, plan))
+        return f"slices {', '.join(str(plan.slice) for plan in plans)} "
+
+    return report(selected(cases(), words), verify)
 
 
 if __name__ == "__main__":

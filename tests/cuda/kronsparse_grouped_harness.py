@@ -30,6 +30,8 @@ from kernmantle.structured.mode_product.grouped_plan import (
 )
 from kernmantle.testing import assert_close
 
+from .report import report, selected
+
 TYPES = {"f32": np.float32, "f16": np.float16}
 FACTORS = ((6, 32, 24, 1), (1, 48, 40, 2), (2, 37, 45, 1), (1, 20, 33, 3), (3, 8, 4, 6), (1, 40, 24, 4), (1, 24, 20, 8))
 LONG = (1, 16, 320, 2)  # summed by all warps of a block
@@ -189,19 +191,8 @@ def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     from .harness import Machine, limits
 
-    machine, wrong = Machine(), 0
-    for case in cases():
-        if words and not any(word in case.name for word in words):
-            continue
-        verdict = "ok"
-        try:
-            check(case, run(machine, case, limits()))
-        except AssertionError as error:
-            verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
-        sys.stdout.write(f"{case.name:60s} {verdict}\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+    machine = Machine()
+    return report(selected(cases(), words), lambda case: check(case, run(machine, case, limits())))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
+from .report import report, selected
 
 TYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
 PATTERNS = (
@@ -376,23 +377,17 @@ def check(case: KronSparseCase, found: np.ndarray[Any, Any]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
-    machine, wrong = Machine(), 0
-    for case in (*cases(), *gradient_cases(), *turn_cases()):
-        if words and not any(word in case.name for word in words):
-            continue
-        try:
-            if isinstance(case, GradientCase):
-                check_gradient(case, run_gradient(machine, case))
-            elif isinstance(case, TurnCase):
-                check_turn(case, run_turn(machine, case))
-            else:
-                check(case, run(machine, case))
-            verdict = "ok"
-        except AssertionError as error:
-            verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
-        sys.stdout.write(f"{case.name:40s} {verdict}\n")
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+    machine = Machine()
+
+    def verify(case: Any) -> None:
+        if isinstance(case, GradientCase):
+            check_gradient(case, run_gradient(machine, case))
+        elif isinstance(case, TurnCase):
+            check_turn(case, run_turn(machine, case))
+        else:
+            check(case, run(machine, case))
+
+    return report(selected((*cases(), *gradient_cases(), *turn_cases()), words), verify)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from kernmantle.testing.tolerances import tolerance
 
 from .harness import POWER_ERROR, Machine, limits
 from .pull_nests import Array, PullCase, cases
+from .report import report, selected, within
 
 HALVES_ERROR = 2.0**-20
 
@@ -87,21 +88,18 @@ def disagreement(case: PullCase, plan: PullPlan, found: Array) -> float:
 
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
-    own, wrong = limits(), 0
-    chosen = [case for case in cases() if not words or any(word in case.name for word in words)]
-    plans = {case.name: plan for case in chosen if (plan := case.plan(own)) is not None}
+    own = limits()
+    plans = {case.name: plan for case in selected(cases(), words) if (plan := case.plan(own)) is not None}
     distinct = list(dict.fromkeys(plans.values()))
     with multiprocessing.get_context("fork").Pool() as pool:
         _BINARIES.update(zip(distinct, pool.map(compiled, distinct, chunksize=1), strict=True))
     machine = Machine()
-    for case in chosen:
-        if case.name not in plans:
-            continue
-        off = disagreement(case, plans[case.name], run(machine, case, plans[case.name]))
-        wrong += not off <= 1
-        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {case.name:28s} {off:.3g}\n")
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+
+    def verify(case: PullCase) -> str:
+        plan = plans[case.name]
+        return within(disagreement(case, plan, run(machine, case, plan)))
+
+    return report([case for case in cases() if case.name in plans], verify)
 
 
 if __name__ == "__main__":

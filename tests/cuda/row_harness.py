@@ -22,6 +22,7 @@ from kernmantle.compiler.row_reduce import SELECTIONS
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
+from .report import report, selected
 from .row_nests import HALVES, RowCase, cases
 
 
@@ -71,18 +72,13 @@ def check(case: RowCase, found: Sequence[np.ndarray[Any, Any]]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
-    machine, wrong = Machine(), 0
-    for case in cases():
-        if words and not any(word in case.name for word in words):
-            continue
-        try:
-            check(case, run(machine, case))
-            verdict = "ok"
-        except AssertionError as error:
-            verdict, wrong = f"BAD {error}", wrong + 1
-        sys.stdout.write(f"{case.name:24s} {case.plan(limits()).form:5s} {verdict}\n")
-    sys.stdout.write(f"{wrong} wrong\n")
-    return wrong
+    machine = Machine()
+
+    def verify(case: Any) -> str:
+        check(case, run(machine, case))
+        return f"{case.plan(limits()).form} "
+
+    return report(selected(cases(), words), verify)
 
 
 if __name__ == "__main__":

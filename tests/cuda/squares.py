@@ -34,6 +34,11 @@ class Given:
     case: Case
     change: Callable[[list[Array]], None] | None = None
 
+    @property
+    def name(self) -> str:
+        """What the case is called."""
+        return self.case.name
+
     def arrays(self) -> list[Array]:
         """Operands in memory order."""
         made = self.case.arrays()

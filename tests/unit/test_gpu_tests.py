@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import pkgutil
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ..cuda.report import report, selected, within
 from ..source import ROOT
 
 FILES = sorted((ROOT / "tests" / "cuda").glob("*.py"))
@@ -56,3 +57,16 @@ def test_a_name_that_is_gone_is_found() -> None:
     modules = imported(tree)
     missing = {name for module, name in named(tree, modules) if not hasattr(modules[module], name)}
     assert missing == {"gone", "lost"}
+
+
+def test_a_report_names_what_disagrees(capsys):
+    cases = [
+        SimpleNamespace(name="l1 half", off=0.5),
+        SimpleNamespace(name="l1", off=2),
+        SimpleNamespace(name="l2", off=1),
+    ]
+    assert report(selected(cases, ["l1"]), lambda case: within(case.off)) == 1
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["l1", "half", "0.5", "ok"], ["l1", "BAD", "2"], ["1", "wrong"]]
+    assert report(selected(cases, []), lambda _: within(float("nan"))) == 3
+    assert report(cases, lambda _: None) == 0

@@ -295,8 +295,11 @@ def test_autocast_computes_in_float32():
 
 
 @pytest.mark.parametrize("metric", ["cosine", "correlation"])
-@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e22, 1e30])
-def test_directions_of_rows_whose_squares_no_float32_holds(metric, scale):
-    x, y = rows("real", 5, 4, 1).float(), rows("real", 6, 4, 2).float()
-    expected = distance.cdist(x.double().numpy() * scale, y.double().numpy(), metric)
-    assert_close(km.cdist(x * scale, y, metric=metric), torch.from_numpy(expected), depth=64)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("power", [-30, -22, -9.5, -9, 9, 9.5, 22, 30])
+def test_directions_of_rows_whose_squares_the_type_does_not_hold(metric, dtype, power):
+    scale = 10.0 ** (power if dtype == torch.float32 else 8 * power)
+    x, y = rows("real", 5, 4, 1).to(dtype), rows("real", 6, 4, 2).to(dtype)
+    expected = distance.cdist(x.double().numpy(), y.double().numpy(), metric)
+    for moved in (x * scale, torch.cat([x[:2] * scale, x[2:]])):  # of all rows, and of some
+        assert_close(km.cdist(moved, y, metric=metric), torch.from_numpy(expected), depth=64)

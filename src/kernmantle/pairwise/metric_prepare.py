@@ -31,25 +31,34 @@ def _changed(arguments: Arguments, change: Rows) -> Arguments:
     return arguments._replace(x=x, y=x if arguments.y is arguments.x else change(arguments.y))
 
 
-def _weights_of_rows(arguments: Arguments) -> torch.Tensor | float:
-    return 1.0 if arguments.w is None else arguments.w.unsqueeze(-2)
-
-
 def _scaled_rows(arguments: Arguments) -> Arguments:
-    """Return the rows divided by their largest entries, so that no square overflows or is lost."""
+    """Return the rows divided by their largest entries where a square might overflow or be lost."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         if not x.shape[-1]:
             return x
         largest = x.detach().abs().amax(-1, keepdim=True)
+        if readable(x) and _has_moderate_squares(largest):
+            return x
         return x / torch.where(largest > 0, largest, 1.0)
 
     return _changed(arguments, scaled)
 
 
+def _has_moderate_squares(largest: torch.Tensor) -> bool:
+    limits = torch.finfo(largest.dtype)
+    moderate = (largest >= limits.tiny**0.25) & (largest <= limits.max**0.25)
+    return bool((moderate | (largest == 0)).all())
+
+
 def _unit(arguments: Arguments) -> Arguments:
-    weights = _weights_of_rows(arguments)
-    return _changed(arguments, lambda x: x / (weights * x * x).sum(-1, keepdim=True).sqrt())
+    weights = None if arguments.w is None else arguments.w.unsqueeze(-2)
+
+    def unit(x: torch.Tensor) -> torch.Tensor:
+        squares = x * x if weights is None else weights * x * x
+        return x / squares.sum(-1, keepdim=True).sqrt()
+
+    return _changed(arguments, unit)
 
 
 def directions(arguments: Arguments) -> Ready:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from kernmantle.kron import kron_matmul
 from kernmantle.kronsparse import KSLinear, kron_sparse_matmul
 from kernmantle.structured.mode_product.cost import TRANSPOSED
-from kernmantle.structured.mode_product.execute import by
+from kernmantle.structured.mode_product.execute import product_by
 from kernmantle.structured.mode_product.operands import Operands
 from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.structured.mode_product.torch_op import Options, weight_gradient
@@ -137,7 +137,9 @@ class SparseCase:
         }
         if x.is_cuda and not self.last and self.pattern[3] > 1:
             packed = PackedWeights()
-            calls["kernel over transposed rows"] = lambda: by(TRANSPOSED, Operands(rows, weight[None], packed=packed))
+            calls["kernel over transposed rows"] = lambda: product_by(
+                TRANSPOSED, Operands(rows, weight[None], packed=packed)
+            )
         names = ["auto", "kernel", "bmm", *[TRANSPOSED] * (x.is_cuda and not self.last and self.pattern[3] > 1)]
         if self._fits(x):
             calls["dense, weights as given"] = lambda: by_dense(rows, weight[None])

@@ -72,7 +72,7 @@ def _row(pattern: Pattern, batch: int, dtype: str, last: bool) -> Row:
     x, grad, weight = array(a * c * d), array(a * b * d), torch.randn(1, a, b, c, d).to(TYPES[dtype])
 
     def product(algorithm: str, packed: PackedWeights | None) -> float:
-        return _least(lambda: execute.by(algorithm, Operands(x, weight, batch_last=last, packed=packed)))
+        return _least(lambda: execute.product_by(algorithm, Operands(x, weight, batch_last=last, packed=packed)))
 
     def gradient(algorithm: str) -> float:
         return _least(lambda: execute.gradient(x, grad, pattern, algorithm, ""))

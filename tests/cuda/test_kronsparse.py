@@ -122,7 +122,7 @@ def test_products_over_turned_rows(pattern, dtype) -> None:
     for batch in (1, 129, 700):
         x, weight, bias = operands(pattern, batch, dtype, False)
         info = RunInfo()
-        found = execute.by("transposed", Operands(x[None], weight[None], bias[None]), None, info)[0]
+        found = execute.product_by("transposed", Operands(x[None], weight[None], bias[None]), None, info)[0]
         assert info.route.startswith("transposed rows: ")
         wanted, terms = exact(x, weight, bias, False)
         rounded = 2 * terms * torch.finfo(dtype).eps  # of the sums, before the bias is added to them
@@ -405,7 +405,7 @@ def test_the_program_of_ksmm(capsys) -> None:
 
 @pytest.mark.parametrize("pattern", [(6, 64, 64, 1), (1, 64, 48, 8)], ids=str)
 def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> None:
-    ran, plain = [], execute.by
+    ran, plain = [], execute.product_by
 
     def noted(way, own, *rest):
         value = plain(way, own, *rest)
@@ -415,7 +415,7 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
             ran.append(way)
         return value
 
-    monkeypatch.setattr(execute, "by", noted)
+    monkeypatch.setattr(execute, "product_by", noted)
     a, _, c, d = pattern
     with km.config(cache_dir=tmp_path):
         (found,) = km.tune(kron_sparse_matmul, [((600, a * c * d), pattern)])
@@ -455,12 +455,12 @@ def test_small_batches_read_the_weights_where_they_lie(pattern, dtype, last) -> 
         x, weight, bias = operands(pattern, batch, dtype, last)
         info, rows = RunInfo(), (x.mT if last else x)[None]
         out = empty(rows, bias.numel(), last)
-        execute.by("kernel", Operands(rows, weight[None], bias[None], batch_last=last), out, info)
+        execute.product_by("kernel", Operands(rows, weight[None], bias[None], batch_last=last), out, info)
         wanted, terms = exact(x, weight, bias, last)
         assert_close(out[0].mT if last else out[0], wanted, depth=pattern[2], magnitude=terms)
         assert batch > 3 or "streamed" in info.route
         turned = weight.transpose(1, 2).contiguous().transpose(1, 2)
-        again = execute.by("kernel", Operands(rows, turned[None], bias[None], batch_last=last), None, info)
+        again = execute.product_by("kernel", Operands(rows, turned[None], bias[None], batch_last=last), None, info)
         assert_close(again[0].mT if last else again[0], wanted, depth=pattern[2], magnitude=terms)
         grad = torch.randn_like(out)
         found = execute.gradient(rows, grad, pattern, "kernel", "")[0]

@@ -62,10 +62,10 @@ def test_products_over_turned_rows(monkeypatch, pattern) -> None:
         x, weight, bias = made(pattern, 7)
         out = torch.full((1, 7, a * b * d), math.nan, dtype=torch.float64)
         info = RunInfo()
-        execute.by("transposed", Operands(x, weight, bias, "relu", packed=packed), out, info)
+        execute.product_by("transposed", Operands(x, weight, bias, "relu", packed=packed), out, info)
         torch.testing.assert_close(out, torch.relu(exact(x, weight) + bias), rtol=1e-12, atol=1e-12)
         assert info.route.startswith("transposed rows: ")
-        execute.by("transposed", Operands(x, weight, packed=packed), out)
+        execute.product_by("transposed", Operands(x, weight, packed=packed), out)
         torch.testing.assert_close(out, exact(x, weight), rtol=1e-12, atol=1e-12)
 
 
@@ -208,7 +208,7 @@ def test_what_is_written_there_is_not_copied(monkeypatch) -> None:
         return there(given, factors, True, target)
 
     monkeypatch.setattr(execute, "by_bmm", by_bmm)
-    found = execute.by("bmm", Operands(x, weight, bias, batch_last=True, packed=PackedWeights()), out)
+    found = execute.product_by("bmm", Operands(x, weight, bias, batch_last=True, packed=PackedWeights()), out)
     assert found is out
     torch.testing.assert_close(out, exact(x, weight) + bias, rtol=1e-12, atol=1e-12)
 
@@ -275,5 +275,5 @@ def test_blocks_of_one_entry_are_compressed_rows(monkeypatch, pattern, packed) -
     monkeypatch.setattr(torch, "sparse_bsr_tensor", as_on_a_gpu)
     x, weight, bias = made(pattern, 7, 1 if packed else 2)
     for _ in range(2):
-        found = execute.by("bsr", Operands(x, weight, bias, packed=PackedWeights() if packed else None))
+        found = execute.product_by("bsr", Operands(x, weight, bias, packed=PackedWeights() if packed else None))
         torch.testing.assert_close(found, exact(x, weight) + bias[:, None], rtol=1e-12, atol=1e-12)

@@ -121,7 +121,7 @@ class MatrixChain:
         matrix = part.get(key)
         if matrix is None:
             matrix = part.get_or_pack(key, partial(_matrix_of, weights, x.dtype), x.device)
-        return execute.through(x, matrix, bias, self.activation, self.batch_last)
+        return execute.matrix_product(x, matrix, bias, self.activation, self.batch_last)
 
 
 def _matrix_of(weights: Weights, dtype: torch.dtype) -> torch.Tensor:

@@ -135,7 +135,7 @@ class MatrixStep:
             self.launches([0, x.data_ptr(), offset, *addresses((*weights, matrix, value))])
             return value, [matrix if self.of_x else None]
         matrix = self.make(weights, x.dtype)
-        value = uncast(x.device.type, execute.through, x, matrix, bias, "", self.options.batch_last)
+        value = uncast(x.device.type, execute.matrix_product, x, matrix, bias, "", self.options.batch_last)
         return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
 
     @property

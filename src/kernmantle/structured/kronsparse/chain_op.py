@@ -26,7 +26,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
 from ...torch_ops.torch_private import assumed_constant, is_static, write_as_node
 from ..mode_product.chain_plan import Pattern, composes, fused
-from ..mode_product.execute import ACTIVATIONS, through
+from ..mode_product.execute import ACTIVATIONS, matrix_product
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
 from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix
@@ -277,7 +277,7 @@ def apply_chain(
     """Return the product by the operators of a kind of step: one node of a graph, into which nothing is looked."""
     if kind == MATRIX:
         matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
-        return ACTIVATIONS[activation](through(x, matrix, bias, "", batch_last))
+        return ACTIVATIONS[activation](matrix_product(x, matrix, bias, "", batch_last))
     form = _Form(kind, (x.requires_grad,), Options(batch_last, algorithm, precision))
     result: Any = CompiledChain.apply(form, x, bias, *weights)
     return ACTIVATIONS[activation](result[0])

@@ -211,7 +211,7 @@ def _multiplied_by(
     """Multiply by an algorithm that was chosen before."""
     weight, offset = weight if weight.dtype == x.dtype else weight.to(x.dtype), None if bias is None else bias[None]
     own = Operands(x, weight[None], offset, activation, options.batch_last, options.precision, packed)
-    return execute.by(algorithm, own, out, info)
+    return execute.product_by(algorithm, own, out, info)
 
 
 def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], options: Options) -> Sum:

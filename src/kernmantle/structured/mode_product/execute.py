@@ -140,7 +140,7 @@ def product(
         return _auto(own, out, info)
     if algorithm == "auto":
         algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, own.packed is not None)[0]
-    return by(algorithm, own, out, info)
+    return product_by(algorithm, own, out, info)
 
 
 def _auto(own: Operands, out: torch.Tensor | None, info: RunInfo | None) -> torch.Tensor:
@@ -150,12 +150,14 @@ def _auto(own: Operands, out: torch.Tensor | None, info: RunInfo | None) -> torc
     algorithm = _gpu().choose_algorithm(*arguments)
 
     def call(name: str) -> torch.Tensor:
-        return by(name, own, target if name.startswith(("kernel", TRANSPOSED)) else out, info)
+        return product_by(name, own, target if name.startswith(("kernel", TRANSPOSED)) else out, info)
 
     return call(_gpu().tune(call, algorithm, *arguments))
 
 
-def by(algorithm: str, own: Operands, out: torch.Tensor | None = None, info: RunInfo | None = None) -> torch.Tensor:
+def product_by(
+    algorithm: str, own: Operands, out: torch.Tensor | None = None, info: RunInfo | None = None
+) -> torch.Tensor:
     """Return the product by an algorithm, by the kernel in a tile, or over transposed rows."""
     if algorithm.startswith("kernel"):
         out = own.allocated() if out is None else out
@@ -165,7 +167,7 @@ def by(algorithm: str, own: Operands, out: torch.Tensor | None = None, info: Run
         return out
     if algorithm == TRANSPOSED:
         out = own.allocated() if out is None else out
-        _transposing().product(own, out, by, info)
+        _transposing().product(own, out, product_by, info)
         if info is not None:
             info.route = f"transposed rows: {info.route}"
         return out
@@ -180,7 +182,7 @@ def by(algorithm: str, own: Operands, out: torch.Tensor | None = None, info: Run
     return (own.allocated() if out is None else out).copy_(value)
 
 
-def through(
+def matrix_product(
     x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool
 ) -> torch.Tensor:
     """Return the product of x, with features first or last, and one matrix."""
@@ -345,4 +347,4 @@ def gradients(
     that they read are appended to ``alive``.
     """
     alive = list[torch.Tensor]() if alive is None else alive
-    return _transposing().gradients(x, grad, weight, precision, out, by, gradient, apart, alive)
+    return _transposing().gradients(x, grad, weight, precision, out, product_by, gradient, apart, alive)

@@ -37,7 +37,7 @@ CLEARLY = 0.85
 # expected (16^4: 302 and 678 us, 194 and 834; H200, decision 0074).
 _SAVED = 0.95
 # The same with passes over two axes instead of others, which are predicted within a quarter (decision 0083).
-SURELY = 0.83
+SURELY = 0.85
 WIDE = 1 << 20
 
 

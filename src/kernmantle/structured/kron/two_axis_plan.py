@@ -26,10 +26,10 @@ WARPS = (16, 12, 8)
 # Numbers of a tile that a warp is to have at least, and bytes that a multiprocessor is to have under way.
 LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
 STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
-# Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, and a cycle of shared
-# memory of each warp, of halves and of float32 (H200, 337 plans within 13 %, root mean square; decision 0083), and
-# cycles of an instruction of a warp that waits for each.
-CYCLES = {2: (0.039, 0.98, 1.5, 0.3, 3.9), 4: (0.0273, 0.96, 1.85, 0.32, 9.7)}
+# Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, a cycle of shared memory of
+# each warp, and a tile of each warp of it, of halves and of float32 (H200, 876 plans within 15 and 12 %, root mean
+# square; decision 0083), and cycles of an instruction of a warp that waits for each.
+CYCLES = {2: (0.0328, 1.13, 0.81, 0.222, 2.08, 38.9), 4: (0.0368, 1.01, 0.97, 0.236, 4.78, 7.1)}
 WAITING = 4
 
 
@@ -178,10 +178,11 @@ def tile_cycles(plan: TwoAxisPlan) -> float:
     """Return the cycles of a multiprocessor for a tile: of its bytes and of its units, which do not overlap."""
     units, own = units_of(plan), _unit(plan)
     uneven = -(-units // plan.group) * plan.group / units
-    copied, *each = CYCLES[SIZES[plan.stored]]
+    copied, *each, tile = CYCLES[SIZES[plan.stored]]
     shares = (uneven, uneven, 1.0, uneven / plan.warps)
     worked = sum(cycles * share * count for cycles, share, count in zip(each, shares, own, strict=True))
-    return copied * SIZES[plan.stored] * plan.items * (plan.run.columns + plan.run.rows) + units * worked
+    moved = SIZES[plan.stored] * plan.items * (plan.run.columns + plan.run.rows)
+    return copied * moved + tile * plan.group + units * worked
 
 
 def tile_latency(plan: TwoAxisPlan) -> float:

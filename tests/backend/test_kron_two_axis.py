@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -109,3 +110,17 @@ def test_large_arrays_take_passes_over_two_axes() -> None:
     for tensor in (Tensor("bf16", 1), None):
         other = plan(sizes, 1, "bf16", card, True, tensor, 100000)
         assert "two_axis" not in {run.kind for run in other.passes}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "stored", "passes"),
+    [
+        ((32, 32), 8192, "f32", ["mma"]), ((31, 31), 8192, "f32", ["two_axis"]), ((50, 50), 256, "bf16", ["mma"]),
+        ((50, 50), 8192, "bf16", ["two_axis"]), ((30, 2, 12, 7, 69), 385, "bf16", ["two_axis", "axis"]),
+    ],
+)  # fmt: skip
+def test_passes_over_two_axes_are_taken_where_they_are_surely_quicker(sizes, rows, stored, passes):
+    """Not of few entries, nor of whole vectors of 16 in both axes."""
+    tensor = replace(TENSORS[stored], has_wgmma=True)
+    found = plan(modes([(size, size) for size in sizes]), 1, stored, CARDS["sm_90"], True, tensor, rows)
+    assert [run.kind for run in found.passes] == passes

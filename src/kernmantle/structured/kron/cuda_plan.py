@@ -18,6 +18,7 @@ from .mma_plan import NARROWEST
 from .modes import Mode, cheapest
 from .passes import Pass, between, in_order, plain_pass, surrounding, views
 from .tensor_plan import Tensor
+from .two_axis_plan import surely
 
 ROWS = 1024
 TWO_AXES = "two_axis"
@@ -36,8 +37,6 @@ CLEARLY = 0.85
 # The same of gradients that find intermediate results, beside those that make them again, by passes that take less than
 # expected (16^4: 302 and 678 us, 194 and 834; H200, decision 0074).
 _SAVED = 0.95
-# The same with passes over two axes instead of others, which are predicted within a quarter (decision 0083).
-SURELY = 0.85
 WIDE = 1 << 20
 
 
@@ -174,7 +173,10 @@ def plan(
     if not others or all(run.kind != TWO_AXES for run in found.passes):
         return found
     without = _plan(modes, right, stored, limits, fuse, tensor, items, others, host, after)
-    return found if found.seconds < SURELY * without.seconds else without
+    entries = {run.kind: items * view.left for run, view in zip(found.passes, views(modes, found.passes), strict=True)}
+    run = next(run for run in found.passes if run.kind == TWO_AXES)
+    share = surely(run, entries[TWO_AXES], len(found.passes) == len(without.passes), limits)
+    return found if found.seconds < share * without.seconds else without
 
 
 def _plan(

@@ -26,6 +26,10 @@ WARPS = (16, 12, 8)
 # Numbers of a tile that a warp is to have at least, and bytes that a multiprocessor is to have under way.
 LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
 STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
+# Entries of the batch for each multiprocessor below which such a pass is no quicker than another, and the share of the
+# time without it that a product may take with it, in as many passes and in another number (70 products, decision 0083).
+LEAST_ENTRIES = 4
+SURELY = {True: 0.95, False: 0.83}
 # Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, a cycle of shared memory of
 # each warp, and a tile of each warp of it, of halves and of float32 (H200, 876 plans within 15 and 12 %, root mean
 # square; decision 0083), and cycles of an instruction of a warp that waits for each.
@@ -215,6 +219,16 @@ def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
             parts = (tuple(range(plain.first, plain.first + cut)), tuple(range(plain.first + cut, plain.stop)))
             found.append(Pass("two_axis", plain.first, plain.stop, whole, parts))
     return found
+
+
+def surely(run: Pass, entries: int, is_as_many: bool, limits: DeviceLimits) -> float:
+    """Return the share of the time without this pass that a product may take with it, in as many passes or not.
+
+    0 for few entries, and where mma.sync wastes nothing: 32 x 32 twice 26 us and 29, 64 x 64 of bfloat16 46 and 62.
+    """
+    extents = [extent for mode in run.modes for extent in (mode.columns, mode.rows)]
+    is_whole = all(extent % LANES == 0 or extent & (extent - 1) == 0 for extent in extents)
+    return 0.0 if is_whole or entries < LEAST_ENTRIES * limits.sm_count else SURELY[is_as_many]
 
 
 @lru_cache(maxsize=4096)

@@ -94,7 +94,7 @@ _WHOLE_TILES, _WHOLE_WIDTH = 4 * _PROCESSORS, 96
 # of fewer values of k than so many take so many times as long, but where the second-level cache has all bytes still: 8
 # products of 192 by 48 (decision 0095).
 _TWO_TILES, _THREE_TILES, _SHALLOW, _SHALLOW_SHARE, _SHALLOW_CACHED = 0.84, 0.96, 64, 1.15, 0.97
-_WHOLE_CACHED = 4.5e7  # bytes of x and of the result up to which the second-level cache has them still
+_WHOLE_CACHED = 5e7  # bytes of x and of the result up to which the second-level cache has them still
 
 
 @dataclass(frozen=True)

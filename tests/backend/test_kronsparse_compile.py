@@ -29,6 +29,7 @@ from kernmantle.structured.mode_product.cuda_emit import (
     emit_cluster,
     emit_narrow,
     emit_stream,
+    emit_stream_mma,
     emit_transpose,
     emit_transpose_sums,
 )
@@ -36,6 +37,7 @@ from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import REGISTERS, KronSparsePlan, Problem, Tile
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
+from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.sum_emit import emit_column_sum, emit_fma_sum, emit_row_sum, emit_sum
 from kernmantle.structured.mode_product.tile_cost import tile_seconds
@@ -558,6 +560,21 @@ def test_products_that_stream_their_weights_compile(dtype, card) -> None:
         resources = compiled(emit_stream(replace(plan, bias=True, activation="gelu")), card).resources
         assert 0 < plan.each * plan.threads * resources.registers <= REGISTERS
         assert resources.spill_stores == 0
+
+
+@pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f16", "sm_100"), ("f16", "sm_120")])
+def test_products_by_tensor_cores_that_stream_their_weights_compile(dtype, card) -> None:
+    for pattern, rows, first in (
+        ((82, 129, 173, 17), 18, False),
+        ((6, 302, 390, 42), 16, True),
+        ((15, 18, 419, 97), 11, True),
+    ):
+        for along in (True, False):
+            plan = stream_mma_plan(problem(pattern, rows, dtype, first), along, CARDS[card])
+            assert plan is not None
+            resources = compiled(emit_stream_mma(replace(plan, bias=True, activation="gelu")), card).resources
+            assert 0 < plan.each(CARDS[card]) * plan.threads * resources.registers <= REGISTERS
+            assert resources.spill_stores == 0
 
 
 @pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f32", "sm_100"), ("f16", "sm_120")])

@@ -47,6 +47,7 @@ from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
+from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan, sum_plan
@@ -332,6 +333,16 @@ def _stream(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Calla
     return make
 
 
+def _stream_mma(pattern: tuple[int, int, int, int], batch: int, dtype: str, along: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = stream_mma_plan(kronsparse.problem(pattern, batch, dtype, False), along, CARDS[card])
+        assert plan is not None
+        resident = plan.each(CARDS[card])
+        return Planned(cuda_emit.emit_stream_mma(plan), str(plan), plan.threads, plan.shared, resident)
+
+    return make
+
+
 def _fma_sum(pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = fma_sum_plan(pattern, batch, dtype, first, 16, CARDS[card])
@@ -548,6 +559,12 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse FMA (17,185,5,35) f32 last", _fma((17, 185, 5, 35), "f32", False))
     table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))
+    table.add(
+        "kronsparse streamed by mma (82,129,173,17) f16", _stream_mma((82, 129, 173, 17), 18, "f16", True), HOPPER
+    )
+    table.add(
+        "kronsparse streamed by mma (6,302,390,42) bf16", _stream_mma((6, 390, 302, 42), 16, "bf16", False), HOPPER
+    )
     table.add("kronsparse sum by fma (6,302,390,42) bf16", _fma_sum((6, 302, 390, 42), 16, "bf16", True))
     table.add("kronsparse sum by fma (9,144,4,11) bf16 last", _fma_sum((9, 144, 4, 11), 12086, "bf16", False), HOPPER)
     table.add("kronsparse sum by fma (36,12,25,41) f32", _fma_sum((36, 12, 25, 41), 4915, "f32", True), HOPPER)

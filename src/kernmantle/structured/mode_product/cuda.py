@@ -38,13 +38,8 @@ from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
 from .rearrange import features_together
-from .stream_plan import (
-    StreamPlan,
-    lies_along,
-    stream_plan,
-    stream_seconds,
-    streams,
-)
+from .stream_mma_plan import StreamMmaPlan, stream_choice
+from .stream_plan import StreamPlan, lies_along, streams
 from .tiles import expected_seconds, plan, tiled_seconds
 from .transpose_plan import ACCESS, padded
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
@@ -130,7 +125,8 @@ def kernel_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits, al
 def streamed_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits) -> float:
     """Return the predicted seconds of a product that reads the weights in their own layout."""
     strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
-    return stream_seconds(problem, own, lies_along(problem.pattern, strides))
+    found = stream_choice(problem, lies_along(problem.pattern, strides), own)
+    return math.inf if found is None else found[0]
 
 
 def _choose_algorithm(
@@ -180,7 +176,8 @@ def expected(
         return None
     whole = found if transposed is None else found + rearranging_seconds(pattern, dtype, transposed)
     fma = fma_choice(*arguments[:2])
-    return min(whole, stream_seconds(*arguments[:2], not transposed), math.inf if fma is None else fma[0])
+    streamed = stream_choice(arguments[0], not transposed, arguments[1])
+    return min([whole, *(each[0] for each in (streamed, fma) if each is not None)])
 
 
 def gradients_seconds(
@@ -281,9 +278,9 @@ def _bound(
         quickest_kernel, _ = kernel_seconds(problem, weight, own, alone)
     if quickest_kernel == "stream" and spans(x):
         access = math.gcd(ACCESS, weight.data_ptr(), weight_strides[0] * weight.element_size())
-        streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), own, access)
+        streamed = stream_choice(problem, lies_along(problem.pattern, weight_strides), own, access)
         if streamed is not None:
-            return Bound(_streamed(streamed, problem, index, strides), str(streamed))
+            return Bound(_streamed(streamed[1], problem, index, strides), str(streamed[1]))
     fma = fma_choice(problem, own) if quickest_kernel == "fma" else None
     if fma is not None:
         return Bound(_without_tiles(fma[1], problem, index, strides), str(fma[1]))
@@ -341,15 +338,20 @@ def spans(tensor: torch.Tensor) -> bool:
 
 
 def _streamed(
-    chosen: StreamPlan, problem: Problem, index: int, strides: tuple[int, ...]
+    chosen: StreamPlan | StreamMmaPlan, problem: Problem, index: int, strides: tuple[int, ...]
 ) -> Callable[..., None] | None:  # fmt: skip
     copied = not problem.x_first
     if copied:
-        pitch = padded(chosen.x_row, BYTES[problem.dtype])
+        a, _, c, d = problem.pattern
+        pitch = padded(a * c * d, BYTES[problem.dtype])
         strides = (problem.batch * pitch, pitch, 1, *strides[3:])
-    chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else chosen.x_row)
-    entry = Entry(cuda_emit.ENTRY, chosen.threads)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit_stream(chosen), entry)
+    if isinstance(chosen, StreamMmaPlan):
+        entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
+        emit = partial(cuda_emit.emit_stream_mma, chosen)
+    else:
+        chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else chosen.x_row)
+        entry, emit = Entry(cuda_emit.ENTRY, chosen.threads), partial(cuda_emit.emit_stream, chosen)
+    loaded = load_kernels(chosen, chosen.arch, emit, entry)
     if loaded is None:
         return None
     rest = problem.batch, *problem.pattern, 0, 0, *strides

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...backends.cuda.tiles import CARDS
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
 from .cluster_plan import THREADS as CLUSTER_THREADS
@@ -17,6 +18,7 @@ from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
+from .stream_mma_plan import StreamMmaPlan
 from .stream_plan import StreamPlan
 from .transpose_plan import TransposePlan, TransposeSumsPlan
 
@@ -108,6 +110,25 @@ def emit_stream(plan: StreamPlan) -> str:
         struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
         "",
         _entry(f"{plan.threads}, {plan.each}", "kron_sparse_stream<Plan>"),
+    )
+
+
+def emit_stream_mma(plan: StreamMmaPlan) -> str:
+    """Return the source of a product by tensor cores that reads the weights where they lie."""
+    traits = _pattern(plan.pattern) | {
+        "TILE_L": plan.tile_l, "WARP_L": plan.warp_l, "WARPS_L": plan.warps_l, "WARPS_J": plan.warps_j,
+        "MMA_M": plan.m, "MMA_N": plan.n, "STAGES": plan.stages, "CLUSTER": plan.cluster, "ORDER": plan.order,
+        "W_SKEW": plan.w_skew, "X_SKEW": plan.x_skew, "ACTIVATION": ACTIVATIONS.index(plan.activation),
+        "BULK": plan.bulk, "ALONG": plan.along, "LAST": plan.last, "BIAS": plan.bias,
+    }  # fmt: skip
+    clusters = f" __cluster_dims__({plan.cluster})" if plan.cluster > 1 else ""
+    return _text(
+        '#include "kronsparse_stream_mma.cuh"\n',
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseStreamMmaTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        "",
+        _entry(f"Tile::THREADS, {plan.each(CARDS[plan.arch])}", "kron_sparse_stream_mma<Tile>", clusters),
     )
 
 
@@ -354,12 +375,12 @@ def _prepare() -> str:
 """
 
 
-def _entry(bounds: str, call: str) -> str:
+def _entry(bounds: str, call: str, clusters: str = "") -> str:
     """Return the kernel, which every plan is launched with the same arguments of."""
     strides = ", ".join(f"km::i64 {name}" for name in _STRIDES)
     sizes = ", ".join(f"km::i64 {name}" for name in (*_SIZES, "tiles", "slots"))
     cast = ", ".join(f"(int){name}" for name in (*_SIZES, "tiles", "slots"))
-    return f"""extern "C" __global__ void __launch_bounds__({bounds}) {ENTRY}(
+    return f"""extern "C" __global__ void __launch_bounds__({bounds}){clusters} {ENTRY}(
     const void* x, const void* weight, const void* packed, const void* bias, const float* scale, void* y, km::i64 count,
     {sizes},
     {strides}) {{

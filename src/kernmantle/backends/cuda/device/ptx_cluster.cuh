@@ -21,6 +21,11 @@ KM_DEVICE uint4 ld_shared_cluster_v4(unsigned at) {
 KM_DEVICE void st_shared_cluster_v4(unsigned to, uint4 a) {
     asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w) : "memory");
 }
+KM_DEVICE float ld_shared_cluster(unsigned at) {
+    float r;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(r) : "r"(at) : "memory");
+    return r;
+}
 // To shared memory of any block of the cluster; a barrier beside it, of the same block, counts the bytes.
 KM_DEVICE void st_async(unsigned to, unsigned a, unsigned mbarrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(a), "r"(mbarrier) : "memory");

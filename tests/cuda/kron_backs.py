@@ -12,6 +12,7 @@ import numpy as np
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import back_wgmma_emit, chain_gradient_emit, gradient_emit
+from kernmantle.structured.kron.back_axis_plan import BackAxisPlan, back_axis
 from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma_candidates
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
@@ -69,7 +70,7 @@ class BackCase:
     def source(self, own: DeviceLimits) -> str:
         """CUDA C++ of the step."""
         plan = self.plan(own)
-        if isinstance(plan, BackWgmmaPlan):
+        if isinstance(plan, BackWgmmaPlan | BackAxisPlan):
             return back_wgmma_emit.emit(plan)
         return chain_gradient_emit.emit(plan) if isinstance(plan, ChainPlan) else gradient_emit.emit(plan)
 
@@ -161,6 +162,28 @@ class BackWgmmaCase(BackCase):
         return next(plan for plan in found if len(plan.groups[0]) == len(self.first))
 
 
+@dataclass(frozen=True)
+class BackAxisCase(BackCase):
+    """A pass over the product of its factors as one axis by wgmma."""
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return super().name.replace("back", "axis")
+
+    def arrays(self) -> tuple[Array, Array, list[Array]]:
+        """v and x by another power of two for each item, and the factors."""
+        v, x, factors = super().arrays()
+        rows = np.arange(self.items)
+        return _scaled(v, 2.0 ** (rows * 7 % 11 - 5)), _scaled(x, 2.0 ** (rows * 3 % 5 - 2)), factors
+
+    def plan(self, own: DeviceLimits) -> BackAxisPlan:
+        """Of the pass."""
+        found = back_axis(self.sizes, self.beside, self.dtype, own)
+        assert found is not None
+        return found
+
+
 def _along(array: Array, matrix: Array, axis: int) -> Array:
     """A matrix applied to one axis."""
     return np.moveaxis(np.tensordot(matrix, array, axes=(1, axis)), 0, axis)
@@ -218,6 +241,14 @@ TILES = [
         (_square(2, 23), _square(6), 12, 3), (((1, 3),), ((64, 2),), 40, 8), (_square(64), _square(33), 12, 1),
     )
     for dtype in ("f32", "f16")
+]  # fmt: skip
+
+ALONE = [
+    BackAxisCase(sizes, (), items, beside, "f32")
+    for sizes, items, beside in (
+        (_square(64), 9, 128), (_square(64), 2, 200), (_square(32), 5, 192), (_square(8, 8), 3, 320),
+        (((20, 31),), 7, 264), (_square(21), 4, 1000), (_square(48), 30, 72), (((5, 9), (7, 3)), 11, 136),
+    )
 ]  # fmt: skip
 
 

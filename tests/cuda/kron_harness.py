@@ -52,7 +52,7 @@ from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
 from .harness import Machine, limits
-from .kron_backs import BACKS, CHAINS, TILES, BackCase, BackWgmmaCase, ChainCase, run_back
+from .kron_backs import ALONE, BACKS, CHAINS, TILES, BackAxisCase, BackCase, BackWgmmaCase, ChainCase, run_back
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 from .report import report, selected
 
@@ -438,6 +438,8 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
             ("tiles", case.dtype, plan.pack, plan.vector),
             ("tiles", any(len(group) > 1 for group in plan.groups)),
         }
+    if isinstance(case, BackAxisCase):
+        return {("one axis", case.plan(own).items, any(len(group) > 1 for group in case.plan(own).groups))}
     if isinstance(case, BackCase):
         return {
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
@@ -552,7 +554,7 @@ def check(case: KronCase, found: Array) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine = Machine()
-    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *SEPARATIONS)
+    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *ALONE, *SEPARATIONS)
     wanted = selected(every, [word for word in words if word != "--few"])
     if "--few" in words:
         wanted = few(wanted, limits())

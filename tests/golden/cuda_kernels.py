@@ -29,6 +29,7 @@ from kernmantle.structured.kron import (
     tensor_emit,
     two_axis_emit,
 )
+from kernmantle.structured.kron.back_axis_plan import back_axis
 from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
@@ -273,6 +274,15 @@ def _kron_tiles(sizes: tuple[int, ...], before: int, dtype: str) -> Callable[[st
         plan = back_wgmma(tuple((size, size) for size in sizes), before, dtype, CARDS[card])
         assert plan is not None
         return Planned(back_wgmma_emit.emit(plan), f"tiles {sizes}", plan.threads, plan.shared, plan.blocks)
+
+    return make
+
+
+def _kron_back_axis(size: int, width: int) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = back_axis(((size, size),), width, "f32", CARDS[card])
+        assert plan is not None
+        return Planned(back_wgmma_emit.emit(plan), f"axis {size}", plan.threads, plan.shared, plan.blocks)
 
     return make
 
@@ -525,6 +535,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kron tiles 8^4 f32", _kron_tiles((8,) * 4, 8, "f32"), HOPPER)
     table.add("kron tiles 10x10 f32", _kron_tiles((10, 10), 100, "f32"), HOPPER)
     table.add("kron tiles 64x64 bf16", _kron_tiles((64, 64), 1, "bf16"), HOPPER)
+    table.add("kron back axis 64 f32", _kron_back_axis(64, 4096), HOPPER)
+    table.add("kron back axis 24 f32", _kron_back_axis(24, 576), HOPPER)
     table.add("kron chain 8^4 f32", _kron_chain((8,) * 4, 1, "f32"), HOPPER)
     table.add("kron chain 12x9 f32", _kron_chain((12, 9), 40, "f32"), HOPPER)
     table.add("kron chain 31x6x11 bf16", _kron_chain((31, 6, 11), 1, "bf16"), HOPPER)

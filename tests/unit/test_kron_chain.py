@@ -105,6 +105,14 @@ def test_few_accesses_of_a_warp_meet_in_a_bank(extents, across, size):
     assert waits[0] <= min(1.8, waits[1])
 
 
+def test_tiles_that_have_a_multiprocessor_each_have_more_threads():
+    for sizes, rows in (((3, 24, 4, 13), 10), ((12, 11, 13), 130)):
+        few, many = (chain(_square(*sizes), count, 1, "f32", HOPPER) for count in (rows, 100 * rows))
+        assert few is not None
+        assert many is not None
+        assert (few.threads, many.threads) == (512, 256)
+
+
 def test_what_does_not_fit_has_no_pass():
     assert chain(_square(32, 32, 32, 32), 10, 1, "f32", HOPPER) is None
     assert chain(_square(64, 8), 10, 1, "f32", HOPPER) is None

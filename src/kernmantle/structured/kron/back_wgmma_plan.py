@@ -15,15 +15,15 @@ from .gradient_groups import GroupedPlan, Size, whole
 # Rows and columns of a tile, stages of the pipeline by the bytes of a number, tiles that the copy engine brings ahead,
 # and bytes of the widest load.
 EXTENT, STAGES, COPIES, VECTOR = 64, {4: 3, 2: 6}, 2, 16
-# Threads that multiply, and that load.
-MULTIPLYING, LOADING = 384, 256
+# Threads that multiply, and that load x, as many as v.
+MULTIPLYING, LOADERS = 384, 128
 # Bytes of a matrix of halves, and numbers from row to row of results.
 _MATRIX, _PITCH = 2 * EXTENT * EXTENT, 72
 # Seconds to begin; of a multiprocessor for a tile, by the bytes of a number and how many of them are stored at once;
 # more without the copy engine; of a warp for an entry of factors of one axis, and for 32 of its terms; times what bytes
-# take (34 passes on one H200, decision 0084).
+# take (34 passes on one H200, decisions 0084 and 0091).
 _BEGIN, _ALONE, _ENTRY, _TERMS, _MOVED = 1e-6, 0.6e-6, 1e-7, 5e-8, 1.15
-_TILE = {4: {1: 6.5e-6, 2: 3.4e-6, 4: 2.5e-6}, 2: {1: 4.2e-6, 2: 2.5e-6, 4: 1.2e-6, 8: 1.2e-6}}
+_TILE = {4: {1: 6.1e-6, 2: 2.5e-6, 4: 2.5e-6}, 2: {1: 4.2e-6, 2: 2.5e-6, 4: 1.2e-6, 8: 1.2e-6}}
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class BackWgmmaPlan(GroupedPlan):
 
     vector: int
 
-    blocks = 1
+    blocks, multiplying, loaders = 1, MULTIPLYING, LOADERS
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return MULTIPLYING + LOADING
+        return MULTIPLYING + 2 * LOADERS
 
     @property
     def pack(self) -> int:
@@ -117,16 +117,16 @@ def back_wgmma_seconds(plan: BackWgmmaPlan, items: int, limits: DeviceLimits) ->
     tile = _TILE[size][plan.pack] + _ALONE * (not plan.copies and plan.pack > 1)
     shares = 8.0 * min(tiles, limits.sm_count) * plan.parts / memory_of(limits)
     work = max(-(-tiles // limits.sm_count) * tile, _MOVED * moved)
-    return 2 * LAUNCH + _BEGIN + work + shares + sum(map(_separating, plan.groups))
+    return 2 * LAUNCH + _BEGIN + work + shares + sum(separating(group, MULTIPLYING) for group in plan.groups)
 
 
-def _separating(group: Sequence[Size]) -> float:
-    """Return what the gradients of several factors take from that of their product."""
+def separating(group: Sequence[Size], threads: int) -> float:
+    """Return what the gradients of several factors take from that of their product, by so many threads."""
     if len(group) == 1:
         return 0.0
     entries = math.prod(map(math.prod, group))
     found = 0.0
     for rows, columns in group:
-        rounds = -(-rows * columns // (MULTIPLYING // 32))
+        rounds = -(-rows * columns // (threads // 32))
         found += rounds * (_ENTRY + _TERMS * -(-entries // (rows * columns * 32)))
     return found

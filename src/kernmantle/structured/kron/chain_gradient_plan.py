@@ -232,7 +232,7 @@ def _candidates(groups: Groups, items: int, right: int, stored: str, limits: Dev
     vector = 1 if any(length % vector for length in (*lengths, *pitches)) else vector
     taken = min(max(1, NUMBERS // (widest * across)), max(1, items * -(-right // across) // limits.sm_count))
     registers = _OWN + 4 * sum(map(_fragments, axes)) + 8 * -(-max(map(max, axes)) // 8)
-    for threads, blocks in ((256, 4), (256, 3), (256, 2), (512, 1), (256, 1)):
+    for threads, blocks in ((512, 1), (256, 4), (256, 3), (256, 2), (256, 1)):  # the first one where they cost the same
         most = min(limits.shared_per_block, limits.shared_per_sm // blocks - RESERVED_SHARED)
         if registers > limits.registers_per_sm // (threads * blocks):
             continue
@@ -255,9 +255,11 @@ def seconds(plan: ChainPlan, items: int, right: int, limits: DeviceLimits) -> fl
         forth, fibers = axis + 1 < last, numbers[axis] // columns
         forward, backward = _applying(rows, columns, size), _applying(columns, rows, size)
         work += -(-fibers // 16) * (forth * forward + backward) + -(-fibers // 8) * _summing(rows, columns, size)
-    slower = _SLOWER * (_ALONE if plan.blocks == 1 else 1.0) * (_NARROW if plan.threads * plan.blocks < 512 else 1.0)
-    slower *= (_LISTED if plan.is_listed else 1.0) * (1.0 if size == 4 else _HALVES if plan.vector > 1 else _SINGLE)
     tiles, blocks = plan.tiles(items, right), plan.blocks * limits.sm_count
+    is_alone = tiles <= limits.sm_count  # one block of a multiprocessor has work, however many there are
+    slower = _SLOWER * (_ALONE if plan.blocks == 1 and not is_alone else 1.0)
+    slower *= _NARROW if plan.threads * (1 if is_alone else plan.blocks) < 512 else 1.0
+    slower *= (_LISTED if plan.is_listed else 1.0) * (1.0 if size == 4 else _HALVES if plan.vector > 1 else _SINGLE)
     waits = -(-tiles // blocks) * _TILE_CYCLES * last  # of one block after the other
     taken = max(-(-tiles // limits.sm_count) * slower * work / 4, waits) / CLOCK
     moved = float(size) * items * right * sum(math.prod(plan.extents(stage)) for stage in (0, 0, last))

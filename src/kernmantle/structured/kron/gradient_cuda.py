@@ -14,11 +14,11 @@ from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import back_wgmma_emit, chain_gradient_emit, factor_gradient_emit, gradient_emit, separation
-from .back_wgmma_plan import BackWgmmaPlan
 from .chain_gradient_plan import ChainPlan
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, sum_seconds
+from .gradient_groups import GroupedPlan
 from .gradient_plan import THREADS, BackPlan, Groups, back
 from .modes import Mode
 from .separation import LONGEST, SeparationPlan, longest
@@ -38,7 +38,7 @@ def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tup
     before, right = (math.prod([mode.columns for mode in part]) for part in (modes[:first], modes[stop:]))
     stored, call = NAMES[x.dtype], (math.prod(x.shape[:-2]), before, right, columns)
     quickest, _ = pass_over(sizes, call, stored, own)
-    if isinstance(quickest, ChainPlan | BackWgmmaPlan):
+    if isinstance(quickest, GroupedPlan):
         return ((quickest, (tuple(range(len(sizes))),)),)
     return back(sizes, right * columns, stored, own.arch, own.shared_per_block, before, columns)
 
@@ -148,15 +148,15 @@ def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: b
 
 
 def _kernel(plan: PassPlan) -> Kernel | None:
-    if isinstance(plan, ChainPlan):
-        entry = Entry(chain_gradient_emit.ENTRY, plan.threads, plan.shared, waits=True)
-        kernels = load_kernels(plan, plan.arch, lambda: chain_gradient_emit.emit(plan), entry)
-    elif isinstance(plan, BackWgmmaPlan):
-        entry = Entry(back_wgmma_emit.ENTRY, plan.threads, plan.shared, waits=True)
-        kernels = load_kernels(plan, plan.arch, lambda: back_wgmma_emit.emit(plan), entry)
-    else:
+    if isinstance(plan, BackPlan):
         entry = Entry(gradient_emit.ENTRY, THREADS, plan.shared, waits=True)
         kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)
+    elif isinstance(plan, ChainPlan):
+        entry = Entry(chain_gradient_emit.ENTRY, plan.threads, plan.shared, waits=True)
+        kernels = load_kernels(plan, plan.arch, lambda: chain_gradient_emit.emit(plan), entry)
+    else:
+        entry = Entry(back_wgmma_emit.ENTRY, plan.threads, plan.shared, waits=True)
+        kernels = load_kernels(plan, plan.arch, lambda: back_wgmma_emit.emit(plan), entry)
     return None if kernels is None else kernels[0]
 
 

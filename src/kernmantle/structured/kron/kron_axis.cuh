@@ -320,7 +320,7 @@ struct KronWgmmaAxis {
                             if constexpr (STAYS) {
                                 const unsigned long long own = factor + (((term == 0) * FACTOR + k / 4 * (128 * 128) + k % 4 * 32) >> 4);
                                 if constexpr (LAST) ptx::wgmma_ss(H(), d[b], own, other, 1);
-                                else ptx::wgmma_ss_along(H(), d[b], own, other);
+                                else ptx::wgmma_ss_along(H(), d[b], own, other, 1);
                             } else {
                                 const auto& own = term == 0 ? low[SPLIT ? s : 0] : high[s];
                                 if constexpr (LAST) ptx::wgmma_rs(H(), d[b], own, other, 1);

@@ -8,13 +8,13 @@ namespace km {
 
 // B: the type T and that of halves H, rows Q0, Q1 and columns P0, P1 of both axes; ROWS and COLUMNS of the grid of slots, SLOT0 and SLOT1
 // apart; ITEMS of a tile, which follow each other in memory; VECTOR numbers of a load, PACK of which follow each other in a row; STAGES.
-// COPIES: the copy engine brings so many tiles ahead.
+// LOADERS: threads that load x, and as many v. COPIES: so many tiles are copied ahead.
 template <class B>
 struct KronBackTile {
     typedef typename B::T T;
     typedef typename B::H H;
     static constexpr bool SPLIT = sizeof(T) == 4, SCALED = Same<H, f16>::value;
-    static constexpr int ITEMS = B::ITEMS, COLUMNS = B::COLUMNS, VECTOR = B::VECTOR, PACK = B::PACK, SET = 128;
+    static constexpr int ITEMS = B::ITEMS, COLUMNS = B::COLUMNS, VECTOR = B::VECTOR, PACK = B::PACK, SET = 128, LOADERS = B::LOADERS;
     // Bytes of a matrix in halves, of which float32 has two: high parts and low ones.
     static constexpr int MATRIX = 64 * 64 * 2, PLANES = SPLIT ? 2 : 1;
 
@@ -23,7 +23,7 @@ struct KronBackTile {
         const T* x;
         T* out;
         float* parts;
-        i64 items;
+        i64 items, width;
         float slope;
     };
 
@@ -45,20 +45,20 @@ struct KronBackTile {
     static KM_DEVICE unsigned pack_halves(f16, float a, float b) { return ptx::pack_f16x2(a, b); }
     static KM_DEVICE unsigned pack_halves(bf16, float a, float b) { return ptx::pack_bf16x2(a, b); }
 
-    // ---- Loading, of x or OF_GRADIENT: a set of warps has one vector of each LOADS for a thread.
+    // ---- Loading, of x or OF_GRADIENT: a set of LOADERS has one vector of each LOADS for a thread.
     template <bool OF_GRADIENT>
     struct Loader {
         static constexpr unsigned R = OF_GRADIENT ? B::Q0 : B::P0, C = OF_GRADIENT ? B::Q1 : B::P1, NUMBERS = ITEMS * R * C, VECTORS = NUMBERS / VECTOR;
-        static constexpr unsigned LOADS = (VECTORS + SET - 1) / SET;
+        static constexpr unsigned LOADS = (VECTORS + LOADERS - 1) / LOADERS;
         static_assert(NUMBERS % VECTOR == 0 && C % PACK == 0, "whole vectors");
         Pack<T, VECTOR> v[LOADS];
 
-        static KM_DEVICE bool is_mine(unsigned n, unsigned thread) { return VECTORS % SET == 0 || n * SET + thread < VECTORS; }
+        static KM_DEVICE bool is_mine(unsigned n, unsigned thread) { return VECTORS % LOADERS == 0 || n * LOADERS + thread < VECTORS; }
         static KM_DEVICE const T* begin(const Arguments& g, int tile) { return (OF_GRADIENT ? g.v : g.x) + (i64)tile * NUMBERS; }
         KM_DEVICE void ask(const Arguments& g, int tile, unsigned thread) {
             const T* const from = begin(g, tile);
 #pragma unroll
-            for (unsigned n = 0; n < LOADS; ++n) v[n] = load_pack<T, VECTOR>(from + (is_mine(n, thread) ? (n * SET + thread) * VECTOR : 0));
+            for (unsigned n = 0; n < LOADS; ++n) v[n] = load_pack<T, VECTOR>(from + (is_mine(n, thread) ? (n * LOADERS + thread) * VECTOR : 0));
         }
         // The same by the copy engine, asked for by one thread, and read by all once it is there.
         static KM_DEVICE void copy(const Arguments& g, int tile, unsigned to, unsigned barrier) {
@@ -68,7 +68,7 @@ struct KronBackTile {
         KM_DEVICE void take(const unsigned char* from, unsigned thread) {
 #pragma unroll
             for (unsigned n = 0; n < LOADS; ++n) {
-                if (is_mine(n, thread)) v[n] = read_pack<T, VECTOR>(from + (n * SET + thread) * (VECTOR * sizeof(T)));
+                if (is_mine(n, thread)) v[n] = read_pack<T, VECTOR>(from + (n * LOADERS + thread) * (VECTOR * sizeof(T)));
             }
         }
         // COUNT neighbours of a row, of float32 as halves and rests.
@@ -96,8 +96,10 @@ struct KronBackTile {
         KM_DEVICE unsigned largest() const {
             float top = 0.0f;
             if constexpr (SPLIT) {
+                float tops[4] = {};
 #pragma unroll
-                for (unsigned i = 0; i < LOADS * VECTOR; ++i) top = fmaxf(top, fabsf(v[i / VECTOR].v[i % VECTOR]));
+                for (unsigned i = 0; i < LOADS * VECTOR; ++i) tops[i % 4] = fmaxf(tops[i % 4], fabsf(v[i / VECTOR].v[i % VECTOR]));
+                top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
                 if (top == infinity<float>()) {
                     top = 0.0f;
 #pragma unroll
@@ -118,11 +120,12 @@ struct KronBackTile {
 #pragma unroll
             for (unsigned n = 0; n < LOADS; ++n) {
                 int mine = thread;
-                ptx::opaque(mine);  // where numbers go is worked out anew for every tile: there are no registers for that
+                if (PACK == 1) ptx::opaque(mine);  // there are no registers for where so many numbers go
+                mine &= LOADERS - 1;
                 if (!is_mine(n, mine)) continue;
 #pragma unroll
                 for (unsigned i = 0; i < VECTOR; i += PACK) {
-                    const unsigned entry = (n * SET + mine) * VECTOR + i, item = entry / (R * C);
+                    const unsigned entry = (n * LOADERS + mine) * VECTOR + i, item = entry / (R * C);
                     T part[PACK];
 #pragma unroll
                     for (unsigned k = 0; k < PACK; ++k) part[k] = v[n].v[i + k];

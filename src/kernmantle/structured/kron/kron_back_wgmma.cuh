@@ -11,79 +11,37 @@
 // split float32 into two halves of 11 bits, scaled by a power of two for the tile, of which a product is three. Halves are copied as they are;
 // of float16 the power of two is for the sums of the first products, which are rounded to halves.
 #pragma once
-#include "kron_back_tile.cuh"
-#include "kron_separate.cuh"
-#include "pipeline.cuh"
-#include "ptx_wgmma_along.cuh"
+#include "kron_back_products.cuh"
 
 namespace km {
 
 template <class B>
-struct KronBackWgmma : KronBackTile<B> {
+struct KronBackWgmma : KronBackProducts<B, 3> {
     typedef KronBackTile<B> Tile;
+    typedef KronBackProducts<B, 3> Products;
     typedef typename Tile::T T;
     typedef typename Tile::H H;
     typedef typename Tile::Arguments Arguments;
-    using Tile::halves_of, Tile::larger, Tile::scale_of, Tile::spot, Tile::tiles;
-    static constexpr bool SPLIT = Tile::SPLIT, SCALED = Tile::SCALED;
-    static constexpr int ITEMS = B::ITEMS, COLUMNS = B::COLUMNS, STAGES = B::STAGES, VECTOR = B::VECTOR, PACK = B::PACK, SET = Tile::SET;
-    static constexpr int MULTIPLYING = 3 * SET, THREADS = MULTIPLYING + 2 * SET, STEPS = 4;
-    // Registers of a thread that loads, and of one that multiplies: of 96 for each.
-    static constexpr int LOADER_REGISTERS = 48, REGISTERS = 128;
-    // Bytes of a stage, which has x and v.
-    static constexpr int MATRIX = Tile::MATRIX, PLANES = Tile::PLANES, STAGE = 2 * PLANES * MATRIX, OF_V = PLANES * MATRIX;
+    typedef typename Products::State State;
+    typedef typename Products::Barriers Barriers;
+    using Tile::halves_of, Tile::scale_of, Tile::tiles, Tile::SPLIT, Tile::SCALED, Tile::SET, Tile::MATRIX, Tile::PLANES;
+    using Products::matrix, Products::at, Products::await, Products::terms, Products::of_first_lane, Products::release, Products::of_sum, Products::each_two;
+    using Products::MULTIPLYING, Products::LOADERS, Products::THREADS, Products::STEPS, Products::STAGE, Products::OF_V;
+    static constexpr int ITEMS = B::ITEMS, COLUMNS = B::COLUMNS, STAGES = B::STAGES, VECTOR = B::VECTOR, PACK = B::PACK;
+    // Registers of a thread that loads, and of one that sums; the others have 96, which is what a block begins with.
+    static constexpr int LOADER_REGISTERS = 64, REGISTERS = 128;
+    // Whether results leave registers: where vectors of shared memory would be few in a row, or short; of halves two are less than a sector.
+    static constexpr bool DIRECT = SPLIT && (PACK < 4 || 64 % B::P1 != 0);
     // Numbers from row to row of results in shared memory, where few lanes that write together meet in a bank.
     static constexpr int PITCH = 72;
     // Factors, over which the sums of both are written at the end: what loads write is nobody else's to write (racecheck).
     static constexpr int FIRST = 0, SECOND = PLANES * MATRIX, STAGED = 2 * 64 * 64 * 4, RESULTS = STAGED + STAGES * STAGE, COPIED = RESULTS + 64 * PITCH * 4;
-    // What the copy engine brings: for each of x and v so many tiles, and a barrier for each.
-    static constexpr int COPIES = B::COPIES, TILE = (int)sizeof(T) * 64 * 64, BARRIERS = COPIED + 2 * COPIES * TILE, ARRIVALS = BARRIERS + PipelineBarriers<STAGES>::BYTES;
-    static constexpr int NOTES = ARRIVALS + 2 * COPIES * 8, TOPS = NOTES + STAGES * 8, SHARED_BYTES = TOPS + 4 * (THREADS / 32);
     static_assert(STAGED >= 2 * PLANES * MATRIX, "sums take the memory of factors");
-    typedef PipelineState<STAGES> State;
+    // What the copy engine brings: for each of x and v so many tiles, and a barrier for each.
+    static constexpr int COPIES = B::COPIES, TILE = (int)sizeof(T) * 64 * 64, BARRIERS = COPIED + 2 * COPIES * TILE, ARRIVALS = BARRIERS + Barriers::BYTES;
+    static constexpr int NOTES = ARRIVALS + 2 * COPIES * 8, TOPS = NOTES + STAGES * 8, SHARED_BYTES = TOPS + 4 * (THREADS > 4 * LOADERS ? THREADS : 4 * LOADERS) / 32;
     // By which sums of products of numbers less than 2^15 are multiplied so that they are less than the largest half.
     static constexpr float LESS = SCALED ? 0x1p-21f : 1.0f, MORE = SCALED ? 0x1p21f : 1.0f;
-
-    static KM_DEVICE unsigned long long matrix(unsigned at) {
-        return ptx::wgmma_descriptor(__shfl_sync(0xffffffffu, at, 0), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
-    }
-    static KM_DEVICE unsigned long long at(unsigned long long matrix, int bytes) { return matrix + (bytes >> 4); }
-
-    // ---- Factors, repeated along the diagonal, and their power of two.
-    template <int Q, int P, int SLOT, int COUNT, class Entry>
-    static __device__ HalfScale stored(unsigned char* to, float* tops, const Entry& factor) {
-        constexpr int WORDS = 64 * 64 / 2, EACH = (WORDS + THREADS - 1) / THREADS;
-        float value[EACH][2], top = 0.0f;
-#pragma unroll
-        for (int n = 0; n < EACH; ++n) {
-            const int word = threadIdx.x + n * THREADS, row = word / 32, q = row % SLOT;
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int column = word % 32 * 2 + h, p = column % SLOT;
-                const bool inside = word < WORDS && row / SLOT == column / SLOT && row / SLOT < COUNT && q < Q && p < P;
-                value[n][h] = inside ? factor(q, p) : 0.0f;
-                top = larger(top, value[n][h]);
-            }
-        }
-        top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
-        const HalfScale scale = scale_of(__float_as_uint(top));
-#pragma unroll
-        for (int n = 0; n < EACH; ++n) {
-            const int word = threadIdx.x + n * THREADS;
-            if (word >= WORDS) continue;
-            unsigned high, low;
-            halves_of(high, low, value[n][0], value[n][1], scale.scale);
-            unsigned char* const own = to + spot(word / 32, word % 32 * 2);
-            *(unsigned*)own = high;
-            if (SPLIT) *(unsigned*)(own + MATRIX) = low;
-        }
-        return scale;
-    }
 
     // ---- Loading.
     // The first tiles, by one thread.
@@ -97,10 +55,10 @@ struct KronBackWgmma : KronBackTile<B> {
         }
     }
     template <bool OF_GRADIENT>
-    static __device__ void load(const Arguments& g, unsigned char* raw, float* notes, PipelineBarriers<STAGES> barriers, float* tops) {
+    static __device__ void load(const Arguments& g, unsigned char* raw, float* notes, Barriers barriers, float* tops) {
         typedef typename Tile::template Loader<OF_GRADIENT> Own;
         constexpr bool MEASURES = SPLIT || (SCALED && OF_GRADIENT);
-        const unsigned thread = threadIdx.x % SET, lane = thread % 32, warp = thread / 32;
+        const unsigned thread = (threadIdx.x - MULTIPLYING) % LOADERS, lane = thread % 32, warp = thread / 32;
         const int all = tiles(g);
         unsigned char* const copied = raw + COPIED + OF_GRADIENT * COPIES * TILE;
         const unsigned arrivals = shared_address(raw + ARRIVALS + OF_GRADIENT * COPIES * 8);
@@ -123,10 +81,10 @@ struct KronBackWgmma : KronBackTile<B> {
             unsigned largest = 0;
             if constexpr (MEASURES) {
                 largest = ptx::redux_max(own.largest());
-                if (lane == 0) tops[(2 * OF_GRADIENT + parity) * (SET / 32) + warp] = __uint_as_float(largest);
+                if (lane == 0) tops[(2 * OF_GRADIENT + parity) * (LOADERS / 32) + warp] = __uint_as_float(largest);
             }
             if constexpr (COPIES > 0 && !MEASURES) ptx::fence_proxy_async();  // loads come before the next copy, which else waits for their values
-            if (MEASURES || COPIES > 0) ptx::bar_sync<SET>(2 + OF_GRADIENT);
+            if (MEASURES || COPIES > 0) ptx::bar_sync<LOADERS>(2 + OF_GRADIENT);
             if constexpr (COPIES > 0) {
                 const int next = tile + COPIES * (int)gridDim.x;
                 if (thread == 0 && next < all) Own::copy(g, next, shared_address(copied) + copy.stage * TILE, arrivals + copy.stage * 8);
@@ -134,7 +92,7 @@ struct KronBackWgmma : KronBackTile<B> {
             HalfScale scale{1.0f, 1.0f};
             if constexpr (MEASURES) {
 #pragma unroll
-                for (int w = 0; w < SET / 32; ++w) largest = ::max(largest, __float_as_uint(tops[(2 * OF_GRADIENT + parity) * (SET / 32) + w]));
+                for (int w = 0; w < LOADERS / 32; ++w) largest = ::max(largest, __float_as_uint(tops[(2 * OF_GRADIENT + parity) * (LOADERS / 32) + w]));
                 scale = scale_of(largest);
             }
             ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
@@ -148,32 +106,6 @@ struct KronBackWgmma : KronBackTile<B> {
         }
     }
 
-    // ---- Multiplying.
-    static KM_DEVICE void fence(float (&d)[8][4]) {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) ptx::fence_operand(d[i / 4][i % 4]);
-    }
-    static KM_DEVICE void begin(float (&d)[8][4]) {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) d[i / 4][i % 4] = 0.0f;
-        fence(d);
-        ptx::wgmma_fence();
-    }
-    static KM_DEVICE void end(float (&d)[8][4]) {
-        ptx::wgmma_commit_group();
-        ptx::wgmma_wait_group<0>();
-        fence(d);
-    }
-    // The three products of two splits, small ones first: for each step of 16, `multiply(low left, low right, step)`.
-    template <class Multiply>
-    static KM_DEVICE void terms(float (&d)[8][4], const Multiply& multiply) {
-        begin(d);
-#pragma unroll
-        for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
-#pragma unroll
-            for (int s = 0; s < STEPS; ++s) multiply(term == 0, term == 1, s);
-        }
-    }
     // Sums as operands of the next product.
     static KM_DEVICE void operands_of(unsigned (&high)[STEPS][4], unsigned (&low)[STEPS][4], const float (&d)[8][4], float less) {
 #pragma unroll
@@ -181,12 +113,6 @@ struct KronBackWgmma : KronBackTile<B> {
 #pragma unroll
             for (int h = 0; h < 2; ++h) halves_of(high[n / 2][n % 2 * 2 + h], low[n / 2][n % 2 * 2 + h], d[n][2 * h] * less, d[n][2 * h + 1] * less, 1.0f);
         }
-    }
-    // What the lane reads that says later that a stage is free.
-    static KM_DEVICE float of_first_lane(const float* at) {
-        float own = 0.0f;
-        if (threadIdx.x % 32 == 0) own = *at;
-        return __shfl_sync(0xffffffffu, own, 0);
     }
     // By what the sums of the first product are multiplied, and by what those of the second one are.
     struct Powers {
@@ -198,14 +124,9 @@ struct KronBackWgmma : KronBackTile<B> {
         if (SPLIT) return {LESS, own * (scale.inverse * MORE)};
         return {own * scale.scale * LESS, __uint_as_float(0x7f000000u - __float_as_uint(own)) * (scale.inverse * MORE)};
     }
-    static KM_DEVICE void release(unsigned barrier) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
-    }
-
     // The gradient of the first factor, or of the second one; `scale` is that of the other one.
     template <bool OF_SECOND>
-    static __device__ void sum(const Arguments& g, float (&total)[8][4], const unsigned char* raw, const float* notes, PipelineBarriers<STAGES> barriers, const HalfScale& scale) {
+    static __device__ void sum(const Arguments& g, float (&total)[8][4], const unsigned char* raw, const float* notes, Barriers barriers, const HalfScale& scale) {
         const unsigned long long factor = matrix(shared_address(raw + (OF_SECOND ? FIRST : SECOND))), stages = matrix(shared_address(raw + STAGED));
         const int all = tiles(g);
 #pragma unroll
@@ -216,22 +137,22 @@ struct KronBackWgmma : KronBackTile<B> {
             const unsigned long long x = at(stages, state.stage * STAGE), v = at(x, OF_V);
             ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
             float d[8][4];
-            terms(d, [&](int low, int other, int s) {
+            terms(d, 0, [&](int low, int other, int s, int keep) {
                 const unsigned long long right = at(factor, other * MATRIX + s * (16 * 128));
-                if constexpr (OF_SECOND) ptx::wgmma_ss_across(H(), d, at(v, low * MATRIX + s * (16 * 128)), right);
-                else ptx::wgmma_ss_along(H(), d, at(v, low * MATRIX + s * 32), right);
+                if constexpr (OF_SECOND) ptx::wgmma_ss_across(H(), d, at(v, low * MATRIX + s * (16 * 128)), right, keep);
+                else ptx::wgmma_ss_along(H(), d, at(v, low * MATRIX + s * 32), right, keep);
             });
             const Powers by = powers(notes + 2 * state.stage, scale);
-            end(d);
+            await(d);
             unsigned high[STEPS][4], low[STEPS][4];
             operands_of(high, low, d, by.less);
-            terms(d, [&](int is_low, int other, int s) {
+            terms(d, 0, [&](int is_low, int other, int s, int keep) {
                 const auto& left = is_low ? low[s] : high[s];
-                if constexpr (OF_SECOND) ptx::wgmma_rs_along(H(), d, left, at(x, other * MATRIX + s * (16 * 128)));
-                else ptx::wgmma_rs(H(), d, left, at(x, other * MATRIX + s * 32), 1);
+                if constexpr (OF_SECOND) ptx::wgmma_rs_along(H(), d, left, at(x, other * MATRIX + s * (16 * 128)), keep);
+                else ptx::wgmma_rs(H(), d, left, at(x, other * MATRIX + s * 32), keep);
             });
             const float of_x = SPLIT ? of_first_lane(notes + 2 * state.stage) : 1.0f;
-            end(d);
+            await(d);
             release(barriers.empty(state.stage));
 #pragma unroll
             for (int i = 0; i < 32; ++i) total[i / 4][i % 4] = fmaf(d[i / 4][i % 4] * of_x, by.more, total[i / 4][i % 4]);
@@ -262,73 +183,66 @@ struct KronBackWgmma : KronBackTile<B> {
         }
         __syncwarp();
     }
-    static __device__ void apply(const Arguments& g, unsigned char* raw, const float* notes, PipelineBarriers<STAGES> barriers, const HalfScale& scale, float back) {
+    // Results leave registers, neighbours two by two.
+    static KM_DEVICE void leave(const Arguments& g, const float (&e)[8][4], float more, int tile) {
+        constexpr int P0 = B::P0, P1 = B::P1;
+        int lane = threadIdx.x % 32;
+        ptx::opaque(lane);  // where numbers go is worked out anew for every tile: there are no registers for that
+        T* const to = g.out + (i64)tile * (ITEMS * P0 * P1);
+        const int warp = threadIdx.x % SET / 32;
+#pragma unroll
+        for (int i = 0; i < 32; i += 2) {
+            const int row = 16 * warp + lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2;
+            const int p0 = row % B::SLOT0, down = row / B::SLOT0;
+            const auto is_inside = [&](int p1, int across) { return p0 < P0 && p1 < P1 && down < B::ROWS && across < COLUMNS && down * COLUMNS + across < ITEMS; };
+            const auto target = [&](int p1, int across) { return to + ((down * COLUMNS + across) * P0 + p0) * P1 + p1; };
+            if constexpr (PACK > 1) {
+                const Pack<T, 2> pack = {Store<T>::from(e[i / 4][i % 4] * more), Store<T>::from(e[i / 4][i % 4 + 1] * more)};
+                if constexpr (P0 == 64 && P1 == 64) store_pack<T, 2>(to + row * 64 + column, pack);
+                else if (is_inside(column % B::SLOT1, column / B::SLOT1)) store_pack<T, 2>(target(column % B::SLOT1, column / B::SLOT1), pack);
+            } else {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int p1 = (column + h) % B::SLOT1, across = (column + h) / B::SLOT1;
+                    if (is_inside(p1, across)) *target(p1, across) = Store<T>::from(e[i / 4][i % 4 + h] * more);
+                }
+            }
+        }
+    }
+    static __device__ void apply(const Arguments& g, unsigned char* raw, const float* notes, Barriers barriers, const HalfScale& scale, float back) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, all = tiles(g);
         const unsigned long long second = matrix(shared_address(raw + SECOND)), stages = matrix(shared_address(raw + STAGED));
         float* const results = (float*)(raw + RESULTS);
         back *= g.slope;
-        // The first factor's transpose.
-        unsigned first[PLANES][STEPS][4];
-#pragma unroll
-        for (int i = 0; i < PLANES * STEPS * 4; ++i) {
-            const int part = i / (STEPS * 4), s = i / 4 % STEPS, r = i % 4;
-            const int p = 16 * warp + lane / 4 + r % 2 * 8, q = 16 * s + lane % 4 * 2 + r / 2 * 8;
-            const unsigned char* const from = raw + FIRST + part * MATRIX;
-            first[part][s][r] = *(const unsigned short*)(from + spot(q, p)) | (unsigned)*(const unsigned short*)(from + spot(q + 1, p)) << 16;
-        }
+        long long first = matrix(shared_address(raw + FIRST)), other_factor = second;
         State state;
 #pragma unroll 1
         for (int tile = blockIdx.x; tile < all; tile += (int)gridDim.x, state.advance()) {
             const unsigned long long v = at(stages, state.stage * STAGE + OF_V);
+            ptx::opaque(first);  // words of its steps are worked out anew for every tile: there are no registers for them
+            ptx::opaque(other_factor);
             ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
             float d[8][4];
-            terms(d, [&](int low, int other, int s) { ptx::wgmma_rs_along(H(), d, first[SPLIT ? low : 0][s], at(v, other * MATRIX + s * (16 * 128))); });
+            terms(d, 0, [&](int low, int other, int s, int keep) { ptx::wgmma_ss_across(H(), d, at(first, low * MATRIX + s * (16 * 128)), at(v, other * MATRIX + s * (16 * 128)), keep); });
             const Powers by = powers(notes + 2 * state.stage, scale);
-            end(d);
+            await(d);
             release(barriers.empty(state.stage));
             unsigned high[STEPS][4], low[STEPS][4];
             operands_of(high, low, d, by.less);
-            terms(d, [&](int is_low, int other, int s) { ptx::wgmma_rs_along(H(), d, is_low ? low[s] : high[s], at(second, other * MATRIX + s * (16 * 128))); });
-            end(d);
-#pragma unroll
-            for (int i = 0; i < 32; i += 2) {
-                Pack<float, 2> two;
-                two.v[0] = d[i / 4][i % 4] * by.more * back;
-                two.v[1] = d[i / 4][i % 4 + 1] * by.more * back;
-                *(Pack<float, 2>*)(results + (16 * warp + lane / 4 + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2) = two;
+            terms(d, 0, [&](int is_low, int other, int s, int keep) { ptx::wgmma_rs_along(H(), d, is_low ? low[s] : high[s], at(other_factor, other * MATRIX + s * (16 * 128)), keep); });
+            await(d);
+            if constexpr (DIRECT) {
+                leave(g, d, by.more * back, tile);
+            } else {
+                each_two([&](int n, int i, int row, int column) { *(Pack<float, 2>*)(results + row * PITCH + column) = {d[n][i] * by.more * back, d[n][i + 1] * by.more * back}; });
+                store(g, results, tile);
             }
-            store(g, results, tile);
         }
     }
 
-    // The sums of a group of warps to shared memory, where few lanes that write together meet in a bank.
-    static KM_DEVICE int of_sum(int row, int column) { return row * 64 + (column ^ row % 4 * 8); }
-    static KM_DEVICE void leave(float* to, const float (&total)[8][4]) {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-        for (int i = 0; i < 32; i += 2) {
-            const Pack<float, 2> two = {total[i / 4][i % 4], total[i / 4][i % 4 + 1]};
-            *(Pack<float, 2>*)(to + of_sum(16 * warp + lane / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2)) = two;
-        }
-    }
-    // What is on the diagonal of sums is added up, and left where they were.
-    template <int Q, int P, int SLOT, int COUNT>
-    static __device__ void join(float* sums) {
-        constexpr int ENTRIES = Q * P, EACH = (ENTRIES + MULTIPLYING - 1) / MULTIPLYING;
-        float total[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int n = threadIdx.x + i * MULTIPLYING;
-            total[i] = 0.0f;
-            if (n >= ENTRIES) continue;
-#pragma unroll 4
-            for (int k = 0; k < COUNT; ++k) total[i] += sums[of_sum(k * SLOT + n / P, k * SLOT + n % P)];
-        }
-        ptx::bar_sync<MULTIPLYING>(1);
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            if (threadIdx.x + i * MULTIPLYING < ENTRIES) sums[threadIdx.x + i * MULTIPLYING] = total[i];
-        }
+    // The sums of a group of warps to shared memory.
+    static KM_DEVICE void keep_sums(float* to, const float (&total)[8][4]) {
+        each_two([&](int n, int i, int row, int column) { *(Pack<float, 2>*)(to + of_sum(row, column)) = {total[n][i], total[n][i + 1]}; });
     }
 
     // `write` gets the gradients of both factors that this block has found, in threads that multiply.
@@ -338,39 +252,39 @@ struct KronBackWgmma : KronBackTile<B> {
         float* const tops = (float*)(raw + TOPS);
         float* const notes = (float*)(raw + NOTES);
         float* const sums = (float*)(raw + FIRST);
-        const PipelineBarriers<STAGES> barriers{shared_address(raw + BARRIERS)};
+        const Barriers barriers{shared_address(raw + BARRIERS)};
         if (threadIdx.x == 0) {
             for (int n = 0; n < 2 * COPIES; ++n) ptx::mbarrier_init(shared_address(raw + ARRIVALS) + 8 * n, 1);
-            barriers.initialise(2 * SET / 32, MULTIPLYING / 32);
+            barriers.initialise(2 * LOADERS / 32, MULTIPLYING / 32);
             copy_first<false>(g, raw);
             copy_first<true>(g, raw);
         }
         for (int n = threadIdx.x; n < STAGES * STAGE / 16; n += THREADS) ((uint4*)(raw + STAGED))[n] = uint4{0, 0, 0, 0};
-        const HalfScale scale0 = stored<B::Q0, B::P0, B::SLOT0, B::ROWS>(raw + FIRST, tops, first);
-        const HalfScale scale1 = stored<B::Q1, B::P1, B::SLOT1, COLUMNS>(raw + SECOND, tops, second);
+        const HalfScale scale0 = Products::template stored<B::Q0, B::P0, B::SLOT0, B::ROWS>(raw + FIRST, tops, first);
+        const HalfScale scale1 = Products::template stored<B::Q1, B::P1, B::SLOT1, COLUMNS>(raw + SECOND, tops, second);
         ptx::fence_proxy_async();
         __syncthreads();
         const int group = threadIdx.x / SET;
         if (group >= 3) {
             ptx::setmaxnreg_dec<LOADER_REGISTERS>();
-            if (group == 3) load<false>(g, raw, notes, barriers, tops);
+            if (group < 3 + LOADERS / SET) load<false>(g, raw, notes, barriers, tops);
             else load<true>(g, raw, notes, barriers, tops);
             return;
         }
-        ptx::setmaxnreg_inc<REGISTERS>();
         if (group == 1) {
             apply(g, raw, notes, barriers, scale0, SPLIT ? scale1.inverse : 1.0f);
             ptx::bar_sync<MULTIPLYING>(1);
         } else {
+            ptx::setmaxnreg_inc<REGISTERS>();
             float total[8][4];
             if (group == 0) sum<false>(g, total, raw, notes, barriers, scale1);
             else sum<true>(g, total, raw, notes, barriers, scale0);
             ptx::bar_sync<MULTIPLYING>(1);  // others are done with the factors
-            leave(sums + group / 2 * (64 * 64), total);
+            keep_sums(sums + group / 2 * (64 * 64), total);
         }
         ptx::bar_sync<MULTIPLYING>(1);
-        join<B::Q0, B::P0, B::SLOT0, B::ROWS>(sums);
-        join<B::Q1, B::P1, B::SLOT1, COLUMNS>(sums + 64 * 64);
+        Products::template join<B::Q0, B::P0, B::SLOT0, B::ROWS>(sums);
+        Products::template join<B::Q1, B::P1, B::SLOT1, COLUMNS>(sums + 64 * 64);
         ptx::bar_sync<MULTIPLYING>(1);
         write((const float*)sums, (const float*)(sums + 64 * 64));
     }

@@ -198,6 +198,24 @@ def test_results_that_are_no_whole_vectors_leave_a_stage_in_runs(pattern, dtype)
     assert not planned(problem((a, 16 * b, c, d), dtype=dtype), "sm_90").stores_runs
 
 
+@pytest.mark.parametrize(
+    ("pattern", "dtype", "shape"),
+    [
+        ((1, 96, 384, 12), "f32", (4, 3, 1, 48)), ((3, 80, 112, 5), "bf16", (5, 1, 1, 40)),
+        ((2, 33, 65, 9), "bf16", (9, 1, 2, 48)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_blocks_of_all_values_of_l_have_columns_that_fit(pattern, dtype, shape) -> None:
+    chosen = planned(problem(pattern, dtype=dtype), "sm_90")
+    assert (chosen.tile.l, chosen.tile.sharers, chosen.tile.sides, chosen.tile.columns) == shape
+    found = re.findall(r"(\d+) bytes spill stores", compiled(emit(chosen), "sm_90").log)
+    assert max(map(int, found)) <= MOST_SPILLED
+    older = planned(problem(pattern, dtype=dtype), "sm_80").tile
+    assert older.sides == 1
+    assert older.columns % 16 == 0
+
+
 def test_blocks_share_a_multiprocessor_with_fewer_registers() -> None:
     alone, shared = Tile.of("1.1.2.16.16.4.4.1.1.1.1"), Tile.of("1.1.2.16.16.4.4.1.1.1.1.4")
     assert (alone.each, shared.each) == (1, 4)

@@ -130,6 +130,9 @@ _WORD_STORES, _EDGE_STORES, _WORD_ROWS = {1: 6e-13, 2: 3.3e-13, 4: 2.5e-13}, 9e-
 _RUN_STORES, _RUN_COPIES, _SHARING = 3e-13, 3.5e-13, 0.85
 
 
+# Times as long as estimated halves take whose warps share rows with all their l, no power of two, for columns of their
+# own: of 60 random products on one H200 (decision 0092).
+_SIDES = 1.1
 # Values of l of a block in the fit; with more, no power of two, so many times that, by whether numbers are split.
 _MOST_SPAN, _WIDER_SPAN = 12, {True: 1.6, False: 1.2}
 # A few rows by narrow, deep blocks of halves take so many times as long.
@@ -240,6 +243,8 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
         together *= _SHARED_TRANSACTIONS
     if tile.each > 1:
         together *= _SHARING
+    if plan.full and not plan.split and tile.sides > 1 and tile.l & (tile.l - 1):
+        together *= _SIDES
     pressure = 0.0 if tile.resident and tile.columns == 128 else each * plan.pipeline_bytes / 65536
     slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
     if plan.stores_runs and plan.span > _MOST_SPAN:

@@ -17,10 +17,15 @@ from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .tile_cost import packed_seconds, tile_seconds, together_seconds
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
+# Columns of halves of all values of l, no power of two, in blocks of at most so many warps: with more they spill.
+_BETWEEN, _MOST_WARPS = (112, 80, 56, 40, 24), 8
 _MOST_NEIGHBOURS = {True: 12, False: 19}  # values of l, no power of two, that a thread takes, by whether it splits
 # The warps that share rows, by the values of l of which each has as many, whole words (decisions 0064 and 0067).
 _PARTS = {True: {14: 2, 15: 3, 18: 3, 21: 3}, False: {12: 3, 18: 3, 24: 3}}
 _LEAST_SHARED = 9  # values of l, no power of two, of which a warp alone takes too few columns in float32
+# Registers by which warps that share rows of float32 for parts of l may exceed what is counted: they spill up to 130
+# bytes, which costs less than narrower tiles (decision 0092).
+_UNCOUNTED = 20
 _SHARING = {4: (3, 4), 8: (2,)}  # blocks that share a multiprocessor, by their warps, with fewer registers
 # The most columns of theirs, the least rows of the batch, and the most positions of k in chunks of 16 (decision 0067).
 _SHARED_COLUMNS, _SHARED_ROWS, _SHORT = 48, 256, 128
@@ -39,7 +44,8 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
     if d < 4:
         return ((d, 1, 1),)
     if d & (d - 1) and problem.y_first:
-        alone = ((d, 1, 1),) if d <= _MOST_NEIGHBOURS[problem.dtype == "f32"] else ()
+        halves = problem.dtype != "f32"
+        alone = ((d, 1, 1), (d, 1, 2))[: 1 + (grouped and halves)] if d <= _MOST_NEIGHBOURS[not halves] else ()
         return (*alone, *_shared(problem, grouped), *_several(problem, grouped))
     return _several(problem, grouped)
 
@@ -89,24 +95,32 @@ def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
 
 
 def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
-    _, b, c, _ = problem.pattern
+    _, b, c, d = problem.pattern
     split = problem.dtype == "f32"
-    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, four), (1, 2, 4), _WIDTHS):
+    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, four), (1, 2, 4), (*_WIDTHS, *_BETWEEN)):
         grouped = four and (l, sharers, sides) != _SPREAD
+        between = grouped and not split and l == d > 2 and d & (d - 1) != 0  # tiles of some eights of columns
         together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
         step = max(together, 1 if split or grouped else 16)
-        if columns % step or columns >= 2 * max(16, together, b) or (m == 4 and (split or problem.x_first)):
+        if columns % (step * sides) or (columns in _BETWEEN and not between) or columns < 16 * sides:
+            continue
+        if columns % ((8 if between else 16) * sides) or columns >= 2 * max(16, together, b):
+            continue
+        if m == 4 and (split or problem.x_first):
             continue
         if m == 4 and columns > 16 and problem.x_bytes < 4:  # they spill
             continue
         for chunk, warps in itertools.product((48 if c % 48 == 0 and c % 64 else 64, 32, 16), (16, 12, 8, 4)):
             share = sharers * sides
-            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share or columns % (16 * sides):
+            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share:
+                continue
+            if between and (sides > 1 or columns in _BETWEEN) and warps > _MOST_WARPS:
                 continue
             if (l, sharers, sides) == _SPREAD and (warps, m) != (8, 1):
                 continue
             fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped, False, sides)
-            if _registers(fits, split, problem.x_first) > min(248, REGISTERS // (32 * warps)):
+            uncounted = _UNCOUNTED if split and grouped and sharers > 1 and l * sharers == d and d & (d - 1) else 0
+            if _registers(fits, split, problem.x_first) > min(248, REGISTERS // (32 * warps)) + uncounted:
                 continue
             depths = (2,) if split and sides > 1 else (4, 3, 2)
             residency = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)

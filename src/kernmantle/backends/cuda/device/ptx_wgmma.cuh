@@ -42,10 +42,14 @@ KM_DEVICE unsigned long long wgmma_descriptor(unsigned address, unsigned leading
 #define KM_NAMES_16 KM_NAMES_8 ", %4, %5, %6, %7"
 #define KM_NAMES_24 KM_NAMES_16 ", %8, %9, %10, %11"
 #define KM_NAMES_32 KM_NAMES_24 ", %12, %13, %14, %15"
-#define KM_NAMES_48 KM_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define KM_NAMES_64 KM_NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define KM_NAMES_96 KM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define KM_NAMES_128 KM_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define KM_NAMES_40 KM_NAMES_32 ", %16, %17, %18, %19"
+#define KM_NAMES_48 KM_NAMES_40 ", %20, %21, %22, %23"
+#define KM_NAMES_56 KM_NAMES_48 ", %24, %25, %26, %27"
+#define KM_NAMES_64 KM_NAMES_56 ", %28, %29, %30, %31"
+#define KM_NAMES_80 KM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define KM_NAMES_96 KM_NAMES_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define KM_NAMES_112 KM_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define KM_NAMES_128 KM_NAMES_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define KM_NAMES_192 \
     KM_NAMES_128 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
@@ -81,9 +85,13 @@ KM_ADD(32, "%16, %17, %18, %19", "%20", KM_D16(d, 0))
 KM_BOTH(16, "%8, %9, %10, %11", "%12", "%13", KM_D8(d, 0))
 KM_BOTH(24, "%12, %13, %14, %15", "%16", "%17", KM_D8(d, 0), KM_D4(d, 2))
 KM_BOTH(32, "%16, %17, %18, %19", "%20", "%21", KM_D16(d, 0))
+KM_BOTH(40, "%20, %21, %22, %23", "%24", "%25", KM_D16(d, 0), KM_D4(d, 4))
 KM_BOTH(48, "%24, %25, %26, %27", "%28", "%29", KM_D16(d, 0), KM_D8(d, 4))
+KM_BOTH(56, "%28, %29, %30, %31", "%32", "%33", KM_D16(d, 0), KM_D8(d, 4), KM_D4(d, 6))
 KM_BOTH(64, "%32, %33, %34, %35", "%36", "%37", KM_D32(d, 0))
+KM_BOTH(80, "%40, %41, %42, %43", "%44", "%45", KM_D32(d, 0), KM_D8(d, 8))
 KM_BOTH(96, "%48, %49, %50, %51", "%52", "%53", KM_D32(d, 0), KM_D16(d, 8))
+KM_BOTH(112, "%56, %57, %58, %59", "%60", "%61", KM_D32(d, 0), KM_D16(d, 8), KM_D8(d, 12))
 KM_BOTH(128, "%64, %65, %66, %67", "%68", "%69", KM_D32(d, 0), KM_D32(d, 8))
 #undef KM_BOTH
 #undef KM_KEEPING
@@ -135,9 +143,13 @@ KM_BOTH(256, "%128", "%129", "%130", KM_D64(d))
 #undef KM_NAMES_256
 #undef KM_NAMES_192
 #undef KM_NAMES_128
+#undef KM_NAMES_112
 #undef KM_NAMES_96
+#undef KM_NAMES_80
 #undef KM_NAMES_64
+#undef KM_NAMES_56
 #undef KM_NAMES_48
+#undef KM_NAMES_40
 #undef KM_NAMES_32
 #undef KM_NAMES_24
 #undef KM_NAMES_16

@@ -33,6 +33,14 @@ CHAINS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def no_plans():
+    """What a test binds by a kind of its own choice is no other test's."""
+    PLANS.clear()
+    yield
+    PLANS.clear()
+
+
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_every_kind_of_launch(case: FewCase) -> None:
     check(case, run(Machine(), case, limits()))

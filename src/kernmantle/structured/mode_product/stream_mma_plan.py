@@ -246,9 +246,11 @@ def candidates(
                 for cluster in _CLUSTERS:
                     if cluster > chunks:
                         break
+                    # By the copy engine in no cluster: racecheck reports a pair of writes there (decision 0093).
+                    bulk = tile_l == d and chunks > 1 and cluster == 1
                     first = StreamMmaPlan(
                         limits.arch, problem.dtype, pattern, tile_l, vector, warps, warps_j, m, n, 2, cluster,
-                        *order_and_skews, tile_l == d and chunks > 1, along, problem.bias, problem.activation, last,
+                        *order_and_skews, bulk, along, problem.bias, problem.activation, last,
                     )  # fmt: skip
                     most = min(_MOST_REGISTERS, REGISTERS // (-(-first.threads // _ALLOCATED) * _ALLOCATED))
                     if first.registers <= most and first.shared <= limits.shared_per_block:

@@ -15,6 +15,7 @@ import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_matrix, chain_products, chain_training
 from kernmantle.structured.kronsparse import groups as grouping
+from kernmantle.structured.kronsparse.group_op import count_of
 from kernmantle.structured.kronsparse.matrices import MADE, TRACED
 from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
@@ -310,6 +311,44 @@ def test_layers_of_the_same_rows_are_one_product(biased, model) -> None:
     layers[1].algorithm = "dense"
     torch.testing.assert_close(apply(), tuple(wanted))
     assert launched == []
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_a_model_of_tokens_is_a_group_too(how, model) -> None:
+    torch._dynamo.reset()
+    embedding = nn.Embedding(7, 18, dtype=torch.float64)
+    own = km.kronsparse.group(nn.Sequential(embedding, Model()))
+    called = own if how == "eager" else torch.compile(own, fullgraph=True, backend="aot_eager")
+    for tokens in (torch.tensor([[1, 2, 6], [0, 3, 1]]), torch.tensor([4])):
+        launched.clear()
+        leaves = list(own.parameters())
+        found, wanted = called(tokens), dense(own[1], embedding(tokens))
+        torch.testing.assert_close(found, wanted)
+        ours, theirs = (torch.autograd.grad(value.sum(), leaves) for value in (found, wanted))
+        torch.testing.assert_close(ours, theirs)
+        assert launched == [3, 6]
+
+
+def test_rows_of_what_a_module_is_called_with() -> None:
+    assert count_of((2, 3, 18), torch.bfloat16) == 6
+    assert count_of((2, 3), torch.int64) == 6
+    assert count_of((18,), torch.float32) == count_of((), torch.int64) == 1
+
+
+def test_hooks_and_other_modules_are_called_by_layers_of_the_same_rows(model) -> None:
+    x, seen = torch.randn(2, 18, dtype=torch.float64), []
+    layers = [km.KSLinear(18, 10, PATTERNS[0], dtype=torch.float64) for _ in range(2)]
+    wanted = [nn.functional.linear(x, layer.to_dense(), layer.bias) for layer in layers]
+    handle = layers[1].register_forward_hook(lambda _, __, value: seen.append(value))
+    torch.testing.assert_close(km.kronsparse.apply_each(layers, x), tuple(wanted))
+    assert len(seen) == 1
+    handle.remove()
+    layers[0].forward = lambda x, _=None: km.KSLinear.forward(layers[0], x) * 2  # as libraries of hooks replace it
+    torch.testing.assert_close(km.kronsparse.apply_each(layers, x), (2 * wanted[0], wanted[1]))
+    wrapped = nn.Sequential(layers[1])
+    torch.testing.assert_close(km.kronsparse.apply_each([wrapped, layers[1]], x), (wanted[1], wanted[1]))
+    assert launched == []
+    assert km.kronsparse.apply_each([], x) == ()
 
 
 def test_layers_of_other_rows_are_refused_as_each_is(model) -> None:

@@ -22,7 +22,7 @@ from .chain_products import Backward, Weights, canonical, splits_streams
 from .chain_step import Step, bind_step
 from .chain_through import ThroughStep, bind_through
 from .chain_training import kind_of
-from .groups import key_of, shares, trains
+from .groups import is_watched, key_of, shares, trains
 from .linear import KSLinear
 from .matmul import check_activation
 from .matrices import MADE, BoundMatrices, bind_matrices
@@ -98,7 +98,7 @@ def _bound(
     if not (isinstance(first, KSLinear) and isinstance(second, KSLinear)):
         return None
     layers = first, second
-    if any(_is_watched(layer) for layer in layers):
+    if any(is_watched(layer) for layer in layers):
         return None
     made = MADE.matrices
     if first in made and second in made:
@@ -119,12 +119,6 @@ def _bound(
 
 _ALONE = object()
 """The bound call of layers that go their own way."""
-
-
-def _is_watched(layer: KSLinear) -> bool:
-    """Return whether something else than the layer sees its calls: hooks, or a class that computes more."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return bool(hooks) or type(layer).forward is not KSLinear.forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +156,7 @@ def _bind(
         return _bind_through(layers, x, residual, activation, None)
     for layer in layers:
         check_weights(layer.patterns, layer._factors())
-    if all(shares(layer, layer._factors(), x) for layer in layers):
+    if all(shares(layer, layer._factors(), x, x.dtype) for layer in layers):
         found = _bind_through(layers, x, residual, activation, bind_matrices(weights))
         if found is not None:
             return found

@@ -97,6 +97,11 @@ def apply_traced(weights: Sequence[torch.Tensor]) -> Any:
     return CompiledMatrices.apply(*weights)
 
 
+def count_of(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Return how many rows layers take, by the input of their module: of tokens, which are integers, each is one."""
+    return math.prod(shape[:-1] if dtype.is_floating_point else shape)
+
+
 @assumed_constant
 def traced_chains(forms: list[tuple[Any, ...]], described: list[tuple[Any, ...]]) -> tuple[int, ...]:
     """Return which layers share the launch of their matrices, looked up while a graph is traced.
@@ -105,16 +110,17 @@ def traced_chains(forms: list[tuple[Any, ...]], described: list[tuple[Any, ...]]
     type, device, need of a gradient and whether it is in one piece of the rows and of all weights.
     """
     write_as_node(apply_traced)
-    (rows, dtype, device, *_), *weights = described
+    (rows, kind, device, *_), *weights = described
+    dtype = kind if kind.is_floating_point or not weights else weights[0][1]
     name = NAMES.get(dtype)
     if current().precision or is_autocast_on() or is_transformed() or is_exported() or name is None:
         return ()
-    found, begin, count = list[int](), 0, math.prod(rows[:-1])
+    found, begin, count = list[int](), 0, count_of(rows, kind)
     for at, (form, batch_last, algorithm, precision, length) in enumerate(forms):
         own, begin = weights[begin : begin + length], begin + length
         patterns = tuple([KSPattern(*shape) for shape, *_ in own if len(shape) == 4])
         free = length == 2 and not batch_last and algorithm == "auto" and not precision and str(patterns) == form
-        alike = all((kind, where, whole) == (dtype, device, True) for _, kind, where, _, whole in own)
+        alike = all((each, where, whole) == (dtype, device, True) for _, each, where, _, whole in own)
         recorded = any(needs for *_, needs, _ in own)
         if free and alike and recorded and chain_training.shares_matrix(patterns, count, name, device, True):
             found.append(at)

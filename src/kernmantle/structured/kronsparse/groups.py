@@ -19,7 +19,7 @@ from ..mode_product.execute import DENSE
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
 from .chain_training import shares_matrix
-from .group_op import apply_traced, traced_chains
+from .group_op import apply_traced, count_of, traced_chains
 from .linear import KSLinear
 from .matrices import MADE, TRACED, BoundMatrices, apply_matrices, bind_matrices
 from .pattern import KSPattern
@@ -90,7 +90,8 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     Parameters
     ----------
     layers : iterable of KSLinear
-        With as many ``in_features``, all with a bias or all without one.
+        With as many ``in_features``, all with a bias or all without one. Other modules, and layers with hooks, are
+        called one after the other.
     x : tensor (..., in_features)
         Rows.
 
@@ -135,7 +136,9 @@ def _stacked(
     layers: tuple[KSLinear, ...], x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None, list[int]] | None:
     """Return the matrices of layers below one another, their biases and features; None where each goes its own way."""
-    if type(x) is not torch.Tensor or not x.dim() or not trains(x) or any(layer in MADE.matrices for layer in layers):
+    if type(x) is not torch.Tensor or not x.dim() or not trains(x) or not layers:
+        return None
+    if any(is_watched(layer) or layer in MADE.matrices for layer in layers):
         return None
     weights = [weight for layer in layers for weight in layer._factors()]
     biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
@@ -145,7 +148,7 @@ def _stacked(
     found = PLANS.get(key)
     if found is None:
         shared = len(layers) > 1 and all(
-            layer.in_features == x.shape[-1] and shares(layer, layer._factors(), x) for layer in layers
+            layer.in_features == x.shape[-1] and shares(layer, layer._factors(), x, x.dtype) for layer in layers
         )
         fits = shared and all(bias.dtype == x.dtype and bias.device == x.device for bias in biases)
         found = PLANS[key] = _Chosen((), (), bind_matrices(weights, True) if fits else None)
@@ -160,11 +163,17 @@ def trains(x: torch.Tensor) -> bool:
     return is_on_gpu(x) and torch.is_grad_enabled() and not is_autocast_on()
 
 
+def is_watched(layer: nn.Module) -> bool:
+    """Return whether more than the layer's own ``forward`` runs in its calls: hooks, another module or method."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(layer) or type(layer).forward is not KSLinear.forward
+
+
 def key_of(kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]) -> CallKey | None:
     """Return the key of what is bound for layers, their parameters and so many rows; None where it has none."""
     forms = tuple([(layer._form, layer._options) for layer in layers])
-    rows = x.numel() // max(1, x.shape[-1])
-    return call_key(("kron_sparse layers", kind, forms), (x.dtype, x.device, rows, splits_streams(x.device)), tensors)
+    options = x.dtype, x.device, count_of(x.shape, x.dtype), splits_streams(x.device)
+    return call_key(("kron_sparse layers", kind, forms), options, tensors)
 
 
 class _Group:
@@ -257,9 +266,10 @@ class _Chosen(NamedTuple):
 def _bind(layers: Sequence[KSLinear], x: torch.Tensor) -> _Chosen:
     """Return the layers that should be quickest through their matrix, for as many rows as x has."""
     chosen, positions, found, begin = list[int](), list[int](), list[torch.Tensor](), 0
+    dtype = x.dtype if x.is_floating_point() else layers[0]._factors()[0].dtype
     for index, layer in enumerate(layers):
         weights = layer._factors()
-        if shares(layer, weights, x):
+        if shares(layer, weights, x, dtype):
             chosen.append(index)
             positions += range(begin, begin + len(weights))
             found += weights
@@ -267,15 +277,15 @@ def _bind(layers: Sequence[KSLinear], x: torch.Tensor) -> _Chosen:
     return _Chosen(tuple(chosen), tuple(positions), bind_matrices(found) if found else None)
 
 
-def shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor) -> bool:
-    """Return whether a layer should be quickest through a matrix that is made with others, for rows like x."""
-    if layer.batch_last or layer.algorithm != "auto" or current().precision or x.dtype not in NAMES:
+def shares(layer: KSLinear, weights: tuple[torch.Tensor, ...], x: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether a layer should be quickest through a matrix that is made with others, for rows of ``dtype``."""
+    if layer.batch_last or layer.algorithm != "auto" or current().precision or dtype not in NAMES:
         return False
     if len(weights) != 2 or not any(weight.requires_grad for weight in weights):
         return False
     if not all(weight.device == x.device and weight.data_ptr() % 16 == 0 for weight in weights):
         return False
     patterns = tuple([KSPattern(*weight.shape) for weight in weights if weight.dim() == 4])
-    if str(patterns) != layer._form or not is_in_one_piece(weights, x.dtype) or not makes_matrix(weights, x.dtype):
+    if str(patterns) != layer._form or not is_in_one_piece(weights, dtype) or not makes_matrix(weights, dtype):
         return False
-    return shares_matrix(patterns, x.numel() // max(1, x.shape[-1]), NAMES[x.dtype], x.device)
+    return shares_matrix(patterns, count_of(x.shape, x.dtype), NAMES[dtype], x.device)

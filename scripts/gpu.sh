@@ -22,7 +22,7 @@ if [ -n "${WHEELS:-}" ]; then
     PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
-harnesses=${HARNESSES:-harness row_harness pull_harness kron_harness kronsparse_harness kronsparse_grouped_harness kronsparse_cluster_harness kronsparse_fused_harness systems lambdas}
+harnesses=${HARNESSES:-harness row_harness pull_harness kron_harness kronsparse_harness kronsparse_grouped_harness kronsparse_cluster_harness systems lambdas}
 failed=0
 
 # run NAME COMMAND ...: run a command under the limit, its output in FOLDER/NAME.log, and note how it ended

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from kernmantle.backends.cuda import row_pull_emit
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
@@ -45,7 +44,6 @@ from kernmantle.structured.mode_product.fma_plan import THREADS as FMA_THREADS
 from kernmantle.structured.mode_product.fma_plan import FmaPlan
 from kernmantle.structured.mode_product.fma_plan import candidates as fma_candidates
 from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
-from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
@@ -65,7 +63,6 @@ from ..backend import test_cuda_wide as wide
 from ..backend import test_kron_axis as kron_axis
 from ..backend import test_kron_two_axis as kron_two_axis
 from ..backend import test_kronsparse_compile as kronsparse
-from ..backend import test_kronsparse_fused as fused
 from ..backend import test_kronsparse_grouped as grouped
 from ..cuda.pull_nests import cases as vjp_cases
 from ..cuda.row_nests import LAPLACE, SQUARES
@@ -444,16 +441,6 @@ def _transpose(size: int, pads: bool) -> Callable[[str], Planned]:
     return make
 
 
-def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
-    def make(card: str) -> Planned:
-        problem = contiguous(*chain, batch, dtype, True)
-        plan = plan_fused(problem, CARDS[card])
-        assert plan is not None
-        return Planned(cuda_emit.emit_fused(plan), str(plan), plan.threads, plan.shared(problem))
-
-    return make
-
-
 def _grouped(pattern: tuple[int, ...], rows: int, step: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         products = grouped.launches(pattern, rows, rows == 5)[step]
@@ -551,8 +538,6 @@ def _table() -> dict[str, Kernel]:
     ):  # fmt: skip
         order = "first" if first else "last"
         table.add(f"kronsparse main {pattern} {dtype} batch {order}", _kronsparse(pattern, dtype, first), cards)
-    table.add("kronsparse fused (6,64,64,1) (1,768,192,2) f32", _fused(fused.MONARCH, 16, "f32"))
-    table.add("kronsparse fused (16,16,16,16) (1,16,16,256) bf16", _fused(fused.DEEP, 256, "bf16"), HOPPER)
     table.add("kronsparse grouped forward f32", _grouped((6, 64, 64, 1), 200, 0, "f32"))
     table.add("kronsparse grouped backward bf16", _grouped((1, 1024, 64, 4), 5, 1, "bf16"), HOPPER)
     table.add("kronsparse grouped backward f32", _grouped((6, 64, 64, 1), 200, 1, "f32"), HOPPER)

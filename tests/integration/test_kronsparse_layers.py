@@ -397,7 +397,7 @@ def test_packed_chains_may_be_one_matrix(batch_last, monkeypatch):
     layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last)
     x = torch.randn((8, 5, 2) if batch_last else (2, 5, 8))
     wanted = layer(x, "gelu").detach()
-    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: ((Step("dense", 0, 2),), x.shape[1]))
     packed = layer.pack()
     with torch.no_grad():
         for _ in range(2):
@@ -428,9 +428,9 @@ def test_packed_chains_may_join_their_neighbours(dtype, batch_last, monkeypatch)
         weight.data.abs_()
     terms = rows.abs() @ factors(sizes).T + layer.bias.detach().double().abs()
     for found in (
-        (Step("factor", 0, 0, 2), Step("factor", 2, 2, 4)),
-        (Step("factor", 0, 0, 1), Step("factor", 1, 1, 3), Step("factor", 3, 3, 4)),
-        (Step("factor", 0, 0, 3), Step("factor", 3, 3, 4)),
+        (Step("factor", 0, 2), Step("factor", 2, 4)),
+        (Step("factor", 0, 1), Step("factor", 1, 3), Step("factor", 3, 4)),
+        (Step("factor", 0, 3), Step("factor", 3, 4)),
     ):
         monkeypatch.setattr(chain_execute, "plan", lambda x, *_, found=found: (found, x.shape[1]))
         packed = layer.pack()  # whose calls are bound anew
@@ -453,7 +453,7 @@ def test_chains_run_some_rows_at_a_time(dtype, batch_last, monkeypatch):
     with torch.no_grad():
         wanted = layer(x, "silu")
         assert "at a time" not in layer.info
-        steps = Step("factor", 0, 0, 1), Step("factor", 1, 1, 2)
+        steps = Step("factor", 0, 1), Step("factor", 1, 2)
         for rows in (1, 12, 34):
             PLANS.clear()
             monkeypatch.setattr(chain_execute, "plan", lambda *_, rows=rows: (steps, rows))
@@ -490,7 +490,7 @@ def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, m
     x, other = (torch.randn((8, n) if batch_last else (n, 8)) for n in (5, 7))
     twice = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], weights=list(layer.weights), batch_last=batch_last)
     twice.bias.data = layer.bias.data.clone()
-    whole = (Step("dense", 0, 0, 2),)
+    whole = (Step("dense", 0, 2),)
     monkeypatch.setattr(chain_execute, "plan", lambda x, *_: (whole, x.shape[1]))
     packed = layer.pack()
     with torch.no_grad():
@@ -509,7 +509,7 @@ def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, m
 def test_a_precision_that_is_asked_for_does_not_go_through_the_matrix(monkeypatch):
     layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], algorithm="kernel").pack()
     x = torch.randn(5, 8)
-    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: ((Step("dense", 0, 2),), x.shape[1]))
     with torch.no_grad():
         layer(x)
         assert layer.info == "torch dense"

@@ -35,12 +35,6 @@ def _gpu() -> Any:
     return import_module("..mode_product.cuda", __package__)
 
 
-@lru_cache(maxsize=1)
-def _fused() -> Any:
-    """Return the module of two products in one kernel."""
-    return import_module("..mode_product.fused", __package__)
-
-
 def plan(
     x: torch.Tensor, weights: Sequence[torch.Tensor], algorithm: str, fuses: bool
 ) -> tuple[tuple[Step, ...], int] | None:
@@ -54,17 +48,17 @@ def plan(
     on_gpu = kind == "cuda" and current().backend in ("auto", "cuda")
     patterns = tuple([weight.shape for weight in weights])
     whole = fuses and algorithm == "auto"
-    return _plan(patterns, x.shape[0], *about, x.device, algorithm, whole, on_gpu, torch.get_num_threads())  # pyright: ignore
+    return _plan(patterns, *about, x.device, algorithm, whole, on_gpu, torch.get_num_threads())  # pyright: ignore
 
 
 @lru_cache(maxsize=1024)
 def _plan(
-    patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, kind: str, last: bool, device: torch.device,
-    algorithm: str, fuses: bool, on_gpu: bool, threads: int,
+    patterns: tuple[Pattern, ...], batch: int, dtype: str, kind: str, last: bool, device: torch.device, algorithm: str,
+    fuses: bool, on_gpu: bool, threads: int,
 ) -> tuple[tuple[Step, ...], int] | None:  # fmt: skip
-    found = alone = tuple(Step("factor", index, index, index + 1) for index in range(len(patterns)))
+    found = alone = tuple(Step("factor", index, index + 1) for index in range(len(patterns)))
     if fuses:
-        found = _steps(patterns, groups, batch, dtype, last, device, on_gpu)
+        found = _steps(patterns, batch, dtype, last, device, on_gpu)
     rows = batch
     if kind == "cpu" and algorithm in ("auto", "kernel") and len(found) > 1:
         rows = min(batch, threads * _rows(patterns, dtype, last))
@@ -73,21 +67,16 @@ def _plan(
 
 
 def _steps(
-    patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, last: bool, device: torch.device, on_gpu: bool
+    patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device, on_gpu: bool
 ) -> tuple[Step, ...]:
     def factor(pattern: Pattern) -> float:
         kernel = _gpu().expected(pattern, batch, dtype, not last, device) if on_gpu else None
         return quickest(pattern, batch, dtype, device.type, last, kernel, True)[1]
 
-    def fused(first: Pattern, second: Pattern) -> float:
-        if not on_gpu or groups != 1:
-            return math.inf
-        return _fused().expected((first, second), batch, dtype, not last, device)
-
     (a, _, c, d), final = patterns[0], patterns[-1]
     shape = final[0] * final[1] * final[3], a * c * d
     whole = dense_seconds(shape, batch, dtype, device.type) if math.prod(shape) <= MOST_DENSE else math.inf
-    return steps(patterns, factor, fused, whole)
+    return steps(patterns, factor, whole)
 
 
 def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
@@ -117,8 +106,6 @@ def _wide(own: torch.dtype) -> torch.dtype:
 
 def _one(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
     """Return one weight (a, b, c, d) of the product of neighbours."""
-    if len(weights) == 1:
-        return weights[0].to(own)
     total = weights[0].to(_wide(own))
     for weight in weights[1:]:
         total = fused(weight.to(total.dtype), total)
@@ -161,30 +148,14 @@ def _step(
     step: Step, own: Operands, weights: Sequence[torch.Tensor], algorithm: str, packed: Sequence[PackedWeights] | None,
     info: RunInfo, out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    begin, middle, end = step.begin, step.middle, step.end
+    begin, end = step.begin, step.end
     if step.kind == "factor" and end - begin == 1:
         return product(own._replace(packed=None if packed is None else packed[begin]), algorithm, out, info)
     assert packed is not None
-    parts = (weights[begin:end],) if step.kind == "factor" else (weights[begin:middle], weights[middle:end])
     dtype, device = own.x.dtype, own.x.device
     joined, inner = packed[-1].get_or_pack(
-        (begin, middle, end, dtype), lambda: ([_one(part, dtype) for part in parts], PackedWeights()), device
+        (begin, end, dtype), lambda: (_one(weights[begin:end], dtype), PackedWeights()), device
     )
-    if len(joined) == 2:
-        return _back_to_back(own._replace(packed=inner), joined, algorithm, info, out)
-    value = product(own._replace(weight=joined[0][None], packed=inner), algorithm, out, info)
+    value = product(own._replace(weight=joined[None], packed=inner), algorithm, out, info)
     info.route = f"factors {begin} to {end - 1} as one: {info.route}"
     return value
-
-
-def _back_to_back(
-    own: Operands, fused: list[torch.Tensor], algorithm: str, info: RunInfo, out: torch.Tensor | None
-) -> torch.Tensor:
-    last = own._replace(weight=fused[1][None])
-    target = last.allocated() if out is None else out
-    ran = _fused().product(own.x, fused, own.bias, own.activation, own.precision, target, own.packed)
-    if ran is not None:
-        info.route = ran
-        return target
-    first = Operands(own.x, fused[0][None], batch_last=own.batch_last, precision=own.precision)
-    return product(last._replace(x=product(first, algorithm), packed=None), algorithm, target, info)

@@ -14,7 +14,6 @@ from .factor_matrix_plan import THREADS as MATRIX_THREADS
 from .factor_matrix_plan import FactorMatrix, MatrixGradientPlan, MatrixPlan
 from .fma_plan import THREADS as FMA_THREADS
 from .fma_plan import FmaPlan, OutputsPlan
-from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
@@ -25,15 +24,12 @@ from .transpose_plan import TransposePlan, TransposeSumsPlan
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
 _SIZES = ("a", "b", "c", "d")
-_FUSED_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
 _GROUPED_NUMBERS = (
     *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
     "p", "q", "n", "parts", *(f"size{axis}_" for axis in range(4)), *(f"inverse{axis}_" for axis in range(6)),
 )  # fmt: skip
 _GROUPED_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 37)
 _STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
-# The slice, steps of k, columns and inner for which the bytes of a pair's shared memory are compared.
-_SAMPLE = (2, 3, 4, 5)
 
 
 def _text(*parts: list[str] | str) -> str:
@@ -195,41 +191,6 @@ extern "C" __global__ void __launch_bounds__({MATRIX_THREADS}, {plan.each}) __cl
     km::kron_sparse_factor_matrix_gradient<Plan>(arguments);
 }}
 """,
-    )
-
-
-def emit_fused(plan: FusedPlan) -> str:
-    """Return the source of two products as one."""
-    weights = {
-        "WARP_L": 1, "WARPS_L": 1, "MMA_M": 1, "TILE_N": EDGE, "WARPS_N": 1, "TILE_K": EDGE, "STAGES": 2, "WARPS": 4,
-        "X_BYTES": 4, "Y_RUN": 1, "PRODUCTS": plan.products, "ACTIVATION": 0, "X_FIRST": True, "Y_FIRST": False,
-        "FULL": True, "RESIDENT": False, "GROUPED": False, "AHEAD": False, "BIAS": False,
-    }  # fmt: skip
-    traits = {
-        "MMA_M": plan.m, "WARPS": plan.warps, "Y_RUN": plan.run, "ACTIVATION": ACTIVATIONS.index(plan.activation),
-        "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first, "VECTOR": plan.vector, "ACROSS": plan.across,
-        "BIAS": plan.bias,
-    }  # fmt: skip
-    sizes = ", ".join(f"km::i64 {name}" for name in _FUSED_SIZES)
-    cast = ", ".join(f"(int){name}" for name in _FUSED_SIZES)
-    return _text(
-        '#include "kronsparse_fused.cuh"\n',
-        struct("TileTraits", {"T": SCALARS[plan.dtype]}, weights),
-        "typedef km::KronSparseTile<TileTraits> Tile;",
-        struct("PairTraits", {"Weights": "Tile"}, traits),
-        "typedef km::KronSparseFusedTile<PairTraits> Pair;",
-        shared_check(f"Pair::shared_bytes({', '.join(map(str, _SAMPLE))})", plan.shared_bytes(*_SAMPLE)),
-        f"""
-extern "C" __global__ void __launch_bounds__(Pair::THREADS) {ENTRY}(
-    const void* x, const void* first, const void* second, const void* first_packed, const void* second_packed,
-    const void* bias, const float* first_scale, const float* second_scale, void* y, km::i64 count,
-    {sizes},
-    km::i64 xn, km::i64 xf, km::i64 yn, km::i64 yf) {{
-    const km::KronSparseFused arguments = {{x, first, second, first_packed, second_packed, bias, first_scale,
-                                           second_scale, y, count, {cast}, xn, xf, yn, yf}};
-    km::kron_sparse_fused<Pair>(arguments);
-}}""",
-        _prepare(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.linalg import lapack
 
 import kernmantle as km
 from kernmantle.linalg import small
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import cuda_system
 
@@ -25,10 +27,31 @@ def spd(*shape):
 
 
 class Host:
-    """``system_gpu.run`` on the CPU; ``calls`` are (factors, solves, transposed)."""
+    """``cuda_system.run`` on the CPU; ``calls`` are (factors, solves, transposed), ``bound`` bound launches."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.bound = [], 0
+
+    def bind(self, arrays, pivoted):
+        """Launches that find the tensors of a call by their addresses, as a kernel would."""
+        (count, n), r = arrays.a.shape[:2], arrays.b.shape[2]
+        strides = [tensor.stride() for tensor in (arrays.a, arrays.b, arrays.x)]
+
+        def at(address, shape, strides, kind=ctypes.c_double, dtype=np.float64):
+            size = 1 + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
+            memory = np.ctypeslib.as_array((kind * size).from_address(address))
+            return torch.from_numpy(memory.view(dtype)).as_strided(shape, strides)
+
+        def launch(addresses):
+            a, info, b, x = addresses
+            self.bound += 1
+            own = cuda_system.Arrays(
+                at(a, (count, n, n), strides[0]), info=at(info, (count,), (1,), ctypes.c_int32, np.int32),
+                b=at(b, (count, n, r), strides[1]), x=at(x, (count, n, r), strides[2]),
+            )  # fmt: skip
+            self.run(own, pivoted)
+
+        return launch
 
     def run(self, arrays, pivoted, transposed=False):
         self.calls.append((arrays.info is not None, arrays.b is not None, transposed))
@@ -66,7 +89,10 @@ def host(monkeypatch):
     found = Host()
     monkeypatch.setattr(small, "takes", lambda a: 0 < a.shape[-1] <= 32 and a.numel() > 0)
     monkeypatch.setattr(cuda_system, "run", found.run)
-    return found
+    monkeypatch.setattr(cuda_system, "bind", found.bind)
+    PLANS.clear()
+    yield found
+    PLANS.clear()
 
 
 SHAPES = [((5, 5), (5,)), ((3, 5, 5), (3, 5)), ((3, 5, 5), (3, 5, 2)), ((2, 3, 5, 5), (2, 3, 5, 1))]
@@ -88,6 +114,53 @@ def test_factors_and_solutions_come_from_one_call(host, shapes, lower, overwrite
         assert (found.x.data_ptr() == side.data_ptr()) == overwrite
         assert torch.equal(side, b) != overwrite
     assert host.calls == [(True, True, False)] * 2
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize(
+    "solve", [km.linalg.solve_cholesky, partial(km.linalg.solve_cholesky, lower=False), km.linalg.solve_lu]
+)
+@pytest.mark.parametrize("strided", [False, True])
+def test_a_layout_that_was_solved_is_bound(host, shapes, solve, strided):
+    for seed in (1, 2, 3):
+        a, b = spd(*shapes[0]) * seed, normal(*shapes[1], seed=seed)
+        if strided:
+            a, b = a.mT, torch.stack([b, b], -1)[..., 0]
+        found = solve(a, b)
+        assert_close(found.x, torch.linalg.solve(a, b), depth=1000)
+        assert found.x.shape == b.shape
+        assert found.info.shape == a.shape[:-2]
+        assert not found.info.any()
+        assert found.ran == "one kernel for small systems"
+    assert host.bound == 2
+
+
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
+def test_what_asks_for_more_is_not_bound(host, solve):
+    a, b = spd(3, 4, 4), normal(3, 4, 2, seed=1)
+    for _ in range(2):
+        solve(a, b)
+    assert host.bound == 1
+    with pytest.raises(km.errors.LinearAlgebraError, match="item"):
+        solve(torch.zeros_like(a), b, check_errors=True)
+    with pytest.raises(km.errors.ParameterError, match="NaN"):
+        solve(a * float("nan"), b, check=True)
+    with pytest.raises(km.errors.DtypeError):
+        solve(a.half(), b)
+    side = b.clone()
+    assert solve(a, side, overwrite_b=True).x.data_ptr() == side.data_ptr()
+    found = solve(a, b.clone().requires_grad_())
+    assert found.x.requires_grad
+    solve(a.numpy(), b.numpy())
+    solve(a, b.expand(2, 3, 4, 2))
+    assert host.bound == 1
+    root = normal(2, 3, 8, 4, seed=5).transpose(0, 1)  # whose batch axes are no one axis
+    for _ in range(2):
+        assert_close(
+            solve(root.mT @ root, b[:, None].expand(3, 2, 4, 2)).x,
+            torch.linalg.solve(root.mT @ root, b[:, None]),
+            depth=1000,
+        )
 
 
 def test_what_shares_a_matrix_is_factored_once(host):

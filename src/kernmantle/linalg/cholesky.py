@@ -12,6 +12,7 @@ import torch
 from ..arrays import common_shape, unwrap
 from ..checks import positive
 from ..errors import ParameterError
+from ..runtime.dispatch import PLANS
 from ..torch_ops.outside import outside
 from . import cusolver, small, transformed
 from .arguments import (
@@ -159,22 +160,16 @@ def factorise(
         lower = not lower
     if library is None or batched:
         (info, added), ran = _by_torch(work, lower, jitter), cusolver.instead(a, BY_TORCH)
+    elif jitter:
+        (info, added), ran = _attempts(library, work, lower, jitter), "cuSOLVER Xpotrf"
     else:
-        (info, added), ran = _by_cusolver(library, work, lower, jitter), "cuSOLVER Xpotrf"
+        info, added, ran = library.potrf(work.memory, upper=lower == work.flipped), None, "cuSOLVER Xpotrf"
     if transposed and clean:
         copy_triangle(work.matrix, lower)
         lower = not lower
     if clean:
         clear_triangle(work.matrix, lower)
     return Factored(work.finish(), lower, info, added, ran)
-
-
-def _by_cusolver(
-    library: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if not jitter:
-        return library.potrf(work.memory, upper=lower == work.flipped), None
-    return _attempts(library, work, lower, jitter)
 
 
 def _attempts(
@@ -230,11 +225,6 @@ def _check(a: torch.Tensor, overwrite_a: bool, check: bool) -> None:
         check_overwrite(a, "a")
     if check:
         check_values(a, symmetric=True)
-
-
-def _prepared(a: torch.Tensor, overwrite_a: bool, check: bool) -> torch.Tensor:
-    _check(a, overwrite_a, check)
-    return a.detach() if overwrite_a else compact(a.detach())
 
 
 def at_once(a: torch.Tensor, b: torch.Tensor, lower: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -304,7 +294,8 @@ def cholesky_factor(
     check_constant(tensor)
     amounts = check_jitter(jitter)
     with torch.no_grad(), enough_memory("cholesky", tensor):
-        found = factorise(_prepared(tensor, overwrite_a, check), lower, overwrite_a, amounts)
+        _check(tensor, overwrite_a, check)
+        found = factorise(tensor.detach() if overwrite_a else compact(tensor.detach()), lower, overwrite_a, amounts)
     if raises(check_errors, tensor):
         raise_for(found.info, MEANING)
     batch = tensor.shape[:-2]
@@ -421,6 +412,10 @@ def solve_cholesky(
     >>> km.linalg.solve_cholesky(-a, torch.tensor([8.0, 12.0]), check_errors=False).info
     tensor(1, dtype=torch.int32)
     """
+    asked = jitter is not None, overwrite_a, overwrite_b, refine, check, check_errors
+    key = small.key_of(("solve_cholesky", bool(lower)), a, b, *asked)
+    if key is not None and (bound := PLANS.get(key)) is not None:
+        return bound((a, b))
     pair = system(a, b)
     amounts = check_jitter(jitter)
     under = transformed.solution(
@@ -430,12 +425,12 @@ def solve_cholesky(
     if under is not None:
         return under
     refined = Refined.asked(refine, pair.a, overwrite_a)
+    _check(pair.a, overwrite_a, check)
     if not (amounts or refined.steps) and small.at_once(pair):
-        _check(pair.a, overwrite_a, check)
         meaning = MEANING if check_errors else None
-        return small.solution(pair, False, overwrite_b, partial(Triangle, lower=lower), meaning, lower)
+        return small.solution(pair, False, overwrite_b, partial(Triangle, lower=lower), meaning, lower, key)
     with torch.no_grad(), enough_memory("cholesky", pair.a):
-        prepared = _prepared(pair.a, overwrite_a, check)
+        prepared = pair.a.detach() if overwrite_a else compact(pair.a.detach())
         found = factorise(refined.narrowed(prepared), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if raises(check_errors, pair.a):
         raise_for(found.info, MEANING)

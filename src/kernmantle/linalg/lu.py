@@ -10,6 +10,7 @@ import torch
 
 from ..arrays import common_shape, unwrap
 from ..errors import ParameterError
+from ..runtime.dispatch import PLANS
 from ..torch_ops.outside import outside
 from . import cusolver, small, transformed
 from .arguments import (
@@ -279,6 +280,9 @@ def solve_lu(
     >>> km.linalg.solve_lu(torch.tensor([[0.0, 2.0], [1.0, 5.0]]), torch.tensor([4.0, 11.0])).x
     tensor([1., 2.])
     """
+    key = small.key_of(("solve_lu", True), a, b, overwrite_a, overwrite_b, refine, check, check_errors)
+    if key is not None and (bound := PLANS.get(key)) is not None:
+        return bound((a, b))
     pair = system(a, b)
     under = transformed.solution(
         pair, _at_once, False, overwrite_a=overwrite_a, overwrite_b=overwrite_b, refine=refine, check=check,
@@ -293,7 +297,7 @@ def solve_lu(
         check_values(pair.a, symmetric=False)
     if not refined.steps and small.at_once(pair):
         meaning = MEANING if check_errors else None
-        return small.solution(pair, True, overwrite_b, partial(Factors, transpose=False), meaning)
+        return small.solution(pair, True, overwrite_b, partial(Factors, transpose=False), meaning, key=key)
     with torch.no_grad(), enough_memory("lu", pair.a):
         source = pair.a.detach() if overwrite_a else compact(pair.a.detach())
         work, pivots, info, ran = _factorise(refined.narrowed(source), overwrite_a or refined.steps > 0)

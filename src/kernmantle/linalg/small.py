@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from ..backends.cuda.launch import BoundLaunch
+from ..runtime.dispatch import PLANS, CallKey
 from ..torch_ops import cuda_system
+from ..torch_ops.call_key import call_key, is_recorded
 from ..torch_ops.cuda_system import Arrays
 from ..torch_ops.execute import allocate, allocate_as
-from ..torch_ops.torch_private import is_tracked, plain
+from ..torch_ops.torch_private import PLAIN, is_tracked, plain
 from .arguments import System, check_overwrite, compact, enough_memory
 from .implicit import Solver, solved
 from .solution import Solution, check_target, raise_for
 
 RAN = "one kernel for small systems"
 takes = cuda_system.takes
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSystem:
+    """Systems of one layout, checked and bound to their kernel; no gradient is recorded.
+
+    ``shape`` is that of the solution, ``batch`` that of the infos.
+    """
+
+    launch: BoundLaunch
+    shape: tuple[int, ...]
+    batch: tuple[int, ...]
+    route: str = RAN
+
+    def __call__(self, tensors: Sequence[torch.Tensor], numbers: object = (), outs: object = None) -> Solution:  # noqa: ARG002
+        """Return the solution in new memory."""
+        a, b = tensors
+        x, info = allocate_as(b, self.shape), allocate(self.batch, torch.int32, a.device)
+        self.launch((a.data_ptr(), info.data_ptr(), b.data_ptr(), x.data_ptr()))
+        return Solution(x, info, RAN)
+
+
+def key_of(operation: tuple[str, bool], a: Any, b: Any, *asked: object) -> CallKey | None:
+    """Return the key of a call that asks for no more than a solution; None for other calls, and what has no kernel."""
+    if any(asked) or type(a) not in PLAIN or a.dim() < 2 or not takes(a):
+        return None
+    key = call_key(operation, (), (a, b))
+    return None if key is None or is_recorded(key) else key
+
+
+def _bind(key: CallKey, pair: System, arrays: Arrays, pivoted: bool) -> None:
+    """Keep what solves systems of this layout, where the kernel reads and writes the caller's memory."""
+    own = (pair.a, arrays.a), (pair.b, arrays.b)
+    if all(items is not None and items.data_ptr() == tensor.data_ptr() for tensor, items in own):
+        launch = cuda_system.bind(arrays, pivoted)
+        if launch is not None:
+            shape = pair.shape[:-1] if pair.vector else pair.shape
+            PLANS[key] = BoundSystem(launch, shape, tuple(pair.a.shape[:-2]))
 
 
 def _items(tensor: torch.Tensor) -> torch.Tensor:
@@ -64,12 +107,12 @@ def at_once(pair: System) -> bool:
 
 def solution(
     pair: System, pivoted: bool, overwrite_b: bool, solver: Callable[..., Solver], meaning: str | None,
-    lower: bool = True,
+    lower: bool = True, key: CallKey | None = None,
 ) -> Solution:  # fmt: skip
     """Return the solution where :func:`at_once` says so, by LU factors that are ``pivoted`` or by Cholesky factors.
 
     Of symmetric matrices the ``lower`` triangle is read, or the upper one. ``solver`` makes what gradients solve with
-    of the factors; errors are raised with their ``meaning`` where there is one.
+    of the factors; errors are raised with their ``meaning`` where there is one. With a ``key`` the call is bound.
     """
     a, b = pair.a, pair.b
     if overwrite_b:
@@ -85,6 +128,8 @@ def solution(
         arrays = Arrays(_items(a if lower else a.mT), None if factors is None else _items(factors), pivots, info)
         arrays.b, arrays.x = _items(sides), _items(x)
         cuda_system.run(arrays, pivoted)
+        if key is not None:
+            _bind(key, pair, arrays, pivoted)
     if meaning is not None:
         raise_for(info, meaning)
     if factors is not None:

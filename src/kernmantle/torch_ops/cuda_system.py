@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 
 from ..backends.cuda.device import core
-from ..backends.cuda.launch import Kernel
+from ..backends.cuda.launch import BoundLaunch, Kernel
 from ..backends.cuda.system_plan import ENTRY, MOST, THREADS, SystemPlan, emit, width_for
 from ..errors import BackendError
 from ..runtime.kernel_store import loaded
-from .cuda import index_of, job_for, limits, start
+from .cuda import bind_launch, index_of, job_for, limits, start
 from .dtypes import NAMES
 
 
@@ -58,14 +58,25 @@ def takes(a: torch.Tensor) -> bool:
 def run(arrays: Arrays, pivoted: bool, transposed: bool = False) -> None:
     """Factor if there are infos, and solve if there are right-hand sides, without waiting for the device."""
     index = index_of(arrays.a.device)
+    kernel, blocks = _prepared(arrays, pivoted, transposed, index)
+    if kernel is not None:
+        start(kernel, index, blocks, tuple(arrays.arguments()))
+
+
+def bind(arrays: Arrays, pivoted: bool) -> BoundLaunch | None:
+    """Return what solves systems of the same layout, by the addresses of a, infos, b and x; None while collecting."""
+    index = index_of(arrays.a.device)
+    kernel, blocks = _prepared(arrays, pivoted, False, index)
+    return None if kernel is None else bind_launch(kernel, arrays.arguments(), (0, 3, 4, 5), index, blocks)
+
+
+def _prepared(arrays: Arrays, pivoted: bool, transposed: bool, index: int) -> tuple[Kernel | None, int]:
+    """Return the kernel for arrays, None if it was only collected, and its blocks."""
     own = limits(index)
     count, order = arrays.a.shape[:2]
     factors, solves = arrays.info is not None, arrays.b is not None
-    compute = NAMES[arrays.a.dtype]
-    chosen = SystemPlan(compute, width_for(order), pivoted, transposed, factors, solves, own.arch)
-    kernel = _kernel(chosen)
-    if kernel is not None:
-        start(kernel, index, chosen.blocks(count, own.sm_count), tuple(arrays.arguments()))
+    chosen = SystemPlan(NAMES[arrays.a.dtype], width_for(order), pivoted, transposed, factors, solves, own.arch)
+    return _kernel(chosen), chosen.blocks(count, own.sm_count)
 
 
 def _kernel(chosen: SystemPlan) -> Kernel | None:

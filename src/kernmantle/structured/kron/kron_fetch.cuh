@@ -93,10 +93,11 @@ struct KronFetch {
         const i64 step = 32 / PER * g.x_stride[KRON_RUN];
         const int mine = lane / PER, at = lane % PER * ENTRIES;
         const unsigned to = shared_address(stage + spot(mine, at));
-        constexpr int UNROLL = B::COPY >= 4 ? DOWN * PER / 32 + 1 : 8;
+        // Whole where copies are asynchronous; `break` below would leave a loop behind it, with every copy a second time.
+        constexpr int UNROLL = B::COPY >= 4 ? (DOWN * PER + 31) / 32 : 8;
 #pragma unroll UNROLL
         for (int n = 0; n < DOWN * PER; n += 32) {
-            if (DOWN * PER % 32 && n + lane >= DOWN * PER) break;
+            if (DOWN * PER % 32 && n + lane >= DOWN * PER) continue;
             const int row = EVEN ? n / PER + mine : (n + lane) / PER, along = EVEN ? at : (n + lane) % PER * ENTRIES;
             const T* own;
             bool valid = inside;

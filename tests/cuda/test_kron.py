@@ -364,21 +364,26 @@ def test_multiples_of_64_by_wgmma(rows, extents, dtype, monkeypatch):
     assert count or torch.cuda.get_device_capability() != (9, 0) or not {*extents} <= {64, 128}
 
 
-def test_rows_of_any_size_by_wgmma():
-    """Lines of one row differ by powers of two, rows by more; entries that are not finite spoil their own row alone."""
-    torch.manual_seed(0)
-    x = torch.randn(700, 64, 64, device="cuda") * torch.exp2(torch.arange(64.0, device="cuda") % 13 - 6)[:, None]
-    x *= torch.exp2(torch.arange(700.0, device="cuda") * 37 % 101 - 50)[:, None, None]
-    factors = [torch.randn(64, 64, device="cuda") / 8 for _ in range(2)]
-    x = x.reshape(700, -1)
-    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < 2e-6
+def check_rows_of_any_size(x, factors):
+    """x (rows, groups, entries): groups of a row differ by powers of two, rows by more; none spoils another row."""
+    rows, groups, _ = x.shape
+    x = x * torch.exp2(torch.arange(float(groups), device="cuda") % 13 - 6)[:, None]
+    x = (x * torch.exp2(torch.arange(float(rows), device="cuda") * 37 % 101 - 50)[:, None, None]).reshape(rows, -1)
+    whole = km.kron_matmul(x, factors)
+    assert norm_error(whole, in_float64(x, factors)) < 2e-6
     for bad in (math.nan, math.inf):
         spoiled = x.clone()
-        spoiled[5, 77] = bad
+        spoiled[5, 777] = bad
         found = km.kron_matmul(spoiled, factors)
         assert not torch.isfinite(found[5]).any()
-        kept = [*range(5), *range(6, 700)]
-        assert torch.equal(found[kept], km.kron_matmul(x, factors)[kept])
+        kept = [*range(5), *range(6, rows)]
+        assert torch.equal(found[kept], whole[kept])
+
+
+def test_rows_of_any_size_by_wgmma():
+    torch.manual_seed(0)
+    factors = [torch.randn(64, 64, device="cuda") / 8 for _ in range(2)]
+    check_rows_of_any_size(torch.randn(700, 64, 64, device="cuda"), factors)
 
 
 @pytest.mark.parametrize("extent", [64, 128])
@@ -420,21 +425,6 @@ def test_whole_rows_by_clusters(rows, extents, dtype, monkeypatch):
 
 @pytest.mark.parametrize(("extent", "count"), [(16, 4), (32, 3), (64, 3)])
 def test_rows_of_any_size_by_clusters(extent, count):
-    """Tiles of one row differ by powers of two, rows by more; entries that are not finite spoil their own row alone."""
     torch.manual_seed(0)
-    tile, tiles = extent**2, extent ** (count - 2)
-    x = (
-        torch.randn(300, tiles, tile, device="cuda")
-        * torch.exp2(torch.arange(float(tiles), device="cuda") % 13 - 6)[:, None]
-    )
-    x *= torch.exp2(torch.arange(300.0, device="cuda") * 37 % 101 - 50)[:, None, None]
     factors = [torch.randn(extent, extent, device="cuda") / math.sqrt(extent) for _ in range(count)]
-    x = x.reshape(300, -1)
-    assert norm_error(km.kron_matmul(x, factors), in_float64(x, factors)) < 2e-6
-    for bad in (math.nan, math.inf):
-        spoiled = x.clone()
-        spoiled[5, 777] = bad
-        found = km.kron_matmul(spoiled, factors)
-        assert not torch.isfinite(found[5]).any()
-        kept = [*range(5), *range(6, 300)]
-        assert torch.equal(found[kept], km.kron_matmul(x, factors)[kept])
+    check_rows_of_any_size(torch.randn(300, extent ** (count - 2), extent**2, device="cuda"), factors)

@@ -15,15 +15,11 @@ from .ops import evaluate
 from .traced import Traced, call, is_number
 
 
-def _accepts(value: object) -> bool:
-    return value is None or isinstance(value, Traced) or is_number(value)
-
-
 def _function(name: str) -> Callable[..., Any]:
     @wraps(SPELLINGS[name])
     def function(*args: Any, **kwargs: Any) -> Any:
         values = (*args, *kwargs.values())
-        foreign = [value for value in values if not _accepts(value)]
+        foreign = [value for value in values if not (value is None or isinstance(value, Traced) or is_number(value))]
         if foreign and not any(isinstance(value, Traced) for value in values):
             raise TypeError(
                 f"km.{name} works on traced values and Python numbers, not on {type(foreign[0]).__name__}; "

@@ -172,10 +172,10 @@ def rewrite(
     return [new[id(root)] for root in roots]
 
 
-def _same_operation(node: Node, args: tuple[Node, ...]) -> Node:
-    return Node(node.op, args)
-
-
 def substitute(roots: Iterable[Node], by: Mapping[str, Node]) -> list[Node]:
     """Replace variables by expressions."""
-    return rewrite(roots, lambda leaf: by.get(leaf.name, leaf) if leaf.op == "var" else leaf, _same_operation)
+    return rewrite(
+        roots,
+        lambda leaf: by.get(leaf.name, leaf) if leaf.op == "var" else leaf,
+        lambda node, args: Node(node.op, args),
+    )

@@ -34,7 +34,7 @@ def nearest(
     The values have derivatives: they are computed again, for these entries alone.
     """
     how = "largest" if largest else "smallest"
-    fixed = {name: _detached(value) for name, value in parameters.items()}
+    fixed = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in parameters.items()}
     alone = [operand.detach() for operand in operands]
     task, tensors = task_of(score, how, alone, fixed, count=count, precision=precision, info=info)
     values, indices = task.evaluate(tensors)
@@ -42,10 +42,6 @@ def nearest(
     if is_recorded(moving):
         values = _chosen(score, operands, parameters, indices, precision).to(values.dtype)
     return values, indices
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 _OF_ROWS = Attributes()

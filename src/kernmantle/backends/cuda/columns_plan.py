@@ -77,7 +77,8 @@ def columns_tiles(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits)
     for columns in (width for width in _WIDTHS if width <= most):
         for tile in [DEEP] if deep else TILES:
             own = tile if deep else _with_points(tile, sizes["k"])
-            stages = min(_MOST_STAGES, _stages(own, columns, ends, limits))
+            free = limits.shared_per_block - _fixed_bytes(own, columns, ends)
+            stages = min(_MOST_STAGES, free // _stage_bytes(own, columns, ends))
             if stages >= _LEAST_STAGES and (deep or registers(own, columns) <= _REGISTERS[own.threads // 128]):
                 found.append((replace(own, stages=stages), columns))
     return sorted(found, key=lambda each: clocks(each[0], each[1], sizes))
@@ -124,10 +125,6 @@ def _stage_bytes(tile: Tile, columns: int, ends: int) -> int:
     if tile.schema == "deep":
         return 8 * tile.depth * POINTS + 20
     return 4 * tile.n * (tile.depth + columns) + side_bytes(ends, 0) + 20
-
-
-def _stages(tile: Tile, columns: int, ends: int, limits: DeviceLimits) -> int:
-    return (limits.shared_per_block - _fixed_bytes(tile, columns, ends)) // _stage_bytes(tile, columns, ends)
 
 
 def shared_bytes(tile: Tile, columns: int, ends: int) -> int:

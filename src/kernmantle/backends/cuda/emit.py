@@ -149,7 +149,7 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
         environment, _floating(plan), approximate=approximate, table=degree if product is None else 0, within=within
     )
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
-    live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
+    live = [i for i, reduction in enumerate(plan.nest.reductions) if "t" in variables(reduction.step)]
     for output, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
         values[output] = value
     code = mapped.code
@@ -206,10 +206,6 @@ def _product(product: SignedProduct, writer: ExpressionEmitter) -> str:
     if product.sign == "half":
         rest = [f"km::above({texts[-1]})"]
     return " * ".join([first, *rest])
-
-
-def _reads_mapped(reduction: Reduction) -> bool:
-    return "t" in variables(reduction.step)
 
 
 def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: str) -> list[str]:

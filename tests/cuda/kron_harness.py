@@ -29,6 +29,7 @@ from kernmantle.structured.kron import (
     mma_emit,
     separation,
     tensor_emit,
+    two_axis_emit,
 )
 from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
@@ -47,6 +48,7 @@ from kernmantle.structured.kron.mma_plan import LANES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass, views
 from kernmantle.structured.kron.tensor_plan import WIDEST_DOUBLE, MmaLayout, Tensor
+from kernmantle.structured.kron.two_axis_plan import TwoAxisPlan, two_axis_candidates, two_axis_passes
 from kernmantle.structured.kron.wgmma_plan import LEAST_TILES, WgmmaPlan, suits, wgmma
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
@@ -56,7 +58,7 @@ from .kron_backs import ALONE, BACKS, CHAINS, TILES, BackAxisCase, BackCase, Bac
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 from .report import report, selected
 
-Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | TwoAxisPlan
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
 TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
@@ -84,6 +86,14 @@ WGMMA = (
 )  # fmt: skip
 # By clusters of blocks, for one that takes several rows.
 CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(32, 3), 3), (powers(4, 8), 2))
+# Over two axes, neighbours multiplied out: rows, and the place of the plan among all of the pass in fifths.
+TWO_AXES: tuple[tuple[Sizes, int, int], ...] = (
+    (((34, 34), (21, 21)), 200, 0), (((55, 40), (29, 31)), 60, 0), (((3, 5), (9, 7)), 2500, 0),
+    (((2, 2), (2, 54)), 600, 0), (((54, 2), (2, 2)), 150, 0), (((109, 109), (63, 63)), 14, 0),
+    (((16, 16), (64, 64)), 60, 1), (((12, 40), (40, 12)), 1, 0), (((8, 8), (120, 120)), 60, 0),
+    (((45, 45), (27, 26)), 80, 2), (((10, 10), (11, 11), (9, 9)), 40, 0), (((40, 40), (44, 44)), 60, 3),
+    (((6, 6), (44, 44)), 200, 1), (((24, 24), (36, 36)), 100, 5),
+)  # fmt: skip
 ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
 
 
@@ -293,6 +303,8 @@ def cases() -> Iterator[KronCase]:
             yield KronCase(sizes, left, beside, dtype, True, False, "wgmma")
         for sizes, left in CLUSTERS[: 4 if dtype == "f32" else 3]:
             yield KronCase(sizes, left, 1, dtype, True, False, "clusters")
+        for place, (sizes, left, _) in enumerate(TWO_AXES):
+            yield KronCase(sizes, left, 1, dtype, True, False, "two_axes" + "_apart" * (place % 3 == 1))
     for place, sizes in enumerate(ADDED):
         for dtype in ("f32", "f64", "f16"):
             yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
@@ -304,6 +316,8 @@ def cases() -> Iterator[KronCase]:
 
 def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
     """For each pass its plan, and what lies to the left and to the right of it."""
+    if case.aligned.startswith("two_axes"):
+        return _by_two_axes(case, own)
     if case.aligned:
         return _by_wgmma(case, own) if case.aligned == "wgmma" else _by_clusters(case, own)
     tensor = TENSORS[case.dtype] if case.tensor else None
@@ -366,6 +380,21 @@ def _by_clusters(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, in
     return [(cluster(run, shapes, case.stored, tensor, MmaLayout(16, 4, False), own), run, case.left, 1)]
 
 
+def _by_two_axes(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
+    """All axes in one pass over two, by the plan that is asked for; of rows that lie apart where the name says so."""
+    tensor = TENSORS[case.dtype]
+    run = min(
+        two_axis_passes(plain_pass("fma", case.modes, 0, len(case.modes)), case.stored),
+        key=lambda one: max(max(mode.columns, mode.rows) for mode in one.modes),
+    )
+    widths = [math.gcd(extent, 16 // _bytes(case.stored)) for extent, _ in _ends(run, case.stored)]
+    facts = MmaLayout(widths[0] * _bytes(case.stored), widths[1], False, not case.aligned.endswith("apart"))
+    shapes = tuple((q, p) for p, q in case.sizes)
+    found = two_axis_candidates(run, shapes, case.stored, tensor, facts, own)
+    index = next(index for sizes, _, index in TWO_AXES if sizes == case.sizes)
+    return [(found[index * (len(found) - 1) // 5], run, case.left, 1)]
+
+
 def _suits(case: KronCase, tensor: Tensor) -> bool:
     """Whether tensor cores take all factors, small neighbours multiplied out."""
     return all(takes(group.mode, tensor) for group in joined(case.modes, tensor))
@@ -390,6 +419,8 @@ def emitted(chosen: Plan) -> str:
         return tensor_emit.emit_wgmma(chosen)
     if isinstance(chosen, ClusterPlan):
         return tensor_emit.emit_clusters(chosen)
+    if isinstance(chosen, TwoAxisPlan):
+        return two_axis_emit.emit(chosen)
     return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
 
@@ -456,6 +487,11 @@ def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
         return
     if isinstance(chosen, ClusterPlan):
         yield "clusters", chosen.stored, chosen.size, any(len(part) > 1 for part in chosen.run.parts)
+        return
+    if isinstance(chosen, TwoAxisPlan):
+        yield "two axes", chosen.stored, chosen.stays, chosen.layout.is_dense
+        yield "two axes", chosen.stored, chosen.vector, chosen.layout.out_width
+        yield "two axes", chosen.group > 1, chosen.group == chosen.warps, chosen.pitch != chosen.last.columns
         return
     kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1
     yield kind, beside, several, chosen.layout.added
@@ -533,7 +569,10 @@ def run(machine: Machine, case: KronCase) -> Array:
         kernel = Kernel(binary_of(source), ENTRY, chosen.threads, chosen.shared, case.name)
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
         integers = [values[name] for name in parameters(len(used), chosen.layout.added, False)]
-        blocks = chosen.cluster if isinstance(chosen, ClusterPlan) else min(chosen.count(left, right), 3)
+        # Few blocks, so that each takes several tiles.
+        many, groups = (2, chosen.groups) if isinstance(chosen, TwoAxisPlan) else (3, 1)
+        tiles = chosen.count(left, right)
+        blocks = chosen.cluster if isinstance(chosen, ClusterPlan) else min(-(-tiles // groups), many)
         kernel(0, stream, blocks, (*pointers, *integers, *numbers))
         value, numbers[0] = out, 1.0
     return machine.download(value, result).reshape(case.left, -1, case.beside)

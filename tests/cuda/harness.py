@@ -77,9 +77,9 @@ class Machine:
         self.stream = self.device.create_stream()
         self.pinned = LegacyPinnedMemoryResource()
 
-    def upload(self, array: np.ndarray[Any, Any]) -> Any:
-        """Copy of an array on the GPU."""
-        size = max(1, array.nbytes)
+    def upload(self, array: np.ndarray[Any, Any], unit: int = 1) -> Any:
+        """Copy of an array on the GPU, in memory of a multiple of ``unit`` bytes."""
+        size = max(1, -(-array.nbytes // unit)) * unit
         host, there = self.pinned.allocate(size), self.device.allocate(size, stream=self.stream)
         ctypes.memmove(int(host.handle), array.ctypes.data, array.nbytes)
         there.copy_from(host, stream=self.stream)

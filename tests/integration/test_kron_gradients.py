@@ -97,11 +97,17 @@ def test_the_operator_passes_opcheck():
         )
 
 
-def test_compiled_with_gradients():
+@pytest.mark.parametrize("scale", ["number", "tensor"])
+def test_compiled_with_gradients(scale):
+    torch.compiler.reset()
     x, f = _leaf(3, 12, dtype=torch.float32), _leaf(2, 2, seed=1, dtype=torch.float32)
-    function = lambda x, f: km.kron_matmul(x, [f, f, 3], alpha=2.0).sin().sum()  # noqa: E731
-    expected = torch.autograd.grad(function(x, f), (x, f))
-    found = torch.autograd.grad(torch.compile(function, fullgraph=True, backend="aot_eager")(x, f), (x, f))
+    leaves, options = (x, f), {"alpha": 2.0}
+    if scale == "tensor":
+        alpha, beta = _leaf(seed=2, dtype=torch.float32), _leaf(seed=3, dtype=torch.float32)
+        options, leaves = {"alpha": alpha, "beta": beta, "y": torch.ones(3, 12)}, (x, f, alpha, beta)
+    function = lambda x, f: km.kron_matmul(x, [f, f, 3], **options).sin().sum()  # noqa: E731
+    expected = torch.autograd.grad(function(x, f), leaves)
+    found = torch.autograd.grad(torch.compile(function, fullgraph=True, backend="aot_eager")(x, f), leaves)
     for got, wanted in zip(found, expected, strict=True):
         assert_close(got, wanted.double(), depth=40)
 

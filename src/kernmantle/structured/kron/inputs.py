@@ -140,7 +140,8 @@ def _with_alpha(arguments: _Arguments, alpha: torch.Tensor) -> _Arguments:
     if not indices:
         spread = alpha[..., None] if arguments.x.dim() == 1 else alpha[..., None, None]
         return replace(arguments, x=arguments.x * spread)
-    index = min(indices, key=lambda index: arguments.factors[int(arguments.entries[index])].numel())
+    sizes = [arguments.factors[int(arguments.entries[index])].numel() for index in indices]
+    index = indices[sizes.index(min(sizes))]  # torch.compile follows no key= of min
     scaled = arguments.factors[int(arguments.entries[index])] * alpha[..., None, None]
     entries = [len(arguments.factors) if i == index else entry for i, entry in enumerate(arguments.entries)]
     return replace(arguments, factors=[*arguments.factors, scaled], entries=entries)

@@ -111,8 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help=f"every case, not a slice of them: {', '.join(FULL)}")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
     parser.add_argument(
-        "--seconds", type=float, metavar="SECONDS", help="how long to time each contestant of a case; 3 by default"
-    )
+        "--seconds", type=float, metavar="SECONDS",
+        help=f"how long to time each contestant of a case, 3 by default; of {structured_random.SUITE}, all cases",
+    )  # fmt: skip
     parser.add_argument(
         "--energy", type=float, default=0.0, metavar="SECONDS",
         help="also run each contestant for so long to see what energy the GPU takes for a call",

@@ -63,6 +63,11 @@ def test_columns_that_are_one_or_none(name):
         assert_close(result, np.zeros((m, n)) if nothing else exact(row, x, y, **options), depth=1)
 
 
+def test_the_covariance_of_no_columns():
+    x, y = np.ones((3, 0)), np.ones((2, 0))
+    assert np.array_equal(km.cdist(x, y, metric="mahalanobis"), distance.cdist(x, y, "mahalanobis"))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nan_in_a_row(name):
     row = METRICS[name]

@@ -153,6 +153,8 @@ def inverse_covariance_of(rows: torch.Tensor) -> torch.Tensor:
             f"the covariance of {count} rows with {columns} columns is singular: "
             f"pass VI=, or at least {columns + 1} rows"
         )
+    if not columns:
+        return rows.new_empty(*rows.shape[:-2], 0, 0)
     centred = _centred(rows)
     covariance = centred.mT @ centred / (count - 1)
     scale = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()

@@ -54,6 +54,11 @@ MISTAKES = {
     "rows of one default bandwidth": (
         ParameterError, "pass a bandwidth", lambda: km.stats.hsic((1e-30 * X).float(), X.float()),
     ),
+    "halves of positions": (ParameterError, "integers", lambda: linalg.eigh(MATRIX, subset_by_index=(0.5, 2))),
+    "words as positions": (ParameterError, "integers", lambda: linalg.eigh(MATRIX, subset_by_index="ab")),
+    "words as bounds": (ParameterError, "low < high", lambda: linalg.eigh(MATRIX, subset_by_value=("a", "b"))),
+    "one bound": (ParameterError, "low < high", lambda: linalg.eigh(MATRIX, subset_by_value=1.0)),
+    "a complex matrix": (DtypeError, r"torch\.linalg solves complex", lambda: linalg.solve_lu(MATRIX + 0j, MATRIX)),
     "a list as factor": (ShapeError, r"factors\[1\] has shape \(2,\)", lambda: km.KroneckerProduct([F, [1.0, 2.0]])),
     "an uneven list as factor": (DtypeError, r"factors\[0\]", lambda: km.kron_matmul(X, [[[1.0], [1.0, 2.0]], G])),
     "rows of an adapter": (DtypeError, "x must be", lambda: km.kron_linear(None, F, G)),
@@ -225,6 +230,7 @@ def test_some_eigenvalues_of_no_matrices_are_none_of_as_many():
     found = linalg.eigh(MATRIX[None][:0], subset_by_index=(1, 2))
     assert (found.w.shape, found.v.shape, found.info.shape) == ((0, 2), (0, 3, 2), (0,))
     assert linalg.eigh(MATRIX[None][:0], subset_by_index=(1, 1), eigvals_only=True).shape == (0, 1)
+    assert linalg.eigh(MATRIX, subset_by_index=np.array([1, 2]), eigvals_only=True).shape == (2,)
 
 
 def test_values_with_derivatives_run_beside_a_compiled_graph():

@@ -38,9 +38,8 @@ class System:
 def check_dtype(tensor: torch.Tensor, name: str) -> None:
     """Raise DtypeError for what has no solver."""
     if tensor.dtype not in DTYPES:
-        raise DtypeError(
-            f"{name} is {dtype_name(tensor.dtype)}; solvers take float32 and float64: use .float() or .double()"
-        )
+        instead = "torch.linalg solves complex systems" if tensor.is_complex() else "use .float() or .double()"
+        raise DtypeError(f"{name} is {dtype_name(tensor.dtype)}; solvers take float32 and float64: {instead}")
 
 
 def watched(*tensors: torch.Tensor) -> bool:

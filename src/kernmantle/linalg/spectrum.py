@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -256,9 +257,10 @@ def index_of(subset: Any, n: int) -> Index | None:
     """Return the checked places of a part of the spectrum."""
     if subset is None:
         return None
-    if not isinstance(subset, Sequence) or len(subset) != 2:
-        raise ParameterError(f"subset_by_index must be a pair (first, last), not {subset!r}")
-    low, high = (int(end) for end in subset)
+    try:
+        low, high = map(operator.index, subset)
+    except (TypeError, ValueError):
+        raise ParameterError(f"subset_by_index must be a pair of integers (first, last), not {subset!r}") from None
     if not (0 <= low <= high < n):
         raise ParameterError(
             f"subset_by_index={(low, high)} must be first <= last within 0 and {n - 1}, both ends included"
@@ -270,8 +272,12 @@ def value_of(subset: Any) -> Value | None:
     """Return the checked bounds of a part of the spectrum."""
     if subset is None:
         return None
-    if not isinstance(subset, Sequence) or len(subset) != 2 or not float(subset[0]) < float(subset[1]):
+    try:
+        low, high = map(float, subset)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not low < high:
         raise ParameterError(
             f"subset_by_value must be a pair low < high, for the half-open (low, high], not {subset!r}"
         )
-    return float(subset[0]), float(subset[1])
+    return low, high

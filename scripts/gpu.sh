@@ -4,7 +4,7 @@
 #
 #   tests       tests/cuda by pytest; none may be skipped     PART=1/3 for a third of the files, PYTEST_ARGS="-k kron"
 #   kernels     kernels against numpy, without torch          HARNESSES="harness row_harness", CASES="l1 signs"
-#   sanitizers  the same under compute-sanitizer              TOOLS="memcheck racecheck", HARNESSES, CASES
+#   sanitizers  the same under compute-sanitizer, and tests     TOOLS="memcheck racecheck", HARNESSES, CASES, SANITIZED
 #   rows        rows of the benchmark                         SUITES="host-cuda kron", BENCH_ARGS="--seconds 1"
 #   compare     warm calls beside those of a checkout BASE    BASE=../base, COMPARE_ARGS="--clock host"
 #
@@ -22,7 +22,8 @@ if [ -n "${WHEELS:-}" ]; then
     PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
-harnesses=${HARNESSES:-harness row_harness pull_harness kron_harness kronsparse_harness kronsparse_grouped_harness kronsparse_cluster_harness systems lambdas}
+harnesses=${HARNESSES:-harness row_harness pull_harness kron_harness kronsparse_harness kronsparse_grouped_harness systems lambdas}
+sanitized=${SANITIZED:-tests/cuda/test_kronsparse_cluster.py}  # tests of kernels that have no harness
 failed=0
 
 # run NAME COMMAND ...: run a command under the limit, its output in FOLDER/NAME.log, and note how it ended
@@ -68,6 +69,10 @@ for step in "$@"; do
     sanitizers)
         for tool in ${TOOLS:-memcheck racecheck initcheck}; do
             kernels "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9
+            # Every tensor in memory of its own, so that memcheck sees what is read beside it.
+            # shellcheck disable=SC2086
+            run "$tool-tests" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                "$python" -m pytest -q --require=cuda -p no:cacheprovider $sanitized
         done
         ;;
     rows)

@@ -58,6 +58,11 @@ MISTAKES = {
     "words as positions": (ParameterError, "integers", lambda: linalg.eigh(MATRIX, subset_by_index="ab")),
     "words as bounds": (ParameterError, "low < high", lambda: linalg.eigh(MATRIX, subset_by_value=("a", "b"))),
     "one bound": (ParameterError, "low < high", lambda: linalg.eigh(MATRIX, subset_by_value=1.0)),
+    "positions for a workspace": (
+        ParameterError, "integers", lambda: linalg.workspace("eigh_iterative", 9, subset_by_index=[1, 2, 3]),
+    ),
+    "no targets of a sketch": (ShapeError, "y must have", lambda: linalg.sketch_and_project(K, X, X[:, :0], 0.1)),
+    "no targets of centres": (ShapeError, "y must have", lambda: linalg.falkon(K, X, X[:, :0], 0.1, Y)),
     "a complex matrix": (DtypeError, r"torch\.linalg solves complex", lambda: linalg.solve_lu(MATRIX + 0j, MATRIX)),
     "a list as factor": (ShapeError, r"factors\[1\] has shape \(2,\)", lambda: km.KroneckerProduct([F, [1.0, 2.0]])),
     "an uneven list as factor": (DtypeError, r"factors\[0\]", lambda: km.kron_matmul(X, [[[1.0], [1.0, 2.0]], G])),

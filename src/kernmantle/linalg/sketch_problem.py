@@ -113,8 +113,9 @@ def check_no_gradient(name: str, *values: Any) -> None:
 def targets_of(y: Any, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, bool]:
     """Checked targets as a tensor, where they are, and whether they are a vector."""
     (targets,), _ = unwrap(y, names=["y"])
-    if targets.dim() not in (1, 2) or targets.shape[0] != n:
-        raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(targets.shape)}")
+    if targets.dim() not in (1, 2) or targets.shape[0] != n or not targets.numel():
+        wanted = f"shape ({n},) or ({n}, c) with c >= 1, one for each row of x"
+        raise ShapeError(f"y must have {wanted}; it has {tuple(targets.shape)}")
     if targets.dtype != dtype:
         raise ParameterError(f"x is {dtype} but y is {targets.dtype}; convert one of them")
     return targets, targets.dim() == 1

@@ -102,8 +102,8 @@ def workspace(
         return Workspace(_over_gpus(routine, n, devices, size), 0, batch * copies * share * n * size, False)
     matrix = batch * n * n * size
     if routine == "eigh_iterative":
-        first, last = subset_by_index or (0, n - 1)
-        sizes = Sizes.of(n, int(last) - int(first) + 1)
+        first, last = spectrum.index_of(subset_by_index, n) or (0, n - 1)
+        sizes = Sizes.of(n, last - first + 1)
         return Workspace((2 * n * sizes.basis + 3 * sizes.basis**2 + 6 * n * sizes.block) * size, 0, matrix, False)
     library = cusolver.load() if torch.cuda.is_available() else ""
     if isinstance(library, cusolver.Library):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import tarfile
 
 import pytest
@@ -104,6 +105,12 @@ def test_files_that_are_no_archives_are_refused(tmp_path):
             archive.import_(cache, path)
     with pytest.raises(ParameterError, match="absent"):
         archive.import_(cache, tmp_path / "absent")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    for path in (tmp_path / "absent" / "kernels.tar.gz", tmp_path):
+        with pytest.raises(ParameterError, match=f"{re.escape(str(path))} is not written: [A-Z]"):
+            archive.export(Cache(tmp_path / "from"), path)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

@@ -16,6 +16,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import ParameterError
 from .cache import Cache
@@ -29,22 +30,36 @@ _LARGEST = 256 << 20
 
 
 def export(cache: Cache, path: Path) -> int:
-    """Write all intact entries of a cache to a file that only the user may write, and return their number."""
+    """Write all intact entries of a cache to a file that only the user may write, and return their number.
+
+    Raises
+    ------
+    ParameterError
+        If the file cannot be written.
+    """
+    try:
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
+            if os.name == "posix":
+                os.fchmod(file.fileno(), 0o644)
+            return _export(cache, file)
+    except OSError as error:
+        raise ParameterError(f"{path} is not written: {error.strerror or error}") from None
+
+
+def _export(cache: Cache, file: BinaryIO) -> int:
+    """Write all intact entries to an open file."""
     count = 0
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
-        if os.name == "posix":
-            os.fchmod(file.fileno(), 0o644)
-        with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for entry in cache.entries():
-                try:
-                    files = cache.files(entry.digest)
-                except (OSError, Corrupt):
-                    continue
-                for name in _FILES:
-                    member = tarfile.TarInfo(f"{entry.digest}/{name}")
-                    member.size, member.mtime, member.mode = len(files[name]), int(time.time()), 0o600
-                    archive.addfile(member, io.BytesIO(files[name]))
-                count += 1
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for entry in cache.entries():
+            try:
+                files = cache.files(entry.digest)
+            except (OSError, Corrupt):
+                continue
+            for name in _FILES:
+                member = tarfile.TarInfo(f"{entry.digest}/{name}")
+                member.size, member.mtime, member.mode = len(files[name]), int(time.time()), 0o600
+                archive.addfile(member, io.BytesIO(files[name]))
+            count += 1
     return count
 
 
@@ -78,7 +93,7 @@ def import_(cache: Cache, path: Path) -> tuple[int, int]:
                     if digest not in before:
                         _store(cache, digest, files)
     except OSError as error:
-        raise ParameterError(f"{path} is not imported: {error}") from None
+        raise ParameterError(f"{path} is not imported: {error.strerror or error}") from None
     except (tarfile.TarError, Corrupt, EOFError) as error:
         raise ParameterError(f"{path} is not an intact archive of kernels: {error}") from None
     return added, present

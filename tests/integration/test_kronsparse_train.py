@@ -165,7 +165,7 @@ def steps(monkeypatch):
     monkeypatch.setattr(grouped, "bind_products", computed)
     monkeypatch.setattr(grouped, "plan_products", planned)
     monkeypatch.setattr(grouped, "bind_each", computed_each)
-    monkeypatch.setattr(chain_batched, "_transposing", lambda: Passes)
+    monkeypatch.setattr(chain_batched.execute, "transposing", lambda: Passes)
     monkeypatch.setattr(chain_batched, "_passes", lambda: Passes)
     monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
 

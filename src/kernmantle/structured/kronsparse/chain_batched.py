@@ -20,6 +20,7 @@ from ...compiler.nest import BYTES
 from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
+from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.execute import block_matrices, uncast
 from ..mode_product.factor_matrix_plan import DTYPES as HALVES
@@ -104,7 +105,7 @@ class BatchedStep:
         columns = between.view(f, d, count).permute(1, 2, 0)
         _bmm(columns, blocks.mT, after.transpose(0, 1))
         added = None if bias is None else _at_vectors(bias)
-        _transposing().bring_back(after.flatten(1), value.view(count, e * d), 1, e, d, added)
+        execute.transposing().bring_back(after.flatten(1), value.view(count, e * d), 1, e, d, added)
         return value, [between, blocks]
 
     def bind_backward(
@@ -222,7 +223,7 @@ class BatchedBackward:
         if self.bias is None or not begins_at_vectors(rows):
             with apart():
                 of_bias = None if self.bias is None else self.bias(canonical(grad, False))
-            transposed = _transposing().rows_of_blocks(rows, 1, e, d)
+            transposed = execute.transposing().rows_of_blocks(rows, 1, e, d)
         else:
             transposed, sums = _passes().rows_and_sums(rows, e, d)
             with apart():
@@ -259,7 +260,7 @@ def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tens
     (d, e, _), f = columns.shape, between.shape[2]
     made = allocate_as(columns, (d, e * f))
     _bmm(columns, between, made.view(d, e, f))
-    return _transposing().weights_of_blocks(made, (1, e, f, d))
+    return execute.transposing().weights_of_blocks(made, (1, e, f, d))
 
 
 def _at_vectors(bias: torch.Tensor) -> torch.Tensor:
@@ -286,12 +287,6 @@ def _bmm(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
 
 def _into(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     return torch.bmm(left, right, out=out)
-
-
-@lru_cache(maxsize=1)
-def _transposing() -> Any:
-    """Return what is loaded with the first step."""
-    return import_module("..mode_product.transpose", __package__)
 
 
 @lru_cache(maxsize=1)

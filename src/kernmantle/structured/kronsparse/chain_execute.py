@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
-from typing import Any
 
 import torch
 
@@ -15,7 +13,7 @@ from ...config import current
 from ...torch_ops.info import RunInfo
 from ..mode_product.chain_plan import Pattern, Step, steps
 from ..mode_product.cost import dense_seconds, quickest
-from ..mode_product.execute import described, product
+from ..mode_product.execute import described, gpu, product
 from ..mode_product.operands import Operands, empty
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_products import dense, fused
@@ -27,12 +25,6 @@ _DEVICES = ("cpu", "cuda")
 # 1.7 x faster at (32, 32, 32, 1) (1, 32, 32, 32), 2.6 x at 64, 1.4 to 1.7 x with the batch last at (64, 16, 16, 1).
 _CACHED, _LEAST_ROWS, _INTENSE = 1 << 20, 128, 512
 _COLUMNS, _WIDE, _ALL = 2048, 512, 2**62
-
-
-@lru_cache(maxsize=1)
-def _gpu() -> Any:
-    """Return the module of GPU products, loaded with the first chain on a GPU."""
-    return import_module("..mode_product.cuda", __package__)
 
 
 def plan(
@@ -70,7 +62,7 @@ def _steps(
     patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device, on_gpu: bool
 ) -> tuple[Step, ...]:
     def factor(pattern: Pattern) -> float:
-        kernel = _gpu().expected(pattern, batch, dtype, not last, device) if on_gpu else None
+        kernel = gpu().expected(pattern, batch, dtype, not last, device) if on_gpu else None
         return quickest(pattern, batch, dtype, device.type, last, kernel, True)[1]
 
     (a, _, c, d), final = patterns[0], patterns[-1]

@@ -99,7 +99,7 @@ def bind_product(
     own, offset = weight.to(x.dtype)[None], None if bias is None else bias[None]
     algorithm = choose_algorithm(x, own, offset, activation, options, out, packed)
     if out.numel() and is_on_gpu(x) and algorithm.startswith("kernel"):
-        found = _gpu().bound(x, own, offset, activation, precision, out, not packed, algorithm)
+        found = execute.gpu().bound(x, own, offset, activation, precision, out, not packed, algorithm)
         if found is not None and found.run is not None:
             shape = tuple((out[0].mT if batch_last else out[0]).shape)
             return partial(_launched, found.run, found.route, shape, options)
@@ -145,7 +145,7 @@ def choose_algorithm(
     if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
         return algorithm
     if is_on_gpu(x):
-        return _gpu().choose_algorithm(x, weight, bias, activation, precision, out, packed)
+        return execute.gpu().choose_algorithm(x, weight, bias, activation, precision, out, packed)
     return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
 
 
@@ -221,7 +221,7 @@ def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], o
     if algorithm == "auto" and x.device.type in ("cpu", "cuda"):
         algorithm = quickest_gradient((a, b, c, d), *execute.described(x))[0]
     if algorithm == "kernel" and x.numel() and is_on_gpu(x):
-        found = _sums().bind_gradient(x, grad, (a, b, c, d), options.precision)
+        found = execute.sums().bind_gradient(x, grad, (a, b, c, d), options.precision)
         if found is not None:
             return found
     return partial(execute.gradient, pattern=(a, b, c, d), algorithm=algorithm, precision=options.precision)
@@ -234,7 +234,7 @@ def bind_gradients(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, op
     if not (free and first and x.numel() and is_on_gpu(x) and NAMES.get(x.dtype) in DTYPES):
         return None
     pattern, batch = tuple(weight.shape), x.shape[1]
-    shares = _gpu().gradients_seconds(pattern, batch, NAMES[x.dtype], True, x.device)[1]
+    shares = execute.gpu().gradients_seconds(pattern, batch, NAMES[x.dtype], True, x.device)[1]
     return partial(_both, options) if shares else None
 
 
@@ -340,18 +340,6 @@ def bind_matmul(
 def matmul() -> Any:
     """Return the module of bound products of matrices, loaded with the first one on a GPU."""
     return import_module("...torch_ops.cuda_matmul", __package__)
-
-
-@lru_cache(maxsize=1)
-def _gpu() -> Any:
-    """Return what is loaded with the first chain on a GPU."""
-    return import_module("..mode_product.cuda", __package__)
-
-
-@lru_cache(maxsize=1)
-def _sums() -> Any:
-    """Return what is loaded with the first gradient of weights on a GPU."""
-    return import_module("..mode_product.weight_gradient", __package__)
 
 
 class FactorLevel(NamedTuple):

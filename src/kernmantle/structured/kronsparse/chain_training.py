@@ -29,7 +29,7 @@ from ..mode_product.cost import (
     quickest,
     quickest_gradient,
 )
-from ..mode_product.execute import ACTIVATIONS, described
+from ..mode_product.execute import ACTIVATIONS, described, gpu
 from ..mode_product.factor_matrix_plan import made_seconds
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
@@ -68,12 +68,6 @@ _FREE = Options(False, "auto", "")
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
 _SURELY = 1.05  # times the model of batched products, so that they are chosen where they are quicker for sure
-
-
-@lru_cache(maxsize=1)
-def _gpu() -> Any:
-    """Return what is loaded with the first step on a GPU."""
-    return import_module("..mode_product.cuda", __package__)
 
 
 def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options, is_captured: bool = False) -> str:
@@ -146,14 +140,14 @@ def expected(
     """Return the seconds that each kind of step should take a GPU."""
 
     def multiplied(pattern: Pattern) -> float:
-        kernel = _gpu().expected(pattern, batch, dtype, not last, device, False)
+        kernel = gpu().expected(pattern, batch, dtype, not last, device, False)
         return quickest(pattern, batch, dtype, "cuda", last, kernel)[1]
 
     def factor(pattern: Pattern) -> float:
-        back = _gpu().gradients_seconds(pattern, batch, dtype, not last, device)[0]
+        back = gpu().gradients_seconds(pattern, batch, dtype, not last, device)[0]
         return multiplied(pattern) + back + 3 * _BETWEEN
 
-    own = _gpu().limits(_gpu().index_of(device))
+    own = gpu().limits(gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), GROUPED: grouped_seconds(patterns, batch, dtype, last, own)}
     if dtype == "f32" and patterns[1:]:
         found = {name: seconds * _CHAINS_OF_FLOAT32[name] for name, seconds in found.items()}
@@ -178,9 +172,9 @@ def _host_of(pattern: Pattern, batch: int, dtype: str, last: bool, device: torch
     a, b, c, d = pattern
     names = [quickest_gradient(pattern, batch, dtype, "cuda", last)[0]]
     for own, transposed in ((pattern, False), ((a, c, b, d), True)):
-        kernel = _gpu().expected(own, batch, dtype, not last, device, transposed)
+        kernel = gpu().expected(own, batch, dtype, not last, device, transposed)
         names.append(quickest(own, batch, dtype, "cuda", last, kernel)[0])
-    shares = _gpu().gradients_seconds(pattern, batch, dtype, not last, device)[1]
+    shares = gpu().gradients_seconds(pattern, batch, dtype, not last, device)[1]
     return _HOST_KERNELS if set(names) == {"kernel"} and not shares else _HOST_FACTORS
 
 
@@ -249,9 +243,9 @@ def _forward_seconds(
     by_factors, transposed = 0.0, None if packed else False
     for number, pattern in enumerate(patterns):
         after = (bias, activation) if number == len(patterns) - 1 else (False, False)
-        kernel = _gpu().expected(pattern, batch, dtype, not last, device, transposed)
+        kernel = gpu().expected(pattern, batch, dtype, not last, device, transposed)
         by_factors += quickest(pattern, batch, dtype, "cuda", last, kernel, packed, *after)[1]
-    own = _gpu().limits(_gpu().index_of(device))
+    own = gpu().limits(gpu().index_of(device))
     by_launches = sum(forward_seconds(pattern, batch, dtype, last, own) for pattern in patterns)
     by_launches += _UNSURE * max(0.0, by_launches - _SURE)
     return by_factors, by_launches

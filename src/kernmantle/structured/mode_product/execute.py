@@ -59,13 +59,13 @@ def _erf(value: Node) -> Node:
 
 
 @lru_cache(maxsize=1)
-def _gpu() -> Any:
+def gpu() -> Any:
     """Return the module of GPU products, loaded with the first one."""
     return import_module(".cuda", __package__)
 
 
 @lru_cache(maxsize=1)
-def _sums() -> Any:
+def sums() -> Any:
     """Return the module of gradients of weights on GPUs, loaded with the first one."""
     return import_module(".weight_gradient", __package__)
 
@@ -77,7 +77,7 @@ def cpu() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _transposing() -> Any:
+def transposing() -> Any:
     """Return the module of products over transposed rows."""
     return import_module(".transpose", __package__)
 
@@ -147,12 +147,12 @@ def _auto(own: Operands, out: torch.Tensor | None, info: RunInfo | None) -> torc
     """Return the product by what should be quickest on a GPU; while tuning, by what is."""
     target = own.allocated() if out is None else out
     arguments = own.x, own.weight, own.bias, own.activation, own.precision, target, own.packed is not None
-    algorithm = _gpu().choose_algorithm(*arguments)
+    algorithm = gpu().choose_algorithm(*arguments)
 
     def call(name: str) -> torch.Tensor:
         return product_by(name, own, target if name.startswith(("kernel", TRANSPOSED)) else out, info)
 
-    return call(_gpu().tune(call, algorithm, *arguments))
+    return call(gpu().tune(call, algorithm, *arguments))
 
 
 def product_by(
@@ -167,7 +167,7 @@ def product_by(
         return out
     if algorithm == TRANSPOSED:
         out = own.allocated() if out is None else out
-        _transposing().product(own, out, product_by, info)
+        transposing().product(own, out, product_by, info)
         if info is not None:
             info.route = f"transposed rows: {info.route}"
         return out
@@ -232,13 +232,13 @@ def makes_dense(weight: torch.Tensor) -> bool:
 
 def dense_matrix(weight: torch.Tensor) -> torch.Tensor:
     """Return the dense matrix of such weights."""
-    return _transposing().dense_matrix(weight)
+    return transposing().dense_matrix(weight)
 
 
 def block_matrices(weight: torch.Tensor) -> torch.Tensor:
     """Return the matrices (H, a, d, b, c) of weights, by our pass on a GPU where that is quicker than torch's copy."""
-    if weight.is_cuda and weight.dtype.itemsize <= 4 and _transposing().is_arranged(weight):
-        return _transposing().block_matrices(weight)
+    if weight.is_cuda and weight.dtype.itemsize <= 4 and transposing().is_arranged(weight):
+        return transposing().block_matrices(weight)
     return MADE["bmm"](weight)
 
 
@@ -246,7 +246,7 @@ def _by_kernel(own: Operands, out: torch.Tensor, algorithm: str) -> str:
     """Write the product by our kernels and return the route."""
     x, weight, bias, activation, batch_last, precision, packed = own
     if _on_gpu(x):
-        ran = _gpu().product(x, weight, bias, activation, precision, out, packed, algorithm)
+        ran = gpu().product(x, weight, bias, activation, precision, out, packed, algorithm)
         if ran is not None:
             return ran
     if x.device.type == "cpu":
@@ -315,18 +315,18 @@ def gradient(
         if algorithm == "auto":
             algorithm = quickest_gradient(pattern, *described(x))[0]
         if algorithm == TRANSPOSED and groups == 1 and _on_gpu(x):
-            return _transposing().gradient(x, grad, pattern, precision, gradient)
+            return transposing().gradient(x, grad, pattern, precision, gradient)
         if algorithm == "bmm" and _on_gpu(x) and arranges(pattern, x.element_size()):
-            return uncast(x.device.type, _transposing().gradient_by_bmm, x, grad, a, b, c, d)
+            return uncast(x.device.type, transposing().gradient_by_bmm, x, grad, a, b, c, d)
         if algorithm in GRADIENTS:
             value = uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
             # An axis of length 1 may have any stride; data-parallel wrappers want that of the weight.
             usual = value.stride() == (a * b * c * d, b * c * d, c * d, d, 1)
             return value if usual else value.view(-1).view(value.shape)
     if _on_gpu(x):
-        sums = _sums().bind_gradient(x, grad, pattern, precision)
-        if sums is not None:
-            return sums(x, grad)
+        bound = sums().bind_gradient(x, grad, pattern, precision)
+        if bound is not None:
+            return bound(x, grad)
     if x.device.type == "cpu":
         found = cpu().gradient(x, grad, pattern)
         if found is not None:
@@ -347,4 +347,4 @@ def gradients(
     that they read are appended to ``alive``.
     """
     alive = list[torch.Tensor]() if alive is None else alive
-    return _transposing().gradients(x, grad, weight, precision, out, product_by, gradient, apart, alive)
+    return transposing().gradients(x, grad, weight, precision, out, product_by, gradient, apart, alive)

@@ -185,6 +185,15 @@ def test_inspect_prints_expression_derivative_plans_and_sources(capsys):
     assert "define" in out
 
 
+def test_the_page_shows_what_inspect_prints(capsys):
+    page = (ROOT / "docs" / "command_line.md").read_text().partition("```c++")[2].partition("```")[0]
+    assert main(["inspect", "abs(a - b) ** p", "--source", "cuda"]) == 0
+    out = capsys.readouterr().out
+    shown = [part for line in page.splitlines() for part in line.split("...")[0].split("s.r0 = s.r0")]
+    assert len(shown) > 4
+    assert [part for part in shown if part.strip(" ;") not in out] == []
+
+
 def test_inspect_takes_a_lambda_as_it_is_written_in_a_program(capsys):
     texts = []
     for text in ("abs(a - b) ** p", "lambda x, y, p: abs(x - y) ** p", "lambda x, y, *, p: abs(x - y) ** p"):

@@ -190,7 +190,7 @@ class PackedKSLinear(ChainModule):
         One for each pattern; copied.
     bias : tensor (out_features,) or None
         Copied.
-    options : Way
+    options : Options
         Memory order of results and algorithm, as the layer has them.
 
     Attributes

@@ -146,3 +146,38 @@ def test_copies_and_other_weights_of_the_same_look():
     for layer in (second, first, second):
         check(layer(x), layer, x)
         check(layer.pack()(x), layer, x)
+
+
+STEPS = (
+    [(4, 5, 57, 8)], [(2, 32, 2, 4), (2, 1, 4, 32)], [(8, 32, 32, 3), (6, 7, 8, 16), (7, 2, 1, 96)],
+    [(3, 2, 2, 3), (9, 2, 1, 2)], [(8, 1, 1, 5), (10, 4, 4, 1)], [(6, 16, 24, 1), (1, 24, 16, 6)],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("batch_last", [False, True])
+@pytest.mark.parametrize("patterns", STEPS, ids=str)
+def test_steps_of_no_rows_and_of_a_sum(patterns, batch_last, dtype) -> None:
+    layer = layer_of(patterns, dtype, batch_last).requires_grad_(True)
+    features = sizes(patterns)[0]
+    for rows in ((0,), (2, 0), (1,), (5,), (70,)):
+        x = torch.randn(features, *rows) if batch_last else torch.randn(*rows, features)
+        x = x.to("cuda", dtype).requires_grad_()
+        leaves = [x, *layer.parameters()]
+        value = layer(x)
+        assert value.shape == ((sizes(patterns)[1], *rows) if batch_last else (*rows, sizes(patterns)[1]))
+        found = torch.autograd.grad(value.sum(), leaves)  # by a gradient that is one number for all
+        if not x.numel():
+            assert all(not own.any() and own.shape == leaf.shape for own, leaf in zip(found, leaves, strict=True))
+            continue
+        wanted, terms = (sums(layer, x, batch_last, of) for of in (lambda value: value, torch.abs))
+        for own, other, size in zip(found, wanted, terms, strict=True):
+            assert_close(own, other, depth=features + x.numel(), magnitude=size)
+
+
+def sums(layer, x, batch_last, of):
+    """The gradients of the sum of a product in float64, of what ``of`` gives for x and the parameters."""
+    own = {name: of(value.detach()).double().requires_grad_() for name, value in (("x", x), *layer.named_parameters())}
+    names = {id(value): name for name, value in layer.named_parameters()}
+    value = through(layer, own["x"], batch_last, lambda value: own[names[id(value)]] if id(value) in names else value)
+    return torch.autograd.grad(value.sum(), list(own.values()))

@@ -25,6 +25,7 @@ from kernmantle.structured.mode_product.grouped_plan import (
 )
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
+from kernmantle.structured.mode_product.torch_op import Options
 from tests.backend.test_cuda_compile import CARDS
 
 LAUNCH = 1e-6
@@ -156,3 +157,24 @@ def test_a_pass_that_splits_has_a_stream_for_each_of_its_sums(monkeypatch):
             with apart():
                 pass
         assert asked == most
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_number_for_all_costs_a_sector(side, dtype) -> None:
+    lies = (400, 1, 16)
+    for pattern in ((2, 5, 4, 5), (9, 2, 1, 2), (4, 32, 32, 4)):
+        one, usual = (passes_of(pattern, 70, *((own, lies) if side == 0 else (lies, own))) for own in ((0, 0, 4), lies))
+        for name in ("forward", "of_x", "of_weight"):
+            found, most = (launch_seconds([getattr(own, name)()], dtype, CARDS["sm_90"]) for own in (one, usual))
+            assert 0 < found < 2 * most
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_weights_of_no_rows_have_gradients_without_a_choice(last, monkeypatch) -> None:
+    monkeypatch.setattr(chain_products.execute, "described", lambda x: (x.shape[1], "f16", "cuda", last))
+    for pattern in ((4, 5, 57, 8), (2, 32, 2, 4), (1, 8, 57, 5)):
+        a, b, c, d = pattern
+        x, grad = torch.empty(1, 0, a * c * d), torch.empty(1, 0, a * b * d)
+        sums = chain_products.bind_gradient(x, grad, pattern, Options(last, "auto", ""))
+        assert torch.equal(sums(x, grad), torch.zeros(1, *pattern))

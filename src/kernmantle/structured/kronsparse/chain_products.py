@@ -218,7 +218,7 @@ def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], o
     """Return the gradient of weights of a pattern by the algorithm that should be quickest."""
     a, b, c, d = pattern
     algorithm = options.algorithm
-    if algorithm == "auto" and x.device.type in ("cpu", "cuda"):
+    if algorithm == "auto" and x.numel() and x.device.type in ("cpu", "cuda"):
         algorithm = quickest_gradient((a, b, c, d), *execute.described(x))[0]
     if algorithm == "kernel" and x.numel() and is_on_gpu(x):
         found = execute.sums().bind_gradient(x, grad, (a, b, c, d), options.precision)

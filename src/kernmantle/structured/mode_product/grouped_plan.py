@@ -379,8 +379,7 @@ def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (
 
 def _sector_bytes(view: View, least: int, size: int) -> int:
     """Return bytes of the sectors that a number belongs to for itself, where neighbours along its own axes are read."""
-    step = min((step for step in (view.first, view.second) if step), default=1)  # of one number for all there is none
-    return min(_SECTOR, max(least, step * size))
+    return min(_SECTOR, max(least, min(view.first or _SECTOR, view.second or _SECTOR) * size))
 
 
 def _read_seconds(view: View, read: str, count: int, present: float, l: int, size: int) -> float:

@@ -13,6 +13,7 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import back_wgmma_emit, chain_gradient_emit, gradient_emit
 from kernmantle.structured.kron.back_axis_plan import BackAxisPlan, back_axis
+from kernmantle.structured.kron.back_registers_plan import BackRegistersPlan, back_registers_candidates
 from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma_candidates
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
@@ -70,7 +71,7 @@ class BackCase:
     def source(self, own: DeviceLimits) -> str:
         """CUDA C++ of the step."""
         plan = self.plan(own)
-        if isinstance(plan, BackWgmmaPlan | BackAxisPlan):
+        if isinstance(plan, BackWgmmaPlan | BackAxisPlan | BackRegistersPlan):
             return back_wgmma_emit.emit(plan)
         return chain_gradient_emit.emit(plan) if isinstance(plan, ChainPlan) else gradient_emit.emit(plan)
 
@@ -140,21 +141,26 @@ class ChainCase(BackCase):
 
 
 @dataclass(frozen=True)
-class BackWgmmaCase(BackCase):
-    """A pass over two axes by wgmma, ``before`` entries of a row in front of them."""
+class RowsCase(BackCase):
+    """A pass with ``before`` entries of a row in front of its factors, where rows have other magnitudes."""
 
     before: int = 1
-
-    @property
-    def name(self) -> str:
-        """What its test is called."""
-        return super().name.replace("back", "tiles") + f"_{self.before}"
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
         """v and x by another power of two for each row of x, and the factors."""
         v, x, factors = super().arrays()
         rows = np.arange(self.items) // self.before
         return _scaled(v, 2.0 ** (rows * 7 % 11 - 5)), _scaled(x, 2.0 ** (rows * 3 % 5 - 2)), factors
+
+
+@dataclass(frozen=True)
+class BackWgmmaCase(RowsCase):
+    """A pass over two axes by wgmma."""
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return super().name.replace("back", "tiles") + f"_{self.before}"
 
     def plan(self, own: DeviceLimits) -> BackWgmmaPlan:
         """Of the pass."""
@@ -182,6 +188,21 @@ class BackAxisCase(BackCase):
         found = back_axis(self.sizes, self.beside, self.dtype, own)
         assert found is not None
         return found
+
+
+@dataclass(frozen=True)
+class BackRegistersCase(RowsCase):
+    """A pass over two short axes whose warps keep all in registers."""
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return super().name.replace("back", "registers") + f"_{self.before}"
+
+    def plan(self, own: DeviceLimits) -> BackRegistersPlan:
+        """Of the pass."""
+        found = back_registers_candidates(self.sizes, self.before, self.beside, self.dtype, own.arch)
+        return next(plan for plan in found if len(plan.groups[0]) == len(self.first))
 
 
 def _along(array: Array, matrix: Array, axis: int) -> Array:
@@ -249,6 +270,19 @@ ALONE = [
         (_square(64), 9, 128), (_square(64), 2, 200), (_square(32), 5, 192), (_square(8, 8), 3, 320),
         (((20, 31),), 7, 264), (_square(21), 4, 1000), (_square(48), 30, 72), (((5, 9), (7, 3)), 11, 136),
     )
+]  # fmt: skip
+
+REGISTERS = [
+    BackRegistersCase(first, last, items, beside, dtype, before=before)
+    for first, last, items, beside, before in (
+        (_square(16), _square(16), 96, 1, 16), (_square(10), _square(10), 100, 1, 5),
+        (_square(5), _square(5), 90, 1, 9), (_square(2), _square(6), 60, 1, 20),
+        (((5, 3),), ((8, 12),), 36, 1, 6), (_square(2, 3), _square(7), 50, 1, 10),
+        (((15, 4),), _square(1), 64, 1, 8), (_square(16), _square(16), 3, 40, 1), (_square(10), _square(10), 5, 104, 1),
+        (_square(5), _square(5), 4, 624, 1), (_square(4), _square(4), 5, 264, 1), (((5, 3),), ((8, 12),), 6, 48, 1),
+        (_square(8), _square(8), 7, 24, 1), (_square(2, 3), _square(13), 9, 8, 1),
+    )
+    for dtype in ("f32", "f16")
 ]  # fmt: skip
 
 

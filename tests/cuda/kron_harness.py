@@ -54,7 +54,19 @@ from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
 from .harness import Machine, limits
-from .kron_backs import ALONE, BACKS, CHAINS, TILES, BackAxisCase, BackCase, BackWgmmaCase, ChainCase, run_back
+from .kron_backs import (
+    ALONE,
+    BACKS,
+    CHAINS,
+    REGISTERS,
+    TILES,
+    BackAxisCase,
+    BackCase,
+    BackRegistersCase,
+    BackWgmmaCase,
+    ChainCase,
+    run_back,
+)
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 from .report import report, selected
 
@@ -463,6 +475,12 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
             ("chain", plan.items > 1, case.beside > 1, case.dtype, plan.vector > 1),
             ("chain", parted, ragged, max(map(max, plan.axes)) // 16),
         }  # fmt: skip
+    if isinstance(case, BackRegistersCase):
+        plan = case.plan(own)
+        return {
+            ("registers", case.dtype, plan.vector, plan.items > 1, plan.across > 0),
+            ("registers", any(len(group) > 1 for group in plan.groups)),
+        }
     if isinstance(case, BackWgmmaCase):
         plan = case.plan(own)
         return {
@@ -595,7 +613,7 @@ def check(case: KronCase, found: Array) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine = Machine()
-    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *ALONE, *SEPARATIONS)
+    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *ALONE, *REGISTERS, *SEPARATIONS)
     wanted = selected(every, [word for word in words if word != "--few"])
     if "--few" in words:
         wanted = few(wanted, limits())

@@ -30,6 +30,7 @@ from kernmantle.structured.kron import (
     two_axis_emit,
 )
 from kernmantle.structured.kron.back_axis_plan import back_axis
+from kernmantle.structured.kron.back_registers_plan import back_registers
 from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
@@ -228,6 +229,12 @@ def _kron_back_axis(card: str, size: int, width: int) -> Planned:
     return Planned(back_wgmma_emit.emit(plan), f"axis {size}", plan.threads, plan.shared, plan.blocks)
 
 
+def _kron_back_registers(card: str, sizes: tuple[int, ...], before: int, width: int, dtype: str) -> Planned:
+    plan = back_registers(tuple((size, size) for size in sizes), before, width, dtype, CARDS[card])
+    assert plan is not None
+    return Planned(back_wgmma_emit.emit(plan), f"registers {sizes}", plan.threads, plan.shared, plan.blocks)
+
+
 def _kron_chain(card: str, sizes: tuple[int, ...], right: int, dtype: str) -> Planned:
     plan = chain(tuple((size, size) for size in sizes), 1024, right, dtype, CARDS[card])
     assert plan is not None
@@ -410,6 +417,12 @@ def _table() -> dict[str, Kernel]:
     table.add("kron tiles 64x64 bf16", of(_kron_tiles, (64, 64), 1, "bf16"), HOPPER)
     table.add("kron back axis 64 f32", of(_kron_back_axis, 64, 4096), HOPPER)
     table.add("kron back axis 24 f32", of(_kron_back_axis, 24, 576), HOPPER)
+    table.add("kron back registers 16x16 f32", of(_kron_back_registers, (16, 16), 256, 1, "f32"), ("sm_80", "sm_90"))
+    table.add("kron back registers 10x10 bf16", of(_kron_back_registers, (10, 10), 100, 1, "bf16"), HOPPER)
+    table.add("kron back registers 2x6 f32", of(_kron_back_registers, (2, 6), 20, 1, "f32"), HOPPER)
+    table.add("kron back registers 16x16 over 256 f32", of(_kron_back_registers, (16, 16), 1, 256, "f32"), HOPPER)
+    table.add("kron back registers 5x5 over 40 bf16", of(_kron_back_registers, (5, 5), 1, 40, "bf16"), HOPPER)
+    table.add("kron back registers 12x12 over 144 f16", of(_kron_back_registers, (12, 12), 1, 144, "f16"), HOPPER)
     table.add("kron chain 8^4 f32", of(_kron_chain, (8,) * 4, 1, "f32"), HOPPER)
     table.add("kron chain 12x9 f32", of(_kron_chain, (12, 9), 40, "f32"), HOPPER)
     table.add("kron chain 31x6x11 bf16", of(_kron_chain, (31, 6, 11), 1, "bf16"), HOPPER)

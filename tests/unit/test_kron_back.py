@@ -11,9 +11,8 @@ import torch
 from kernmantle import kron_matmul
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
-from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.gradient_cost import GpuPrice
-from kernmantle.structured.kron.gradient_groups import whole
+from kernmantle.structured.kron.gradient_groups import GroupedPlan, whole
 from kernmantle.structured.kron.gradient_plan import BackPlan, back, grouped, tiled
 from kernmantle.structured.kron.gradient_steps import gradient_steps
 from kernmantle.structured.kron.modes import parse, text_of
@@ -35,7 +34,7 @@ def _step(plan, arguments):
     v, x, out, _, *rest = arguments
     count = (len(rest) - 3) // 3
     pointers, strides, (items, width, slope) = rest[:count], rest[count:-3], rest[-3:]
-    used = range(count) if isinstance(plan, ChainPlan) else [*range(len(plan.first)), *range(2, 2 + len(plan.last))]
+    used = range(count) if isinstance(plan, GroupedPlan) else [*range(len(plan.first)), *range(2, 2 + len(plan.last))]
     factors = [
         torch.tensor(_array(pointers[n], size, strides[2 * n : 2 * n + 2])).double().requires_grad_()
         for n, size in zip(used, plan.sizes, strict=True)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ...backends.cuda.tiles import DeviceLimits
 from .back_wgmma_plan import EXTENT, separating
 from .cost import LAUNCH, memory_of
-from .gradient_groups import GroupedPlan, Size, whole
+from .gradient_groups import Size, SlottedPlan, whole
 
 # Threads that multiply, and that load x, as many as v; stages, tiles that are copied ahead, and numbers of a copy.
 MULTIPLYING, LOADERS, STAGES, COPIES, COPIED = 256, 256, 3, 3, 4
@@ -19,11 +19,10 @@ _BEGIN, _TILE, _MOVED = 1e-6, 1.86e-6, 1.0
 
 
 @dataclass(frozen=True)
-class BackAxisPlan(GroupedPlan):
+class BackAxisPlan(SlottedPlan):
     """A pass over one axis; a tile takes ``items`` runs of 64 columns."""
 
-    blocks, multiplying, loaders, stages, copies = 1, MULTIPLYING, LOADERS, STAGES, COPIES
-    vector = pack = COPIED
+    side, blocks, multiplying, loaders, stages, copies = EXTENT, 1, MULTIPLYING, LOADERS, STAGES, COPIES
 
     @property
     def threads(self) -> int:
@@ -65,7 +64,7 @@ def back_axis(sizes: tuple[Size, ...], width: int, stored: str, limits: DeviceLi
     most = max(whole(sizes))
     if not NARROWEST <= most <= EXTENT or width < EXTENT:
         return None
-    return BackAxisPlan((sizes,), stored, limits.arch, min(EXTENT // most, -(-width // EXTENT)))
+    return BackAxisPlan((sizes,), stored, limits.arch, min(EXTENT // most, -(-width // EXTENT)), COPIED)
 
 
 def back_axis_seconds(plan: BackAxisPlan, items: int, width: int, limits: DeviceLimits) -> float:

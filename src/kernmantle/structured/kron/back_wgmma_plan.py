@@ -10,7 +10,7 @@ from functools import lru_cache
 from ...backends.cuda.tiles import DeviceLimits
 from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
-from .gradient_groups import GroupedPlan, Size, whole
+from .gradient_groups import Size, SlottedPlan, slots, whole
 
 # Rows and columns of a tile, stages of the pipeline by the bytes of a number, tiles that the copy engine brings ahead,
 # and bytes of the widest load.
@@ -27,12 +27,10 @@ _TILE = {4: {1: 6.1e-6, 2: 2.5e-6, 4: 2.5e-6}, 2: {1: 4.2e-6, 2: 2.5e-6, 4: 1.2e
 
 
 @dataclass(frozen=True)
-class BackWgmmaPlan(GroupedPlan):
-    """A pass over two axes; ``vector``: numbers of a load."""
+class BackWgmmaPlan(SlottedPlan):
+    """A pass over two axes."""
 
-    vector: int
-
-    blocks, multiplying, loaders = 1, MULTIPLYING, LOADERS
+    side, blocks, multiplying, loaders = EXTENT, 1, MULTIPLYING, LOADERS
 
     @property
     def threads(self) -> int:
@@ -43,16 +41,6 @@ class BackWgmmaPlan(GroupedPlan):
     def pack(self) -> int:
         """Numbers of a load that follow each other in a row of a tile."""
         return math.gcd(self.vector, *self.axes[1])
-
-    @property
-    def slots(self) -> Size:
-        """Rows and columns from item to item in a tile."""
-        return max(self.axes[0]), _slot(self.axes[1], self.pack)
-
-    @property
-    def grid(self) -> Size:
-        """Items down and across a tile."""
-        return EXTENT // self.slots[0], EXTENT // self.slots[1]
 
     @property
     def stages(self) -> int:
@@ -79,10 +67,6 @@ class BackWgmmaPlan(GroupedPlan):
         return f"gradients of {self.names} {self.stored} by wgmma, {self.items} items, loads of {self.vector}"
 
 
-def _slot(axis: Size, pack: int) -> int:
-    return -(-max(axis) // pack) * pack
-
-
 def back_wgmma_candidates(sizes: tuple[Size, ...], before: int, stored: str, arch: str) -> Iterator[BackWgmmaPlan]:
     """Yield the passes, by where the factors are parted; ``before`` entries of a row of x lie in front of them."""
     most = VECTOR // SIZES[stored]
@@ -91,7 +75,8 @@ def back_wgmma_candidates(sizes: tuple[Size, ...], before: int, stored: str, arc
         axes = tuple(map(whole, groups))
         if max(map(max, axes)) > EXTENT:
             continue
-        count = EXTENT // max(axes[0]) * (EXTENT // _slot(axes[1], math.gcd(most, *axes[1])))
+        down, across = slots(axes, math.gcd(most, *axes[1]))
+        count = EXTENT // down * (EXTENT // across)
         items = max(part for part in range(1, count + 1) if before % part == 0)
         vector = math.gcd(most, *(items * math.prod(axis[side] for axis in axes) for side in (0, 1)))
         yield BackWgmmaPlan(groups, stored, arch, items, vector)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .back_axis_plan import BackAxisPlan, back_axis, back_axis_seconds
+from .back_registers_plan import BackRegistersPlan, back_registers, back_registers_seconds
 from .back_wgmma_plan import BackWgmmaPlan, back_wgmma, back_wgmma_seconds
 from .chain_gradient_plan import ChainPlan, chain
 from .chain_gradient_plan import seconds as chain_seconds
@@ -23,7 +24,7 @@ from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
 from .tensor_plan import Tensor
 
-PassPlan = BackPlan | ChainPlan | BackWgmmaPlan | BackAxisPlan
+PassPlan = BackPlan | ChainPlan | BackWgmmaPlan | BackAxisPlan | BackRegistersPlan
 # Types of arrays whose steps have a price.
 PRICED = ("f16", "bf16", "f32", "f64")
 _JOINT_ENTRIES = 2048 * 2048
@@ -103,10 +104,13 @@ def pass_over(
     tile = back_wgmma(sizes, before, stored, limits) if right == 1 else None
     if tile is not None:
         found.append((back_wgmma_seconds(tile, items, limits), tile))
-    # A tile, which has one power of two, must not have entries of several rows of x.
+    # A tile, or a matrix, which has one power of two, must not have entries of several rows of x.
     axis = back_axis(sizes, right, stored, limits) if columns == 1 else None
     if axis is not None:
         found.append((back_axis_seconds(axis, items, right, limits), axis))
+    short = back_registers(sizes, before, right, stored, limits) if columns == 1 else None
+    if short is not None:
+        found.append((back_registers_seconds(short, items, right, limits), short))
     time, plan = min(found, key=lambda own: own[0], default=(math.inf, None))
     return plan, time
 

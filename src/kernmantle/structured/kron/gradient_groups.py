@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 Size = tuple[int, int]
 """Rows and columns of a factor."""
@@ -48,3 +49,36 @@ class GroupedPlan:
     def names(self) -> str:
         """The factors of each axis."""
         return " then ".join("*".join(f"{q}x{p}" for q, p in group) for group in self.groups)
+
+
+@dataclass(frozen=True)
+class SlottedPlan(GroupedPlan):
+    """A pass over matrices of ``side`` x ``side``, in which short axes have several items, and factors repeat.
+
+    ``vector``: numbers of an access to memory.
+    """
+
+    vector: int
+
+    side: ClassVar[int]
+
+    @property
+    def pack(self) -> int:
+        """Numbers of an access that follow each other in a row of a matrix."""
+        return self.vector
+
+    @property
+    def slots(self) -> Size:
+        """Rows and columns from item to item."""
+        return slots(self.axes, self.pack)
+
+    @property
+    def grid(self) -> Size:
+        """Items down and across."""
+        return self.side // self.slots[0], self.side // self.slots[1]
+
+
+def slots(axes: Sequence[Size], pack: int) -> Size:
+    """Return the rows and columns from item to item of two axes, the second in whole packs."""
+    first, second = map(max, axes)
+    return first, -(-second // pack) * pack

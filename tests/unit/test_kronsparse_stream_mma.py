@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kernmantle.structured.mode_product.plan import REGISTERS, contiguous
@@ -19,6 +20,7 @@ from kernmantle.structured.mode_product.stream_mma_plan import (
 )
 from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_seconds
 from tests.backend.test_cuda_compile import CARDS
+from tests.cuda import kronsparse_stream_harness as harness
 
 CARD = CARDS["sm_90"]
 PATTERNS = ((6, 302, 390, 42), (82, 129, 173, 17), (1, 20, 700, 126), (3, 50, 7, 5), (2, 33, 65, 24))
@@ -88,3 +90,23 @@ def test_the_quicker_of_both_ways_is_chosen() -> None:
     few = contiguous((6, 302, 390, 42), 1, "bf16", True)
     assert stream_choice(few, True, CARD) == (stream_seconds(few, CARD), stream_plan(few, True, CARD))
     assert stream_choice(contiguous((6, 302, 390, 42), 257, "bf16", True), True, CARD) is None
+
+
+def test_cases_without_torch_have_every_kind_of_plan() -> None:
+    plans = [case.plan(CARD) for case in harness.cases()]
+    assert {plan.cluster for plan in plans} == {1, 2, 4, 8}
+    assert {plan.warp_l for plan in plans} == {1, 2, 4, 8}
+    for kind in ("bulk", "full", "along", "last"):
+        assert {getattr(plan, kind) for plan in plans} == {False, True}
+
+
+def test_a_case_that_disagrees_is_found() -> None:
+    case = next(harness.cases())
+    _, _, c, d = case.pattern
+    x, weight, bias = (array.astype(np.float64) for array in case.arrays())
+    value = np.einsum("nkl,jkl->njl", x.reshape(-1, c, d), weight.reshape(-1, c, d)).reshape(1, case.batch, -1)
+    right = np.maximum(value + bias, 0).astype(np.float16)
+    harness.check(case, right)
+    right[0, -1, -1] += 1
+    with pytest.raises(AssertionError):
+        harness.check(case, right)

@@ -73,8 +73,8 @@ struct KronSparseStreamMma {
         for (int e = threadIdx.x; e < ALL; e += P::THREADS) {
             const int piece = e % PIECES, run = e / PIECES, row = run / RUNS, position = run % RUNS;
             const unsigned char* const source = (const unsigned char*)(from + (row * apart + position * P::D)) + 16 * piece;
-            const int shift = (int)((size_t)source & 15), entries = P::FULL ? (inside < POSITIONS ? inside : POSITIONS) * P::D : position < inside ? deep : 0;
-            int left = row < rows ? entries * SIZE - 16 * piece + shift : 0;
+            const int shift = (int)((size_t)source & 15), entries = P::FULL ? (inside < POSITIONS ? inside : POSITIONS) * P::D : deep;
+            int left = row < rows && (P::FULL || position < inside) ? entries * SIZE - 16 * piece + shift : 0;
             left = left < 0 ? 0 : left < 16 ? left : 16;
             const void* const valid = left > 0 ? source - shift : (const unsigned char*)((size_t)from & ~(size_t)15);
             ptx::cp_async<16>(shared_address(to + row * PITCH + position * P::STEP * !P::FULL + 16 * piece), valid, left);

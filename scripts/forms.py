@@ -82,7 +82,10 @@ def kron_gradients(case: random_structured.KronCase) -> Times:
         return gradient_steps.seconds_of_steps(text, shapes, case.wanted[1:], case.wanted[0], (), price)
 
     found = {"": seconds()}
-    for name, nothing in (("back", ()), ("chain", None), ("back_wgmma", None), ("back_axis", None)):
+    for name, nothing in (
+        ("back", ()),
+        *((own, None) for own in ("chain", "back_wgmma", "back_axis", "back_registers")),
+    ):
         original = getattr(gradient_cost, name)
         setattr(gradient_cost, name, lambda *_, nothing=nothing: nothing)
         found[name] = seconds()

@@ -13,7 +13,6 @@
 #pragma once
 #include "kron_separate.cuh"
 #include "pipeline.cuh"
-#include "ptx_halves.cuh"
 #include "ptx_transpose.cuh"
 #include "split_hi_lo.cuh"
 
@@ -340,7 +339,7 @@ struct KronBackRegisters {
         for (; tile < all; tile += apart, pipeline.advance()) {
             __syncwarp();  // all have stored what they found in the stage that is filled now
             fetch(tile + (STAGES - 1) * apart, pipeline.previous());
-            ptx::cp_async_wait_group<STAGES - 1>();
+            CopyPipeline<STAGES>::template wait<STAGES - 1>();
             __syncwarp();
             unsigned char* const of_x = mine + pipeline.stage * STAGE;
             const i64 item = tile / of_item, column0 = tile % of_item * ACROSS;

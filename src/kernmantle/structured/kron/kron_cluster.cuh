@@ -14,7 +14,6 @@
 #include "kron_fibers.cuh"
 #include "kron_rows.cuh"
 #include "ptx_cluster.cuh"
-#include "ptx_halves.cuh"
 
 namespace km {
 

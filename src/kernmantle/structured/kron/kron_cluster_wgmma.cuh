@@ -10,7 +10,6 @@
 #pragma once
 #include "kron_wgmma.cuh"
 #include "ptx_cluster.cuh"
-#include "ptx_halves.cuh"
 
 namespace km {
 

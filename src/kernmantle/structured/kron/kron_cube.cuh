@@ -10,7 +10,6 @@
 #pragma once
 #include "kron_fibers.cuh"
 #include "kron_rows.cuh"
-#include "ptx_halves.cuh"
 
 namespace km {
 

@@ -104,7 +104,7 @@ struct KronGramSplit {
 #pragma unroll
                 for (int m = 0; m < MQ; ++m)
 #pragma unroll
-                    for (int h = 0; h < 2; ++h) ptx::mma_m16n8k16_f16(out[m][h], a[s][kind == 0][m], b[s][kind == 1][2 * h], b[s][kind == 1][2 * h + 1]);
+                    for (int h = 0; h < 2; ++h) ptx::mma_m16n8k16<f16>(out[m][h], a[s][kind == 0][m], b[s][kind == 1][2 * h], b[s][kind == 1][2 * h + 1]);
             }
 #pragma unroll
             for (int i = 0; i < MQ * 8; ++i) {

@@ -76,10 +76,10 @@ struct KronHalves : KronBack<B> {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     if (SPLIT) {
-                        ptx::mma_m16n8k16_f16(small[2 * n + h], low, other[2 * h], other[2 * h + 1]);
-                        ptx::mma_m16n8k16_f16(small[2 * n + h], high, rest[2 * h], rest[2 * h + 1]);
+                        ptx::mma_m16n8k16<f16>(small[2 * n + h], low, other[2 * h], other[2 * h + 1]);
+                        ptx::mma_m16n8k16<f16>(small[2 * n + h], high, rest[2 * h], rest[2 * h + 1]);
                     }
-                    ptx::mma_m16n8k16_f16(out[2 * n + h], high, other[2 * h], other[2 * h + 1]);
+                    ptx::mma_m16n8k16<f16>(out[2 * n + h], high, other[2 * h], other[2 * h + 1]);
                 }
             }
         }

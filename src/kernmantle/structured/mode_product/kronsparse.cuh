@@ -59,14 +59,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
         for (int tile = slot; tile < g.tiles; tile += g.slots) {
             const i64 n0 = (i64)tile * P::TILE_M + pipeline_index * WARP_M;
             Sums sum;
-#pragma unroll
-            for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-                for (int l = 0; l < WARP_L; ++l)
-#pragma unroll
-                    for (int t = 0; t < MMA_N; ++t)
-#pragma unroll
-                        for (int r = 0; r < 4; ++r) sum[m][l][t][r] = 0.0f;
+            clear(sum);
             bool finite = usual;
             int last = 0;
             auto arrive = [&] {

@@ -69,8 +69,7 @@ struct KronSparseChainTile : P {
             const T* const weight = (const T*)g.first + (i64)feature * P::C1;
             const T* const x = (const T*)g.x + feature / P::B1 * P::C1;
             float total[P::ROWS];
-#pragma unroll
-            for (int n = 0; n < P::ROWS; ++n) total[n] = 0.0f;
+            clear(total);
 #pragma unroll 1
             for (int chunk = 0; chunk < CHUNKS; ++chunk) {
                 const int at = (chunk * GROUP + along) * VECTOR;
@@ -82,8 +81,7 @@ struct KronSparseChainTile : P {
                 for (int n = 0; n < P::ROWS; ++n) {
                     const Vector in = inside && n < rows ? load_pack<T, VECTOR>(x + n * g.xn + at) : Vector();
                     float sum[LANES_L];
-#pragma unroll
-                    for (int l = 0; l < LANES_L; ++l) sum[l] = 0.0f;
+                    clear(sum);
 #pragma unroll
                     for (int e = 0; e < VECTOR; ++e)
 #pragma unroll
@@ -136,8 +134,7 @@ struct KronSparseChainTile : P {
 #pragma unroll 1
             for (int n = 0; n < rows; ++n) {
                 float sum[LANES_L];
-#pragma unroll
-                for (int e = 0; e < LANES_L; ++e) sum[e] = 0.0f;
+                clear(sum);
 #pragma unroll
                 for (int s = 0; s < STEPS; ++s) {
                     const int k = 32 * s + lane;

@@ -99,12 +99,7 @@ struct KronSparseColumnSumBlock : KronSparseSumBlock<P, KronSparseColumnSumBlock
 
     // Begins a tile.
     __device__ __forceinline__ void begin(const KronSparseSumOrigin& at) {
-#pragma unroll
-        for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-            for (int t = 0; t < MMA_N; ++t)
-#pragma unroll
-                for (int r = 0; r < 4; ++r) sum[m][t][r] = 0.0f;
+        clear(sum);
         if constexpr (P::SHIFTED)
 #pragma unroll
             for (int rest = 0; rest < 4; ++rest) {

@@ -64,10 +64,7 @@ struct KronSparseFactorMatrix : P {
 #pragma unroll 1
         for (int begin = 0; begin < 8; begin += 4) {
             float sum[4][4];
-#pragma unroll
-            for (int t = 0; t < 4; ++t)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sum[t][e] = 0.0f;
+            clear(sum);
 #pragma unroll
             for (int step = 0; step < RANK / 16; ++step) {
                 unsigned left[4];

@@ -18,10 +18,7 @@ struct KronSparseFactorMatrixTile : KronSparseFactorMatrix<P> {
     static KM_DEVICE void multiply_second(unsigned char* to, unsigned rows, unsigned first) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, l = warp % L, j = warp / L * 16;
         float sum[RANK / 8][4];
-#pragma unroll
-        for (int t = 0; t < RANK / 8; ++t)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[t][e] = 0.0f;
+        clear(sum);
 #pragma unroll
         for (int step = 0; step < EDGE / 16; ++step) {
             unsigned left[4];
@@ -120,8 +117,7 @@ struct KronSparseFactorMatrixTile : KronSparseFactorMatrix<P> {
         const i64 each = (count + CLUSTER - 1) / CLUSTER, begin = rank * each, end = begin + each < count ? begin + each : count;
         const T* const from = (const T*)summed + column;
         float sum[8];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) sum[e] = 0.0f;
+        clear(sum);
         if (column < M::FEATURES)
 #pragma unroll 1
             for (i64 row = begin + lane; row < end; row += LANES * ROUNDS) {

@@ -274,8 +274,7 @@ __device__ __forceinline__ void grouped_product(const GroupedProduct& product, u
     const int count = (int)product.r, steps = (count + 15) / 16, each = (steps + parts - 1) >> share;
     const int begin = part * each, end = begin + each < steps ? begin + each : steps;
     typename Warp::Sums sum;
-#pragma unroll
-    for (int i = 0; i < P::SUMS; ++i) (&sum[0][0][0][0])[i] = 0.0f;
+    clear(sum);
     ptx::griddepcontrol_wait();
     if (inside) {
         int r = begin * 16 + quad * 4;
@@ -386,8 +385,7 @@ __device__ __forceinline__ void grouped_sum(const GroupedProduct& product, unsig
         const i64 p = (i64)block * WIDE + threadIdx.x % 2 * EACH;
         const T* const from = (const T*)product.left.at + p;
         float sum[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) sum[e] = 0.0f;
+        clear(sum);
         if (p < product.p)
 #pragma unroll 1
             for (i64 r = threadIdx.x / 2; r < product.r; r += 16 * WARPS * ROUNDS) {

@@ -142,14 +142,7 @@ struct KronSparseRowSumBlock : KronSparseSumBlock<P, KronSparseRowSumBlock<P>> {
 
     // Begins a tile.
     __device__ __forceinline__ void begin(const KronSparseSumOrigin& at) {
-#pragma unroll
-        for (int l = 0; l < WARP_L; ++l)
-#pragma unroll
-            for (int m = 0; m < MMA_M; ++m)
-#pragma unroll
-                for (int t = 0; t < MMA_N; ++t)
-#pragma unroll
-                    for (int r = 0; r < 4; ++r) sum[l][m][t][r] = 0.0f;
+        clear(sum);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             x_shift[e] = P::SHIFTED ? (int)((size_t)(x_begin(at) + row_of(e) * g.xs) & 15) : 0;

@@ -150,12 +150,7 @@ struct KronSparseStream {
         const int l0 = tile_of(TILES_L, P::D / V, WIDE) * V, l = l0 + of_l * V;
         const int i = split_off(at, P::A), group = (int)at;
         const int j0 = tile + (P::ALONG ? across * J : along);
-#pragma unroll
-        for (int v = 0; v < V; ++v)
-#pragma unroll
-            for (int o = 0; o < J; ++o)
-#pragma unroll
-                for (int n = 0; n < R; ++n) sum[v][o][n] = 0.0f;
+        clear(sum);
         if (active)
             add((const T*)g.weight + group * g.wg + i * g.wi + (j0 * W_J + part * W_K + l),
                 (const T*)g.x + group * g.xg + (i64)n0 * P::X_ROW + ((i64)i * P::C + part) * P::D + l, P::C - part);

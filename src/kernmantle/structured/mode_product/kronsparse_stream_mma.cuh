@@ -159,16 +159,7 @@ struct KronSparseStreamMma {
             w_at[e] = row * P::W_PITCH + position * P::STEP + w_shift;
             x_at[e] = own * P::X_PITCH + k * P::STEP + x_shift;
         }
-#pragma unroll
-        for (int q = 0; q < P::OWN_L; ++q)
-#pragma unroll
-            for (int l = 0; l < V; ++l)
-#pragma unroll
-                for (int m = 0; m < M; ++m)
-#pragma unroll
-                    for (int t = 0; t < N; ++t)
-#pragma unroll
-                        for (int r = 0; r < 4; ++r) sum[q][l][m][t][r] = 0.0f;
+        clear(sum);
         ptx::griddepcontrol_wait();
         CopyPipeline<P::STAGES> filled;
         PipelineState<P::STAGES> used;

@@ -161,12 +161,7 @@ struct KronSparseWeightGradBlock {
         const unsigned short* const rows = left + row + (j + lane % 16) * P::PITCH + lane / 16 * 8;
         const unsigned short* const columns = right + row + (k + lane / 16 * 8 + lane % 8) * P::PITCH + lane / 8 % 2 * 8;
         float here[2][4][4];
-#pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-            for (int t = 0; t < 4; ++t)
-#pragma unroll
-                for (int r = 0; r < 4; ++r) here[m][t][r] = 0.0f;
+        clear(here);
 #pragma unroll
         for (int step = 0; step < P::DEPTH / 16; ++step) {
             unsigned p[2][4], q[2][4];
@@ -205,12 +200,7 @@ struct KronSparseWeightGradBlock {
         const i64 chunks = (g.count + P::DEPTH - 1) / P::DEPTH, each = (chunks + g.slots - 1) / g.slots;
         const i64 begin = slot * each, end = begin + each < chunks ? begin + each : chunks;
         float sum[2][4][4];
-#pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-            for (int t = 0; t < 4; ++t)
-#pragma unroll
-                for (int r = 0; r < 4; ++r) sum[m][t][r] = 0.0f;
+        clear(sum);
         if (begin < end) {
             x.read(begin * P::DEPTH, g.count, g.d);
             y.read(begin * P::DEPTH, g.count, g.d);

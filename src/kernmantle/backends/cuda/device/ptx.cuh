@@ -11,6 +11,14 @@ struct bf16;
 
 KM_DEVICE unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
 
+// Sets all numbers of an array in registers to 0.
+KM_DEVICE void clear(float& number) { number = 0.0f; }
+template <class T, int COUNT>
+KM_DEVICE void clear(T (&array)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) clear(array[i]);
+}
+
 namespace ptx {
 
 // ---- The special function unit. ftz: subnormal numbers count as 0.
@@ -110,6 +118,11 @@ KM_DEVICE unsigned add_f16x2(unsigned a, unsigned b) {
     asm("add.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+KM_DEVICE unsigned mul_f16x2(unsigned a, unsigned b) {
+    unsigned r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
 // The sum of the two of a word.
 KM_DEVICE unsigned short reduce_add_f16x2(unsigned a) {
     unsigned short r;
@@ -138,32 +151,26 @@ KM_DEVICE unsigned round_to_tf32(float a) {
     return r;
 }
 
-// ---- Tensor cores, a warp at a time: d (16 x 8) += a b, of 16 positions of k in halves, of 8 in tf32.
+// ---- Tensor cores, a warp at a time: d (16 x 8) += a b, of 16 positions of k in halves of type T, of 8 in tf32.
 // _pure: the compiler may merge and move it, which it may not do with the others (eight loads from shared memory less in a
 // gradient's loop on sm_120).
-#define KM_MMA(name, word, kind)                                                                              \
-    KM_DEVICE void name(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {                         \
+template <class T>
+KM_DEVICE void mma_m16n8k16(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1);
+template <class T>
+KM_DEVICE void mma_m16n8k16_pure(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1);
+#define KM_MMA(declared, word, kind)                                                                          \
+    declared(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {                                    \
         asm word("mma.sync.aligned." kind " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                             \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                             \
     }
-KM_MMA(mma_m16n8k16_f16, volatile, "m16n8k16.row.col.f32.f16.f16.f32")
-KM_MMA(mma_m16n8k16_f16_pure, , "m16n8k16.row.col.f32.f16.f16.f32")
-KM_MMA(mma_m16n8k16_bf16, volatile, "m16n8k16.row.col.f32.bf16.bf16.f32")
-KM_MMA(mma_m16n8k8_tf32, volatile, "m16n8k8.row.col.f32.tf32.tf32.f32")
-KM_MMA(mma_m16n8k8_tf32_pure, , "m16n8k8.row.col.f32.tf32.tf32.f32")
+KM_MMA(template <> KM_DEVICE void mma_m16n8k16<f16>, volatile, "m16n8k16.row.col.f32.f16.f16.f32")
+KM_MMA(template <> KM_DEVICE void mma_m16n8k16<bf16>, volatile, "m16n8k16.row.col.f32.bf16.bf16.f32")
+KM_MMA(template <> KM_DEVICE void mma_m16n8k16_pure<f16>, , "m16n8k16.row.col.f32.f16.f16.f32")
+KM_MMA(template <> KM_DEVICE void mma_m16n8k16_pure<bf16>, , "m16n8k16.row.col.f32.bf16.bf16.f32")
+KM_MMA(KM_DEVICE void mma_m16n8k8_tf32, volatile, "m16n8k8.row.col.f32.tf32.tf32.f32")
+KM_MMA(KM_DEVICE void mma_m16n8k8_tf32_pure, , "m16n8k8.row.col.f32.tf32.tf32.f32")
 #undef KM_MMA
-// By the type of the operands.
-template <class T>
-KM_DEVICE void mma_m16n8k16(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1);
-template <>
-__device__ __forceinline__ void mma_m16n8k16<f16>(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    mma_m16n8k16_f16(d, a, b0, b1);
-}
-template <>
-__device__ __forceinline__ void mma_m16n8k16<bf16>(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    mma_m16n8k16_bf16(d, a, b0, b1);
-}
 // d = a b.
 KM_DEVICE void mma_m16n8k16_from_zero(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"

@@ -59,7 +59,7 @@ KM_DEVICE void mma_term_f16(float (&sum)[4], int term, bool begins, const unsign
     if (begins)
         ptx::mma_m16n8k16_from_zero(sum, left, b0, b1);
     else
-        ptx::mma_m16n8k16_f16(sum, left, b0, b1);
+        ptx::mma_m16n8k16<f16>(sum, left, b0, b1);
 }
 
 }  // namespace km

@@ -89,8 +89,7 @@ struct DeepRows : ValueRows<Body, Tile> {
     // Products of the rows with a tile of columns; whether there was one.
     __device__ __forceinline__ bool multiply_tile(PipelineState<STAGES>& state, int deep) {
         float total[CELLS];
-#pragma unroll
-        for (int i = 0; i < CELLS; ++i) total[i] = 0.0f;
+        clear(total);
 #pragma unroll 1
         for (int k = 0; k < deep; ++k) {
             ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);

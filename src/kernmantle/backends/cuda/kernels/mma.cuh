@@ -68,10 +68,10 @@ struct Mma {
 #pragma unroll
                 for (int j = 0; j < NF; ++j) {
                     const int cell = (f * NF + j) * 4;
-                    ptx::mma_m16n8k16_f16(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                    ptx::mma_m16n8k16<f16>(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
                     if (LOW) {
-                        ptx::mma_m16n8k16_f16(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
-                        ptx::mma_m16n8k16_f16(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                        ptx::mma_m16n8k16<f16>(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
+                        ptx::mma_m16n8k16<f16>(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
                     }
                 }
             }
@@ -105,8 +105,7 @@ struct Mma {
             if (k + STAGES - 1 < across) fetch(from, shared + pipeline.previous() * STAGE, k + STAGES - 1, planes);
             Pipeline::commit();
             float high[CELLS];
-#pragma unroll
-            for (int i = 0; i < CELLS; ++i) high[i] = 0.0f;
+            clear(high);
             if (Tile::PLANES == 2 && (!has_halves<Body>() || planes == 2))
                 multiply<true>(high, low, shared + pipeline.stage * STAGE, m1, n1, lane);
             else

@@ -284,12 +284,12 @@ struct MmaPull : Tensor<Body, Tile> {
 #pragma unroll
         for (int n = 0; n < NTL; ++n) loaded[n] = *(const uint4*)(b + n * 128);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, loaded[n].x, loaded[n].y);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_pure<f16>(acc[a][m][n], first, loaded[n].x, loaded[n].y);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, loaded[n].z, loaded[n].w);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_pure<f16>(acc[a][m][n], first, loaded[n].z, loaded[n].w);
         if (Body::KIND == POWERS) {
 #pragma unroll
-            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], second, loaded[n].x, loaded[n].y);
+            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_pure<f16>(acc[a][m][n], second, loaded[n].x, loaded[n].y);
         }
     }
     __device__ __forceinline__ void add_floats(int a, int m, const float (&v)[8], const unsigned* b) {

@@ -347,6 +347,7 @@ def test_hooks_and_other_modules_are_called_by_layers_of_the_same_rows(model) ->
     torch.testing.assert_close(km.kronsparse.apply_each(layers, x), (2 * wanted[0], wanted[1]))
     wrapped = nn.Sequential(layers[1])
     torch.testing.assert_close(km.kronsparse.apply_each([wrapped, layers[1]], x), (wanted[1], wanted[1]))
+    torch.testing.assert_close(km.kronsparse.apply_each([wrapped.forward, layers[1]], x), (wanted[1], wanted[1]))
     assert launched == []
     assert km.kronsparse.apply_each([], x) == ()
 

@@ -163,10 +163,12 @@ def trains(x: torch.Tensor) -> bool:
     return is_on_gpu(x) and torch.is_grad_enabled() and not is_autocast_on()
 
 
-def is_watched(layer: nn.Module) -> bool:
-    """Return whether more than the layer's own ``forward`` runs in its calls: hooks, another module or method."""
+def is_watched(layer: Any) -> bool:
+    """Return whether more than the ``forward`` of :class:`KSLinear` runs in calls of a layer: hooks, other code."""
+    if not isinstance(layer, KSLinear) or "forward" in vars(layer) or type(layer).forward is not KSLinear.forward:
+        return True
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return bool(hooks) or "forward" in vars(layer) or type(layer).forward is not KSLinear.forward
+    return bool(hooks)
 
 
 def key_of(kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]) -> CallKey | None:

@@ -19,6 +19,7 @@ from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import cuda, tiles, tuned
+from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan, column_sum_seconds
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
@@ -39,11 +40,15 @@ from kernmantle.structured.mode_product.plan import REGISTERS, KronSparsePlan, P
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
-from kernmantle.structured.mode_product.sum_emit import emit_column_sum, emit_fma_sum, emit_row_sum, emit_sum
+from kernmantle.structured.mode_product.sum_emit import (
+    emit_column_sum,
+    emit_fma_sum,
+    emit_row_sum,
+    emit_tile_sum,
+)
 from kernmantle.structured.mode_product.tile_cost import tile_seconds
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
-from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan, sum_seconds
 from kernmantle.torch_ops.tuned_tiles import tuning
 
 from ..cases import pairwise, sampled
@@ -253,18 +258,6 @@ def test_narrow_blocks_compile(card, dtype, first) -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "d", "dtype", "first"),
-    [*((card, 4, "f32", True) for card in CARDS), ("sm_90", 1, "bf16", False), ("sm_80", 3, "f16", True)],
-)
-def test_gradients_compile_within_their_registers(card, d, dtype, first) -> None:
-    chosen = sum_plan(card, d, dtype, first, True)
-    found = compiled(emit_sum(chosen), card).resources
-    assert found.registers * chosen.threads * chosen.blocks_each <= 65536
-    assert found.spill_stores <= MOST_SPILLED
-    assert chosen.shared <= CARDS[card].shared_per_block
-
-
-@pytest.mark.parametrize(
     ("card", "pattern", "dtype"),
     sampled(9, list(itertools.product(CARDS, INTERLEAVED, DTYPES))),
     ids=str,
@@ -314,6 +307,19 @@ def test_gradients_by_fma_compile_within_their_registers(card, pattern, dtype, f
         assert all(part <= extent for part, extent in zip(chosen.tile, pattern[1:], strict=True))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "rows", "card"),
+    [((82, 129, 173, 17), 18, "sm_90"), ((6, 302, 390, 42), 16, "sm_90"), ((1, 64, 64, 4), 256, "sm_100")],
+    ids=str,
+)
+def test_gradients_over_transposed_rows_compile_within_their_registers(pattern, rows, card) -> None:
+    chosen = block_sum_plan(pattern, rows, "bf16", CARDS[card])
+    assert chosen is not None
+    found = compiled(emit_tile_sum(chosen), card).resources
+    assert found.registers * chosen.threads * chosen.blocks_each(CARDS[card]) <= REGISTERS
+    assert found.spill_stores == 0
+
+
 def test_gradients_over_columns_fit_narrow_blocks() -> None:
     card = CARDS["sm_90"]
     narrow = column_sum_plan((16, 16, 16, 16), 25088, "f32", 16, 16, 3, card)
@@ -333,8 +339,6 @@ def test_gradients_of_a_few_rows_take_features_that_begin_anywhere(dtype) -> Non
     chosen = column_sum_plan(pattern, 59, dtype, BYTES[dtype], BYTES[dtype], 3, card)
     assert (chosen.shifted, chosen.whole, chosen.alone) == (True, True, False)
     assert chosen.blocks(chosen.tiles(pattern, 1), card) == card.sm_count * chosen.blocks_each(card)
-    other = sum_seconds(sum_plan("sm_90", 40, dtype, False, False), pattern, 59, card)
-    assert column_sum_seconds(chosen, pattern, 59, card) < other
     longer = column_sum_plan(pattern, 5901, dtype, BYTES[dtype], BYTES[dtype], 3, card)
     assert longer.alone
     assert longer.blocks(longer.tiles(pattern, 1), card) == longer.tiles(pattern, 1)
@@ -371,17 +375,19 @@ def test_gradients_over_rows_that_begin_anywhere_have_plans(card) -> None:
 
 
 def test_gradients_share_the_batch_among_blocks() -> None:
-    chosen = sum_plan("sm_90", 1, "f32", True, True)
     limits = CARDS["sm_90"]
-    blocks, room = 6 * chosen.slots((6, 64, 64, 1), 1, 25088, limits), limits.sm_count * chosen.blocks_each
-    assert 0.9 * room < blocks <= room
-    assert chosen.slots((6, 64, 64, 1), 1, 300, limits) == 1
-    assert chosen.slots((1, 4096, 4096, 1), 1, 2**20, limits) == 1
+
+    def of(pattern, batch) -> tuple[int, int]:
+        chosen = row_sum_plan(pattern, batch, "f32", 16, 16, 3, limits)
+        slots = chosen.slots(pattern, 1, batch, limits)
+        return chosen.tiles(pattern, 1) * slots / (limits.sm_count * chosen.blocks_each(limits)), slots
+
+    rounds, slots = of((6, 64, 64, 1), 25088)
+    assert 0.9 < rounds / math.ceil(rounds) <= 1
+    assert slots > 1
+    assert of((6, 64, 64, 1), 300)[1] == of((1, 4096, 4096, 1), 2**20)[1] == 1
     wide = (64, 1024, 1024, 1)
-    assert chosen.slots(wide, 1, 2**20, limits) * 4 * math.prod(wide) <= max(4 * math.prod(wide), 2**26)
-    assert sum_plan("sm_90", 16, "f32", False, False).l == 1
-    assert sum_plan("sm_90", 16, "f32", True, False).l == 4
-    assert "64 x 64 x 3, batch first and last, 3 x f16 f32" in str(sum_plan("sm_90", 3, "f32", True, False))
+    assert of(wide, 2**20)[1] * 4 * math.prod(wide) <= max(4 * math.prod(wide), 2**26)
 
 
 @pytest.mark.parametrize("card", ["sm_80", "sm_90"])
@@ -476,7 +482,7 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
     assert quickest_gradient((6, 64, 64, 1), 1024, "bf16", "cuda")[0] == "bmm"  # 5 against 10
     assert quickest_gradient((9, 12, 4, 118), 546, "f32", "cuda")[0] == "kernel"  # 13 against 132
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", True)[0] == "bmm"  # 199 against 766
-    assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", False)[0] == "kernel"  # 836 against 10091
+    assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", False)[0] == "transposed"  # 646 against 911
     assert set(gradient_seconds(*wide, "bf16", "cpu")) == {"kernel"}  # which sums halves in float32
     assert quickest_gradient((6, 64, 64, 1), 256, "f32", "cpu")[0] == "kernel"  # 149 against 166
     assert quickest_gradient((1, 768, 192, 2), 256, "f32", "cpu")[0] == "kernel"  # 1471 against 2591

@@ -53,3 +53,21 @@ def test_any_rows_strides_and_groups(rows, dtype, gap, monkeypatch) -> None:
 def test_what_is_no_number_stays_where_it_is(dtype, monkeypatch) -> None:
     pattern = (2, 18, 10, 5)
     check_what_is_no_number(monkeypatch, "row", *operands(pattern, 100, dtype), pattern)
+
+
+def layouts(rows, features, dtype):
+    """Arrays (2, rows, features) whose batch lies together, with gaps between features, and of one row."""
+    made = torch.randn(2, rows, 2 * features, device="cuda").to(DTYPES[dtype])
+    yield made[..., :features].mT.contiguous().mT
+    yield made[..., ::2]
+    yield made[:, :1, :features].expand(2, rows, features)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_of_any_strides_are_brought_together(dtype, monkeypatch) -> None:
+    pattern = a, b, c, d = (2, 18, 10, 5)
+    x, grad = operands(pattern, 40, dtype, groups=2)
+    for other in layouts(40, a * c * d, dtype):
+        check(monkeypatch, "row", other, grad, pattern)
+    for other in layouts(40, a * b * d, dtype):
+        check(monkeypatch, "row", x, other, pattern)

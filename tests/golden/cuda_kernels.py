@@ -36,6 +36,7 @@ from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
+from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
@@ -51,7 +52,7 @@ from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
-from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan, sum_plan
+from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan
 
 from ..backend import test_cuda_apply as rows
 from ..backend import test_cuda_columns as columns
@@ -286,14 +287,16 @@ def _fma_sum(card: str, pattern: tuple[int, int, int, int], batch: int, dtype: s
     return Planned(sum_emit.emit_fma_sum(plan), str(plan), plan.threads, plan.shared, plan.each)
 
 
-def _sum(card: str, d: int, dtype: str, first: bool) -> Planned:
-    plan = sum_plan(card, d, dtype, first, True)
-    return Planned(sum_emit.emit_sum(plan), str(plan), plan.threads, plan.shared, plan.blocks_each)
-
-
 def _row_sum(card: str, pattern: tuple[int, int, int, int], dtype: str) -> Planned:
     plan = row_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
     return Planned(sum_emit.emit_row_sum(plan), str(plan), plan.threads, plan.shared)
+
+
+def _block_sum(card: str, pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Planned:
+    plan = block_sum_plan(pattern, batch, dtype, CARDS[card])
+    assert plan is not None
+    resident = plan.blocks_each(CARDS[card])
+    return Planned(sum_emit.emit_tile_sum(plan), str(plan), plan.threads, plan.shared, resident)
 
 
 def _column_sum(card: str, pattern: tuple[int, int, int, int], dtype: str) -> Planned:
@@ -442,12 +445,12 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse grouped backward f32", of(_grouped, (6, 64, 64, 1), 200, 1, "f32"), HOPPER)
     table.add("kronsparse joined forward f32", of(_joined, 256, "f32", False), HOPPER)
     table.add("kronsparse joined backward bf16", of(_joined, 256, "bf16", True))
-    table.add("kronsparse sum 4 f32", of(_sum, 4, "f32", True))
-    table.add("kronsparse sum 1 bf16", of(_sum, 1, "bf16", False), HOPPER)
     table.add("kronsparse sum over rows (3,80,112,5) f32", of(_row_sum, (3, 80, 112, 5), "f32"))
     table.add("kronsparse sum over rows (16,16,16,16) bf16", of(_row_sum, (16, 16, 16, 16), "bf16"), HOPPER)
     table.add("kronsparse sum over columns (3,80,112,5) f32", of(_column_sum, (3, 80, 112, 5), "f32"))
     table.add("kronsparse sum over columns (16,16,16,16) bf16", of(_column_sum, (16, 16, 16, 16), "bf16"), HOPPER)
+    table.add("kronsparse sum of blocks (6,302,390,42) bf16", of(_block_sum, (6, 302, 390, 42), 16, "bf16"), HOPPER)
+    table.add("kronsparse sum of blocks (9,52,427,29) f16", of(_block_sum, (9, 52, 427, 29), 85, "f16"), HOPPER)
     table.add("kronsparse parts of sums bf16", of(_parts, 40, "bf16"), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", of(_narrow, (2, 4, 4, 8), "f32"))
     table.add("kronsparse FMA (86,3,31,87) bf16", of(_fma, (86, 3, 31, 87), "bf16", True))

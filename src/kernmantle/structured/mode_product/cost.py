@@ -13,6 +13,7 @@ from functools import lru_cache
 from ...backends.cuda.tiles import CARDS, DeviceLimits
 from ...compiler.nest import BYTES
 from . import cpu_cost
+from .block_sum_plan import block_sums_seconds
 from .column_sum_plan import columns_seconds
 from .fma_sum_plan import fma_seconds, least_seconds
 from .plan import Problem
@@ -22,7 +23,6 @@ from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_se
 from .vendor_cost import MOST_DENSE, between_copies_seconds, blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import sum_plan, sum_seconds
 
 Pattern = tuple[int, int, int, int]
 _JOINING = 2.4e-5  # seconds of zeros, their indices and copies, all of a few numbers
@@ -154,13 +154,13 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
     if a * b * d * a * c * d > MOST_DENSE:
         del found["dense"]
     if dtype in SUMMED:
-        kernels = [sum_seconds(sum_plan(_MEASURED.arch, d, dtype, not last, not last), pattern, batch, _MEASURED)]
         if last:
-            kernels.append(columns_seconds(pattern, batch, dtype, _MEASURED))
+            kernels = [columns_seconds(pattern, batch, dtype, _MEASURED)]
+            kernels.append(block_sums_seconds(pattern, batch, dtype, _MEASURED))
         else:
             access = [math.gcd(16, BYTES[dtype] * extent * d) for extent in (c, b)]
             rows = row_sum_plan(pattern, batch, dtype, access[0], access[1], 3, _MEASURED)
-            kernels.append(row_sum_seconds(rows, pattern, batch, _MEASURED))
+            kernels = [row_sum_seconds(rows, pattern, batch, _MEASURED)]
         if least_seconds(pattern, batch, _MEASURED) < min(kernels):
             kernels.append(fma_seconds(pattern, batch, dtype, last, _MEASURED))
         found["kernel"] = min(kernels)
@@ -192,7 +192,8 @@ def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 
 def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
     """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
-    kernel = sum_seconds(sum_plan(_MEASURED.arch, 1, dtype, True, True), blocks, batch, _MEASURED)
+    rows = row_sum_plan(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)
+    kernel = row_sum_seconds(rows, blocks, batch, _MEASURED)
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
 
 

@@ -20,7 +20,7 @@ struct KronSparseSums {
     i64 xg, xs, yg, ys;
 };
 
-// The extents of a tile, from a struct of its parameters: see kronsparse_column_sums.cuh and kronsparse_row_sums.cuh.
+// The extents of a tile, from a struct of its parameters: see kronsparse_column_sums.cuh, kronsparse_row_sums.cuh and kronsparse_block_sums.cuh.
 template <class Traits>
 struct KronSparseSumTile : Traits {
     using typename Traits::T;
@@ -34,6 +34,9 @@ struct KronSparseSumTile : Traits {
     // The sums of 16 columns and WRITE_N fragments of every warp before they are written, in rows that begin in different banks.
     static constexpr int WRITE_K = 8 * Traits::WRITE_N, RUN = WARPS_K * WRITE_K * TILE_L, RUN_PITCH = RUN + 1;
     static constexpr int WRITTEN_BYTES = (16 * WARPS_J * RUN_PITCH * 4 + 15) / 16 * 16;
+    // Bytes between columns of sums of a tile as the copy engine writes them, which begin in their 16 bytes as in memory, and in different
+    // banks, and those of all.
+    static constexpr int ROW_PITCH = (TILE_K * TILE_L * (int)sizeof(typename Traits::OUT) + 127) / 128 * 128 + 16, ROWS_BYTES = TILE_J * ROW_PITCH;
     // Bytes of shared memory beside a ring of so many, and where sums are before they are written.
     static constexpr int shared_bytes(int staged) { return Traits::ALONE ? (staged < WRITTEN_BYTES ? WRITTEN_BYTES : staged) : staged + WRITTEN_BYTES; }
     static constexpr int written_at(int staged) { return Traits::ALONE ? 0 : staged; }
@@ -109,6 +112,48 @@ struct KronSparseSumBlock {
                 }
                 __syncthreads();
             }
+    }
+
+    // The sums of the first position of a tile's column `row` in memory, and in shared memory before they are written there.
+    __device__ __forceinline__ typename P::OUT* column_of(const KronSparseSumOrigin& at, int row) const {
+        return (typename P::OUT*)g.out + (((((i64)at.slot * g.groups + at.group) * g.a + at.i) * g.b + at.j + row) * g.c + at.k) * g.d;
+    }
+    __device__ __forceinline__ unsigned char* column_at(const KronSparseSumOrigin& at, int row) const {
+        return shared + P::STAGES * P::STAGE + row * P::ROW_PITCH + ((size_t)column_of(at, row) & 15);
+    }
+
+    // Puts neighbouring l of position k of a column there.
+    template <int COUNT>
+    static __device__ __forceinline__ void put_run(unsigned char* column, int k, int l, const float (&own)[COUNT]) {
+        typedef typename P::OUT Out;
+        constexpr int EACH = 16 / sizeof(Out), VECTOR = COUNT < EACH ? COUNT : EACH;
+#pragma unroll
+        for (int begin = 0; begin < COUNT; begin += VECTOR) {
+            Pack<Out, VECTOR> pack;
+#pragma unroll
+            for (int e = 0; e < VECTOR; ++e) pack.v[e] = Store<Out>::from(own[begin + e]);
+            *(Pack<Out, VECTOR>*)(column + (k * P::TILE_L + l + begin) * (int)sizeof(Out)) = pack;
+        }
+    }
+
+    // Writes the columns of a tile by the copy engine, all positions k at once; what is no whole 16 bytes, by threads.
+    __device__ __forceinline__ void write_columns(const KronSparseSumOrigin& at) const {
+        typedef typename P::OUT Out;
+        constexpr int EACH = 16 / sizeof(Out);
+        ptx::fence_proxy_async();
+        __syncthreads();
+        const int columns = g.b - at.j < P::TILE_J ? g.b - at.j : P::TILE_J, positions = g.c - at.k < P::TILE_K ? g.c - at.k : P::TILE_K;
+        const int bytes = positions * P::TILE_L * (int)sizeof(Out);
+#pragma unroll 1
+        for (int row = threadIdx.x / 32; row < columns; row += P::WARPS) {
+            unsigned char* const to = (unsigned char*)column_of(at, row);
+            const unsigned char* const from = column_at(at, row);
+            const int space = -(int)(size_t)to & 15, head = space < bytes ? space : bytes, body = bytes - head & ~15;
+            if (lane == 0 && body > 0) ptx::cp_async_bulk_store(to + head, shared_address(from + head), body);
+            const int end = lane < EACH ? lane * (int)sizeof(Out) : head + body + (lane - EACH) * (int)sizeof(Out);
+            if (lane < EACH ? end < head : lane < 2 * EACH && end < bytes) *(Out*)(to + end) = *(const Out*)(from + end);
+        }
+        ptx::cp_async_bulk_commit_group();
     }
 
     __device__ __forceinline__ void run() {

@@ -5,41 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
+from .block_sum_plan import BlockSumPlan
 from .column_sum_plan import ColumnSumPlan
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan
 from .row_sum_plan import RowSumPlan
-from .weight_gradient_plan import PartsPlan, SumPlan
+from .weight_gradient_plan import PartsPlan
 
 _SIZES = ("groups", "a", "b", "c", "d", "slots")
-_DECLARED, _CAST = (", ".join(f"{kind}{name}" for name in _SIZES) for kind in ("km::i64 ", "(int)"))
 
 
 def _text(header: str, declared: list[str], *rest: str) -> str:
     return "\n".join([f'#include "{header}"\n', *declared, *rest])
 
 
-def emit_sum(plan: SumPlan) -> str:
-    """Return the source of the gradient of weights."""
-    traits = {"L": plan.l, "PRODUCTS": plan.products, "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first}
-    return _text(
-        "kronsparse_weight_grad.cuh",
-        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
-        "typedef km::KronSparseWeightGradTile<Traits> Tile;",
-        shared_check("Tile::SHARED_BYTES", plan.shared),
-        f"""
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) {ENTRY}(
-    const void* x, const void* grad, float* out, km::i64 count, {_DECLARED},
-    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
-    const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {_CAST}, xg, xn, xf, yg, yn, yf}};
-    km::kron_sparse_weight_grad<Tile>(arguments);
-}}
-""",
-    )
-
-
 def _emit(
-    name: str, plan: RowSumPlan | ColumnSumPlan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
+    name: str, plan: RowSumPlan | ColumnSumPlan | BlockSumPlan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
     arguments: str = "KronSparseSums", sizes: Sequence[str] = _SIZES,
 ) -> str:  # fmt: skip
     """Return the source of sums by a template, of which so many blocks share a multiprocessor."""
@@ -61,6 +42,13 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {blocks}) {ENTRY}(
     )
 
 
+def emit_tile_sum(plan: RowSumPlan | ColumnSumPlan | BlockSumPlan) -> str:
+    """Return the source of the gradient of weights by tensor cores."""
+    if isinstance(plan, BlockSumPlan):
+        return emit_block_sum(plan)
+    return emit_row_sum(plan) if isinstance(plan, RowSumPlan) else emit_column_sum(plan)
+
+
 def emit_row_sum(plan: RowSumPlan) -> str:
     """Return the source of the gradient of weights over rows whose features lie together."""
     traits = {
@@ -80,6 +68,15 @@ def emit_column_sum(plan: ColumnSumPlan) -> str:
         "WRITE_N": plan.n, "ALONE": plan.alone, "PRODUCTS": plan.products,
     }  # fmt: skip
     return _emit("Column", plan, traits, plan.resident // plan.warps)
+
+
+def emit_block_sum(plan: BlockSumPlan) -> str:
+    """Return the source of the gradient of weights over transposed rows."""
+    traits = {
+        "TILE_L": plan.d, "WARP_L": plan.warp_l, "WARPS_L": plan.warps_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j,
+        "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "WRITE_N": 1, "ALONE": 0,
+    }  # fmt: skip
+    return _emit("Block", plan, traits, max(1, plan.resident // plan.warps))
 
 
 def emit_fma_sum(plan: FmaSumPlan) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -17,18 +17,20 @@ from ...torch_ops.cuda import Entry, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import sum_emit
-from .column_sum_plan import column_sum_plan, column_sum_seconds
+from .block_sum_plan import BlockSumPlan, block_sum_plan, block_sums_seconds
+from .column_sum_plan import ColumnSumPlan, column_sum_plan, column_sum_seconds
 from .cuda import bind_ready
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan, fma_sum_plan, fma_sum_seconds, least_seconds, rows_seconds
 from .plan import Pattern
-from .rearrange import features_together
-from .row_sum_plan import row_sum_plan, row_sum_seconds
-from .transpose_plan import ACCESS
+from .rearrange import features_together, transpose_rows
+from .row_sum_plan import RowSumPlan, row_sum_plan, row_sum_seconds
+from .transpose_plan import ACCESS, padded
 from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import MOST_PART_BYTES, parts_plan, sum_plan, sum_seconds
+from .weight_gradient_plan import MOST_PART_BYTES, parts_plan
 
 Sums = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_Tiles = RowSumPlan | ColumnSumPlan | BlockSumPlan
 _Choice = tuple[float, Callable[[], Sums]]
 """Seconds that sums should take for one group, and what binds them."""
 
@@ -39,55 +41,73 @@ def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, precisi
         return None
     first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
     own, products = limits(index_of(x.device)), 1 if precision == "tf32" else 3
-    choices = [_by_numbers(x, grad, pattern, products, own, first)]
     axis = 2 if first[0] else 1
-    if first[0] == first[1] and x.stride(axis) == 1 == grad.stride(axis):
-        choices.append(_by_tiles(x, grad, pattern, products, own, first[0]))
-        if least_seconds(pattern, x.shape[1], own) < min(choices, key=itemgetter(0))[0]:
-            choices += _by_fma(x, grad, pattern, own, first[0])
+    if first[0] != first[1] or not x.stride(axis) == 1 == grad.stride(axis):
+        return _over_rows(x, grad, lambda x, grad: _by_tiles(x, grad, pattern, products, own, True)[1]())
+    choices = [_by_tiles(x, grad, pattern, products, own, first[0])]
+    choices += [] if first[0] else _by_blocks(x, pattern, own)
+    if least_seconds(pattern, x.shape[1], own) < min(choices, key=itemgetter(0))[0]:
+        choices += _by_fma(x, grad, pattern, own, first[0])
     return min(choices, key=itemgetter(0))[1]()
 
 
-def _by_numbers(
-    x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, products: int, own: DeviceLimits, first: list[bool]
-) -> _Choice:
-    """Return sums of arrays of any strides, which are read a number at a time."""
-    groups, batch, _ = x.shape
-    chosen = sum_plan(own.arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
+def _over_rows(x: torch.Tensor, grad: torch.Tensor, bind: Callable[[torch.Tensor, torch.Tensor], Sums]) -> Sums:
+    """Return bound sums over rows of features that lie together, which are made where arrays lie otherwise."""
+    sums = bind(_rows(x), _rows(grad))
+    return lambda x, grad: sums(_rows(x), _rows(grad))
 
-    def bind() -> Sums:
-        entry = Entry(ENTRY, chosen.threads, chosen.shared)
-        loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_sum(chosen), entry)
-        slots = chosen.slots(pattern, groups, batch, own)
-        rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
-        return _in_parts(loaded, pattern, groups, slots, chosen.tiles(pattern, groups) * slots, rest, x)
 
-    return sum_seconds(chosen, pattern, batch, own), bind
+def _rows(side: torch.Tensor) -> torch.Tensor:
+    return side if side.stride(2) == 1 else features_together(side)
 
 
 def _by_tiles(
     x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, products: int, own: DeviceLimits, first: bool
 ) -> _Choice:
     """Return sums by tensor cores over rows, or features, as they lie; ``first``: features lie together."""
-    (_, b, c, d), (groups, batch, _), dtype = pattern, x.shape, NAMES[x.dtype]
+    (_, b, c, d), batch, dtype = pattern, x.shape[1], NAMES[x.dtype]
     runs = (c * d, b * d) if first else (0, 0)
     bytes_ = [_copied(side, *_apart(side, first), run) for side, run in zip((x, grad), runs, strict=True)]
-    plan, expected, emit = (
-        (row_sum_plan, row_sum_seconds, sum_emit.emit_row_sum)
-        if first
-        else (column_sum_plan, column_sum_seconds, sum_emit.emit_column_sum)
-    )
+    plan, expected = (row_sum_plan, row_sum_seconds) if first else (column_sum_plan, column_sum_seconds)
     chosen: Any = plan(pattern, batch, dtype, *bytes_, products, own)
+    steps = *_apart(x, first), *_apart(grad, first)
+    return expected(chosen, pattern, batch, own), lambda: _bind_tiles(x, pattern, chosen, own, steps)
 
-    def bind() -> Sums:
-        entry = Entry(ENTRY, chosen.threads, chosen.shared)
-        loaded = load_kernels(chosen, chosen.arch, lambda: emit(chosen), entry)
-        slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
-        rest = (batch, groups, *pattern, slots, *_apart(x, first), *_apart(grad, first))
-        blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
-        return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
 
-    return expected(chosen, pattern, batch, own), bind
+def _bind_tiles(x: torch.Tensor, pattern: Pattern, chosen: _Tiles, own: DeviceLimits, steps: Sequence[int]) -> Sums:
+    """Return sums of arrays like x, with such strides of both."""
+    groups, batch, _ = x.shape
+    entry = Entry(ENTRY, chosen.threads, chosen.shared)
+    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_tile_sum(chosen), entry)
+    slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
+    rest = (batch, groups, *pattern, slots, *steps)
+    blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
+    return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
+
+
+def _by_blocks(x: torch.Tensor, pattern: Pattern, own: DeviceLimits) -> list[_Choice]:
+    """Return sums of halves whose batch lies together, of one group, over transposed rows, which are made before."""
+    (groups, batch, _), dtype = x.shape, NAMES[x.dtype]
+    chosen = block_sum_plan(pattern, batch, dtype, own)
+    if chosen is None or groups > 1:
+        return []
+    taken = block_sums_seconds(pattern, batch, dtype, own)
+    return [(taken, lambda: _bind_blocks(x, pattern, chosen, own))]
+
+
+def _bind_blocks(x: torch.Tensor, pattern: Pattern, chosen: BlockSumPlan, own: DeviceLimits) -> Sums:
+    (a, b, c, d), count = pattern, x.shape[1]
+    pitches = [padded(extent, x.element_size()) for extent in (c, b)]
+
+    def moved(side: torch.Tensor, extent: int, pitch: int) -> torch.Tensor:
+        """Return rows (a, d, N, extent) in whole vectors."""
+        made = allocate((1, count, a * d * pitch), side.dtype, side.device)
+        transpose_rows(side.mT.reshape(1, -1), made.view(1, -1), a, extent, d * count, True)
+        return made
+
+    steps = [step for pitch in pitches for step in (count * pitch, pitch)]
+    sums = _bind_tiles(moved(x, c, pitches[0]), pattern, chosen, own, steps)
+    return lambda x, grad: sums(moved(x, c, pitches[0]), moved(grad, b, pitches[1]))
 
 
 def _by_fma(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, own: DeviceLimits, first: bool) -> list[_Choice]:
@@ -100,7 +120,7 @@ def _by_fma(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, own: DeviceLi
     rows = None if first else fma_sum_plan(pattern, batch, dtype, True, math.gcd(ACCESS, x.element_size() * d), own)
     if rows is not None:
         taken = fma_sum_seconds(rows, batch, own) + rows_seconds(pattern, batch, dtype)
-        found.append((taken, lambda: _bind_rows(x, grad, rows)))
+        found.append((taken, lambda: _over_rows(x, grad, lambda x, grad: _bind_fma(x, grad, rows))))
     return found
 
 
@@ -111,12 +131,6 @@ def _bind_fma(x: torch.Tensor, grad: torch.Tensor, chosen: FmaSumPlan) -> Sums:
     loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_fma_sum(chosen), entry)
     rest = (batch, groups, slots, *_apart(x, chosen.first), *_apart(grad, chosen.first))
     return _in_parts(loaded, chosen.pattern, groups, slots, groups * chosen.tiles * slots, rest, x, chosen.whole)
-
-
-def _bind_rows(x: torch.Tensor, grad: torch.Tensor, chosen: FmaSumPlan) -> Sums:
-    """Return sums over rows of features that lie together, which are made of arrays whose batch is last."""
-    sums = _bind_fma(features_together(x), features_together(grad), chosen)
-    return lambda x, grad: sums(features_together(x), features_together(grad))
 
 
 def _apart(side: torch.Tensor, first: bool) -> tuple[int, int]:

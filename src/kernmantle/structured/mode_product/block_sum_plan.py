@@ -1,0 +1,151 @@
+"""Plans of the gradient of weights of halves on a GPU over transposed rows, which is written in the order of weights.
+
+Its cost is fitted on one H200 (decision 0099).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...backends.cuda.arch import arch
+from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
+from .plan import REGISTERS, Pattern
+from .tiled_sum import TiledSum
+from .transpose_plan import ACCESS, padded, pass_seconds, start_seconds
+
+DEPTH = 16  # rows of a product
+_OTHER_REGISTERS = 56  # of a thread, beside sums and fragments
+_MOST_ROWS, _MOST_L = 256, 128
+_FRAGMENTS = ((1, 2), (1, 4), (2, 2), (2, 4), (1, 8))  # of 16 columns and of 8 positions of k of a warp
+_STAGES = ((4, 3), (2, 4), (2, 3), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
+
+
+@dataclass(frozen=True)
+class BlockSumPlan(TiledSum):
+    """Template parameters, see ``kronsparse_block_sums.cuh``."""
+
+    resident = 16
+    alone = False
+    products = 1
+    whole = True
+    arch: str
+    dtype: str
+    d: int
+    warp_l: int
+    warps_l: int
+    m: int
+    warps_j: int
+    n: int
+    warps_k: int
+    steps: int
+    stages: int
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.warps_l * self.warps_j * self.warps_k
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Columns, positions of k and values of l of a block."""
+        return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.d
+
+    @property
+    def staged(self) -> int:
+        """Bytes of the stages of a block."""
+        columns, positions, _ = self.extents
+        size = BYTES[self.dtype]
+        rows = self.warp_l * self.warps_l * DEPTH * self.steps
+        return self.stages * rows * ((columns + positions) * size + 2 * ACCESS)
+
+    @property
+    def written(self) -> int:
+        """Numbers of four bytes of memory where the sums are brought together before they are written."""
+        columns, positions, deep = self.extents
+        return columns * (-(-positions * deep * BYTES[self.dtype] // 128) * 128 + 16) // 4
+
+    @property
+    def least_part(self) -> int:
+        """Entries of the batch that a part has at least: all."""
+        return _MOST_ROWS
+
+    def __str__(self) -> str:
+        columns, positions, deep = self.extents
+        return (
+            f"kron sparse gradient {self.arch} mma over transposed rows, {columns} x {positions} x {deep}, "
+            f"{self.warp_l * self.warps_l} of l at once, {self.warps} warps, {self.stages} stages of "
+            f"{DEPTH * self.steps} rows, {self.kind}"
+        )
+
+
+def candidates(d: int, batch: int, dtype: str, own: DeviceLimits) -> Iterator[BlockSumPlan]:
+    """Yield the plans of every tile that fits, for few rows."""
+    taken = 1 < d <= _MOST_L and batch <= _MOST_ROWS and BYTES[dtype] == 2
+    if not taken or "warp_specialized" not in arch(own.arch).features:
+        return
+    steps = -(-batch // DEPTH)
+    for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4)):
+        for warp_l, warps_l in itertools.product((1, 2, 4), (1, 2, 4, 8)):
+            warps = warps_j * warps_k * warps_l
+            registers = 4 * m * n * warp_l + 4 * m + 2 * n + _OTHER_REGISTERS
+            if d % warp_l or warp_l * warps_l > 2 * d or not 4 <= warps <= 12:
+                continue
+            if warps > REGISTERS // (32 * registers):
+                continue
+            for deep, stages in _STAGES:
+                if deep > 1 and deep > steps:
+                    continue
+                plan = BlockSumPlan(own.arch, dtype, d, warp_l, warps_l, m, warps_j, n, warps_k, deep, stages)
+                if plan.shared <= own.shared_per_block:
+                    yield plan
+
+
+# Cycles that a stage and a tile wait, of an asynchronous copy of a warp and of the sums of a fragment on a
+# multiprocessor; bytes a second of the second-level cache, most of whose rows are short, and of memory; seconds to
+# begin. Fitted to 198 tiles of 22 random patterns (30 %, root mean square; decision 0099).
+_WAIT, _TILE, _COPY, _PUT, _CLOCK = 1030.0, 3700.0, 23.0, 1.05, 1.7e9
+_CACHE, _MEMORY, _START = 1.65e12, 3.5e12, 1.7e-6
+_PASS = 1.5e-6  # of each array over transposed rows, beside its bytes: 2.5 us more for both than the model of passes
+_SURELY = 1.1  # times what is expected, so that these sums are chosen where they are quicker for sure
+
+
+def block_sum_seconds(plan: BlockSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
+    """Return what a plan should take for one group."""
+    a, b, c, d = pattern
+    columns, positions, _ = plan.extents
+    size, each, at_once = BYTES[plan.dtype], plan.blocks_each(limits), plan.warp_l * plan.warps_l
+    rounds = -(-plan.tiles(pattern, 1) // (limits.sm_count * each))
+    chunks, groups = -(-batch // (DEPTH * plan.steps)), -(-d // at_once)
+    copies = at_once * DEPTH * plan.steps * (columns + positions) * size / ACCESS / plan.threads
+    resident = each * plan.warps
+    stage, put = _WAIT + resident * _COPY * copies, resident * _PUT * plan.warp_l * plan.m * plan.n
+    worked = rounds * (groups * (chunks * stage + put) + _TILE) / _CLOCK
+    read = padded(b, size) * -(-c // positions) + padded(c, size) * -(-b // columns)
+    weights = size * math.prod(pattern)
+    moved = (size * batch * a * d * read + weights) / _CACHE
+    memory = (size * batch * a * d * (b + c) + weights) / _MEMORY
+    return _START + (worked**3 + moved**3 + memory**3) ** (1 / 3)
+
+
+@lru_cache(maxsize=4096)
+def block_sum_plan(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> BlockSumPlan | None:
+    """Return the plan that should be quickest; None where there is none."""
+    found = candidates(pattern[3], batch, dtype, limits)
+    return min(found, key=lambda plan: block_sum_seconds(plan, pattern, batch, limits), default=None)
+
+
+@lru_cache(maxsize=4096)
+def block_sums_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> float:
+    """Return what the plan and both arrays over transposed rows should take; infinite where there is no plan."""
+    plan = block_sum_plan(pattern, batch, dtype, limits)
+    if plan is None:
+        return math.inf
+    (a, b, c, d), size = pattern, BYTES[dtype]
+    passes = start_seconds((b, c), d * batch, size, False) + 2 * _PASS
+    passes += sum(pass_seconds(extent, d * batch, a, size, True, False) for extent in (b, c))
+    return _SURELY * (passes + block_sum_seconds(plan, pattern, batch, limits))

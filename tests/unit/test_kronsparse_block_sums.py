@@ -1,0 +1,51 @@
+"""Plans of gradients of weights over transposed rows: what they take, and where they are chosen."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kernmantle.structured.mode_product.block_sum_plan import (
+    block_sum_plan,
+    block_sum_seconds,
+    block_sums_seconds,
+    candidates,
+)
+from kernmantle.structured.mode_product.column_sum_plan import columns_seconds
+from kernmantle.structured.mode_product.fma_sum_plan import fma_seconds
+from kernmantle.structured.mode_product.sum_emit import emit_tile_sum
+from tests.backend.test_cuda_compile import CARDS
+
+CARD = CARDS["sm_90"]
+MANY = ((82, 129, 173, 17), 18), ((6, 302, 390, 42), 16), ((31, 147, 10, 37), 137), ((9, 374, 263, 14), 67)
+
+
+@pytest.mark.parametrize(("pattern", "rows"), MANY, ids=str)
+def test_plans_fit_a_block_and_take_all_l(pattern, rows) -> None:
+    every = list(candidates(pattern[3], rows, "f16", CARD))
+    assert every
+    for plan in every:
+        assert plan.shared <= CARD.shared_per_block
+        assert pattern[3] % plan.warp_l == 0
+        assert plan.extents[2] == pattern[3]
+        assert 4 <= plan.warps <= 12
+    chosen = block_sum_plan(pattern, rows, "f16", CARD)
+    assert chosen is not None
+    assert block_sums_seconds(pattern, rows, "f16", CARD) > block_sum_seconds(chosen, pattern, rows, CARD)
+    assert "typedef km::f16 OUT" in emit_tile_sum(chosen)
+
+
+def test_few_rows_and_many_weights_are_summed_so() -> None:
+    for pattern, rows in MANY[:2]:
+        assert block_sums_seconds(pattern, rows, "f16", CARD) < fma_seconds(pattern, rows, "f16", True, CARD)
+        assert block_sums_seconds(pattern, rows, "f16", CARD) < columns_seconds(pattern, rows, "f16", CARD)
+    assert block_sums_seconds((1, 31, 39, 49), 200, "f16", CARD) > columns_seconds((1, 31, 39, 49), 200, "f16", CARD)
+    assert block_sums_seconds((82, 129, 173, 17), 257, "f16", CARD) == math.inf
+
+
+def test_only_halves_of_several_l_are_taken_where_engines_copy() -> None:
+    assert not list(candidates(17, 18, "f32", CARD))
+    assert not list(candidates(1, 18, "f16", CARD))
+    assert not list(candidates(17, 18, "f16", CARDS["sm_80"]))
+    assert block_sums_seconds((2, 8, 8, 300), 18, "f16", CARD) == math.inf

@@ -69,9 +69,11 @@ for step in "$@"; do
     sanitizers)
         for tool in ${TOOLS:-memcheck racecheck initcheck}; do
             kernels "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9
-            # Every tensor in memory of its own, so that memcheck sees what is read beside it.
+            # Every tensor in memory of its own, so that memcheck sees what is read beside it; torch asks for functions that
+            # a driver may not have, which are no errors.
             # shellcheck disable=SC2086
             run "$tool-tests" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                --report-api-errors no \
                 "$python" -m pytest -q --require=cuda -p no:cacheprovider $sanitized
         done
         ;;

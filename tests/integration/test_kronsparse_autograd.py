@@ -120,6 +120,9 @@ def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
     assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088) == ("batched", "batched")
     assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088, "f32") == ("factors", "factors")
     assert chosen(((6, 64, 64, 1),), 16) == ("grouped", "grouped")
+    assert chosen(((1, 783, 463, 19),), 107, "f32") == ("blocks", "blocks")
+    thin = chain_training.expected(((1, 114, 5, 125),), 2734, "f32", True, torch.device("cuda"))
+    assert "blocks" not in thin
     monkeypatch.undo()
     layer = KSLinear(384, 1536, wide, dtype=torch.bfloat16)
     x = torch.empty(1, 25088, 384).bfloat16()

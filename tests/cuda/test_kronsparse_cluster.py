@@ -48,9 +48,10 @@ def operands(chain, batch, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 def test_a_chain_is_one_launch(chain, dtype) -> None:
-    for batch, has_bias, activation in (
-        (1, False, ""), (3, True, ""), (4, True, "relu"), (16, True, "relu"), (7, False, "gelu"),
-    ):  # fmt: skip
+    kinds = [(1, False, ""), (3, True, ""), (4, True, "relu"), (16, True, "relu"), (7, False, "gelu")]
+    if dtype != torch.float32:
+        kinds += [(64, True, "gelu"), (41, False, "")]
+    for batch, has_bias, activation in kinds:
         x, weights, bias = operands(chain, batch, dtype)
         bias = bias if has_bias else None
         out = torch.full((batch, math.prod(chain[1][:2]) * chain[1][3]), math.nan, dtype=dtype, device="cuda")
@@ -58,7 +59,7 @@ def test_a_chain_is_one_launch(chain, dtype) -> None:
         assert plan is not None
         offset = 0 if bias is None else bias.data_ptr()
         launch = cluster.bind_cluster(plan, x[None], out[None]).launch
-        launch((x.data_ptr(), *(weight.data_ptr() for weight in weights), offset, out.data_ptr()))
+        launch((x.data_ptr(), *(weight.data_ptr() for weight in weights), offset, out.data_ptr(), batch % 2))
         wanted, terms = exact(x, weights, bias)
         depth = chain[0][2] + chain[1][2]
         assert_close(out, ACTIVATIONS[activation](wanted), depth=depth, magnitude=terms)
@@ -72,13 +73,13 @@ def test_rows_may_lie_apart_and_what_does_not_fit_takes_another_way() -> None:
     plan = cluster.plan_of(apart[None], weights, bias, "", "", out[None])
     assert plan is not None
     launch = cluster.bind_cluster(plan, apart[None], out[None]).launch
-    launch((apart.data_ptr(), *(weight.data_ptr() for weight in weights), bias.data_ptr(), out.data_ptr()))
+    launch((apart.data_ptr(), *(weight.data_ptr() for weight in weights), bias.data_ptr(), out.data_ptr(), 0))
     wanted, terms = exact(x, weights, bias)
     assert_close(out, wanted, depth=276, magnitude=terms)
     odd = torch.cat([x, x[:, :3]], 1)[:, : x.shape[1]]
     assert cluster.plan_of(odd[None], weights, bias, "", "", out[None]) is None
     assert cluster.plan_of(x[None], [weights[0], weights[1].mT], bias, "", "", out[None]) is None
-    assert cluster.plan_of(x.repeat(4, 1)[None], weights, bias, "", "", out[None]) is None
+    assert cluster.plan_of(x.repeat(13, 1)[None], weights, bias, "", "", out[None]) is None
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["layer", "packed"])
@@ -95,3 +96,35 @@ def test_layers_of_single_tokens_take_it(packed, monkeypatch) -> None:
         assert found.shape == x.shape
         wanted, terms = exact(x.reshape(-1, 4096), list(layer.weights), layer.bias)
         assert_close(found.reshape(-1, 4096), wanted, depth=256, magnitude=terms)
+
+
+def test_packed_layers_that_follow_one_another_read_what_the_last_one_gives() -> None:
+    layers = [
+        km.KSLinear(4096, 4096, patterns=CHAINS["monarch"], device="cuda", dtype=torch.bfloat16).requires_grad_(False)
+        for _ in range(6)
+    ]
+    packed, device = [layer.pack() for layer in layers], torch.device("cuda", 0)
+    parts = [own._packed.parts[-1] for own in packed]
+    x = torch.randn(3, 4096, device="cuda").bfloat16()
+    captured = torch.cuda.CUDAGraph()
+    packed[0](x)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+        whole = packed[1](packed[0](x))
+        assert parts[0].is_complete(device)
+        assert not parts[1].is_complete(device)
+    before = [packed[0](x)]
+    for own in packed[1:]:
+        before.append(own(before[-1]))
+    torch.cuda.synchronize()
+    values = [x]
+    for own in packed:
+        values.append(own(values[-1]))
+    assert "by mma" in packed[0].info
+    for layer, value, found, first in zip(layers, values[:-1], values[1:], before, strict=True):
+        assert torch.equal(found, first)
+        wanted, terms = exact(value, list(layer.weights), layer.bias)
+        assert_close(found, wanted, depth=256, magnitude=terms)
+    captured.replay()
+    assert torch.equal(whole, values[2])
+    assert all(part.is_complete(device) for part in parts)

@@ -37,7 +37,6 @@ from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
-from kernmantle.structured.mode_product.cluster_plan import THREADS as CLUSTER_THREADS
 from kernmantle.structured.mode_product.cluster_plan import cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
 from kernmantle.structured.mode_product.dense_plan import dense_plan
@@ -312,7 +311,7 @@ def _parts(card: str, slots: int, dtype: str) -> Planned:
 def _cluster(card: str, rows: int, dtype: str) -> Planned:
     plan = cluster_plan((32, 128, 128, 1), (1, 128, 128, 32), rows, dtype, True, "gelu", CARDS[card])
     assert plan is not None
-    return Planned(cuda_emit.emit_cluster(plan), str(plan), CLUSTER_THREADS, plan.shared)
+    return Planned(cuda_emit.emit_cluster(plan), str(plan), plan.threads, plan.shared)
 
 
 def _factor_matrix(card: str, kind: str) -> Planned:

@@ -15,10 +15,33 @@ def test_monarch_matrices_of_single_tokens_fill_a_card(dtype) -> None:
     for rows in (1, 3, 16):
         plan = cluster_plan(*MONARCH, rows, dtype, True, "", CARDS["sm_90"])
         assert plan is not None
-        assert plan.rows in (rows, rows + 1)
+        assert plan.mma is (dtype != "f32")
+        assert plan.rows in ((8, 16) if plan.mma else (rows, rows + 1))
+        assert plan.rows >= rows
         assert plan.blocks % CLUSTER == 0
         assert 64 <= plan.blocks <= 132
         assert cluster_seconds(plan, 1) < cluster_seconds(plan, 16)
+
+
+@pytest.mark.parametrize("rows", [17, 32, 64])
+def test_more_rows_take_more_clusters(rows) -> None:
+    plan = cluster_plan(*MONARCH, rows, "bf16", True, "", CARDS["sm_90"])
+    assert plan is not None
+    assert plan.tiles * plan.rows >= rows
+    assert plan.blocks <= 132
+    few = cluster_plan(*MONARCH, 16, "bf16", True, "", CARDS["sm_90"])
+    assert few is not None
+    assert cluster_seconds(few, 16) <= cluster_seconds(plan, rows)
+
+
+def test_what_lies_between_the_factors_fits_into_shared_memory() -> None:
+    long = (8, 288, 16, 1), (1, 3, 288, 8)
+    for card, by_mma in (("sm_90", True), ("sm_120", False)):
+        plan = cluster_plan(*long, 16, "bf16", False, "", CARDS[card])
+        assert plan is not None
+        assert plan.mma is by_mma
+        assert plan.shared <= CARDS[card].shared_per_block
+    assert cluster_plan((8, 1024, 16, 1), (1, 3, 1024, 8), 16, "bf16", False, "", CARDS["sm_90"]) is None
 
 
 def test_what_takes_another_way() -> None:
@@ -28,7 +51,8 @@ def test_what_takes_another_way() -> None:
         return cluster_plan(first, second, rows, dtype, False, "", own)
 
     assert found() is not None
-    assert found(rows=17) is None
+    assert found(rows=65) is None
+    assert found(rows=17, dtype="f32") is None
     assert found(dtype="f64") is None
     assert found(own=CARDS["sm_80"]) is None
     assert found(first=(1, 128, 128, 32)) is None  # entries along k lie apart

@@ -158,12 +158,13 @@ class ClusterChain:
 
     def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
         """Return the product; ``numbers`` takes the route."""
-        x, (first, second), bias, _ = tensors
+        x, (first, second), bias, parts = tensors
         if numbers is not None:
             numbers.route = self.route
         out = allocate_as(x, (*x.shape[:-1], self.features))
         offset = 0 if bias is None else bias.data_ptr()
-        self.launch((x.data_ptr(), first.data_ptr(), second.data_ptr(), offset, out.data_ptr()))
+        is_made = parts is not None and parts[-1].is_complete(x.device)
+        self.launch((x.data_ptr(), first.data_ptr(), second.data_ptr(), offset, out.data_ptr(), is_made))
         return out
 
 

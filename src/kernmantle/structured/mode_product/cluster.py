@@ -14,11 +14,14 @@ from . import cuda_emit
 from .cluster_plan import ClusterPlan, cluster_plan
 
 Maybe = torch.Tensor | None
-_OPERANDS = 5
+_OPERANDS, _IS_MADE = 5, 8  # positions of arguments
 
 
 class BoundCluster(NamedTuple):
-    """A launch on the addresses of x, both weights, the bias and the result; it does nothing where it was collected."""
+    """A launch on the addresses of x, both weights, the bias and the result; it does nothing where it was collected.
+
+    The last number is 1 if no launch that may still run writes the weights, so that they are read before it ends.
+    """
 
     route: str
     launch: Callable[[tuple[int, ...]], None]
@@ -42,12 +45,13 @@ def plan_of(
 def bind_cluster(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> BoundCluster:
     """Return the launch of a plan for tensors of one layout."""
     index = index_of(x.device)
-    entry = Entry(cuda_emit.ENTRY, cuda_emit.CLUSTER_THREADS, plan.shared, waits=True)
+    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared, waits=True)
     loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_cluster(plan), entry)
     if loaded is None:
         return BoundCluster(str(plan), _nothing)
     rest = x.shape[1], x.stride(1), out.stride(1)
-    launch = bind_launch(loaded[0], (*_OPERANDS * (0,), *rest), range(_OPERANDS), index, plan.blocks)
+    changing = (*range(_OPERANDS), _IS_MADE)
+    launch = bind_launch(loaded[0], (*_OPERANDS * (0,), *rest, 0), changing, index, plan.blocks)
     return BoundCluster(str(plan), launch)
 
 

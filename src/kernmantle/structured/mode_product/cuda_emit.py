@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ...backends.cuda.tiles import CARDS
 from ...backends.cuda.traits import SCALARS, shared_check, struct
 from .cluster_plan import CLUSTER, ClusterPlan
-from .cluster_plan import THREADS as CLUSTER_THREADS
 from .dense_plan import DensePlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
 from .factor_matrix_plan import THREADS as MATRIX_THREADS
@@ -134,21 +133,23 @@ def _pattern(pattern: Sequence[int]) -> dict[str, int | bool]:
 
 def emit_cluster(plan: ClusterPlan) -> str:
     """Return the source of two factors for a few rows, in clusters of blocks."""
-    (_, high, wide, _), (_, b, c, d) = plan.first, plan.second
+    (_, high, wide, _), (a, b, c, d) = plan.first, plan.second
     traits = {
         "B1": high, "C1": wide, "B2": b, "C2": c, "D2": d, "ROWS": plan.rows, "SPLIT": plan.split,
         "ACTIVATION": ACTIVATIONS.index(plan.activation), "BIAS": plan.bias,
-    }  # fmt: skip
+    } | ({"A2": a, "WARPS": plan.warps} if plan.mma else {})  # fmt: skip
+    header, name = ("chain_mma", "KronSparseChainMma") if plan.mma else ("chain", "KronSparseChainTile")
+    bounds = f"{plan.threads}, 1" if plan.mma else plan.threads
     return _text(
-        '#include "kronsparse_chain.cuh"\n',
+        f'#include "kronsparse_{header}.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
-        shared_check("km::KronSparseChainTile<Plan>::SHARED_BYTES", plan.shared),
+        shared_check(f"km::{name}<Plan>::SHARED_BYTES", plan.shared),
         f"""
-extern "C" __global__ void __launch_bounds__({CLUSTER_THREADS}) __cluster_dims__({CLUSTER}) {ENTRY}(
+extern "C" __global__ void __launch_bounds__({bounds}) __cluster_dims__({CLUSTER}) {ENTRY}(
     const void* x, const void* first, const void* second, const void* bias, void* y, km::i64 count, km::i64 xn,
-    km::i64 yn) {{
-    const km::KronSparseChain arguments = {{x, first, second, bias, y, count, xn, yn}};
-    km::kron_sparse_chain<Plan>(arguments);
+    km::i64 yn, km::i64 is_made) {{
+    const km::KronSparseChain arguments = {{x, first, second, bias, y, count, xn, yn, is_made}};
+    km::kron_sparse_{header}<Plan>(arguments);
 }}
 """,
     )

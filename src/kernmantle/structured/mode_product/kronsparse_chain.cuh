@@ -11,6 +11,7 @@ struct KronSparseChain {
     const void *x, *first, *second, *bias;
     void* y;
     i64 count, xn, yn;
+    i64 is_made;  // whether no launch before this one writes the weights
 };
 
 // The parameters of a kernel, members of P:

@@ -14,6 +14,8 @@ import torch
 from ...backends.cuda.launch import relaxed_capture
 from ...runtime.kernel_store import collecting
 
+_COMPLETE = "complete"
+
 
 class PackedWeights:
     """Packed weights by key: tensors in the order in which kernels read them, or dense matrices.
@@ -40,6 +42,12 @@ class PackedWeights:
         if device.type != "cuda":
             return self._images.setdefault(key, pack())
         return self._pack_on_gpu(key, pack, device)
+
+    def is_complete(self, device: torch.device) -> bool:
+        """Return whether a GPU has done all that preceded the first call of this: no launch writes the weights."""
+        if _COMPLETE not in self._images:
+            self.get_or_pack(_COMPLETE, object, device)
+        return _COMPLETE in self._images
 
     def _pack_on_gpu(self, key: Hashable, pack: Callable[[], Any], device: torch.device) -> Any:
         """Pack on the current stream without waiting; other streams wait for it on the device.

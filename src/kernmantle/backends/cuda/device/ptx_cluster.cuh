@@ -6,6 +6,8 @@ namespace km {
 namespace ptx {
 
 KM_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// The same without waiting for what this thread wrote: that it has begun, and barriers that fence_mbarrier_init made visible.
+KM_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 KM_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // The address in the cluster of what another block has at this address of its own.
 KM_DEVICE unsigned mapa(unsigned at, unsigned rank) {

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn import functional
 
 from ...arrays import dtype_name, unwrap
@@ -154,7 +155,7 @@ class KSLinear(ChainModule):
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
         own = self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return self._traced(x, bias, activation)
         if MADE.matrices and (matrix := made_for(self, x, MADE.matrices)) is not None:
             self._ran.route = DENSE

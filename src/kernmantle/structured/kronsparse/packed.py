@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...arrays import has_strides, unwrap
 from ...config import current
@@ -79,7 +79,7 @@ def compiled_layer(
     one function that it does not look into checks the tensors and chooses the step, and another one applies it.
     ``form`` is the text of the patterns.
     """
-    if not isinstance(x, torch.Tensor):
+    if not isinstance(x, Tensor):
         return None
     for size in x.shape:
         if not is_static(size):

@@ -29,7 +29,7 @@ def plans(pattern, entries, dtype):
     products = 3 if dtype == "f32" else 1
     own = column_sum_plan.candidates(pattern, entries, dtype, shifted, products, cuda.limits(0))
     return {
-        (plan.m, plan.n, plan.warps_j > 1, plan.warps_k > 1, plan.tile_l > 1, plan.piece, whole): replace(
+        (plan.m, plan.n, plan.warps_j > 1, plan.warps_k > 1, plan.warps_l > 1, plan.piece, whole): replace(
             plan, whole=whole
         )
         for plan in own

@@ -46,14 +46,9 @@ class BlockSumPlan(TiledSum):
     stages: int
 
     @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return self.warps_l * self.warps_j * self.warps_k
-
-    @property
-    def extents(self) -> tuple[int, int, int]:
-        """Columns, positions of k and values of l of a block."""
-        return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.d
+    def deep(self) -> int:
+        """Values of l of a block."""
+        return self.d
 
     @property
     def staged(self) -> int:

@@ -29,7 +29,7 @@ class ColumnSumPlan(TiledSum):
 
     arch: str
     dtype: str
-    tile_l: int
+    warps_l: int
     m: int
     warps_j: int
     n: int
@@ -43,14 +43,9 @@ class ColumnSumPlan(TiledSum):
     products: int
 
     @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return self.tile_l * self.warps_j * self.warps_k
-
-    @property
-    def extents(self) -> tuple[int, int, int]:
-        """Columns, positions of k and values of l of a block."""
-        return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.tile_l
+    def deep(self) -> int:
+        """Values of l of a block."""
+        return self.warps_l
 
     @property
     def depth(self) -> int:
@@ -95,15 +90,15 @@ def candidates(
     deep = sorted({l for l in (1, 2, 4, _MOST_L) if l < 2 * d} | {-(-d // -(-d // most)) for most in (3, 6, _MOST_L)})
     pieces = [piece for piece in _PIECES if piece >= 16 * size and (piece < 2 * batch * size or piece == 16 * size)]
     fragments = itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4), deep, pieces)
-    for (m, n), warps_j, warps_k, tile_l, piece in fragments:
-        warps, columns, positions = tile_l * warps_j * warps_k, 16 * m * warps_j, 8 * n * warps_k
+    for (m, n), warps_j, warps_k, warps_l, piece in fragments:
+        warps, columns, positions = warps_l * warps_j * warps_k, 16 * m * warps_j, 8 * n * warps_k
         if warps > _MOST_WARPS or columns >= 2 * max(16, b) or positions >= 2 * max(8, c):
             continue
         registers = 4 * m * n + (4 if size == 4 else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
         resident = next((each for each in _RESIDENT if registers <= REGISTERS // (32 * each)), 0)
         if warps > resident:
             continue
-        tile = own.arch, dtype, tile_l, m, warps_j, n, warps_k, resident, piece
+        tile = own.arch, dtype, warps_l, m, warps_j, n, warps_k, resident, piece
         every = (ColumnSumPlan(*tile, stages, shifted, False, batch >= LONG, products) for stages in _STAGES)
         fits = [plan for plan in every if plan.shared <= own.shared_per_block]
         if fits:  # more stages, unless fewer blocks share a multiprocessor

@@ -51,14 +51,9 @@ class RowSumPlan(TiledSum):
     products: int
 
     @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return self.warps_l * self.warps_j * self.warps_k
-
-    @property
-    def extents(self) -> tuple[int, int, int]:
-        """Columns, positions of k and values of l of a block."""
-        return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.warp_l * self.warps_l
+    def deep(self) -> int:
+        """Values of l of a block."""
+        return self.warp_l * self.warps_l
 
     @property
     def stage_bytes(self) -> int:

@@ -63,7 +63,7 @@ def emit_row_sum(plan: RowSumPlan) -> str:
 def emit_column_sum(plan: ColumnSumPlan) -> str:
     """Return the source of the gradient of weights over a batch that lies together."""
     traits = {
-        "TILE_L": plan.tile_l, "WARPS_L": plan.tile_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n,
+        "TILE_L": plan.deep, "WARPS_L": plan.warps_l, "MMA_M": plan.m, "WARPS_J": plan.warps_j, "MMA_N": plan.n,
         "WARPS_K": plan.warps_k, "PIECE": plan.piece, "STAGES": plan.stages, "SHIFTED": plan.shifted,
         "WRITE_N": plan.n, "ALONE": plan.alone, "PRODUCTS": plan.products,
     }  # fmt: skip

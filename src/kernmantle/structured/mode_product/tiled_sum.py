@@ -21,16 +21,28 @@ class TiledSum(ABC):
     dtype: str
     alone: bool
     products: int
+    m: int
+    n: int
+    """Fragments of 16 columns, and of 8 positions of k, of a warp."""
+    warps_l: int
+    warps_j: int
+    warps_k: int
+    """Warps of a block along each."""
 
     @property
     @abstractmethod
+    def deep(self) -> int:
+        """Values of l of a block."""
+
+    @property
     def warps(self) -> int:
         """Warps of a block."""
+        return self.warps_l * self.warps_j * self.warps_k
 
     @property
-    @abstractmethod
     def extents(self) -> tuple[int, int, int]:
         """Columns, positions of k and values of l of a block."""
+        return 16 * self.m * self.warps_j, 8 * self.n * self.warps_k, self.deep
 
     @property
     @abstractmethod

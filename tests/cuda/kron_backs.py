@@ -13,7 +13,7 @@ from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import back_wgmma_emit, chain_gradient_emit, gradient_emit
 from kernmantle.structured.kron.back_axis_plan import BackAxisPlan, back_axis
-from kernmantle.structured.kron.back_registers_plan import BackRegistersPlan, back_registers_candidates
+from kernmantle.structured.kron.back_registers_plan import TEAMS, WARP, BackRegistersPlan, back_registers_candidates
 from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma_candidates
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
@@ -192,17 +192,19 @@ class BackAxisCase(BackCase):
 
 @dataclass(frozen=True)
 class BackRegistersCase(RowsCase):
-    """A pass over two short axes whose warps keep all in registers."""
+    """A pass over two short axes whose warps keep all in registers; with columns ``team`` threads share a tile."""
+
+    team: int = WARP
 
     @property
     def name(self) -> str:
         """What its test is called."""
-        return super().name.replace("back", "registers") + f"_{self.before}"
+        return super().name.replace("back", "registers") + f"_{self.before}_{self.team}"
 
     def plan(self, own: DeviceLimits) -> BackRegistersPlan:
         """Of the pass."""
         found = back_registers_candidates(self.sizes, self.before, self.beside, self.dtype, own.arch)
-        return next(plan for plan in found if len(plan.groups[0]) == len(self.first))
+        return next(plan for plan in found if len(plan.groups[0]) == len(self.first) and plan.team == self.team)
 
 
 def _along(array: Array, matrix: Array, axis: int) -> Array:
@@ -273,16 +275,17 @@ ALONE = [
 ]  # fmt: skip
 
 REGISTERS = [
-    BackRegistersCase(first, last, items, beside, dtype, before=before)
+    BackRegistersCase(first, last, items, beside, dtype, before=before, team=team)
     for first, last, items, beside, before in (
         (_square(16), _square(16), 96, 1, 16), (_square(10), _square(10), 100, 1, 5),
-        (_square(5), _square(5), 90, 1, 9), (_square(2), _square(6), 60, 1, 20),
+        (_square(5), _square(5), 100, 1, 25), (_square(2), _square(6), 60, 1, 20),
         (((5, 3),), ((8, 12),), 36, 1, 6), (_square(2, 3), _square(7), 50, 1, 10),
         (((15, 4),), _square(1), 64, 1, 8), (_square(16), _square(16), 3, 40, 1), (_square(10), _square(10), 5, 104, 1),
         (_square(5), _square(5), 4, 624, 1), (_square(4), _square(4), 5, 264, 1), (((5, 3),), ((8, 12),), 6, 48, 1),
         (_square(8), _square(8), 7, 24, 1), (_square(2, 3), _square(13), 9, 8, 1),
     )
     for dtype in ("f32", "f16")
+    for team in (TEAMS if beside > 1 else (WARP,))
 ]  # fmt: skip
 
 

@@ -478,7 +478,7 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     if isinstance(case, BackRegistersCase):
         plan = case.plan(own)
         return {
-            ("registers", case.dtype, plan.vector, plan.items > 1, plan.across > 0),
+            ("registers", case.dtype, plan.vector, plan.items > 1, plan.across > 0, plan.team),
             ("registers", any(len(group) > 1 for group in plan.groups)),
         }
     if isinstance(case, BackWgmmaCase):

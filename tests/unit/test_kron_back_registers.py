@@ -65,7 +65,7 @@ def test_products_of_matrices_are_the_gradients(sizes, before, width):
     for plan in plans:
         assert all(slot * count <= SIDE for slot, count in zip(plan.slots, plan.grid, strict=True))
         assert plan.items <= math.prod(plan.grid)
-        assert width > 1 or before % plan.items == 0  # a matrix is of one row of x
+        assert width > 1 or plan.before == before * (before % plan.items > 0)  # a matrix is of one row of x
         random, ((q0, p0), (q1, p1)) = np.random.default_rng(0), plan.axes
         x, v = random.standard_normal((plan.items, p0, p1)), random.standard_normal((plan.items, q0, q1))
         first, second = random.standard_normal((q0, p0)), random.standard_normal((q1, p1))
@@ -86,7 +86,10 @@ def test_accesses_are_of_whole_vectors(sizes, width, stored):
     size = 4 if stored == "f32" else 2
     for plan in back_registers_candidates(sizes, 12, width, stored, "sm_90"):
         assert plan.shared <= HOPPER.shared_per_block // plan.blocks
-        assert re.search(rf"ITEMS = {plan.items}, VECTOR = {plan.vector}, .*ACROSS = {plan.across}\b", emit(plan))
+        assert re.search(
+            rf"ITEMS = {plan.items}, VECTOR = {plan.vector}, .*ACROSS = {plan.across}, BEFORE = {plan.before}\b",
+            emit(plan),
+        )
         if width == 1:
             assert plan.slots[1] % plan.vector == 0
             assert all(columns % plan.vector == 0 for columns in plan.axes[1])

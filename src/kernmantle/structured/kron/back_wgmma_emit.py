@@ -22,7 +22,7 @@ def emit(plan: BackWgmmaPlan | BackAxisPlan | BackRegistersPlan) -> str:
         "SLOT1": plan.slots[1], "ITEMS": plan.items, "VECTOR": plan.vector, "PACK": plan.pack, "STAGES": plan.stages,
     }  # fmt: skip
     if isinstance(plan, BackRegistersPlan):
-        constants |= {"THREADS": plan.threads, "ACROSS": plan.across}
+        constants |= {"THREADS": plan.threads, "ACROSS": plan.across, "BEFORE": plan.before, "TEAM": plan.team}
     else:
         constants |= {"COPIES": plan.copies, "LOADERS": plan.loaders}
     axes = range(len(plan.groups))

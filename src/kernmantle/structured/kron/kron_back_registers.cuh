@@ -19,8 +19,8 @@
 namespace km {
 
 // B: the type T and that of halves H, rows Q0, Q1 and columns P0, P1 of both axes; ROWS and COLUMNS of the grid of slots, SLOT0 and SLOT1
-// apart; ITEMS of a matrix, which follow each other in memory; PACK neighbours of an access; THREADS. ACROSS columns of a tile, 0 where none
-// stand behind the axes, and STAGES of tiles.
+// apart; ITEMS of a matrix, which follow each other in memory, of BEFORE that a row of x has, 0 for whole matrices; PACK neighbours of an access; THREADS. ACROSS columns of a tile of TEAM threads,
+// 0 where none stand behind the axes, and STAGES of tiles.
 template <class B>
 struct KronBackRegisters {
     typedef typename B::T T;
@@ -29,7 +29,7 @@ struct KronBackRegisters {
     static constexpr int PLANES = SPLIT ? 2 : 1, THREADS = B::THREADS, WARPS = THREADS / 32, PACK = B::PACK, ITEMS = B::ITEMS, SIDE = 16;
     // Sums of each warp, then those of the block.
     static constexpr int SUMS = 4 * (WARPS + 1) * 2 * SIDE * SIDE;
-    static constexpr int STAGED = WARPS * B::STAGES * ((B::P0 * B::P1 + 3) / 4 + (B::Q0 * B::Q1 + 3) / 4) * (4 * B::ACROSS * (int)sizeof(T) + 16), SHARED_BYTES = STAGED > SUMS ? STAGED : SUMS;
+    static constexpr int STAGED = THREADS / B::TEAM * B::STAGES * ((B::P0 * B::P1 + 3) / 4 + (B::Q0 * B::Q1 + 3) / 4) * (4 * B::ACROSS * (int)sizeof(T) + 16), SHARED_BYTES = STAGED > SUMS ? STAGED : SUMS;
     static constexpr float LESS = SCALED ? 0x1p-19f : 1.0f, MORE = SCALED ? 0x1p19f : 1.0f;
 
     struct Arguments {
@@ -54,18 +54,18 @@ struct KronBackRegisters {
 
     // ---- Where the numbers of a lane are, of entries (R, C); -1 where there is none.
     template <int R, int C>
-    static KM_DEVICE int offset(int h, int i) {
+    static KM_DEVICE int offset(int h, int i, int count) {
         if (R == SIDE && C == SIDE) return row(h) * SIDE + column(i);
         const int down = row(h) / B::SLOT0, r = row(h) % B::SLOT0, across = column(i) / B::SLOT1, c = column(i) % B::SLOT1, item = down * B::COLUMNS + across;
-        return down < B::ROWS && across < B::COLUMNS && item < ITEMS && r < R && c < C ? (item * R + r) * C + c : -1;
+        return down < B::ROWS && across < B::COLUMNS && item < count && r < R && c < C ? (item * R + r) * C + c : -1;
     }
     template <int R, int C>
-    static KM_DEVICE void ask(Raw& raw, const T* from) {
+    static KM_DEVICE void ask(Raw& raw, const T* from, int count) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #pragma unroll
             for (int i = 0; i < 4; i += PACK) {
-                const int at = offset<R, C>(h, i);
+                const int at = offset<R, C>(h, i, count);
                 Pack<T, PACK> pack{};
                 if ((R == SIDE && C == SIDE) || at >= 0) pack = load_pack<T, PACK>(from + at);
 #pragma unroll
@@ -229,6 +229,18 @@ struct KronBackRegisters {
     }
     static KM_DEVICE HalfScale scale_of_x(const Raw& raw) { return SPLIT ? scale_of(raw) : HalfScale{1.0f, 1.0f}; }
 
+    // The items of a matrix: those of a row of x may be no whole matrices.
+    struct Run {
+        i64 first;
+        int count;
+    };
+    static constexpr int BEFORE = B::BEFORE ? B::BEFORE : 1, OF_ROW = (BEFORE + ITEMS - 1) / ITEMS;
+    static KM_DEVICE Run run_of(i64 matrix) {
+        if (!B::BEFORE) return {matrix * ITEMS, ITEMS};
+        const int of_row = (int)(matrix % OF_ROW) * ITEMS;
+        return {matrix / OF_ROW * BEFORE + of_row, BEFORE - of_row < ITEMS ? BEFORE - of_row : ITEMS};
+    }
+
     // `write` gets both factors' gradients that this block has found.
     template <class First, class Second, class Write>
     static __device__ void run(const Arguments& g, const First& first, const Second& of_second, const Write& write) {
@@ -237,31 +249,33 @@ struct KronBackRegisters {
         if constexpr (B::ACROSS > 0) {
             go_across(g, own, raw_bytes, first, of_second);
         } else {
-            const i64 all = g.items / ITEMS, apart = (i64)gridDim.x * WARPS;
-            constexpr int X = ITEMS * B::P0 * B::P1, V = ITEMS * B::Q0 * B::Q1;
+            constexpr int X = B::P0 * B::P1, V = B::Q0 * B::Q1;
+            const i64 all = B::BEFORE ? g.items / BEFORE * OF_ROW : g.items / ITEMS, apart = (i64)gridDim.x * WARPS;
             i64 matrix = (i64)blockIdx.x * WARPS + threadIdx.x / 32;
             Raw of_x, of_v;
-            if (matrix < all) {
-                ask<B::P0, B::P1>(of_x, g.x + matrix * X);
-                ask<B::Q0, B::Q1>(of_v, g.v + matrix * V);
-            }
+            Run items;
+            const auto fetch = [&]() {
+                items = run_of(matrix);
+                ask<B::P0, B::P1>(of_x, g.x + items.first * X, items.count);
+                ask<B::Q0, B::Q1>(of_v, g.v + items.first * V, items.count);
+            };
+            if (matrix < all) fetch();
             begin(own, first, of_second, g.slope);
 #pragma unroll 1
-            for (; matrix < all; matrix += apart) {
+            while (matrix < all) {
                 const HalfScale scale_x = scale_of_x(of_x), scale_v = scale_of(of_v);
                 const Words x = words_of(of_x, scale_x.scale), v = words_of(of_v, scale_v.scale);
-                T* const to = g.out + matrix * X;
-                if (matrix + apart < all) {
-                    ask<B::P0, B::P1>(of_x, g.x + (matrix + apart) * X);
-                    ask<B::Q0, B::Q1>(of_v, g.v + (matrix + apart) * V);
-                }
+                T* const to = g.out + items.first * X;
+                const int count = items.count;
+                matrix += apart;
+                if (matrix < all) fetch();
                 float out[2][4];
                 step(own, out, x, v, scale_x, scale_v);
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
 #pragma unroll
                     for (int i = 0; i < 4; i += PACK) {
-                        const int at = offset<B::P0, B::P1>(h, i);
+                        const int at = offset<B::P0, B::P1>(h, i, count);
                         Pack<T, PACK> pack;
 #pragma unroll
                         for (int k = 0; k < PACK; ++k) pack.v[k] = Store<T>::from(out[h][i + k]);
@@ -273,8 +287,13 @@ struct KronBackRegisters {
         end(own, (float*)raw_bytes, write);
     }
 
-    // ---- Where other columns stand behind both axes. A tile of a warp has ACROSS of them in shared memory, for each entry of the axes one
-    // run; a lane takes EACH neighbours, each of another matrix, and writes what leaves over x, from where the warp stores it.
+    // ---- Where other columns stand behind both axes. A tile of TEAM threads, a warp or the block, has ACROSS of them in shared memory, for each
+    // entry of the axes one run; a lane takes EACH neighbours, each of another matrix, and writes what leaves over x, from where the team stores it.
+    static constexpr int TEAM = B::TEAM;
+    static KM_DEVICE void meet() {
+        if constexpr (TEAM > 32) __syncthreads();
+        else __syncwarp();
+    }
     static constexpr int ACROSS = B::ACROSS, COPY = 16 / (int)sizeof(T), EACH = 4, STAGES = B::STAGES, NEXT = EACH * ITEMS;
     static constexpr int FOUR = 4 * ACROSS * (int)sizeof(T) + 16, OF_V = (B::P0 * B::P1 + 3) / 4 * FOUR, STAGE = OF_V + (B::Q0 * B::Q1 + 3) / 4 * FOUR;
     // Bytes from the begin of x or v of a tile: of 8 lanes that read four entries apart no two meet in a bank.
@@ -282,11 +301,11 @@ struct KronBackRegisters {
 
     template <int ENTRIES>
     static KM_DEVICE void copy(unsigned to, const T* from, i64 width, int inside) {
-        constexpr int IN_RUN = ACROSS / COPY, LOADS = (ENTRIES * IN_RUN + 31) / 32;
+        constexpr int IN_RUN = ACROSS / COPY, LOADS = (ENTRIES * IN_RUN + TEAM - 1) / TEAM;
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int own = n * 32 + threadIdx.x % 32, entry = own / IN_RUN, column = own % IN_RUN * COPY;
-            if (ENTRIES * IN_RUN % 32 == 0 || entry < ENTRIES) {
+            const int own = n * TEAM + threadIdx.x % TEAM, entry = own / IN_RUN, column = own % IN_RUN * COPY;
+            if (ENTRIES * IN_RUN % TEAM == 0 || entry < ENTRIES) {
                 const bool is_inside = column < inside;
                 ptx::cp_async<16>(to + spot(entry, column), is_inside ? from + entry * width + column : from, is_inside ? 16 : 0);
             }
@@ -316,10 +335,10 @@ struct KronBackRegisters {
     }
     template <class First, class Second>
     static __device__ void go_across(const Arguments& g, Own& own, unsigned char* raw_bytes, const First& first, const Second& of_second) {
-        constexpr int X = B::P0 * B::P1, V = B::Q0 * B::Q1, IN_RUN = ACROSS / COPY, STORES = (X * IN_RUN + 31) / 32;
-        const int warp = threadIdx.x / 32;
-        const i64 of_item = (g.width + ACROSS - 1) / ACROSS, all = g.items * of_item, apart = (i64)gridDim.x * WARPS;
-        unsigned char* const mine = raw_bytes + warp * (STAGES * STAGE);
+        constexpr int X = B::P0 * B::P1, V = B::Q0 * B::Q1, IN_RUN = ACROSS / COPY, STORES = (X * IN_RUN + TEAM - 1) / TEAM, TEAMS = THREADS / TEAM;
+        const int team = threadIdx.x / TEAM;
+        const i64 of_item = (g.width + ACROSS - 1) / ACROSS, all = g.items * of_item, apart = (i64)gridDim.x * TEAMS;
+        unsigned char* const mine = raw_bytes + team * (STAGES * STAGE);
         const unsigned stages = shared_address(mine);
         const auto fetch = [&](i64 tile, int stage) {
             if (tile < all) {
@@ -330,22 +349,22 @@ struct KronBackRegisters {
             }
             ptx::cp_async_commit_group();
         };
-        i64 tile = (i64)blockIdx.x * WARPS + warp;
+        i64 tile = (i64)blockIdx.x * TEAMS + team;
 #pragma unroll
         for (int n = 0; n < STAGES - 1; ++n) fetch(tile + n * apart, n);
         begin(own, first, of_second, g.slope);
         CopyPipeline<STAGES> pipeline;
 #pragma unroll 1
         for (; tile < all; tile += apart, pipeline.advance()) {
-            __syncwarp();  // all have stored what they found in the stage that is filled now
+            meet();  // all have stored what they found in the stage that is filled now
             fetch(tile + (STAGES - 1) * apart, pipeline.previous());
             CopyPipeline<STAGES>::template wait<STAGES - 1>();
-            __syncwarp();
+            meet();
             unsigned char* const of_x = mine + pipeline.stage * STAGE;
             const i64 item = tile / of_item, column0 = tile % of_item * ACROSS;
             const int inside = (int)(g.width - column0 < ACROSS ? g.width - column0 : ACROSS);
 #pragma unroll 1
-            for (int column = 0; column < inside; column += NEXT) {
+            for (int column = threadIdx.x % TEAM / 32 * NEXT; column < inside; column += TEAM / 32 * NEXT) {
                 Pack<T, EACH> x[2][4], v[2][4];
                 take<B::P0, B::P1>(x, of_x, column);
                 take<B::Q0, B::Q1>(v, of_x + OF_V, column);
@@ -364,12 +383,12 @@ struct KronBackRegisters {
                     if ((B::P0 == SIDE && B::P1 == SIDE) || at >= 0) *(Pack<T, EACH>*)(of_x + spot(at, column + EACH * item_of(i / 4, i % 4))) = x[i / 4][i % 4];
                 }
             }
-            __syncwarp();
+            meet();
             T* const to = g.out + item * X * g.width + column0;
 #pragma unroll
             for (int n = 0; n < STORES; ++n) {
-                const int own_run = n * 32 + threadIdx.x % 32, entry = own_run / IN_RUN, column = own_run % IN_RUN * COPY;
-                if ((X * IN_RUN % 32 == 0 || entry < X) && column < inside)
+                const int own_run = n * TEAM + threadIdx.x % TEAM, entry = own_run / IN_RUN, column = own_run % IN_RUN * COPY;
+                if ((X * IN_RUN % TEAM == 0 || entry < X) && column < inside)
                     store_pack<T, COPY>(to + entry * g.width + column, read_pack<T, COPY>(of_x + spot(entry, column)));
             }
         }

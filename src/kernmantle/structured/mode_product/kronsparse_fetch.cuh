@@ -26,7 +26,7 @@ struct KronSparseOperands {
         i = own / (across * deep) % g.a;
         group = own / (across * deep * g.a);
         lane = threadIdx.x % 32;
-        const int warp = threadIdx.x / 32, in = P::GROUPED ? 4 : 1;
+        const int warp = P::UNIFORM ? __shfl_sync(0xffffffffu, threadIdx.x / 32, 0) : threadIdx.x / 32, in = P::GROUPED ? 4 : 1;
         const int share = warp / in % (P::WARPS_L * P::WARPS_N);
         part = share % P::WARPS_L;
         side = share / P::WARPS_L;

@@ -75,17 +75,6 @@ struct KronSparseWriter : KronSparseAdder<P> {
             if (s < left) to[s] = v[s];
     }
 
-    // A word of two halves, of which the first may lie before those that are written, and the last ones behind the `left` that are.
-    static __device__ __forceinline__ void put_word(T* to, unsigned word, bool first, int left) {
-        if (first && left > 1) {
-            *(unsigned*)to = word;
-        } else {
-            const Pack<T, 2> both = bit_cast<Pack<T, 2>>(word);
-            if (first && left > 0) to[0] = both.v[0];
-            if (!first && left > 1) to[1] = both.v[1];
-        }
-    }
-
     __device__ __forceinline__ T value(float sum, int l, int column) const {
         float v = sum;
         const int at = (part * WARP_L + l) * P::TILE_N + column;
@@ -193,6 +182,14 @@ struct KronSparseWriter : KronSparseAdder<P> {
         out[1] = Store<T>::from(activated<P::ACTIVATION>(v.y));
     }
 
+    // Lanes that share a row of so many words: those by which a warp has the fewest words one after the other.
+    static __device__ constexpr int lanes_of(int words) {
+        int best = 32;
+        for (int lanes = 16; lanes >= 8; lanes /= 2)
+            if ((words + lanes - 1) / lanes * lanes < (words + best - 1) / best * best) best = lanes;
+        return best;
+    }
+
     // RUN_N fragments of columns of 8 rows at a time, in a stage that all warps that share the rows have read: all l of
     // neighbouring columns lie together in memory, so lanes store neighbouring vectors, or words of halves.
     __device__ __forceinline__ void store_runs(const Sums& sum, i64 n0, unsigned char* stage) const {
@@ -239,22 +236,38 @@ struct KronSparseWriter : KronSparseAdder<P> {
                     const int j = j0 + first_column + 8 * t0, rows = left < 8 ? (int)left : 8, length = min(LENGTH, (g.b - j) * TILE_L);
                     T* const to = y + first * g.yn + (i64)j * TILE_L;
                     if constexpr (P::Y_RUN * SIZE < 4) {
-                        constexpr int WORDS = LENGTH / 2 + 1;
-#pragma unroll 2
-                        for (int at = 32 * part + lane; at < 8 * WORDS; at += 32 * P::WARPS_L) {
-                            const int row = at / WORDS, word = at % WORDS;
-                            if (row >= rows) break;
-                            const unsigned* const from = (const unsigned*)(stage + row * PITCH) + word;
-                            const int before = this->before_y(8 * half + row, j, 0), along = 2 * word - before;
-                            const unsigned last = word > 0 ? from[-1] : 0, next = word + 1 < WORDS ? from[0] : 0;
-                            put_word(to + row * g.yn + along, __funnelshift_l(last, next, 16 * before), along >= 0, length - along);
+                        // Whole words; what a run has before the first one and behind the last one are single numbers.
+                        constexpr int LANES = lanes_of(LENGTH / 2 + 1);
+                        const int own = lane % LANES;
+#pragma unroll 1
+                        for (int row = (32 * part + lane) / LANES; row < rows && length > 0; row += 32 * P::WARPS_L / LANES) {
+                            T* const run = to + row * g.yn;
+                            const unsigned* const from = (const unsigned*)(stage + row * PITCH);
+                            const int before = this->before_y(8 * half + row, j, 0), words = (length + before) / 2;
+                            unsigned* const put = (unsigned*)(run - before);
+#pragma unroll 4
+                            for (int word = before + own; word < words; word += LANES)
+                                put[word] = __funnelshift_l(from[word - before], from[word], 16 * before);
+                            if (own < 2 && (own == 0 ? before : (length + before) % 2)) {
+                                const int at = own == 0 ? 0 : length - 1;
+                                run[at] = ((const T*)from)[at];
+                            }
                         }
                     } else {
+                        // Neighbouring lanes have neighbouring vectors, and go on by as many rows and vectors each time.
+                        constexpr int STEP = 32 * P::WARPS_L, ROWS = STEP / VECTORS, REST = STEP % VECTORS;
+                        const int at = 32 * part + lane;
+                        int row = at / VECTORS, vector = at % VECTORS;
+                        T* own = to + row * g.yn + vector * P::Y_RUN;
+                        const unsigned char* from = stage + row * PITCH + vector * P::Y_RUN * SIZE;
 #pragma unroll 4
-                        for (int at = 32 * part + lane; at < 8 * VECTORS; at += 32 * P::WARPS_L) {
-                            const int row = at / VECTORS, along = at % VECTORS * P::Y_RUN;
-                            if (row < rows && along < length)
-                                store_pack<T, P::Y_RUN>(to + row * g.yn + along, *(const Pack<T, P::Y_RUN>*)(stage + row * PITCH + along * SIZE));
+                        for (; row < rows; row += ROWS) {
+                            if (vector * P::Y_RUN < length) store_pack<T, P::Y_RUN>(own, *(const Pack<T, P::Y_RUN>*)from);
+                            const bool wraps = REST > 0 && vector + REST >= VECTORS;
+                            vector += wraps ? REST - VECTORS : REST;
+                            row += wraps;
+                            own += (ROWS + wraps) * g.yn + (wraps ? REST - VECTORS : REST) * P::Y_RUN;
+                            from += (ROWS + wraps) * PITCH + (wraps ? REST - VECTORS : REST) * P::Y_RUN * SIZE;
                         }
                     }
                 }

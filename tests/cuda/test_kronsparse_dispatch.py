@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -181,3 +182,15 @@ def sums(layer, x, batch_last, of):
     names = {id(value): name for name, value in layer.named_parameters()}
     value = through(layer, own["x"], batch_last, lambda value: own[names[id(value)]] if id(value) in names else value)
     return torch.autograd.grad(value.sum(), list(own.values()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("patterns", [*STEPS, [(3, 3, 44, 3)], [(33, 17, 4, 3), (3, 3, 187, 3)]], ids=str)
+def test_a_row_whose_features_lie_apart(patterns, dtype) -> None:
+    layer, features = layer_of(patterns, dtype), sizes(patterns)[0]
+    memory = torch.full((features, 3), math.nan, device="cuda", dtype=dtype)
+    memory[:, 1] = torch.randn(features, device="cuda")
+    for x in (memory[:, 1], memory[:, 1][None], memory.mT[1:2]):
+        for called in (layer, layer.pack()):
+            for _ in range(2):
+                check(called(x), layer, x)

@@ -7,7 +7,9 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
+from kernmantle.structured.mode_product import rearrange
 from kernmantle.structured.mode_product.plan import REGISTERS, contiguous
 from kernmantle.structured.mode_product.stream_plan import (
     candidates,
@@ -104,3 +106,16 @@ def test_weights_that_are_large_beside_the_batch_are_read_at_the_rate_of_memory(
     for dtype, size in (("f32", 4), ("bf16", 2)):
         bound = size * math.prod(pattern) / 4.8e12
         assert bound < stream_seconds(contiguous(pattern, 1, dtype, True), CARD) < 5 * bound
+
+
+@pytest.mark.parametrize(
+    ("count", "apart", "step"), [(1, 793, 2), (1, 40, 7), (5, 1, 5), (5, 1, 9), (3, 2, 50), (1, 1, 1)]
+)
+def test_features_are_brought_together_from_any_steps(count, apart, step, monkeypatch):
+    seen = []
+    monkeypatch.setattr(rearrange, "transpose_rows", lambda source, *_: seen.append(source))
+    rows = torch.arange(5000.0).as_strided((2, count, 20), (2000, apart, step))
+    rearrange.features_together(rows)
+    (source,) = seen
+    assert source.stride(1) == 1
+    assert torch.equal(source.view(2, 20, count), rows.mT)

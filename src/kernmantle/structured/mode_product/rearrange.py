@@ -21,7 +21,10 @@ def features_together(rows: torch.Tensor) -> torch.Tensor:
     groups, count, features = rows.shape
     pitch = padded(features, rows.element_size())
     made = allocate((groups, count * pitch), rows.dtype, rows.device)
-    transpose_rows(rows.mT.reshape(groups, -1), made, 1, features, count, True)
+    source = rows.mT.reshape(groups, -1)
+    if source.stride(1) != 1:  # a single row, of which reshape makes a view whatever its step
+        source = source.contiguous()
+    transpose_rows(source, made, 1, features, count, True)
     return made.view(groups, count, pitch)[..., :features]
 
 

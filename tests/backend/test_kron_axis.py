@@ -22,7 +22,12 @@ AXES = {
     "115 f32": (115, 115, 3872, "f32", 4, 4),
     "30x100 bf16": (30, 100, 1000, "bf16", 8, 8),
     "17 f16": (17, 17, 15950, "f16", 2, 2),
+    "60 of several entries f32": (60, 60, 186, "f32", 2, 2),
+    "100 f32": (100, 100, 1000, "f32", 4, 4),
+    "27 f32": (27, 27, 30615, "f32", 1, 1),
     "216x193 f32": (216, 193, 4000, "f32", 4, 4),
+    "218 few f32": (218, 218, 14, "f32", 2, 2),
+    "230 bf16": (230, 230, 1008, "bf16", 8, 8),
     "57 few f16": (57, 57, 5, "f16", 1, 1),
     "118x40 few bf16": (118, 40, 30, "bf16", 2, 2),
     "last 57 f32": (57, 57, 1, "f32", 1, 1),
@@ -75,9 +80,10 @@ def test_every_extent_fits_a_block() -> None:
 
 
 def test_tiles_are_counted_to_the_edges() -> None:
-    assert by_axis("57 f32").count(10, 301) == 10 * 3
+    assert by_axis("57 f32").count(10, 301) == 24  # columns of all entries one after another, 128 to a tile
+    assert by_axis("115 f32").count(10, 3872) == 10 * 61
     assert by_axis("last 57 f32").count(1000, 1) == 8
-    assert by_axis("57 few f16").count(1000, 5) == 40  # 25 entries of the batch in each
+    assert by_axis("57 few f16").count(1000, 5) == 40
     assert by_axis("216x193 f32").count(10, 4000) == 2 * 10 * 63  # each half of the rows in blocks of its own
 
 
@@ -113,7 +119,8 @@ def test_products_in_float16_are_scaled() -> None:
 
 def test_few_tiles_do_not_prepare_a_factor() -> None:
     least = LEAST_TILES * CARDS["sm_90"].sm_count
-    assert joined([(57, 57)], 100, entries=least)
-    assert joined([(57, 57)], 100, entries=least - 1) is None
+    assert joined([(57, 57)], 128, entries=least)
+    assert joined([(57, 57)], 128, entries=least - 1) is None
+    assert joined([(57, 57)], 32, entries=4 * least)  # entries share tiles
     assert joined([(57, 57)], entries=128 * least)
     assert joined([(57, 57)], entries=127 * least) is None

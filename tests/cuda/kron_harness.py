@@ -23,6 +23,7 @@ from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
 from kernmantle.structured.kron import (
+    axis_plan,
     cluster_plan,
     cuda_emit,
     factor_gradient_emit,
@@ -31,6 +32,7 @@ from kernmantle.structured.kron import (
     tensor_emit,
     two_axis_emit,
 )
+from kernmantle.structured.kron.axis_plan import AxisPlan
 from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
@@ -70,7 +72,7 @@ from .kron_backs import (
 from .kron_separations import SEPARATIONS, SeparationCase, run_separation
 from .report import report, selected
 
-Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | TwoAxisPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | TwoAxisPlan | AxisPlan
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
 TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
@@ -98,6 +100,13 @@ WGMMA = (
 )  # fmt: skip
 # By clusters of blocks, for one that takes several rows.
 CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(32, 3), 3), (powers(4, 8), 2))
+# Over one axis by wgmma: columns and rows, entries of the batch, columns to its right.
+AXES_ALONE = (
+    ((57, 57), 9, 300), ((57, 57), 2, 1280), ((57, 57), 5, 301), ((249, 249), 40, 14), ((216, 216), 3, 193),
+    ((20, 24), 9, 300), ((20, 24), 2, 2048), ((60, 60), 700, 1), ((120, 120), 350, 1), ((193, 200), 200, 1),
+    ((112, 100), 350, 1), ((13, 13), 90, 27), ((96, 96), 3, 136), ((5, 40), 33, 33), ((128, 128), 2, 400),
+    ((75, 26), 700, 1),
+)  # fmt: skip
 # Over two axes, neighbours multiplied out: rows, and the place of the plan among all of the pass in fifths.
 TWO_AXES: tuple[tuple[Sizes, int, int], ...] = (
     (((34, 34), (21, 21)), 200, 0), (((55, 40), (29, 31)), 60, 0), (((3, 5), (9, 7)), 2500, 0),
@@ -315,6 +324,8 @@ def cases() -> Iterator[KronCase]:
             yield KronCase(sizes, left, beside, dtype, True, False, "wgmma")
         for sizes, left in CLUSTERS[: 4 if dtype == "f32" else 3]:
             yield KronCase(sizes, left, 1, dtype, True, False, "clusters")
+        for size, left, beside in AXES_ALONE:
+            yield KronCase((size,), left, beside, dtype, True, False, "one_axis")
         for place, (sizes, left, _) in enumerate(TWO_AXES):
             yield KronCase(sizes, left, 1, dtype, True, False, "two_axes" + "_apart" * (place % 3 == 1))
     for place, sizes in enumerate(ADDED):
@@ -330,6 +341,8 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, i
     """For each pass its plan, and what lies to the left and to the right of it."""
     if case.aligned.startswith("two_axes"):
         return _by_two_axes(case, own)
+    if case.aligned == "one_axis":
+        return [_by_one_axis(case, own)]
     if case.aligned:
         return _by_wgmma(case, own) if case.aligned == "wgmma" else _by_clusters(case, own)
     tensor = TENSORS[case.dtype] if case.tensor else None
@@ -392,6 +405,17 @@ def _by_clusters(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, in
     return [(cluster(run, shapes, case.stored, tensor, MmaLayout(16, 4, False), own), run, case.left, 1)]
 
 
+def _by_one_axis(case: KronCase, own: DeviceLimits) -> tuple[Plan, Pass, int, int]:
+    """The axis by itself."""
+    run = replace(plain_pass("fma", case.modes, 0, 1), kind="axis")
+    ends = [extent if case.beside == 1 else case.beside for extent, _ in _ends(run, case.stored)]
+    copy, store = (math.gcd(end, 16 // _bytes(case.stored)) for end in ends)
+    facts = MmaLayout(copy * _bytes(case.stored), store, False)
+    shapes = tuple((q, p) for p, q in case.sizes)
+    chosen = axis_plan.axis(run, shapes, case.stored, TENSORS[case.dtype], facts, case.beside, own)
+    return chosen, run, case.left, case.beside
+
+
 def _by_two_axes(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
     """All axes in one pass over two, by the plan that is asked for; of rows that lie apart where the name says so."""
     tensor = TENSORS[case.dtype]
@@ -433,6 +457,8 @@ def emitted(chosen: Plan) -> str:
         return tensor_emit.emit_clusters(chosen)
     if isinstance(chosen, TwoAxisPlan):
         return two_axis_emit.emit(chosen)
+    if isinstance(chosen, AxisPlan):
+        return tensor_emit.emit_axis(chosen)
     return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
 
@@ -510,6 +536,10 @@ def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
         yield "two axes", chosen.stored, chosen.stays, chosen.layout.is_dense
         yield "two axes", chosen.stored, chosen.vector, chosen.layout.out_width
         yield "two axes", chosen.group > 1, chosen.group == chosen.warps, chosen.pitch != chosen.last.columns
+        return
+    if isinstance(chosen, AxisPlan):
+        yield "one axis", chosen.stored, chosen.is_last, chosen.packed > 0, chosen.copies
+        yield "one axis", chosen.stored, chosen.blocks, chosen.mode.columns > axis_plan.COLUMNS, chosen.vector
         return
     kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1
     yield kind, beside, several, chosen.layout.added
@@ -590,7 +620,7 @@ def run(machine: Machine, case: KronCase) -> Array:
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
         integers = [values[name] for name in parameters(len(used), chosen.layout.added, False)]
         # Few blocks, so that each takes several tiles.
-        many, groups = (2, chosen.groups) if isinstance(chosen, TwoAxisPlan) else (3, 1)
+        many, groups = (2, chosen.groups) if isinstance(chosen, TwoAxisPlan | AxisPlan) else (3, 1)
         tiles = chosen.count(left, right)
         blocks = chosen.cluster if isinstance(chosen, ClusterPlan) else min(-(-tiles // groups), many)
         kernel(0, stream, blocks, (*pointers, *integers, *numbers))

@@ -16,18 +16,30 @@ WIDEST = 256
 ROWS, COLUMNS = 128, 128
 # Threads: eight warps that load, two groups of four that multiply 64 rows of the factor each.
 THREADS, GROUP = 512, 64
-# Columns up to which a group takes 128 lines; words of a piece that a thread has,
-# and where they are no whole vectors of 16 bytes, or rows of halves.
-SHORT_COLUMNS, MOST_WORDS, MOST_ODD, MOST_CHUNKS = 32, 64, 48, 32
+# Columns up to which a group takes 128 lines, by bytes of a number (27 x 27 of float32 takes 92 us with 64 and 111 with
+# 128, 20 x 20 of float16 94 and 82, H200); words of a piece that a thread has, and where they are no whole vectors of
+# 16 bytes, or rows of halves.
+SHORT_COLUMNS = {2: 32, 4: 24}
+MOST_WORDS, MOST_ODD, MOST_CHUNKS = 64, 48, 32
 MOST_STAGES = 8
 # What plans have as the columns to the right where these are not few.
 MANY = 256
+# Times as many columns as there are that tiles of one entry of the batch may have.
+MOST_PADDED = 1.04
 # Registers of a thread that loads up to so many words, and more.
 LEAST_WORDS, LEAST_REGISTERS, REGISTERS = 32, 104, 120
 # Bytes between rows of results, and of largest entries.
 PADDING, WIDE_PADDING, LARGEST = 16, 32, 64
 # Factors that are multiplied out to one.
 MOST_JOINED = 4
+# Registers of a thread that loads by copies, of one chunk and of two; bytes of a word of all threads, and of what is
+# noted of a piece; copies ahead and stages, the preferred first.
+COPIED_REGISTERS = ((128, 80), (160, 96), (192, 80), (224, 64), (256, 56))
+COPIED, NOTE = 1024, 16
+COPIES = ((2, 1, 2), (1, 2, 2))
+# Columns to the right of float32, fewer of which leave in short runs: 3 x 65 beside 2 takes some 80 us where 20 were
+# expected (H200).
+LEAST_RIGHT = 8
 # Tiles for a multiprocessor below which a factor takes longer to prepare than is gained.
 LEAST_TILES = 4
 
@@ -45,6 +57,7 @@ class AxisPlan(TensorPlan):
     sets: int
     stages: int
     is_prefetched: bool
+    copies: int
 
     @property
     def threads(self) -> int:
@@ -63,8 +76,8 @@ class AxisPlan(TensorPlan):
 
     @property
     def packed(self) -> int:
-        """Columns to the right of which several entries of the batch make a tile; 0 for more."""
-        return packed_of(self.right, self.fibers, self.stored)
+        """Columns to the right where a tile has those of several entries of the batch, else 0."""
+        return packed_of(self.right, self.fibers)
 
     @property
     def mode(self) -> Mode:
@@ -94,6 +107,8 @@ class AxisPlan(TensorPlan):
     @property
     def loader_registers(self) -> int:
         """Registers of a thread that loads."""
+        if self.copies:
+            return next(own for most, own in COPIED_REGISTERS if _chunks(self.mode) * _deep(self.mode) <= most)
         return LEAST_REGISTERS if self.words <= LEAST_WORDS else REGISTERS
 
     @property
@@ -104,13 +119,18 @@ class AxisPlan(TensorPlan):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return _fixed(self.mode, self.stored, self.tensor, self.is_last) + self.stages * _stage(
-            self.mode, self.tensor, self.is_last, self.blocks
-        )
+        own = self.stages * _stage(self.mode, self.tensor, self.is_last, self.blocks, self.tops > 0)
+        fixed = _fixed(self.mode, self.stored, self.is_last, self.tops)
+        return fixed + own + self.copies * (COPIED * self.words + NOTE * self.sets)
+
+    @property
+    def tops(self) -> int:
+        """Largest entries of columns that warps have in shared memory."""
+        return _tops(self.right, self.fibers, self.stored, self.copies > 0)
 
     def count(self, entries: int, right: int) -> int:
         """Return the tiles of so many entries of the last batch axis, with so much to the right of the run."""
-        return self.sharing * tiles_of(entries, right, self.fibers, self.stored)
+        return self.sharing * tiles_of(entries, right, self.fibers)
 
     @property
     def tile_name(self) -> str:
@@ -123,25 +143,24 @@ def fibers_of(mode: Mode, blocks: int) -> int:
     return GROUP * blocks * (1 if max(mode.rows, mode.columns) > GROUP else 2)
 
 
-def blocks_of(mode: Mode, right: int) -> int:
+def blocks_of(mode: Mode, right: int, stored: str) -> int:
     """Return how many times 64 lines a group takes at a time: more of few columns, which leave registers for them."""
-    return 2 if mode.columns <= SHORT_COLUMNS and right >= 4 * GROUP else 1
+    return 2 if mode.columns <= SHORT_COLUMNS[SIZES[stored]] and right >= 4 * GROUP else 1
 
 
-def packed_of(right: int, fibers: int, stored: str) -> int:
-    """Return the columns to the right of a factor where a tile has those of several entries of the batch, else 0.
+def packed_of(right: int, fibers: int) -> int:
+    """Return the columns to the right where tiles of so many take those of several entries one after another, else 0.
 
-    Not of float32, whose tiles share a power of two: entries of the batch keep their own accuracy.
+    Where tiles of one entry would have many columns that are not there: all entries together have whole tiles.
     """
-    return right if 1 < right <= fibers // 2 and SIZES[stored] == 2 else 0
+    return right if right > 1 and -(-right // fibers) * fibers > MOST_PADDED * right else 0
 
 
-def tiles_of(entries: int, right: int, fibers: int, stored: str) -> int:
+def tiles_of(entries: int, right: int, fibers: int) -> int:
     """Return the tiles of so many lines over so many entries of the batch, with so much to the right."""
-    if right == 1:
-        return -(-entries // fibers)
-    packed = packed_of(right, fibers, stored)
-    return -(-entries // (fibers // packed)) if packed else entries * -(-right // fibers)
+    if right == 1 or packed_of(right, fibers):
+        return -(-entries * right // fibers)
+    return entries * -(-right // fibers)
 
 
 def _words(mode: Mode, stored: str, vector: int, is_last: bool, blocks: int, sets: int) -> int:
@@ -156,26 +175,33 @@ def _words(mode: Mode, stored: str, vector: int, is_last: bool, blocks: int, set
     return down * -(-units // lanes) * unit * SIZES[stored] * alone // 4
 
 
+def _is_copied(mode: Mode, is_last: bool, stored: str) -> bool:
+    """Return whether loaders wait for numbers in shared memory, not in registers."""
+    return stored == "f32" and (is_last or max(mode.columns, mode.rows) > ROWS)
+
+
+def _tops(right: int, fibers: int, stored: str, is_copied: bool) -> int:
+    """Return the largest entries of columns that warps have where each column of float32 has its own power of two."""
+    return 16 * fibers if stored == "f32" and right > 1 and (is_copied or packed_of(right, fibers)) else 0
+
+
 def _parts(tensor: Tensor) -> int:
     """Return the halves that a number is made of."""
     return min(2, tensor.products)
 
 
-def _stage(mode: Mode, tensor: Tensor, is_last: bool, blocks: int) -> int:
+def _stage(mode: Mode, tensor: Tensor, is_last: bool, blocks: int, is_alone: bool) -> int:
     """Return the bytes of a stage: a piece, two barriers and what is noted of it."""
     fibers, deep = fibers_of(mode, blocks), _deep(mode)
     rows = -(-deep // GROUP) * fibers if is_last else fibers // GROUP * deep
-    scales = fibers if is_last else 1
-    return 128 * _parts(tensor) * rows + 16 + (4 * scales + 4 + 7) // 8 * 8 + 8
+    scales = fibers if is_last or is_alone else 1
+    return 128 * _parts(tensor) * rows + 16 + (4 * scales + 8 + 7) // 8 * 8 + 8
 
 
-def _fixed(mode: Mode, stored: str, tensor: Tensor, is_last: bool) -> int:
-    """Return the bytes beside the stages: 64 rows of results of each group, and rows of a large factor."""
-    stays = max(mode.rows, mode.columns) > ROWS
-    padded = WIDE_PADDING if stored == "f32" and not is_last and not stays else PADDING
-    deep = _chunks(mode) * _deep(mode)
-    factor = _parts(tensor) * -(-deep // GROUP) * 128 * ROWS if stays else 0
-    return factor + 2 * GROUP * (GROUP * SIZES[stored] + padded) + LARGEST
+def _fixed(mode: Mode, stored: str, is_last: bool, tops: int) -> int:
+    """Return the bytes beside the stages: 64 rows of results of each group, and largest entries."""
+    padded = WIDE_PADDING if stored == "f32" and not is_last and _chunks(mode) == 1 else PADDING
+    return 2 * GROUP * (GROUP * SIZES[stored] + padded) + max(LARGEST, 4 * tops)
 
 
 def _chunks(mode: Mode) -> int:
@@ -191,13 +217,16 @@ def _deep(mode: Mode) -> int:
 def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> Pass | None:
     """Return a pass with all its factors multiplied out to one on so many entries, with so much to its right.
 
-    None where it is too large, they are too many, or it has too few tiles for its factor to be prepared.
+    None where it is too large, they are too many, it has too few tiles for its factor to be prepared, or results of
+    float32 would leave in short runs.
     """
     modes = plain.modes
     whole = Mode(plain.columns, plain.rows, 0)
     is_whole = all(mode.factor is not None for mode in modes) and len(modes) <= MOST_JOINED
     sides = (whole.columns, whole.rows)
     if not is_whole or max(sides) > WIDEST or min(sides) < 2 or max(sides) < NARROWEST:
+        return None
+    if stored == "f32" and 1 < right < LEAST_RIGHT:
         return None
     if pieces_of(whole, entries, right, stored) < LEAST_TILES * limits.sm_count:
         return None
@@ -206,7 +235,7 @@ def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: Device
 
 def pieces_of(mode: Mode, entries: int, right: int, stored: str) -> int:
     """Return the pieces of a pass over so many entries of its batch, with so much to its right."""
-    tiles = tiles_of(entries, right, fibers_of(mode, blocks_of(mode, right)), stored)
+    tiles = tiles_of(entries, right, fibers_of(mode, blocks_of(mode, right, stored)))
     return tiles * -(-mode.rows // ROWS) * _chunks(mode)
 
 
@@ -217,8 +246,21 @@ def axis(
 ) -> AxisPlan:  # fmt: skip
     """Return the plan of a pass that :func:`fits`, with as many stages as a block has memory for."""
     mode, is_last = run.modes[0], right == 1
-    blocks, vector = blocks_of(mode, right), layout.copy // SIZES[stored]
-    stages = (limits.shared_per_block - _fixed(mode, stored, tensor, is_last)) // _stage(mode, tensor, is_last, blocks)
+    blocks, vector = blocks_of(mode, right, stored), layout.copy // SIZES[stored]
+    fibers = fibers_of(mode, blocks)
+    width = right if is_last or packed_of(right, fibers) else MANY
+    is_copied = _is_copied(mode, is_last, stored)
+    tops = _tops(right, fibers, stored, is_copied)
+    free = limits.shared_per_block - _fixed(mode, stored, is_last, tops)
+    stage = _stage(mode, tensor, is_last, blocks, tops > 0)
+    if is_copied:
+        for sets, copies, stages in COPIES:
+            copied = COPIED * _words(mode, stored, vector, is_last, blocks, sets) + NOTE * sets
+            if copies * copied + stages * stage <= free:
+                return AxisPlan(
+                    run, shapes, stored, tensor, limits.arch, layout, width, blocks, sets, stages, False, copies
+                )
+    stages = free // stage
     is_short = mode.columns <= GROUP or SIZES[stored] == 2
     most = MOST_WORDS if layout.copy == 16 and is_short and not is_last else MOST_ODD
     most = MOST_WORDS if layout.copy == 16 and SIZES[stored] == 4 and is_last else most
@@ -227,8 +269,7 @@ def axis(
         sets for sets in (4, 2) if sets <= stages and _words(mode, stored, vector, is_last, blocks, sets) <= most
     ]
     sets = allowed[0] if allowed else 1
-    width = right if is_last or packed_of(right, fibers_of(mode, blocks), stored) else MANY
     return AxisPlan(
         run, shapes, stored, tensor, limits.arch, layout, width, blocks, sets,
-        min(MOST_STAGES, stages // sets * sets), stored == "f32",
+        min(MOST_STAGES, stages // sets * sets), stored == "f32", 0,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .axis_plan import COLUMNS as PIECE_COLUMNS
-from .axis_plan import blocks_of, fibers_of, pieces_of
+from .axis_plan import blocks_of, fibers_of, packed_of, pieces_of
 from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
@@ -53,12 +53,15 @@ _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 # 79 us, 32^3: 92 and 42, 64^3: 806 and 325, H200).
 _CLUSTER_MEMORY = {(16, 4): 0.88, (16, 2): 0.97, (32, 4): 0.95, (32, 2): 0.95, (64, 4): 0.76, (64, 2): 0.92}
 # The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not, along rows or
-# not: at least, of so many numbers, where loads have 4 bytes, and where each has one number of halves (H200, random
-# factors of up to 256 rows, within 15 %).
-_AXIS_MEMORY, _AXIS_NUMBERS = 1.05, 8192
+# not: at least, for 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2
+# bytes; at least where each column of float32 has its own power of two (H200, 56 passes within 15 %; decision 0096).
+_AXIS_MEMORY, _AXIS_NUMBERS, _AXIS_ALONE = 1.05, 8192, 1.2e-6
+_AXIS_LEAST = {(False, False): 0.7e-6, (False, True): 2.5e-6, (True, False): 0.7e-6, (True, True): 1.2e-6}
 _AXIS_PIECE = {
-    (False, False): (0.7e-6, 2.3e-6, 2.5e-6, 2.5e-6), (False, True): (2.5e-6, 2.5e-6, 3.3e-6, 3.6e-6),
-    (True, False): (0.7e-6, 1.3e-6, 1.4e-6, 1.4e-6), (True, True): (1.2e-6, 1.2e-6, 1.8e-6, 2.3e-6),
+    (False, False): {64: (2.3e-6, 2.9e-6, 3.1e-6), 128: (2.5e-6, 3.2e-6, 3.9e-6), 256: (3.0e-6, 3.4e-6, 3.6e-6)},
+    (False, True): {64: (3.3e-6, 4.0e-6, 4.5e-6), 128: (3.4e-6, 4.0e-6, 4.5e-6), 256: (4.0e-6, 4.4e-6, 5.4e-6)},
+    (True, False): {128: (1.25e-6, 1.35e-6, 1.6e-6, 2.3e-6), 256: (1.35e-6, 1.5e-6, 1.7e-6, 2.05e-6)},
+    (True, True): {128: (1.3e-6, 1.4e-6, 1.8e-6, 2.3e-6), 256: (1.35e-6, 1.4e-6, 1.6e-6, 1.7e-6)},
 }  # fmt: skip
 # Times as long as estimated that additions of several factors of 4 take with something to their right, and passes of
 # halves over two axes, and over three, that are multiples of 32: 4 x 4 nine times took 4.21 ms in passes of additions,
@@ -78,6 +81,9 @@ _NARROW_COLUMNS = 40  # columns to which products of float32 round up where ther
 _WAITING = 1.5  # times as long as estimated that warps wait which share few tiles of halves with unaligned rows
 # Longest axes that registers hold well in float64, and the share of the additions of longer ones: 16 and 31 (H200).
 _WIDEST_DOUBLE, _WIDER_DOUBLE = 12, 0.22
+# Share of what was counted of additions of halves of up to so many numbers with something to their right: products with
+# 3 x 3, 6 x 6 and 2 x 2 in such a pass took 0.58 to 0.89 of what all their passes should (five random ones, H200).
+_SHORT_RUN, _SHORT_HALVES = 8, 0.4
 _ACROSS = 32  # neighbours behind a run that one block of additions takes at least
 
 
@@ -202,9 +208,14 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     width = mode.columns if right == 1 else right
     vector = math.gcd(width, ACCESS // size)
     rounds = -(-pieces_of(mode, entries, right, stored) // limits.sm_count)
-    alike = fibers_of(mode, blocks_of(mode, right)) * min(mode.columns, PIECE_COLUMNS) / _AXIS_NUMBERS
-    least, whole, *odd = _AXIS_PIECE[size == 2, right == 1]
-    piece = max(least, whole * alike) if vector * size >= ACCESS // 2 else odd[vector == 1]
+    chunks = -(-mode.columns // PIECE_COLUMNS)
+    numbers = fibers_of(mode, blocks_of(mode, right, stored)) * mode.columns / chunks
+    rates = _AXIS_PIECE[size == 2, right == 1]
+    whole = next(own for most, own in rates.items() if max(mode.columns, mode.rows) <= most)
+    least = _AXIS_LEAST[size == 2, right == 1]
+    if size == 4 and packed_of(right, fibers_of(mode, blocks_of(mode, right, stored))):
+        least = _AXIS_ALONE
+    piece = max(least, whole[(ACCESS // size // vector).bit_length() - 1] * numbers / _AXIS_NUMBERS)
     return LAUNCH + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
 
 
@@ -362,6 +373,8 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned * math.sqrt(max(1.0, after / before)) if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)
+    if SIZES[stored] == 2 and right > 1 and max(before, after) <= _SHORT_RUN:
+        work *= _SHORT_HALVES
     if stored == "f32" and even and 1 < factors <= 3 and before >= _THREE_RUN:
         return LAUNCH + _THREE * _together(memory, work, overlap)
     if stored == "f32" and right > 1 and factors > 1 and all(mode.columns == mode.rows == _FOUR for mode in modes):

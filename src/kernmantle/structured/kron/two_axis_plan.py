@@ -29,7 +29,7 @@ STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
 # Entries of the batch for each multiprocessor below which such a pass is no quicker than another, and the share of the
 # time without it that a product may take with it, in as many passes and in another number (70 products, decision 0083).
 LEAST_ENTRIES = 4
-SURELY = {True: 0.95, False: 0.83}
+SURELY = {True: 0.95, False: 0.86}
 # Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, a cycle of shared memory of
 # each warp, and a tile of each warp of it, of halves and of float32 (H200, 876 plans within 15 and 12 %, root mean
 # square; decision 0083), and cycles of an instruction of a warp that waits for each.

@@ -81,9 +81,6 @@ _NARROW_COLUMNS = 40  # columns to which products of float32 round up where ther
 _WAITING = 1.5  # times as long as estimated that warps wait which share few tiles of halves with unaligned rows
 # Longest axes that registers hold well in float64, and the share of the additions of longer ones: 16 and 31 (H200).
 _WIDEST_DOUBLE, _WIDER_DOUBLE = 12, 0.22
-# Share of what was counted of additions of halves of up to so many numbers with something to their right: products with
-# 3 x 3, 6 x 6 and 2 x 2 in such a pass took 0.58 to 0.89 of what all their passes should (five random ones, H200).
-_SHORT_RUN, _SHORT_HALVES = 8, 0.4
 _ACROSS = 32  # neighbours behind a run that one block of additions takes at least
 
 
@@ -373,8 +370,6 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned * math.sqrt(max(1.0, after / before)) if run % 4 else 1.0
     factors = sum(mode.factor is not None for mode in modes)
-    if SIZES[stored] == 2 and right > 1 and max(before, after) <= _SHORT_RUN:
-        work *= _SHORT_HALVES
     if stored == "f32" and even and 1 < factors <= 3 and before >= _THREE_RUN:
         return LAUNCH + _THREE * _together(memory, work, overlap)
     if stored == "f32" and right > 1 and factors > 1 and all(mode.columns == mode.rows == _FOUR for mode in modes):

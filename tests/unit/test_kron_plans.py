@@ -1,5 +1,6 @@
 """Passes of Kronecker products on a GPU: which factors have kernels, and what the axes around them change."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,24 @@ def test_powers_take_the_passes_that_were_measured_to_be_quicker(extent, count, 
     aligned = replace(tensor, has_wgmma=True, is_aligned=True)
     found = plan(modes, 1, stored, HOPPER, True, aligned, 1024)
     assert [run.stop - run.first for run in found.passes] == passes
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "dtype", "kinds"),
+    [
+        (24, ((28, 48), (10, 38)), torch.float16, ["matmul", "matmul"]),  # 5.5 us, in one pass 6.5 (H200)
+        (1, ((4, 4), (14, 14), (169, 169)), torch.float32, ["matmul", "matmul"]),  # 12.8 us, by additions 16.1
+        (1, ((29, 29), (8, 8)), torch.float16, ["fma"]),  # 4.0 us, 5.4
+    ],
+)
+def test_small_captured_products_take_the_vendors_where_these_are_quicker(rows, sizes, dtype, kinds):
+    x, out = (
+        torch.empty(rows, math.prod(size[side] for size in sizes), 1, dtype=dtype, device="meta") for side in (0, 1)
+    )
+    factors = [torch.empty(q, p, dtype=dtype, device="meta") for p, q in sizes]
+    modes = tuple(Mode(p, q, index) for index, (p, q) in enumerate(sizes))
+    found, _ = planned_for(HOPPER, modes, arranged(x, factors, None, out), "default fuse")
+    assert [run.kind for run in found.passes] == kinds
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def _kron_back_axis(card: str, size: int, width: int) -> Planned:
 
 
 def _kron_back_registers(card: str, sizes: tuple[int, ...], before: int, width: int, dtype: str) -> Planned:
-    plan = back_registers(tuple((size, size) for size in sizes), before, width, dtype, CARDS[card])
+    plan = back_registers(tuple((size, size) for size in sizes), (1024, before, width), dtype, CARDS[card])
     assert plan is not None
     return Planned(back_wgmma_emit.emit(plan), f"registers {sizes}", plan.threads, plan.shared, plan.blocks)
 

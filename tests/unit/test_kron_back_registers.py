@@ -12,6 +12,8 @@ from kernmantle.structured.kron.back_registers_plan import (
     COPY,
     SIDE,
     VECTOR,
+    WARP,
+    BackRegistersPlan,
     back_registers,
     back_registers_candidates,
     back_registers_seconds,
@@ -99,22 +101,32 @@ def test_accesses_are_of_whole_vectors(sizes, width, stored):
 
 
 def test_there_are_none_for_other_axes():
-    assert back_registers(_square(17, 2), 1, 1, "f32", HOPPER) is None
-    assert back_registers(_square(16), 1, 1, "f32", HOPPER) is None
-    assert back_registers(_square(8, 8), 1, 1, "f64", HOPPER) is None
-    assert back_registers(_square(8, 8), 1, 36, "f16", HOPPER) is None  # rows that begin in the middle of a copy
-    assert back_registers(_square(8, 8), 1, 36, "f32", HOPPER) is not None
+    assert back_registers(_square(17, 2), (1024, 1, 1), "f32", HOPPER) is None
+    assert back_registers(_square(16), (1024, 1, 1), "f32", HOPPER) is None
+    assert back_registers(_square(8, 8), (1024, 1, 1), "f64", HOPPER) is None
+    assert (
+        back_registers(_square(8, 8), (1024, 1, 36), "f16", HOPPER) is None
+    )  # rows that begin in the middle of a copy
+    assert back_registers(_square(8, 8), (1024, 1, 36), "f32", HOPPER) is not None
     small = replace(HOPPER, shared_per_block=99 << 10)
-    assert back_registers(_square(16, 16), 1, 256, "f32", small) is None
-    assert back_registers(_square(16, 16), 256, 1, "f32", small) is not None
+    assert back_registers(_square(16, 16), (1024, 1, 256), "f32", small) is None
+    assert back_registers(_square(16, 16), (1024, 256, 1), "f32", small) is not None
 
 
 def test_short_axes_take_it():
     for sizes, before in ((_square(16, 16), 256), (_square(12, 12), 144), (_square(4, 4, 4, 4), 64)):
-        plan = back_registers(sizes, before, 1, "f32", HOPPER)
+        plan = back_registers(sizes, (1024, before, 1), "f32", HOPPER)
         assert plan is not None
         chosen, seconds = pass_over(sizes, (1024, before, 1, 1), "f32", HOPPER)
         assert chosen == plan
         assert seconds == back_registers_seconds(plan, 1024 * before, 1, HOPPER)
     beside, _ = pass_over(_square(8, 8), (1024, 1, 64, 64), "f32", HOPPER)  # a matrix would have several rows of x
-    assert beside != back_registers(_square(8, 8), 1, 4096, "f32", HOPPER)
+    assert beside != back_registers(_square(8, 8), (1024, 1, 4096), "f32", HOPPER)
+
+
+def test_a_block_shares_tiles_of_long_rows():
+    """By a block 286 us in float32 and 110 in bfloat16, by warps alone 384 and 148; before, 369 and 265 (H200)."""
+    for stored in ("f32", "bf16"):
+        plan, _ = pass_over(_square(16, 16), (1024, 1, 256, 1), stored, HOPPER)
+        assert isinstance(plan, BackRegistersPlan)
+        assert plan.team > WARP

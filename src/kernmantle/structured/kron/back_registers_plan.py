@@ -117,14 +117,18 @@ def back_registers_candidates(
 
 @lru_cache(maxsize=4096)
 def back_registers(
-    sizes: tuple[Size, ...], before: int, width: int, stored: str, limits: DeviceLimits
+    sizes: tuple[Size, ...], call: tuple[int, int, int], stored: str, limits: DeviceLimits
 ) -> BackRegistersPlan | None:
-    """Return the pass over some factors, None where there is none."""
+    """Return the pass over some factors, None where there is none.
+
+    ``call``: rows of x, entries of each in front of the factors, and columns behind them.
+    """
     if stored not in SIZES:
         return None
+    rows, before, width = call
     every = back_registers_candidates(sizes, before, width, stored, limits.arch)
     found = [plan for plan in every if plan.shared <= limits.shared_per_block]
-    return min(found, key=lambda plan: back_registers_seconds(plan, before, width, limits), default=None)
+    return min(found, key=lambda plan: back_registers_seconds(plan, rows * before, width, limits), default=None)
 
 
 def back_registers_seconds(plan: BackRegistersPlan, items: int, width: int, limits: DeviceLimits) -> float:

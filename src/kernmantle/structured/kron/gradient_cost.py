@@ -108,7 +108,7 @@ def pass_over(
     axis = back_axis(sizes, right, stored, limits) if columns == 1 else None
     if axis is not None:
         found.append((back_axis_seconds(axis, items, right, limits), axis))
-    short = back_registers(sizes, before, right, stored, limits) if columns == 1 else None
+    short = back_registers(sizes, (arrays, before, right), stored, limits) if columns == 1 else None
     if short is not None:
         found.append((back_registers_seconds(short, items, right, limits), short))
     time, plan = min(found, key=lambda own: own[0], default=(math.inf, None))

@@ -54,7 +54,8 @@ _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 _CLUSTER_MEMORY = {(16, 4): 0.88, (16, 2): 0.97, (32, 4): 0.95, (32, 2): 0.95, (64, 4): 0.76, (64, 2): 0.92}
 # The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not, along rows or
 # not: at least, for 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2
-# bytes; at least where each column of float32 has its own power of two (H200, 56 passes within 15 %; decision 0096).
+# bytes; at least where each column of float32 has its own power of two (H200, 45 passes within 16 %, root mean square,
+# most of them expected to take longer than they do; decision 0096).
 _AXIS_MEMORY, _AXIS_NUMBERS, _AXIS_ALONE = 1.05, 8192, 1.2e-6
 _AXIS_LEAST = {(False, False): 0.7e-6, (False, True): 2.5e-6, (True, False): 0.7e-6, (True, True): 1.2e-6}
 _AXIS_PIECE = {

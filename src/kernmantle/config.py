@@ -53,7 +53,8 @@ class Config:
         Most memory the reference evaluator takes for one intermediate result.
     exit_on_lost_process : bool
         Whether a process ends at once, with status 1, when another of its group is lost while a GPU waits for it;
-        otherwise the group's communicators are aborted and ``WorkerError`` is raised.
+        otherwise the group's communicators are aborted and ``WorkerError`` is raised. A process whose GPU still waits a
+        minute after that ends, too.
     wait_on_host : bool
         Whether the host waits for messages between GPUs, so that a lost process is a ``WorkerError`` in the others,
         before the timeout of their group; otherwise streams wait, and torch's watchdog ends the others.

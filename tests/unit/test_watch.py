@@ -96,18 +96,36 @@ def test_a_process_that_lost_another_goes_on_with_an_error(monkeypatch):
     assert aborted == [1]
 
 
-def test_a_process_ends_and_says_why_where_that_is_asked_for():
-    code = (
-        "import time, torch.distributed as dist; from kernmantle.distributed.watch import Watch\n"
-        "from kernmantle.config import set_config; set_config(exit_on_lost_process=True)\n"
-        "with Watch('a factor', dist.HashStore(), 0, 2, 0.2): time.sleep(60)"
-    )
+def ended(lines):
+    """What became of a process that waits for another one, which is gone, and what it wrote."""
+    code = "import time, torch.distributed as dist; from kernmantle.distributed import watch\n" + lines
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "a factor: process 1 of the group died, failed or did not answer for 0.2 s" in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_a_process_ends_and_says_why_where_that_is_asked_for():
+    status, words = ended(
+        "from kernmantle.config import set_config; set_config(exit_on_lost_process=True)\n"
+        "with watch.Watch('a factor', dist.HashStore(), 0, 2, 0.2): time.sleep(60)"
+    )
+    assert status == 1
+    assert "a factor: process 1 of the group died, failed or did not answer for 0.2 s" in words
+
+
+@pytest.mark.parametrize("stuck", ["the wait", "the end of the group"])
+def test_a_process_whose_gpu_is_not_released_ends_and_says_why(stuck):
+    seconds = 0 if stuck == "the wait" else 60
+    status, words = ended(
+        "watch.RELEASE = 0.3\n"
+        f"dist.distributed_c10d._abort_process_group = lambda: time.sleep({seconds})\n"
+        "with watch.Watch('a factor', dist.HashStore(), 0, 2, 0.2): time.sleep(60)"
+    )
+    assert status == 1
+    assert "a factor: process 1 of the group died" in words
+    assert "its GPU was not released in 0.3 s" in words
 
 
 class Wire:

@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,8 @@ from ..errors import WorkerError
 
 BEAT = 2.0
 """Seconds between signs of life."""
+RELEASE = 60.0
+"""Seconds in which a GPU is released once communicators are aborted; where it is not, the process ends."""
 
 
 def _message(what: str, rank: int, seconds: float) -> str:
@@ -28,17 +30,36 @@ def _message(what: str, rank: int, seconds: float) -> str:
     )
 
 
+def _end(why: str, because: str) -> None:
+    sys.stderr.write(f"kernmantle: {why}. This process ends, too: {because}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+@contextmanager
+def _released(why: str) -> Iterator[None]:
+    """End this process if the block takes longer than ``RELEASE``.
+
+    A library may wait on communicators of its own, which nobody can abort; the error would never be raised.
+    """
+    timer = threading.Timer(RELEASE, _end, (why, f"its GPU was not released in {RELEASE:g} s"))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def give_up(why: str, end: bool) -> None:
     """End this process, as ``exit_on_lost_process`` asks, or abort the communicators of the group.
 
     That ends the wait of a GPU for a process that is gone.
     """
     if end:
-        sys.stderr.write(f"kernmantle: {why}. This process ends, too: exit_on_lost_process\n")
-        sys.stderr.flush()
-        os._exit(1)
+        _end(why, "exit_on_lost_process")
     abort = dist.distributed_c10d._abort_process_group  # pyright: ignore[reportPrivateUsage]
-    with suppress(RuntimeError, ValueError, dist.DistError):
+    with _released(why), suppress(RuntimeError, ValueError, dist.DistError):
         abort()
 
 
@@ -95,7 +116,9 @@ class Watch:
                     seen[other] = found, time.monotonic()
                 elif time.monotonic() - since > self._seconds and not self._done.is_set():
                     self._lost = other
-                    self._gone(self._what, other, self._seconds)
+                    with _released(_message(self._what, other, self._seconds)):
+                        self._gone(self._what, other, self._seconds)
+                        self._done.wait()
                     return
 
 

@@ -28,12 +28,7 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
         const bool down = B::down(g);
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) top = larger(top, down ? B::entry(g, i % ROWS, i / ROWS) : B::entry(g, i / COLUMNS, i % COLUMNS));
-        top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
-        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
-        return HalfScale::of_largest(top);
+        return HalfScale::of_largest(block_max<THREADS / 32>(top, tops));
     }
 
     // ---- Multiplying.

@@ -3,6 +3,7 @@
 // memory (COPIES pieces of each set), where each thread reads what it copied itself.
 #pragma once
 #include "kron_axis_tile.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -117,8 +118,7 @@ struct KronAxisLoader : KronAxisTile<B, Args> {
                 if constexpr (SPLIT && LAST) {
                     const Unit(&own)[1][ACROSS] = *(const Unit(*)[1][ACROSS])&v[i];
                     float top = top_of(own);
-#pragma unroll
-                    for (int gap = LANES / 2; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
+                    top = warp_max<LANES / 2>(top);
                     scale = HalfScale::of_largest(top);
                     if (lane % LANES == 0) piece.inverse[down] = scale.inverse;
                 }
@@ -253,8 +253,7 @@ struct KronAxisLoader : KronAxisTile<B, Args> {
                     float top = 0.0f;
 #pragma unroll
                     for (int n = 0; n < ACROSS * UNIT; ++n) top = fmaxf(top, fabsf(own[n / UNIT].v[n % UNIT]));
-#pragma unroll
-                    for (int gap = LANES / 2; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
+                    top = warp_max<LANES / 2>(top);
                     scale = HalfScale::of_largest(top);
                     if (lane % LANES == 0) piece.inverse[down] = scale.inverse;
                 }

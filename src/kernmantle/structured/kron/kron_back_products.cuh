@@ -41,12 +41,8 @@ struct KronBackProducts : KronBackTile<B> {
                 top = larger(top, value[n][h]);
             }
         }
-        top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
+        __syncthreads();  // others may still read the tops of another factor
+        top = block_max<THREADS / 32>(top, tops);
         const HalfScale scale = scale_of(__float_as_uint(top));
 #pragma unroll
         for (int n = 0; n < EACH; ++n) {

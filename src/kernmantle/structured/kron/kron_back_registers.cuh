@@ -19,8 +19,8 @@
 namespace km {
 
 // B: the type T and that of halves H, rows Q0, Q1 and columns P0, P1 of both axes; ROWS and COLUMNS of the grid of slots, SLOT0 and SLOT1
-// apart; ITEMS of a matrix, which follow each other in memory, of BEFORE that a row of x has, 0 for whole matrices; PACK neighbours of an access; THREADS. ACROSS columns of a tile of TEAM threads,
-// 0 where none stand behind the axes, and STAGES of tiles.
+// apart; ITEMS of a matrix, which follow each other in memory, of BEFORE that a row of x has, 0 for whole matrices; PACK neighbours of an
+// access; THREADS. ACROSS columns of a tile of TEAM threads, 0 where none stand behind the axes, and STAGES of tiles.
 template <class B>
 struct KronBackRegisters {
     typedef typename B::T T;
@@ -29,7 +29,9 @@ struct KronBackRegisters {
     static constexpr int PLANES = SPLIT ? 2 : 1, THREADS = B::THREADS, WARPS = THREADS / 32, PACK = B::PACK, ITEMS = B::ITEMS, SIDE = 16;
     // Sums of each warp, then those of the block.
     static constexpr int SUMS = 4 * (WARPS + 1) * 2 * SIDE * SIDE;
-    static constexpr int STAGED = THREADS / B::TEAM * B::STAGES * ((B::P0 * B::P1 + 3) / 4 + (B::Q0 * B::Q1 + 3) / 4) * (4 * B::ACROSS * (int)sizeof(T) + 16), SHARED_BYTES = STAGED > SUMS ? STAGED : SUMS;
+    static constexpr int FOURS = (B::P0 * B::P1 + 3) / 4 + (B::Q0 * B::Q1 + 3) / 4;  // fours of what stands in a column
+    static constexpr int STAGED = THREADS / B::TEAM * B::STAGES * FOURS * (4 * B::ACROSS * (int)sizeof(T) + 16);
+    static constexpr int SHARED_BYTES = STAGED > SUMS ? STAGED : SUMS;
     static constexpr float LESS = SCALED ? 0x1p-19f : 1.0f, MORE = SCALED ? 0x1p19f : 1.0f;
 
     struct Arguments {

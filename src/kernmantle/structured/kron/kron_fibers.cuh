@@ -103,8 +103,7 @@ struct KronFactor {
 #pragma unroll
             for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
         }
-#pragma unroll
-        for (int gap = 16; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
+        top = warp_max(top);
         if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
     }
     template <class B, bool FITS, class Value>

@@ -11,6 +11,7 @@
 #include "layout.cuh"
 #include "pipeline.cuh"
 #include "ptx_wgmma.cuh"
+#include "reduce.cuh"
 #include "split_hi_lo.cuh"
 
 namespace km {
@@ -65,12 +66,8 @@ struct KronWgmma {
     template <int TOP>
     static __device__ HalfScale scale_of(float top, float* tops) {
         if (!SPLIT) return {1.0f, 1.0f};
-        top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; ++w) top = fmaxf(top, tops[w]);
+        __syncthreads();  // others may still read the tops of another factor
+        top = block_max<THREADS / 32>(top, tops);
         return kron_scale_below<TOP>(__float_as_uint(top) >> 23);
     }
     static KM_DEVICE float larger(float top, float a) { return fabsf(a) < infinity<float>() ? fmaxf(top, fabsf(a)) : top; }

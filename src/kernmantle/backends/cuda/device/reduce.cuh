@@ -25,6 +25,16 @@ template <int GAP = 16, int LAST = 1>
 KM_DEVICE unsigned warp_max(unsigned a) {
     return warp_reduce<GAP, LAST>(a, [](unsigned b, unsigned c) { return c > b ? c : b; });
 }
+// The largest of the finite numbers, none below 0, that the threads of WARPS warps have; `tops` has a number for each warp.
+template <int WARPS>
+KM_DEVICE float block_max(float top, float* tops) {
+    top = __uint_as_float(ptx::redux_max(__float_as_uint(top)));
+    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) top = fmaxf(top, tops[warp]);
+    return top;
+}
 
 // Accumulators of mma are fragments of 16 x 8: lane l has rows l / 4 and 8 more, columns 2 (l % 4) and one more.
 // Stores N fragments beside each other to a matrix whose rows are PITCH apart; `to` is the entry of this lane's first.

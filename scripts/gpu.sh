@@ -70,11 +70,11 @@ for step in "$@"; do
         for tool in ${TOOLS:-memcheck racecheck initcheck}; do
             kernels "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9
             # Every tensor in memory of its own, so that memcheck sees what is read beside it; torch asks for functions that
-            # a driver may not have, which are no errors.
+            # a driver may not have, which are no errors. Memory that is not cached cannot be had while a graph is captured.
             # shellcheck disable=SC2086
             run "$tool-tests" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
                 --report-api-errors no \
-                "$python" -m pytest -q --require=cuda -p no:cacheprovider $sanitized
+                "$python" -m pytest -q --require=cuda -p no:cacheprovider -k "not follow_one_another" $sanitized
         done
         ;;
     rows)

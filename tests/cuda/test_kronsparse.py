@@ -428,18 +428,21 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_block_rows_of_single_entries(dtype: torch.dtype, batch_last: bool) -> None:
-    # gcd(b, c) = 1: blocks of one entry, of which CUDA has no block-sparse product.
-    pattern = a, _, c, d = 1, 5, 16, 3
+@pytest.mark.parametrize("algorithm", ["bsr", "sparse"])
+# gcd(b, c) = 1: blocks of one entry, of which CUDA has no block-sparse product. (1, b, 1, 1): one index for all rows.
+@pytest.mark.parametrize("pattern", [(1, 5, 16, 3), (1, 64, 1, 1)], ids=str)
+def test_rows_of_single_entries(pattern, algorithm: str, dtype: torch.dtype, batch_last: bool) -> None:
+    a, _, c, d = pattern
     torch.manual_seed(0)
-    weight = torch.randn(pattern, device="cuda", dtype=dtype)
+    weight = torch.randn((*pattern, 3), device="cuda", dtype=dtype)[..., 1]
     for batch in (1, 7, 130):
         rows = torch.randn(batch, a * c * d, device="cuda", dtype=dtype)
         x = rows.T.contiguous() if batch_last else rows
         wanted = torch.einsum("nikl,ijkl->nijl", rows.double().view(batch, a, c, d), weight.double()).flatten(1)
         sizes = torch.einsum("nikl,ijkl->nijl", rows.double().abs().view(batch, a, c, d), weight.double().abs())
         for _ in range(2):
-            found = kron_sparse_matmul(x, weight, pattern, algorithm="bsr", batch_last=batch_last)
+            torch.full((64,), 1 << 40, device="cuda")  # what memory held that is read behind an index
+            found = kron_sparse_matmul(x, weight, pattern, algorithm=algorithm, batch_last=batch_last)
             assert_close(found.T if batch_last else found, wanted, dtype=dtype, depth=c, magnitude=sizes.flatten(1))
 
 

@@ -14,7 +14,7 @@ from kernmantle import errors
 from kernmantle.kronsparse import KSPattern, kron_sparse_matmul
 from kernmantle.structured.kronsparse.matmul import CHOICES, STORED
 from kernmantle.structured.mode_product.cost import quickest
-from kernmantle.structured.mode_product.torch_products import GRADIENTS, OWN, block_rows
+from kernmantle.structured.mode_product.torch_products import GRADIENTS, MADE, OWN, block_rows, sparse_rows
 from kernmantle.testing import assert_close
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -112,6 +112,22 @@ def test_block_sparse_rows_lie_together(shape):
     weight = torch.randn((2, *shape), generator=torch.Generator().manual_seed(1))
     for matrix in block_rows(weight):
         assert matrix.values().is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 1, 1), (1, 64, 32, 1), (64, 3, 1, 1), (1, 3, 5, 1), (2, 3, 1, 4)], ids=str)
+@pytest.mark.parametrize("make", [sparse_rows, block_rows])
+def test_sparse_matrices_are_in_one_piece(make, shape):
+    """On GPUs torch passes the addresses of values and indices on: an expanded index was read behind its memory."""
+    memory = torch.randn((2, *shape, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expanded = (memory[:1, :, :1, :1, :1, 1], memory[:1, :1, :1, :1, :1, 0])
+    for weight in (memory[..., 1], *(own.expand(2, *shape) for own in expanded)):
+        wanted = MADE["dense"](weight)
+        for matrix, own in zip(make(weight), wanted, strict=True):
+            for part in (matrix.crow_indices(), matrix.col_indices(), matrix.values()):
+                assert part.is_contiguous()
+            assert matrix.crow_indices()[-1] == len(matrix.col_indices()) == len(matrix.values())
+            if make is sparse_rows:
+                assert torch.equal(matrix.to_dense(), own)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])

@@ -242,8 +242,9 @@ def _made(
     make: Callable[..., torch.Tensor], counts: torch.Tensor, columns_of: torch.Tensor, values: torch.Tensor,
     size: tuple[int, int],
 ) -> list[torch.Tensor]:  # fmt: skip
+    columns_of = columns_of.contiguous()  # as CUDA reads both; an expanded index is one number
     with quietly():
-        return [make(counts, columns_of, own, size, check_invariants=False) for own in values]
+        return [make(counts, columns_of, own.contiguous(), size, check_invariants=False) for own in values]
 
 
 def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:

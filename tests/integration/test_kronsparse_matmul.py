@@ -130,6 +130,30 @@ def test_sparse_matrices_are_in_one_piece(make, shape):
                 assert torch.equal(matrix.to_dense(), own)
 
 
+class Failing:
+    """A sparse matrix of which a product fails."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        self.error = error
+
+    def __matmul__(self, other):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("addmm: unsupported"), errors.BackendError),
+        (torch.OutOfMemoryError("out of memory"), torch.OutOfMemoryError),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), RuntimeError),
+    ],
+)
+def test_errors_of_sparse_products(error, expected):
+    with pytest.raises(expected) as found:
+        OWN["sparse"](torch.ones(1, 2, 3), torch.ones(1, 1, 3, 3, 1), [Failing(error)])
+    assert type(found.value) is expected
+
+
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("shape", [(1, 2, 2, 5), (3, 2, 4, 1), (2, 4, 1, 3), (2, 1, 1, 2)], ids=str)

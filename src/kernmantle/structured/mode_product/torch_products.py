@@ -253,6 +253,8 @@ def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
         with quietly():
             return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
     except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "CUDA error" in str(error):
+            raise
         raise BackendError(
             f"torch has no sparse product of {x.dtype} on {x.device}: {error}; choose another algorithm"
         ) from error

@@ -174,7 +174,7 @@ def test_the_checks_of_a_layer_are_not_among_its_guards(bias, activation):
         assert_close(own, wanted, depth=144)
     assert_close(compiled(x, activation), layer(x, activation), depth=12)
     guards = _guards(layer)
-    assert "_kind_of_layer" in guards
+    assert "step_of_layer" in guards
     for traced in ("check_types", "CompiledChain", "torch_ops.operator"):
         assert traced not in guards
     torch._dynamo.reset()

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.fx import experimental
 
 from ..config import in_block
 from ..errors import BackendError, GradientError
@@ -85,10 +86,12 @@ def is_traced() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
+_experimental: Any = experimental  # in which torch.compile imports what follows; guards have each name on the way
+
+
 def is_static(size: Any) -> bool:
     """Return whether a size is a number in the graph that torch.compile traces, not one that may change."""
-    fx: Any = torch.fx  # of which torch.compile has imported what follows
-    return fx.experimental.symbolic_shapes.has_static_value(size)
+    return _experimental.symbolic_shapes.has_static_value(size)
 
 
 def is_written_down() -> bool:

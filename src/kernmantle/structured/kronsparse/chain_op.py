@@ -270,11 +270,13 @@ class CompiledMatrix(torch.autograd.Function):
         return None, None, *(next(found) if needs else None for needs in needed)
 
 
-def apply_chain(
-    kind: str, batch_last: bool, algorithm: str, precision: str, activation: str, x: torch.Tensor, bias: Maybe,
-    weights: Weights,
-) -> torch.Tensor:  # fmt: skip
-    """Return the product by the operators of a kind of step: one node of a graph, into which nothing is looked."""
+def apply_chain(step: str, x: torch.Tensor, bias: Maybe, weights: Weights) -> torch.Tensor:
+    """Return the product by the operators of a step: one node of a graph, into which nothing is looked.
+
+    ``step`` is what :func:`traced_step` gives.
+    """
+    kind, last, algorithm, precision, activation = step.split(" ")
+    batch_last = last == "1"
     if kind == MATRIX:
         matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
         return ACTIVATIONS[activation](matrix_product(x, matrix, bias, "", batch_last))
@@ -297,16 +299,23 @@ def compiled_chain(
     if all(is_static(size) for size in x.shape):
         rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
         patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
-    kind = traced_kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
-    return apply_chain(kind, batch_last, algorithm, precision, activation, x, bias, weights)
+    ends = str(x.device), activation
+    return apply_chain(
+        traced_step(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, *ends), x, bias, weights
+    )
 
 
 @assumed_constant
-def traced_kind(
-    patterns: tuple[Pattern, ...], rows: int, dtype: str, batch_last: bool, algorithm: str, precision: str, device: str
-) -> str:
-    """Return the kind that should be quickest, looked up while a graph is traced, into which it is written."""
+def traced_step(
+    patterns: tuple[Pattern, ...], rows: int, dtype: str, batch_last: bool, algorithm: str, precision: str, device: str,
+    activation: str,
+) -> str:  # fmt: skip
+    """Return the step that should be quickest, looked up while a graph is traced, into which its text is written.
+
+    The text has the kind of step, the options and the activation.
+    """
     write_as_node(apply_chain)
     options = Options(batch_last, algorithm, precision)
     kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device), is_compiled=True)
-    return FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it
+    kind = FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it
+    return f"{kind} {batch_last:d} {algorithm} {precision} {activation}"

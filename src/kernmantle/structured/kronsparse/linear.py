@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional
 
@@ -18,13 +18,14 @@ from ...config import current
 from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import is_autocast_on, traced_graph
+from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
 from ..mode_product.execute import ACTIVATIONS, DENSE
 from .chain_autograd import bind_chain, chain, chain_key
+from .chain_op import apply_chain
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
 from .matrices import MADE, TRACED, made_for
-from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, compiled_layer
+from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, step_of_layer
 from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
 from .projection import project
@@ -132,6 +133,7 @@ class KSLinear(ChainModule):
     def _name_parts(self) -> None:
         """Set what keys and errors call the patterns and weights."""
         self._form = str(self.patterns)  # whose hash is cached, as part of keys
+        self._traced_form = f"{self._options.batch_last:d} {self._options.algorithm} {self._form}"
         self._keys = tuple(map(str, range(len(self.patterns))))
         self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
 
@@ -180,9 +182,23 @@ class KSLinear(ChainModule):
         is_made = TRACED.matrices and TRACED.graph == traced_graph()
         if is_made and (matrix := made_for(self, x, TRACED.matrices)) is not None:
             return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
+        if not isinstance(x, Tensor):
+            return self._traced_by_factors(x, bias, activation)
+        for size in x.shape:
+            if not is_static(size):
+                return self._traced_by_factors(x, bias, activation)
+        own: Any = self._modules["weights"]._parameters  # pyright: ignore[reportOptionalMemberAccess]
+        weights = [*own.values()]
+        tensors = [x, *weights] if bias is None else [x, *weights, bias]
+        described = [(each.shape, each.dtype, each.device, each.layout, each.requires_grad) for each in tensors]
+        step = step_of_layer(self._traced_form, [*own], activation, bias is not None, described)
+        if not step:
+            return self._traced_by_factors(x, bias, activation)
+        return apply_chain(step, x, bias, weights)
+
+    def _traced_by_factors(self, x: Any, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:
+        """Return the same where the checks have something to say, or the batch is not known."""
         weights, options = self._factors(), self._options
-        if (found := compiled_layer(self._form, x, weights, bias, activation, options)) is not None:
-            return found
         check_layer_input(x)
         check_weights(self.patterns, weights)
         own, checked, offset = check_types(x, weights, bias, self._names)
@@ -291,6 +307,7 @@ class KSLinear(ChainModule):
 
     def _set_options(self, batch_last: bool, algorithm: str) -> None:
         self._options = check_options(batch_last, algorithm, None)._replace(precision="")
+        self._name_parts()
 
     def extra_repr(self) -> str:
         """For repr."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...arrays import has_strides, unwrap
 from ...config import current
@@ -20,14 +20,13 @@ from ...torch_ops.torch_private import (
     autocasts,
     is_autocast_on,
     is_exported,
-    is_static,
     is_tracked,
     is_transformed,
 )
 from ..mode_product.pack import PackedChain
 from ..mode_product.torch_op import Options
 from .chain_autograd import bind_chain, chain, chain_key
-from .chain_op import apply_chain, traced_kind
+from .chain_op import traced_step
 from .matmul import check_activation, check_bias, check_features, check_types, dense_of
 from .pattern import KSPattern
 
@@ -69,36 +68,20 @@ class _Described(NamedTuple):
         return len(self.shape)
 
 
-def compiled_layer(
-    form: str, x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None,
-    options: Options,
-) -> torch.Tensor | None:  # fmt: skip
-    """Return the product of a layer in a graph that is being compiled; None where its checks have something to say.
+@assumed_constant
+def step_of_layer(
+    form: str, names: list[str], activation: str | None, has_bias: bool, described: list[tuple[Any, ...]]
+) -> str:
+    """Return the step of a layer in a graph that is compiled, whose tensors fit and are recorded by autograd alone.
 
     What torch.compile looks into is guarded at every call: each function, each of Python's own and each constant. So
-    one function that it does not look into checks the tensors and chooses the step, and another one applies it.
-    ``form`` is the text of the patterns.
+    one function that it does not look into checks what it is told of the tensors and chooses the step. "" where the
+    checks have something to say. ``form`` is the text of the options and the patterns, ``names`` those of the weights.
     """
-    if not isinstance(x, Tensor):
-        return None
-    for size in x.shape:
-        if not is_static(size):
-            return None
-    batch_last, algorithm, precision = options
-    tensors = [x, *weights] if bias is None else [x, *weights, bias]
-    described = [(each.shape, each.dtype, each.device, each.layout, each.requires_grad) for each in tensors]
-    kind = _kind_of_layer(form, batch_last, algorithm, precision, activation, bias is not None, described)
-    if not kind:
-        return None
-    return apply_chain(kind, batch_last, algorithm, precision, activation or "", x, bias, weights)
-
-
-@assumed_constant
-def _kind_of_layer(
-    form: str, batch_last: bool, algorithm: str, precision: str, activation: str | None, has_bias: bool,
-    described: list[tuple[Any, ...]],
-) -> str:  # fmt: skip
-    """Return the kind of a step whose tensors fit and are recorded by autograd alone; "" if there is none."""
+    last, algorithm, patterns_text = form.split(" ", 2)
+    if names != [str(number) for number in range(len(names))]:  # weights that hooks make of other parameters
+        return ""
+    batch_last, precision = last == "1", ""
     tensors: list[Any] = [_Described(*each) for each in described]
     x, *weights = tensors
     bias = weights.pop() if has_bias else None
@@ -111,7 +94,7 @@ def _kind_of_layer(
     ):
         return ""
     patterns = tuple([tuple(weight.shape) for weight in weights])
-    if any(len(own) != 4 for own in patterns) or str(chain := tuple(map(KSPattern._make, patterns))) != form:
+    if any(len(own) != 4 for own in patterns) or str(chain := tuple(map(KSPattern._make, patterns))) != patterns_text:
         return ""
     try:
         check_types(x, weights, bias, [""] * len(tensors))
@@ -121,7 +104,8 @@ def _kind_of_layer(
     except KernmantleError:  # whoever traces the checks says so
         return ""
     rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
-    return traced_kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))  # pyright: ignore
+    ends = str(x.device), activation or ""
+    return traced_step(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, *ends)  # pyright: ignore
 
 
 class ChainModule(nn.Module):

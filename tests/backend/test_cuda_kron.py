@@ -378,12 +378,15 @@ def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, store
     found = gram(rows, columns, right, stored, True, card, ((rows, columns),) if applied else ())
     is_short = 1 < right < 16 or (right == 1 and rows % 2 + columns % 2 > 0)
     is_flat = stored != "f32" and is_short and max(rows, columns) > WIDEST_FLAT
-    if applied and (card != "sm_90" or max(rows, columns) > WIDEST_APPLIED or is_flat):
+    if applied and (max(rows, columns) > WIDEST_APPLIED or is_flat):
         assert found is None
         return
-    assert found is not None
+    if found is None:  # its stages do not fit
+        assert applied
+        assert CARDS[card].shared_per_block < CARDS["sm_90"].shared_per_block
+        return
     taken = compiled(factor_gradient_emit.emit(found), card).resources
-    assert taken.spill_stores == 0
+    assert taken.spill_stores <= (SPILL_FREE if applied else 0)
     assert taken.registers * found.threads * found.blocks <= CARDS[card].registers_per_sm
     assert found.shared <= CARDS[card].shared_per_block
 
@@ -407,19 +410,22 @@ def test_long_sums_are_left_to_the_vendor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "stored", "card"),
+    ("size", "sides", "stored", "card"),
     [
-        *itertools.product([(8,) * 5, (16,) * 4, (32,) * 3, (12,) * 4, (24, 32, 40), (48,) * 3], ["f32"], ["sm_90"]),
-        ((16,) * 4, "f16", "sm_90"), ((24, 32, 40), "bf16", "sm_90"),
-        *(((size,) * count, "f32", card) for size, count, card in ((8, 5, "sm_80"), (48, 3, "sm_120"))),
+        *itertools.product(
+            [(8,) * 4, (16, 16), (32, 32), (12, 12), (32, 40), (48, 48)], [(64, 1)], ["f32"], ["sm_90"]
+        ),
+        *itertools.product([(16, 16), (12, 12)], [(1, 256), (1, 144)], ["f32", "f16"], ["sm_90"]),
+        ((16, 16), (256, 1), "f16", "sm_90"), ((32, 40), (24, 1), "bf16", "sm_90"), ((8,) * 4, (8, 1), "f32", "sm_80"),
+        ((16, 16), (1, 256), "f32", "sm_80"),
     ],
 )  # fmt: skip
-def test_passes_of_all_gradients_compile_for_their_blocks(size, stored, card) -> None:
-    for found, _ in back(tuple((extent, extent) for extent in size), 1, stored, card, CARDS[card].shared_per_block):
-        taken = compiled(gradient_emit.emit(found), card).resources
-        assert taken.spill_stores <= SPILL_FREE
-        assert taken.registers * THREADS * found.blocks <= CARDS[card].registers_per_sm
-        assert found.shared <= CARDS[card].shared_per_block
+def test_passes_over_two_axes_compile_for_their_blocks(size, sides, stored, card) -> None:
+    found = back(tuple((extent, extent) for extent in size), sides, 1, stored, CARDS[card])
+    taken = compiled(gradient_emit.emit(found), card).resources
+    assert taken.spill_stores <= SPILL_FREE
+    assert taken.registers * THREADS * found.blocks <= CARDS[card].registers_per_sm
+    assert found.shared <= CARDS[card].shared_per_block
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class BackCase:
-    """A step of all gradients: factors of an axis and of that behind it, at most two each, and what is beside both.
+    """Gradients of the factors of an axis and of that behind it, at most two each, and what is beside both.
 
     Sizes are (rows, columns); ``used`` is how many items a tile takes.
     """
@@ -63,9 +63,9 @@ class BackCase:
 
     def plan(self, own: DeviceLimits) -> PassPlan:
         """Of the step alone."""
-        widths = (self.beside,) if self.beside > 1 else whole(self.last)
+        widths, groups = (self.beside,) if self.beside > 1 else whole(self.last), (self.first, self.last)
         vector = math.gcd(VECTOR // TYPES[self.dtype]().itemsize, *widths)
-        found = BackPlan(self.first, self.last, self.dtype, own.arch, vector, self.used, self.beside > 1, self.splits)
+        found = BackPlan(groups, self.dtype, own.arch, self.used, vector, self.beside > 1, self.splits)
         return found if self.used else tiled(found)
 
     def source(self, own: DeviceLimits) -> str:
@@ -224,11 +224,9 @@ def _square(*extents: int) -> tuple[Size, ...]:
 BACKS = [
     BackCase(first, last, items, beside, dtype, splits)
     for first, last, items, beside in (
-        (_square(8), (), 70, 72), (_square(16), (), 9, 136), (_square(4, 8), (), 5, 264), (_square(64), (), 3, 80),
-        (_square(8, 8), (), 2, 64), (_square(16), _square(16), 150, 1), (_square(32), _square(32), 13, 1),
+        (_square(16), _square(16), 150, 1), (_square(32), _square(32), 13, 1),
         (_square(64), _square(64), 4, 1), (_square(8), _square(8, 8), 37, 1), (_square(8, 8), _square(4, 4), 9, 1),
         (_square(8, 8), _square(8, 8), 5, 1), (_square(4, 4), _square(32), 40, 1), (_square(16), _square(16), 3, 40),
-        (_square(5), (), 70, 33), (_square(12), (), 9, 70), (_square(5, 7), (), 5, 30), (((50, 33),), (), 3, 81),
         (_square(12), _square(12), 150, 1), (((20, 31),), ((24, 10),), 13, 1), (_square(3), ((5, 9), (3, 1)), 37, 1),
         (((7, 9),), ((10, 13),), 3, 41), (((3, 5), (4, 2)), _square(11), 40, 1), (_square(48), _square(40), 5, 1),
     )

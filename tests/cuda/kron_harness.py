@@ -518,7 +518,7 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     if isinstance(case, BackCase):
         return {
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
-            ("back", case.dtype, bool(case.last), case.splits, case.plan(own).vector),
+            ("back", case.dtype, case.splits, case.plan(own).vector),
         }
     if isinstance(case, SeparationCase):
         return {("separation", case.dtype), ("separation", case.entries > separation.THREADS)}

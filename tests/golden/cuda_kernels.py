@@ -211,10 +211,10 @@ def _kron_gram(
     return Planned(source, f"gram {rows}x{columns}", plan.threads, plan.shared, plan.blocks)
 
 
-def _kron_back(card: str, sizes: tuple[int, ...], step: int, dtype: str) -> Planned:
-    squares = tuple((size, size) for size in sizes)
-    plan, _ = back(squares, 1, dtype, card, CARDS[card].shared_per_block)[step]
-    return Planned(gradient_emit.emit(plan), f"back {sizes} {step}", THREADS, plan.shared, plan.blocks)
+def _kron_back(card: str, sizes: tuple[int, ...], sides: tuple[int, int], dtype: str) -> Planned:
+    plan = back(tuple((size, size) for size in sizes), sides, 1, dtype, CARDS[card])
+    assert plan is not None
+    return Planned(gradient_emit.emit(plan), f"back {sizes} {sides}", THREADS, plan.shared, plan.blocks)
 
 
 def _kron_tiles(card: str, sizes: tuple[int, ...], before: int, dtype: str) -> Planned:
@@ -412,8 +412,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kron gram 8x8 applied f32", of(_kron_gram, 8, 8, 64, "f32", ((8, 8),)), HOPPER)
     table.add("kron gram 32x32 applied f32", of(_kron_gram, 32, 32, 64, "f32", ((32, 32),)), HOPPER)
     table.add("kron gram 64x64 applied bf16", of(_kron_gram, 64, 64, 64, "bf16", ((8, 8), (8, 8))), HOPPER)
-    for size, count in ((8, 5), (16, 4), (32, 3)):
-        table.add(f"kron back {size}^{count} f32", of(_kron_back, (size,) * count, 0, "f32"), ("sm_80", "sm_90"))
+    table.add("kron back 16^4 f32", of(_kron_back, (16, 16), (1, 256), "f32"), ("sm_80", "sm_90"))
+    table.add("kron back 8^4 f32", of(_kron_back, (8,) * 4, (8, 1), "f32"), ("sm_80", "sm_90"))
+    table.add("kron back 48x48 f32", of(_kron_back, (48, 48), (64, 1), "f32"), ("sm_80", "sm_90"))
     table.add("kron tiles 8^4 f32", of(_kron_tiles, (8,) * 4, 8, "f32"), HOPPER)
     table.add("kron tiles 10x10 f32", of(_kron_tiles, (10, 10), 100, "f32"), HOPPER)
     table.add("kron tiles 64x64 bf16", of(_kron_tiles, (64, 64), 1, "bf16"), HOPPER)
@@ -428,7 +429,7 @@ def _table() -> dict[str, Kernel]:
     table.add("kron chain 8^4 f32", of(_kron_chain, (8,) * 4, 1, "f32"), HOPPER)
     table.add("kron chain 12x9 f32", of(_kron_chain, (12, 9), 40, "f32"), HOPPER)
     table.add("kron chain 31x6x11 bf16", of(_kron_chain, (31, 6, 11), 1, "bf16"), HOPPER)
-    table.add("kron back 16^4 f16", of(_kron_back, (16,) * 4, 0, "f16"), HOPPER)
+    table.add("kron back 16^4 f16", of(_kron_back, (16, 16), (1, 256), "f16"), HOPPER)
     table.add("kron separate 12x46 5x205 f32", of(_kron_separate, ((12, 46), (5, 205)), "f32"))
     table.add("kron separate 7x7 20x20 9x9 bf16", of(_kron_separate, ((7, 7), (20, 20), (9, 9)), "bf16"), HOPPER)
     for pattern, dtype, first, cards in (

@@ -92,10 +92,9 @@ class GramPlan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold."""
+        is_small = SIZES[self.stored] == 2 and self.order != "apart" and not self.factors
         least = LEAST_STAGES if self.factors or self.order == "apart" else STAGES
-        fits = (SIZES[self.stored] == 2 and self.order != "apart") or 2 * self._shared(least) <= generation(
-            self.arch
-        ).shared_per_block
+        fits = is_small or 2 * self._shared(least) <= generation(self.arch).shared_per_block
         return 2 if fits and self.threads <= 32 * WARPS and math.prod(self.fragments) <= FRAGMENTS else 1
 
     @property
@@ -201,7 +200,10 @@ class RegisterGramPlan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold."""
-        return 2 if self.rows * self.columns + self.vec * (self.rows + self.columns) <= _TWO_BLOCKS else 1
+        values = self.rows * self.columns + self.vec * (self.rows + self.columns)
+        if self.factors and "bounded_registers" not in generation(self.arch).features:
+            values += self.vec * self.columns  # as results of the factor take registers of their own
+        return 2 if values <= _TWO_BLOCKS else 1
 
     @property
     def shared(self) -> int:
@@ -260,11 +262,16 @@ def gram(
 
     With ``factors``, whose product has so many rows and columns, it is that of a kernel that applies them too.
     """
+    found = _gram(rows, columns, right, stored, aligned, arch, factors)
+    return found if found is None or found.shared <= generation(arch).shared_per_block else None
+
+
+def _gram(
+    rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str, factors: tuple[Size, ...]
+) -> GramPlan | RegisterGramPlan | None:
     if stored not in SIZES or max(rows, columns) > WIDEST:
         return None
     size = SIZES[stored]
-    if factors and not _is_wide(arch):
-        return None
     if rows * columns <= REGISTER_ENTRIES[size]:
         return replace(register_gram(rows, columns, right, stored, aligned, arch), factors=factors)
     if factors and max(rows, columns) > WIDEST_APPLIED:

@@ -335,12 +335,12 @@ class _Binding:
         """Return a pass that finds the gradients of a group and applies it."""
         *both, text = step
         modes, x, grad = parse(text, self.shapes), _present(self.values[of_x]), _present(self.values[of_grad])
-        launches = _gpu().bind(modes, self.factors, x, self.transposed) if grad.shape[:-2] == x.shape[:-2] else ()
-        if len(launches) != 1:
+        launch = _gpu().bind(modes, self.factors, x, self.transposed) if grad.shape[:-2] == x.shape[:-2] else None
+        if launch is None:
             return self.applying_sum(released, of_x, of_grad, *both)
         out = self.grad.new_empty((*grad.shape[:-2], math.prod(mode.columns for mode in modes), grad.shape[-1]))
         self.values.append(out)
-        return [_Pass(launches[0], of_x, of_grad, tuple(out.shape), both[-1], released)]
+        return [_Pass(launch, of_x, of_grad, tuple(out.shape), both[-1], released)]
 
     def _operands(self, of_x: int, of_grad: int, left: int, size: tuple[int, int]) -> tuple[_Operand, _Operand]:
         axes = axes_of(_present(self.values[of_x]), _present(self.values[of_grad]), size)

@@ -19,7 +19,7 @@ from .chain_gradient_plan import seconds as chain_seconds
 from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
 from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size, gram
-from .gradient_plan import BackPlan, back, seconds
+from .gradient_plan import BackPlan, back, back_seconds
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
 from .tensor_plan import Tensor
@@ -95,9 +95,9 @@ def pass_over(
     arrays, before, after, columns = call
     items, right = arrays * before, after * columns
     found: list[tuple[float, PassPlan]] = []
-    chosen = back(sizes, right, stored, limits.arch, limits.shared_per_block, before, columns)
-    if len(chosen) == 1:
-        found.append((seconds(chosen, sizes, (items, right), limits), chosen[0][0]))
+    both = back(sizes, (before, right), columns, stored, limits)
+    if both is not None:
+        found.append((back_seconds(both, items, right, limits), both))
     row = chain(sizes, items, right, stored, limits)
     if row is not None:
         found.append((chain_seconds(row, items, right, limits), row))

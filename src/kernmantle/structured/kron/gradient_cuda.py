@@ -18,35 +18,11 @@ from .chain_gradient_plan import ChainPlan
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, sum_seconds
-from .gradient_groups import GroupedPlan
-from .gradient_plan import THREADS, BackPlan, Groups, back
-from .modes import Mode
+from .gradient_plan import THREADS, BackPlan
+from .modes import Mode, contracted
 from .separation import LONGEST, SeparationPlan, longest
 
 Tensors = Sequence[torch.Tensor]
-
-
-def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tuple[PassPlan, Groups], ...]:
-    """Return the passes for x (…, columns, c); none where there are no kernels for it."""
-    if x.dtype not in NAMES or not x.numel():
-        return ()
-    first, stop = _range(modes)
-    if any(mode.factor is None for mode in modes[first:stop]) or any(factor.dim() > 2 for factor in factors):
-        return ()
-    own, columns = limits(index_of(x.device)), x.shape[-1]
-    sizes = tuple([(mode.rows, mode.columns) for mode in modes[first:stop]])
-    before, right = (math.prod([mode.columns for mode in part]) for part in (modes[:first], modes[stop:]))
-    stored, call = NAMES[x.dtype], (math.prod(x.shape[:-2]), before, right, columns)
-    quickest, _ = pass_over(sizes, call, stored, own)
-    if isinstance(quickest, GroupedPlan):
-        return ((quickest, (tuple(range(len(sizes))),)),)
-    return back(sizes, right * columns, stored, own.arch, own.shared_per_block, before, columns)
-
-
-def _range(modes: Sequence[Mode]) -> tuple[int, int]:
-    """Return the range from the first factor to behind the last."""
-    indices = [index for index, mode in enumerate(modes) if mode.factor is not None]
-    return (indices[0], indices[-1] + 1) if indices else (0, 0)
 
 
 def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:
@@ -64,16 +40,15 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class BackPass:
-    """One pass without addresses: the factors that it applies, those that x needs first, and its launch.
+    """One pass without addresses: the factors that it applies, by number, and its launch.
 
-    ``numbers`` and ``rest`` are factors by number and axes by position, ``sources`` the factors in the order of the
-    kernel's parameters and ``layout`` the integers after them; ``size`` is that of what leaves the pass. ``kernel`` and
-    ``total``, which adds up what its blocks write, are None where they were only collected.
+    ``sources`` are the factors in the order of the kernel's parameters and ``layout`` the integers after them; ``size``
+    is that of what leaves the pass. ``kernel`` and ``total``, which adds up what its blocks write, are None where they
+    were only collected.
     """
 
     plan: PassPlan
     numbers: tuple[int, ...]
-    rest: tuple[int, ...]
     sources: tuple[int, ...]
     layout: tuple[int, ...]
     index: int
@@ -103,7 +78,7 @@ def _sources(plan: PassPlan, own: Sequence[int]) -> tuple[int, ...]:
     """Return the factors of a pass in the order of the kernel's parameters, the first again where there is none."""
     if not isinstance(plan, BackPlan):
         return tuple(own)
-    count = len(plan.first)
+    count = len(plan.groups[0])
     unused = [own[0]] * gradient_emit.FACTORS
     return tuple([*[*own[:count], *unused][:2], *own[count:], *unused][: gradient_emit.FACTORS])
 
@@ -116,35 +91,33 @@ def _shares(plan: PassPlan, transposed: bool) -> tuple[Share, ...]:
     return tuple(found)
 
 
-def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: bool = False) -> tuple[BackPass, ...]:
-    """Return the passes that find the gradients of x and of all factors; none where there are no kernels for it.
+def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: bool = False) -> BackPass | None:
+    """Return the pass that finds the gradients of x (…, columns, c) and of all factors; None where there is none.
 
     ``transposed``: gradients of factors are those of their transposes.
     """
-    first, stop = _range(modes)
-    items, right = math.prod(x.shape[:-2]), x.shape[-1]
-    items *= math.prod([mode.columns for mode in modes[:first]])
-    right *= math.prod([mode.columns for mode in modes[stop:]])
-    found: list[BackPass] = []
-    for plan, groups in plans(modes, factors, x):
-        positions = [first + position for group in groups for position in group]
-        rest = tuple(range(positions[-1] + 1, stop))
-        width = math.prod([modes[position].rows for position in rest]) * right
-        numbers = tuple(modes[position].factor or 0 for position in positions)
-        sources, index, kernel = _sources(plan, numbers), index_of(x.device), _kernel(plan)
-        total = _total(plan.stored, plan.arch, plan.sizes if transposed else ())
-        strides = tuple(step for number in sources for step in factors[number].stride()[-2:])
-        blocks = 1 if kernel is None else resident(kernel, index) * limits(index).sm_count
-        blocks = min(plan.tiles(items, width), blocks)
-        size = items * math.prod([columns for _, columns in plan.sizes]) * width
-        found.append(
-            BackPass(
-                plan, numbers, rest, sources, (*strides, items, width), index, kernel, total, blocks,
-                size, _shares(plan, transposed),
-            )
-        )  # fmt: skip
-        items *= math.prod([modes[position].columns for position in positions])
-    return tuple(found)
+    positions = contracted(modes)
+    first, stop = (positions[0], positions[-1] + 1) if positions else (0, 0)
+    if x.dtype not in NAMES or not x.numel() or len(positions) < stop - first or any(own.dim() > 2 for own in factors):
+        return None
+    stored, index = NAMES[x.dtype], index_of(x.device)
+    own = limits(index)
+    sizes = tuple([(mode.rows, mode.columns) for mode in modes[first:stop]])
+    parts, arrays = (modes[:first], modes[first:stop], modes[stop:]), math.prod(x.shape[:-2])
+    before, across, after = (math.prod([mode.columns for mode in part]) for part in parts)
+    plan, _ = pass_over(sizes, (arrays, before, after, x.shape[-1]), stored, own)
+    if plan is None:
+        return None
+    numbers = tuple(modes[position].factor or 0 for position in positions)
+    sources, kernel = _sources(plan, numbers), _kernel(plan)
+    total = _total(stored, own.arch, sizes if transposed else ())
+    strides = tuple(step for number in sources for step in factors[number].stride()[-2:])
+    items, width = arrays * before, after * x.shape[-1]
+    blocks = 1 if kernel is None else resident(kernel, index) * own.sm_count
+    return BackPass(
+        plan, numbers, sources, (*strides, items, width), index, kernel, total, min(plan.tiles(items, width), blocks),
+        items * across * width, _shares(plan, transposed),
+    )  # fmt: skip
 
 
 def _kernel(plan: PassPlan) -> Kernel | None:

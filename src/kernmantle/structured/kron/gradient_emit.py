@@ -15,10 +15,10 @@ def emit(plan: BackPlan) -> str:
     """Return CUDA C++; the same plan always gives the same text."""
     template = "KronHalves" if plan.splits else "KronBack"
     constants: dict[str, int | bool | str] = {
-        "JOINED": plan.last_extent if plan.has_columns else 0, "A": plan.extent, "W": plan.across, "VEC": plan.vector,
-        "USED": plan.used, "LAST": bool(plan.last) and not plan.has_columns,
+        "JOINED": plan.extents[1] if plan.has_columns else 0, "A": plan.extents[0], "W": plan.across,
+        "VEC": plan.vector, "USED": plan.items,
     }  # fmt: skip
-    for number, group in enumerate((plan.first, plan.last)):
+    for number, group in enumerate(plan.groups):
         sizes = (*whole(group), *(group[1] if len(group) > 1 else (0, 0)))
         names = [f"{name}{number}" for name in ("Q", "P", "INNER_Q", "INNER_P")]
         constants |= dict(zip(names, sizes, strict=True))

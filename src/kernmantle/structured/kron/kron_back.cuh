@@ -1,11 +1,9 @@
-// One step of the gradients of a Kronecker product, in one pass over x and the gradient v of the product, both seen as
-// lines: (…, A, WIDTH), the factor of the axis A applied to x by nobody yet. What leaves is v with that factor's transpose
-// applied, and the factor's gradient, each block's share of it, to be added up in a fixed order.
-//
-// LAST: the trailing axis has a factor too. Then, for the tiles X and V (A, B) of one position,
+// The gradients of two neighbouring factors of a Kronecker product, in one pass over x and the gradient v of the product.
+// What leaves is v with both transposes applied, and each block's share of both gradients, to be added up in a fixed order:
+// for the tiles X and V (A, B) of one position,
 //   T = X F1^T, G0 += V T^T, S = F0^T V, G1 += S^T X, and S F1 is the gradient of x.
 //
-// JOINED, its extent: the same where the second axis is followed by others, W columns of them at a time.
+// JOINED, the extent of the second axis: the same where others follow it, W columns of them at a time; 0 where it is the last.
 //
 // Axes have room for 8, 16, 32 or 64 entries in a tile; beyond their own, Q of v and P of x, are zeros.
 //
@@ -28,21 +26,20 @@ constexpr int gradient_entries(int q, int p, int inner_q, int inner_p) {
     return inner_q ? q / inner_q * (p / inner_p) + inner_q * inner_p : q * p;
 }
 
-// B: the type T, room A of the axis and W of the tile across, LAST, JOINED, how many neighbours VEC a copy and how many ITEMS
+// B: the type T, room A of the axis and W of the tile across, JOINED, how many neighbours VEC a copy and how many ITEMS
 // a tile takes (USED), and of each factor Q, P and those of the second of two parts, 0 where it is one.
 template <class B>
 struct KronBack {
     typedef typename B::T T;
     static constexpr int THREADS = 256, A = B::A, W = B::W, FIBERS = 4096 / W, ITEMS = FIBERS / A, PITCH = W + 8;
     static constexpr int JOINED = B::JOINED, INNER_FIBERS = JOINED ? JOINED : 1, SECOND_EXTENT = JOINED ? JOINED : W;
-    static constexpr bool BOTH = B::LAST || JOINED;
     // From entry to entry of the axis A in a tile; lines of one entry follow each other where there is a pair.
     static constexpr int STEP = JOINED ? JOINED * PITCH + 8 : PITCH, TILE = FIBERS * PITCH + (JOINED ? A * 8 : 0);
     static constexpr int ROWS = A < 16 ? 16 : A, FIRST_PITCH = A + 4, PITCH_LAST = SECOND_EXTENT + 4;
-    static constexpr int FIRST = ROWS * FIRST_PITCH, SECOND = BOTH ? SECOND_EXTENT * PITCH_LAST : 0, TILES = BOTH ? 3 : 2;
+    static constexpr int FIRST = ROWS * FIRST_PITCH, SECOND = SECOND_EXTENT * PITCH_LAST, TILES = 3;
     static constexpr int VEC = B::VEC, LOADS = FIBERS * W / VEC / THREADS, STORE_WIDTH = VEC > 1 ? 2 : 1;
     static constexpr int PARTS0 = gradient_entries(B::Q0, B::P0, B::INNER_Q0, B::INNER_P0);
-    static constexpr int PARTS = PARTS0 + (BOTH ? gradient_entries(B::Q1, B::P1, B::INNER_Q1, B::INNER_P1) : 0);
+    static constexpr int PARTS = PARTS0 + gradient_entries(B::Q1, B::P1, B::INNER_Q1, B::INNER_P1);
     static constexpr int SHARED_BYTES = 4 * (TILES * TILE + FIRST + 2 * SECOND);
     static constexpr bool EXACT = sizeof(T) == 2;
     // Lines by warps: groups of 16 by 8 NB columns.
@@ -51,7 +48,7 @@ struct KronBack {
     typedef BackSum<A> Sum0;
     typedef BackSum<SECOND_EXTENT> Sum1;
     static_assert(UNITS > 0 && UNITS_A > 0 && ITEMS > 0, "a tile has work for every warp");
-    static_assert(JOINED == 0 || (JOINED == A && A == 16 && W == 16 && !B::LAST), "a pair is of 16 and 16");
+    static_assert(JOINED == 0 || (JOINED == A && A == 16 && W == 16), "a pair is of 16 and 16");
 
     // Where a line, and the lines of one entry of all others than the axis A, begin in a tile.
     static __device__ __forceinline__ int fiber_at(int fiber) { return fiber * PITCH + (JOINED ? fiber / INNER_FIBERS * 8 : 0); }
@@ -61,7 +58,7 @@ struct KronBack {
     static constexpr int extent(bool of_v) { return of_v ? B::Q0 : B::P0; }
     static constexpr int second(bool of_v) { return of_v ? B::Q1 : B::P1; }
     template <bool OF_V, class Args>
-    static __device__ __forceinline__ i64 width(const Args& g) { return B::LAST ? second(OF_V) : g.width; }
+    static __device__ __forceinline__ i64 width(const Args& g) { return JOINED ? g.width : second(OF_V); }
     // Where a column of a line of a tile is in v, else in x and in what leaves; -1 where there is none.
     template <bool OF_V, class Args>
     static __device__ __forceinline__ i64 offset_of(const Args& g, i64 item0, i64 column, int fiber) {
@@ -148,16 +145,14 @@ struct KronBack {
     static __device__ __forceinline__ void read_factors(const Arguments& g, float* first, float* forth, float* back) {
 #pragma unroll 8
         for (int n = threadIdx.x; n < A * A; n += THREADS) first[n / A * FIRST_PITCH + n % A] = entry<0>(g, n % A, n / A);
-        if (BOTH) {
-            constexpr int E = SECOND_EXTENT;
-            float* one = JOINED ? back : forth;
-            float* other = JOINED ? forth : back;
+        constexpr int E = SECOND_EXTENT;
+        float* one = JOINED ? back : forth;
+        float* other = JOINED ? forth : back;
 #pragma unroll 8
-            for (int n = threadIdx.x; n < E * E; n += THREADS) {
-                const float value = entry<2>(g, n / E, n % E);
-                one[n % E * PITCH_LAST + n / E] = value;
-                other[n / E * PITCH_LAST + n % E] = value;
-            }
+        for (int n = threadIdx.x; n < E * E; n += THREADS) {
+            const float value = entry<2>(g, n / E, n % E);
+            one[n % E * PITCH_LAST + n / E] = value;
+            other[n / E * PITCH_LAST + n % E] = value;
         }
     }
 
@@ -227,10 +222,9 @@ struct KronBack {
     }
 
     // The same to memory: line `line` of the tile, and the eighth behind it.
-    static __device__ __forceinline__ void give_out(const Arguments& g, const float (&value)[NB][4], i64 item0, int fiber, i64 column, bool whole) {
+    static __device__ __forceinline__ void give_out(const Arguments& g, const float (&value)[NB][4], i64 item0, int fiber, i64 column) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            if (half == 1 && !whole) continue;
 #pragma unroll
             for (int i = 0; i < NB * 2; i += STORE_WIDTH) {
                 const i64 to = offset_of<false>(g, item0, column + i / 2 * 8 + i % 2, fiber + half * 8);
@@ -359,7 +353,7 @@ struct KronBack {
         float* forth = first + FIRST;
         float* back = forth + SECOND;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gr = lane / 4, t = lane % 4;
-        const i64 across = B::LAST ? 1 : (g.width + W - 1) / W, tiles = (g.items + B::USED - 1) / B::USED * across;
+        const i64 across = JOINED ? (g.width + W - 1) / W : 1, tiles = (g.items + B::USED - 1) / B::USED * across;
         float sum0[Sum0::NB][4] = {}, sum1[Sum1::NB][4] = {};
         read_factors(g, first, forth, back);
 #pragma unroll 1
@@ -367,49 +361,44 @@ struct KronBack {
             const i64 item0 = tile / across * B::USED, column0 = tile % across * W;
             read(g, x, v, item0, column0);
             __syncthreads();
-            if (BOTH) {
 #pragma unroll
-                for (int u = 0; u < UNITS; ++u) {
-                    const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
-                    float out[NB][4];
-                    if (JOINED) times_axis<SECOND_EXTENT, true>(out, forth, x + fiber_at(row), PITCH, 0, gr, t);
-                    else times_last<true>(out, x, forth, row, column, gr, t);
-                    keep(between + fiber_at(row) + column, out, PITCH, gr, t, true);
-                }
-                __syncthreads();
+            for (int u = 0; u < UNITS; ++u) {
+                const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
+                float out[NB][4];
+                if (JOINED) times_axis<SECOND_EXTENT, true>(out, forth, x + fiber_at(row), PITCH, 0, gr, t);
+                else times_last<true>(out, x, forth, row, column, gr, t);
+                keep(between + fiber_at(row) + column, out, PITCH, gr, t, true);
             }
-            sum_axis<Sum0, true, !BOTH>(sum0, v, BOTH ? between : x, STEP, item_at, warp, gr, t);
+            __syncthreads();
+            sum_axis<Sum0, true, false>(sum0, v, between, STEP, item_at, warp, gr, t);
             float staged[UNITS_A][NB][4];
 #pragma unroll
             for (int u = 0; u < UNITS_A; ++u) {
                 const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
                 times_axis<A, true>(staged[u], first, v + item_at(item) + column, STEP, down, gr, t);
-                if (!BOTH) give_out(g, staged[u], item0, item * A + down * 16 + gr, column0 + column + 2 * t, A >= 16);
             }
             __syncthreads();
-            if (BOTH) {
 #pragma unroll
-                for (int u = 0; u < UNITS_A; ++u) {
-                    const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                    keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, gr, t, A >= 16);
-                }
-                __syncthreads();
-                if (JOINED) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * JOINED); }, warp, gr, t);
-                else sum_last(sum1, between, x, warp, gr, t);
-#pragma unroll
-                for (int u = 0; u < UNITS; ++u) {
-                    const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
-                    float out[NB][4];
-                    if (JOINED) times_axis<SECOND_EXTENT, false>(out, back, between + fiber_at(row), PITCH, 0, gr, t);
-                    else times_last<false>(out, between, back, row, column, gr, t);
-                    give_out(g, out, item0, row + gr, column0 + column + 2 * t, true);
-                }
-                __syncthreads();
+            for (int u = 0; u < UNITS_A; ++u) {
+                const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
+                keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, gr, t, A >= 16);
             }
+            __syncthreads();
+            if (JOINED) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * JOINED); }, warp, gr, t);
+            else sum_last(sum1, between, x, warp, gr, t);
+#pragma unroll
+            for (int u = 0; u < UNITS; ++u) {
+                const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
+                float out[NB][4];
+                if (JOINED) times_axis<SECOND_EXTENT, false>(out, back, between + fiber_at(row), PITCH, 0, gr, t);
+                else times_last<false>(out, between, back, row, column, gr, t);
+                give_out(g, out, item0, row + gr, column0 + column + 2 * t);
+            }
+            __syncthreads();
         }
         float* own = g.parts + (i64)blockIdx.x * PARTS;
         write<Sum0, 0>(g, own, sum0, shared, warp, lane);
-        if (BOTH) write<Sum1, 2>(g, own + PARTS0, sum1, shared, warp, lane);
+        write<Sum1, 2>(g, own + PARTS0, sum1, shared, warp, lane);
     }
 };
 

@@ -36,10 +36,9 @@ struct KronHalves : KronBack<B> {
     typedef typename Base::Sum1 Sum1;
     static constexpr int A = Base::A, W = Base::W, FIBERS = Base::FIBERS, THREADS = Base::THREADS, JOINED = Base::JOINED, E = Base::SECOND_EXTENT;
     static constexpr int NB = Base::NB, WIDE = Base::WIDE, UNITS = Base::UNITS, UNITS_A = Base::UNITS_A, DOWN = Base::DOWN, LOADS = Base::LOADS;
-    static constexpr bool BOTH = Base::BOTH;
     // In halves: lines, entries of the axis A, and the rests behind the halves.
     static constexpr int PITCH = W + 8, STEP = JOINED ? JOINED * PITCH + 8 : PITCH, TILE = FIBERS * PITCH + (JOINED ? A * 8 : 0);
-    static constexpr int PITCH_A = A + 8, PITCH_E = E + 8, FIRST = A * PITCH_A, SECOND = BOTH ? E * PITCH_E : 0;
+    static constexpr int PITCH_A = A + 8, PITCH_E = E + 8, FIRST = A * PITCH_A, SECOND = E * PITCH_E;
     typedef typename B::T T;
     static constexpr bool SPLIT = sizeof(T) == 4;
     static constexpr int PLANES = SPLIT ? 2 : 1, VEC = Base::VEC, TOP = 14;
@@ -265,7 +264,7 @@ struct KronHalves : KronBack<B> {
 #pragma unroll
             for (int j = 0; j < 4; ++j) value[n][j] = value[n][j] * one * other;
         }
-        Base::give_out(g, value, item0, fiber + lane / 4, column + lane % 4 * 2, true);
+        Base::give_out(g, value, item0, fiber + lane / 4, column + lane % 4 * 2);
     }
 
     static __device__ void run(const Arguments& g) {
@@ -277,10 +276,10 @@ struct KronHalves : KronBack<B> {
         f16* first = x + Base::TILES * PLANES * TILE;
         f16* second = first + PLANES * FIRST;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const i64 across = B::LAST ? 1 : (g.width + W - 1) / W, tiles = (g.items + B::USED - 1) / B::USED * across;
-        int bound0, sums0, bound1 = 0, sums1 = 0;
+        const i64 across = JOINED ? (g.width + W - 1) / W : 1, tiles = (g.items + B::USED - 1) / B::USED * across;
+        int bound0, sums0, bound1, sums1;
         read_factor<A, 0, true>(g, first, scratch, bound0, sums0);
-        if (BOTH) read_factor<E, 2, false>(g, second, scratch, bound1, sums1);
+        read_factor<E, 2, false>(g, second, scratch, bound1, sums1);
         // From sums of products to what is rounded of them; the powers that the factors' entries were divided by.
         const float state0 = power_of_two(bound0 - TOP - sums0), state1 = power_of_two(bound1 - TOP - sums1);
         const float power0 = power_of_two(bound0 - TOP), power1 = power_of_two(bound1 - TOP);
@@ -292,50 +291,45 @@ struct KronHalves : KronBack<B> {
             read(g, x, v, scratch, item0, column0, bound_x, bound_v);
             if (tile + gridDim.x < tiles) expect(g, (tile + gridDim.x) / across * B::USED, (tile + gridDim.x) % across * W);
             const float power_x = power_of_two(bound_x - TOP), power_v = power_of_two(bound_v - TOP);
-            const float power_t = BOTH ? power_x * power_of_two(sums1) : power_x, power_s = power_v * power_of_two(sums0);
-            if (BOTH) {
+            const float power_t = power_x * power_of_two(sums1), power_s = power_v * power_of_two(sums0);
 #pragma unroll
-                for (int u = 0; u < UNITS; ++u) {
-                    const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
-                    float out[NB][4];
-                    if (JOINED) times_axis<E, false>(out, second, x + fiber_at(row), PITCH, 0, lane);
-                    else times_last<false>(out, second, x + fiber_at(row), column, lane);
-                    keep(between + fiber_at(row) + column, out, PITCH, state1, lane);
-                }
-                __syncthreads();
+            for (int u = 0; u < UNITS; ++u) {
+                const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
+                float out[NB][4];
+                if (JOINED) times_axis<E, false>(out, second, x + fiber_at(row), PITCH, 0, lane);
+                else times_last<false>(out, second, x + fiber_at(row), column, lane);
+                keep(between + fiber_at(row) + column, out, PITCH, state1, lane);
             }
-            sum_axis<Sum0>(sum0, v, BOTH ? between : x, STEP, item_at, power_v, power_t, warp, lane);
+            __syncthreads();
+            sum_axis<Sum0>(sum0, v, between, STEP, item_at, power_v, power_t, warp, lane);
             float staged[UNITS_A][NB][4];
 #pragma unroll
             for (int u = 0; u < UNITS_A; ++u) {
                 const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
                 times_axis<A, true>(staged[u], first, v + item_at(item) + column, STEP, down, lane);
-                if (!BOTH) give_out(g, staged[u], power0, power_v, item0, item * A + down * 16, column0 + column, lane);
             }
             __syncthreads();
-            if (BOTH) {
 #pragma unroll
-                for (int u = 0; u < UNITS_A; ++u) {
-                    const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                    keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, state0, lane);
-                }
-                __syncthreads();
-                if (JOINED) sum_axis<Sum1>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * JOINED); }, power_s, power_x, warp, lane);
-                else sum_last(sum1, between, x, power_s, power_x, warp, lane);
-#pragma unroll
-                for (int u = 0; u < UNITS; ++u) {
-                    const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
-                    float out[NB][4];
-                    if (JOINED) times_axis<E, true>(out, second, between + fiber_at(row), PITCH, 0, lane);
-                    else times_last<true>(out, second, between + fiber_at(row), column, lane);
-                    give_out(g, out, power1, power_s, item0, row, column0 + column, lane);
-                }
-                __syncthreads();
+            for (int u = 0; u < UNITS_A; ++u) {
+                const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
+                keep(between + item_at(item) + down * 16 * STEP + column, staged[u], STEP, state0, lane);
             }
+            __syncthreads();
+            if (JOINED) sum_axis<Sum1>(sum1, between, x, PITCH, [](int item) { return fiber_at(item * JOINED); }, power_s, power_x, warp, lane);
+            else sum_last(sum1, between, x, power_s, power_x, warp, lane);
+#pragma unroll
+            for (int u = 0; u < UNITS; ++u) {
+                const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
+                float out[NB][4];
+                if (JOINED) times_axis<E, true>(out, second, between + fiber_at(row), PITCH, 0, lane);
+                else times_last<true>(out, second, between + fiber_at(row), column, lane);
+                give_out(g, out, power1, power_s, item0, row, column0 + column, lane);
+            }
+            __syncthreads();
         }
         float* own = g.parts + (i64)blockIdx.x * Base::PARTS;
         Base::template write<Sum0, 0>(g, own, sum0, shared, warp, lane);
-        if (BOTH) Base::template write<Sum1, 2>(g, own + Base::PARTS0, sum1, shared, warp, lane);
+        Base::template write<Sum1, 2>(g, own + Base::PARTS0, sum1, shared, warp, lane);
     }
 };
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
+from kernmantle.structured.mode_product import weight_gradient
 from kernmantle.structured.mode_product.block_sum_plan import (
     block_sum_plan,
     block_sum_seconds,
@@ -49,3 +51,19 @@ def test_only_halves_of_several_l_are_taken_where_engines_copy() -> None:
     assert not list(candidates(1, 18, "f16", CARD))
     assert not list(candidates(17, 18, "f16", CARDS["sm_80"]))
     assert block_sums_seconds((2, 8, 8, 300), 18, "f16", CARD) == math.inf
+
+
+@pytest.mark.parametrize(("count", "step"), [(1, 3), (1, 1), (5, 5), (5, 9)])
+def test_rows_are_transposed_from_any_steps(count, step, monkeypatch) -> None:
+    """Of a single row whose features lie apart, neighbours in memory were summed."""
+    pattern = (2, 3, 5, 4)
+    seen = []
+    monkeypatch.setattr(weight_gradient, "transpose_rows", lambda source, *_: seen.append(source))
+    monkeypatch.setattr(weight_gradient, "_bind_tiles", lambda *_: lambda x, grad: torch.empty(0))
+    x, grad = (torch.arange(9999.0).as_strided((1, count, size), (0, 1, step)) for size in (40, 24))
+    chosen = block_sum_plan(pattern, count, "f16", CARD)
+    assert chosen is not None
+    weight_gradient._bind_blocks(x, pattern, chosen, CARD)(x, grad)
+    for source, side in zip(seen, (x, x, grad), strict=True):
+        assert source.stride(1) == 1
+        assert torch.equal(source.view(1, -1, count), side.mT)

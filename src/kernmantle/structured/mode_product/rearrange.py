@@ -21,11 +21,14 @@ def features_together(rows: torch.Tensor) -> torch.Tensor:
     groups, count, features = rows.shape
     pitch = padded(features, rows.element_size())
     made = allocate((groups, count * pitch), rows.dtype, rows.device)
-    source = rows.mT.reshape(groups, -1)
-    if source.stride(1) != 1:  # a single row, of which reshape makes a view whatever its step
-        source = source.contiguous()
-    transpose_rows(source, made, 1, features, count, True)
+    transpose_rows(feature_by_feature(rows), made, 1, features, count, True)
     return made.view(groups, count, pitch)[..., :features]
+
+
+def feature_by_feature(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows (G, N, features) whose batch lies together as (G, features N) in one piece each."""
+    found = rows.mT.reshape(rows.shape[0], -1)
+    return found if found.stride(1) == 1 else found.contiguous()  # of a single row it is a view of any step
 
 
 def transpose_rows(

@@ -23,7 +23,7 @@ from .cuda import bind_ready
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan, fma_sum_plan, fma_sum_seconds, least_seconds, rows_seconds
 from .plan import Pattern
-from .rearrange import features_together, transpose_rows
+from .rearrange import feature_by_feature, features_together, transpose_rows
 from .row_sum_plan import RowSumPlan, row_sum_plan, row_sum_seconds
 from .transpose_plan import ACCESS, padded
 from .weight_gradient_plan import DTYPES as SUMMED
@@ -102,7 +102,7 @@ def _bind_blocks(x: torch.Tensor, pattern: Pattern, chosen: BlockSumPlan, own: D
     def moved(side: torch.Tensor, extent: int, pitch: int) -> torch.Tensor:
         """Return rows (a, d, N, extent) in whole vectors."""
         made = allocate((1, count, a * d * pitch), side.dtype, side.device)
-        transpose_rows(side.mT.reshape(1, -1), made.view(1, -1), a, extent, d * count, True)
+        transpose_rows(feature_by_feature(side), made.view(1, -1), a, extent, d * count, True)
         return made
 
     steps = [step for pitch in pitches for step in (count * pitch, pitch)]

@@ -103,12 +103,23 @@ def _blocks(wanted: Request, ready: Ready, rows: int, root: bool, precision: str
     """Condensed distances of a range of rows to all that follow, range after range."""
     step = max(1, min(max(SMALLEST_BLOCK, -(-rows // BLOCKS)), BLOCK_ENTRIES // max(rows, 1)))
     device = wanted.arguments.x.device
-    for start in range(0, rows - 1, step):
-        stop = min(start + step, rows - 1)
+    count = -(-(rows - 1) // step)  # all that a compiled graph of any number of rows is guarded by
+    for number in range(count):
+        start, stop = number * step, rows - 1 if number == count - 1 else (number + 1) * step
         operands = tuple(
             operand[..., start:stop, :] if "m" in axes else operand[..., start + 1 :, :] if "n" in axes else operand
             for operand, axes in zip(ready.operands, wanted.axes(ready.weighted), strict=True)
         )
         square = evaluate(wanted, ready, root, operands, precision)
-        row, column = torch.triu_indices(stop - start, rows - start - 1, device=device)
-        yield square.flatten(-2).index_select(-1, row * (rows - start - 1) + column)
+        yield square.flatten(-2).index_select(-1, _triangle(stop - start, rows - start - 1, device))
+
+
+def _triangle(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """Return where the entries on and above the diagonal of a matrix are in memory, row after row.
+
+    ``torch.triu_indices`` has a compiled graph for each shape.
+    """
+    row = torch.arange(rows, device=device)
+    steps = torch.ones(rows * columns - rows * (rows - 1) // 2, dtype=torch.int64, device=device)
+    steps[row * columns - row * (row - 1) // 2] = row + 1  # of the first entry of each row from the one before
+    return steps.cumsum(0) - 1

@@ -23,13 +23,17 @@ def products(
         return _in_halves(split_rows(weights), coef, x, result)
     size = x.shape[-2] * columns * x.element_size() * math.prod(torch.broadcast_shapes(coef.shape[:-2], x.shape[:-2]))
     step = max(1, _COLUMNS_BYTES // max(size, 1))
-    parts = []
-    for start in range(0, max(outputs, 1), step):
-        chosen = coef[..., start : start + step]
-        scaled = (chosen.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
-        parts.append((weights @ scaled).unflatten(-1, (chosen.shape[-1], columns)).movedim(-2, -3))
-    result = torch.cat(parts, -3)
+    if outputs <= step:  # the one comparison that guards a compiled graph of any sizes
+        result = _of_outputs(weights, coef, x)
+    else:
+        parts = (coef[..., start : start + step] for start in range(0, outputs, step))
+        result = torch.cat([_of_outputs(weights, part, x) for part in parts], -3)
     return result if out is None else out.copy_(result)
+
+
+def _of_outputs(weights: torch.Tensor, coef: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    scaled = (coef.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
+    return (weights @ scaled).unflatten(-1, (coef.shape[-1], x.shape[-1])).movedim(-2, -3)
 
 
 def _in_halves(weights: Halves, coef: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

@@ -308,7 +308,7 @@ class KroneckerProduct(Addable):
         >>> km.KroneckerProduct([torch.tensor([[2.0]]), swap]).solve(torch.tensor([2.0, 4.0]))
         tensor([2., 1.])
         """
-        return self.inverse() @ b
+        return self.inverse().matmul(b)  # which torch.compile traces, as it does not `@` of an object
 
     def slogdet(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sign and the logarithm of the absolute determinant, (…) each.

@@ -10,6 +10,7 @@
 #pragma once
 #include "kron_wgmma.cuh"
 #include "ptx_cluster.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -207,8 +208,7 @@ struct KronClusterWgmma : KronWgmma<B, Args> {
             top = 0.0f;
 #pragma unroll
             for (int i = 0; i < 2 * STEPS; ++i) top = fmaxf(top, fmaxf(table[4 * i].x, table[4 * i].y));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            top = warp_max<2>(top);
             const float by = 1.0f / top;
 #pragma unroll
             for (int i = 0; i < 2 * STEPS; ++i) {

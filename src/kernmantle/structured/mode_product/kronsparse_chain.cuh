@@ -4,6 +4,7 @@
 #pragma once
 #include "kronsparse_tile.cuh"
 #include "ptx_cluster.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -56,9 +57,7 @@ struct KronSparseChainTile : P {
                 sum[e] = own + __shfl_xor_sync(0xffffffffu, sent, apart);
             }
         }
-#pragma unroll
-        for (int apart = LANES / LANES_L / 2; apart > 0; apart /= 2) sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], apart);
-        return sum[0];
+        return warp_sum<LANES / LANES_L / 2>(sum[0]);
     }
 
     // The numbers between both factors of this block's k.

@@ -6,6 +6,7 @@
 // last tile along an axis begins early enough to be whole.
 #pragma once
 #include "kronsparse_tile.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -102,9 +103,7 @@ struct KronSparseStream {
     KM_DEVICE void add_shared(float (&own)[R], float* parts, int part, bool active) {
         if constexpr (WITHIN) {
 #pragma unroll
-            for (int n = 0; n < R; ++n)
-#pragma unroll
-                for (int gap = 16; gap >= WIDE; gap /= 2) own[n] += __shfl_xor_sync(0xffffffffu, own[n], gap);
+            for (int n = 0; n < R; ++n) own[n] = warp_sum<16, WIDE>(own[n]);
         } else {
             __syncthreads();
 #pragma unroll

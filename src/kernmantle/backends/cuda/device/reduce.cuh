@@ -25,6 +25,15 @@ template <int GAP = 16, int LAST = 1>
 KM_DEVICE unsigned warp_max(unsigned a) {
     return warp_reduce<GAP, LAST>(a, [](unsigned b, unsigned c) { return c > b ? c : b; });
 }
+template <int GAP = 16, int LAST = 1>
+KM_DEVICE int warp_or(int a) {
+    return warp_reduce<GAP, LAST>(a, [](int b, int c) { return b | c; });
+}
+// The sum over the four lanes that share the rows of a fragment.
+KM_DEVICE float quad_sum(float a) {
+    a += __shfl_xor_sync(0xffffffffu, a, 1);
+    return a + __shfl_xor_sync(0xffffffffu, a, 2);
+}
 // The largest of the finite numbers, none below 0, that the threads of WARPS warps have; `tops` has a number for each warp.
 template <int WARPS>
 KM_DEVICE float block_max(float top, float* tops) {

@@ -155,7 +155,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
         const i64* s = g.stride[R::PORT];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float all = row_total(total[h]);
+            const float all = quad_sum(total[h]);
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
             const float inverse = write_total<typename Body::Statistic>(g, b.p, m, all, most[h], LIFT<H>);

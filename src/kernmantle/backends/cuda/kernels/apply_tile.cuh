@@ -3,6 +3,7 @@
 #pragma once
 #include "apply.cuh"
 #include "gram.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -275,8 +276,7 @@ struct Reducer {
                 float top = w[i][0];
 #pragma unroll
                 for (int j = 1; j < TN; ++j) top = fmaxf(top, w[i][j]);
-#pragma unroll
-                for (int step = 4; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+                top = warp_max<4>(top);
                 sum[i] = sum_of_row(i, shift_of(top));
                 largest = i == mine ? top : largest;
             }

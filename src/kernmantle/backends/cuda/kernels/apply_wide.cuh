@@ -7,6 +7,7 @@
 // has had one that is not small, and of a whole tile the products are added up together.
 #pragma once
 #include "fragments.cuh"
+#include "reduce.cuh"
 #include "row_sums.cuh"
 
 namespace km {
@@ -164,8 +165,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            most[h] = fmaxf(most[h], __shfl_xor_sync(WHOLE, most[h], 1));
-            most[h] = fmaxf(most[h], __shfl_xor_sync(WHOLE, most[h], 2));
+            most[h] = warp_max<2>(most[h]);
             infinite |= most[h] == infinity<float>();
             const HalfScale own = HalfScale::of_largest(most[h]);
             scale[h] = own.scale;

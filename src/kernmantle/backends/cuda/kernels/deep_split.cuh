@@ -2,6 +2,7 @@
 // each (score.cuh), one contiguous copy a time.
 #pragma once
 #include "columns_split.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -93,12 +94,8 @@ struct DeepSplit : ScoreSplit<Body, Source, Tile> {
                 *(Pack<f16, 8>*)(to + Layout::at(local, D + k)) = low;
             }
             float norm = Body::DIFFERENCES ? (sum[0] + sum[1]) * scale.inverse * scale.inverse : 0.0f;
-#pragma unroll
-            for (int gap = LANES / 2; gap > 0; gap /= 2) {
-                norm += __shfl_xor_sync(0xffffffffu, norm, gap);
-                kind |= __shfl_xor_sync(0xffffffffu, kind, gap);
-            }
-            norm = Base::norm_of(norm, kind);
+            kind = warp_or<LANES / 2>(kind);
+            norm = Base::norm_of(warp_sum<LANES / 2>(norm), kind);
             if (lane % LANES == 0) {
                 norms[local] = norm;
                 if (operand == 0) g.rows[tile * SCORE_ROWS + local] = make_float2(norm, scale.inverse);

@@ -1,5 +1,6 @@
 // Packs what gradients of softmax-weighted sums are made of: rows of q, of cotangents, of k and of v.
 #pragma once
+#include "reduce.cuh"
 #include "softmax_split.cuh"
 
 namespace km {
@@ -63,8 +64,7 @@ struct PullSplit {
             for (i64 l = threadIdx.x % 4; l < g.size[ROLE_L]; l += 4)
                 sum = fmaf(convert<float>(load_pack<typename R::T, 1>(o + l * r[ROLE_L]).v[0]), convert<float>(load_pack<typename G::T, 1>(c + l * t[ROLE_L]).v[0]), sum);
         }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        sum = quad_sum(sum);
         if (threadIdx.x % 4 != 0) return;
         const float log = end_value<L, float>(g, p, m, g.size[ROLE_M], ROLE_M) * 1.44269504f;
         side[row] = m < g.size[ROLE_M] && log != -infinity<float>() ? log - (Tile::LIFTED ? LIFT<typename Tile::H> : 0) : infinity<float>();

@@ -273,7 +273,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
         const i64 *r = g.stride[R::PORT], *s = g.stride[P::PORT];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float all = row_total(moved[h]), weight = BOTH ? row_total(total[h]) : 1.0f;
+            const float all = quad_sum(moved[h]), weight = BOTH ? quad_sum(total[h]) : 1.0f;
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
             typename R::T* own = (typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * r[ROLE_M];

@@ -1,5 +1,6 @@
 // Packs what tangents of softmax-weighted sums are made of: rows of q, k and v, each with those of its tangent behind them.
 #pragma once
+#include "reduce.cuh"
 #include "softmax_split.cuh"
 
 namespace km {
@@ -85,8 +86,7 @@ struct PushSplit {
                     if (k + i < g.size[ROLE_K]) sum = fmaf(2.0f * v[i], convert<float>(load_pack<T, 1>(move + (k + i) * s[ROLE_K]).v[0]), sum);
             }
         }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        sum = quad_sum(sum);
         if (threadIdx.x % 4 == 0) to[threadIdx.x / 4] = sum;
     }
 

@@ -9,6 +9,7 @@
 #include "apply.cuh"
 #include "pipeline.cuh"
 #include "ptx_wgmma.cuh"
+#include "reduce.cuh"
 #include "score_gate.cuh"
 #include "split.cuh"
 
@@ -131,10 +132,7 @@ KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
         read_along_k<Y, false>(b, y, g, k);
         add_four<Body>(s, a, b, g, k);
     }
-    float sum = s.r0;
-#pragma unroll
-    for (int gap = LANES / 2; gap > 0; gap /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, gap);
-    return sum;
+    return warp_sum<LANES / 2>(s.r0);
 }
 
 // Order in which warpgroups issue products.

@@ -1,5 +1,6 @@
 // Splits points for score tiles into halves and samples how many pairs lose digits as products.
 #pragma once
+#include "reduce.cuh"
 #include "score.cuh"
 
 namespace km {
@@ -128,12 +129,8 @@ struct ScoreSplit {
             int kind = rooted[s] ? 0 : 1;
 #pragma unroll
             for (int i = 0; i < 8; ++i) kind |= v[s][i] != v[s][i] ? 4 : is_finite(v[s][i]) ? 0 : 2;
-#pragma unroll
-            for (int gap = LANES / 2; gap > 0; gap /= 2) {
-                norm += __shfl_xor_sync(0xffffffffu, norm, gap);
-                kind |= __shfl_xor_sync(0xffffffffu, kind, gap);
-            }
-            norm = norm_of(norm, kind);
+            kind = warp_or<LANES / 2>(kind);
+            norm = norm_of(warp_sum<LANES / 2>(norm), kind);
             if (lane % LANES == 0) {
                 norms[row] = norm;
                 if (operand == 0) g.rows[tile * SCORE_ROWS + row] = make_float2(norm, unit);

@@ -9,6 +9,7 @@
 #pragma once
 #include "fragments.cuh"
 #include "layout.cuh"
+#include "reduce.cuh"
 #include "score.cuh"
 #include "specialized.cuh"
 
@@ -112,11 +113,6 @@ KM_DEVICE void load_rows(unsigned (&to)[STEPS][4], const unsigned char* piece) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) to[s][i] = *(const unsigned*)(piece + piece_at<64>(row + i % 2 * 8, 16 * s + lane % 4 * 2 + i / 2 * 8));
 }
-// What a row's four threads have of a sum, added up.
-KM_DEVICE float row_total(float mine) {
-    mine += __shfl_xor_sync(0xffffffffu, mine, 1);
-    return mine + __shfl_xor_sync(0xffffffffu, mine, 2);
-}
 // Writes the logarithm of the sum of a row's exponentials, by one of its threads, where weights are 2^(lift - most) times these and
 // `total` together; returns the inverse of that, 0 where nothing was weighed.
 template <class P, class Args>
@@ -146,9 +142,7 @@ KM_DEVICE void make_weights(float (&d)[BLOCKS][4], float (&most)[2], float (&tot
     for (int i = 0; i < 4 * BLOCKS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], d[i / 4][i % 4]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
-        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
-        top[h] = fmaxf(top[h], most[h]);
+        top[h] = fmaxf(warp_max<2>(top[h]), most[h]);
         const float from = top[h] == -infinity<float>() ? 0.0f : top[h];
         scale[h] = ptx::ex2_approx_ftz(most[h] - from);
         most[h] = top[h];

@@ -1,6 +1,7 @@
 // A block of softmax-weighted sums, their gradients or tangents: its own rows, stages of tiles of the other side, which one
 // thread fills, and entries and fragments that consumers make of scores.
 #pragma once
+#include "reduce.cuh"
 #include "softmax.cuh"
 
 namespace km {
@@ -117,10 +118,7 @@ KM_DEVICE void largest_of_rows(float (&top)[2], const float (&from)[BLOCKS][4]) 
 #pragma unroll
     for (int i = 0; i < 4 * BLOCKS; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(from[i / 4][i % 4]));
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
-        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
-    }
+    for (int h = 0; h < 2; ++h) top[h] = warp_max<2>(top[h]);
 }
 // Fragments of cells of float32 by the power of two that suits each row, whose inverse is its unit.
 template <class H, int STEPS>

@@ -1,5 +1,6 @@
 // Squared distances of softmax-weighted sums: scores from products and squares of rows, gradients from products and sums.
 #pragma once
+#include "reduce.cuh"
 #include "softmax.cuh"
 
 namespace km {
@@ -75,8 +76,7 @@ KM_DEVICE void subtract_rows(float (&d)[BLOCKS][4], const float (&sums)[2], cons
     typedef typename PointsAlong<Body, OWN>::type P;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        float all = sums[h] + __shfl_xor_sync(0xffffffffu, sums[h], 1);
-        all += __shfl_xor_sync(0xffffffffu, all, 2);
+        const float all = quad_sum(sums[h]);
         if (row + 8 * h >= g.size[P::TILE]) continue;
         const typename P::T* from = row_of<P>(g, p, row + 8 * h);
 #pragma unroll

@@ -1,5 +1,6 @@
 // Brings rows of q, k and v into the order in which tensor cores read them, float32 taken apart into halves.
 #pragma once
+#include "reduce.cuh"
 #include "softmax_distances.cuh"
 
 namespace km {
@@ -52,8 +53,7 @@ struct SoftmaxSplit {
                 float norm = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 8; ++i) norm = fmaf(v[s][i], v[s][i], norm);
-#pragma unroll
-                for (int gap = PIECES / 2; gap > 0; gap /= 2) norm += __shfl_xor_sync(0xffffffffu, norm, gap);
+                norm = warp_sum<PIECES / 2>(norm);
                 if (e % PIECES == 0) norms[e / PIECES] = norm;
             }
             if (Tile::SPLIT) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "columns_split.cuh"
 #include "fragments.cuh"
+#include "reduce.cuh"
 #include "row_sums.cuh"
 
 namespace km {
@@ -86,9 +87,7 @@ struct ValueRows : RowSums<Body, Tile, ScoreRows<Body, Tile>> {
         for (int i = 0; i < CELLS; ++i) most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], fabsf(score[i]));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            float top = fmaxf(most[h][0], most[h][1]);
-            top = fmaxf(top, __shfl_xor_sync(WHOLE, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(WHOLE, top, 2));
+            const float top = warp_max<2>(fmaxf(most[h][0], most[h][1]));
             infinite |= top == infinity<float>() && bound[h] != -infinity<float>();
             const HalfScale own = HalfScale::of_largest(top);
             scale[h] = own.scale;

@@ -236,21 +236,15 @@ def test_without_fusion_every_factor_has_its_pass() -> None:
     assert len(planned("32^3", "sm_90").passes) == 1
 
 
-WGMMA = {
-    f"wgmma {extent}{'^2' if is_two else ' beside'} {stored}": (extent, is_two, stored)
-    for extent in (64, 128)
-    for is_two in (True, False)
-    for stored in ("f32", "f16", "bf16")
-}
+WGMMA = {f"wgmma {extent}^2 {stored}": (extent, stored) for extent in (64, 128) for stored in ("f32", "f16", "bf16")}
 
 
 def by_wgmma(name: str) -> WgmmaPlan:
-    """Return the plan of a pass over two factors, or over one with columns to its right."""
-    extent, is_two, stored = WGMMA[name]
-    tensor, count = replace(TENSORS[stored], is_aligned=True), 1 + is_two
-    run = plain_pass("mma", modes([(extent, extent)] * count), 0, count)
-    assert suits(run, MANY, 1 if is_two else 8192, tensor, CARDS["sm_90"])
-    return wgmma(run, ((extent, extent),) * count, stored, tensor, MmaLayout(16, 4, False), CARDS["sm_90"])
+    """Return the plan of a pass over two factors."""
+    extent, stored = WGMMA[name]
+    tensor, run = replace(TENSORS[stored], is_aligned=True), plain_pass("mma", modes([(extent, extent)] * 2), 0, 2)
+    assert suits(run, MANY, 1, tensor, CARDS["sm_90"])
+    return wgmma(run, ((extent, extent),) * 2, stored, tensor, MmaLayout(16, 4, False), CARDS["sm_90"])
 
 
 @pytest.mark.parametrize("name", WGMMA)
@@ -291,7 +285,7 @@ def test_passes_by_clusters_compile_without_spills(name: str) -> None:
 
 
 def test_rows_take_one_pass_by_clusters_where_arrays_are_aligned() -> None:
-    card, aligned = CARDS["sm_90"], Tensor("f16", 3, is_aligned=True)
+    card, aligned = CARDS["sm_90"], Tensor("f16", 3, is_aligned=True, has_wgmma=True)
     for extents in ((16,) * 4, (4,) * 8, (16, 2, 8, 4, 4, 16), (64,) * 3, (4,) * 9, (8, 8, 2, 32, 64)):
         sizes = modes([(extent, extent) for extent in extents])
         for rows in (200, 1024):
@@ -321,7 +315,7 @@ def test_rows_take_one_pass_by_clusters_where_arrays_are_aligned() -> None:
 
 
 def test_multiples_of_64_take_wgmma_where_arrays_are_aligned() -> None:
-    card, aligned = CARDS["sm_90"], Tensor("f16", 3, is_aligned=True)
+    card, aligned = CARDS["sm_90"], Tensor("f16", 3, is_aligned=True, has_wgmma=True)
     for extent, rows in (64, 1024), (128, 320):
         sizes = modes([(extent, extent)] * 3)
         found = plan(sizes, 1, "f32", card, True, aligned, rows)
@@ -332,19 +326,19 @@ def test_multiples_of_64_take_wgmma_where_arrays_are_aligned() -> None:
     assert not suits(run, 100, 1, aligned, card)
     assert not suits(run, MANY, 64, aligned, card)
     assert not suits(run, MANY, 1, TENSORS["f32"], card)
-    assert not suits(plain_pass("mma", modes([(64, 128)]), 0, 1), MANY, 128, aligned, card)
-    assert suits(plain_pass("mma", modes([(128, 128)]), 0, 1), MANY, 64, aligned, card)
-    assert not suits(plain_pass("mma", modes([(64, 64)]), 0, 1), MANY, 64, aligned, card)
+    assert not suits(plain_pass("mma", modes([(64, 64), (128, 128)]), 0, 2), MANY, 1, aligned, card)
+    assert not suits(plain_pass("mma", modes([(128, 128)]), 0, 1), MANY, 64, aligned, card)
 
 
 def test_small_neighbours_make_factors_of_64_or_128() -> None:
     assert grouped(modes([(8, 8)] * 4)) == [(0, 1), (2, 3)]
-    assert grouped(modes([(2, 2), (32, 32)])) == [(0, 1)]
+    assert grouped(modes([(2, 2), (32, 32), (64, 64)])) == [(0, 1), (2,)]
     assert grouped(modes([(4, 4), (32, 32), (128, 128)])) == [(0, 1), (2,)]
     assert grouped(modes([(128, 128), (2, 2), (64, 64)])) == [(0,), (1, 2)]
     assert grouped(modes([(4, 4)] * 6)) == [(0, 1, 2), (3, 4, 5)]
     for sizes in (
         [(32, 32)],
+        [(64, 64)],
         [(16, 16), (256, 256)],
         [(64, 64), (128, 128)],
         [(64, 64)] * 3,
@@ -353,9 +347,9 @@ def test_small_neighbours_make_factors_of_64_or_128() -> None:
     ):
         assert grouped(modes(sizes)) == []
     # float16 may not hold what factors are multiplied out to
-    run = replace(plain_pass("mma", modes([(64, 64)]), 0, 1), parts=((0, 1),))
-    assert not suits(run, MANY, 128, Tensor("f16", 1, is_aligned=True), CARDS["sm_90"])
-    assert suits(run, MANY, 128, Tensor("bf16", 1, is_aligned=True), CARDS["sm_90"])
+    run = replace(plain_pass("mma", modes([(64, 64)] * 2), 0, 2), parts=((0, 1), (2,)))
+    assert not suits(run, MANY, 1, Tensor("f16", 1, is_aligned=True), CARDS["sm_90"])
+    assert suits(run, MANY, 1, Tensor("bf16", 1, is_aligned=True), CARDS["sm_90"])
 
 
 GRAMS = [

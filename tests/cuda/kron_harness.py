@@ -94,10 +94,7 @@ TENSOR = (
     ((186, 130), (8, 8)), powers(75, 1), ((12, 90),), ((33, 21),),
 )  # fmt: skip
 # By wgmma, for blocks that take several tiles each, and more pieces than a ring has stages.
-WGMMA = (
-    (powers(64, 2), 23, 1), (powers(64, 1), 9, 256), (powers(128, 2), 16, 1), (powers(128, 1), 12, 128),
-    (powers(64, 3), 1, 1), (powers(128, 1), 1, 64), (powers(64, 2), 1, 1),
-)  # fmt: skip
+WGMMA = ((powers(64, 2), 23), (powers(128, 2), 16), (powers(64, 2), 1))
 # By clusters of blocks, for one that takes several rows.
 CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(32, 3), 3), (powers(4, 8), 2))
 # Over one axis by wgmma: columns and rows, entries of the batch, columns to its right.
@@ -320,8 +317,8 @@ def cases() -> Iterator[KronCase]:
             if dtype != "tf32" and math.prod(p for p, _ in sizes) <= 1 << 13:
                 yield KronCase(sizes, 2, 20 + place % 5, dtype, True, place % 2 == 0)
     for dtype in ("f32", "f16"):
-        for sizes, left, beside in WGMMA:
-            yield KronCase(sizes, left, beside, dtype, True, False, "wgmma")
+        for sizes, left in WGMMA:
+            yield KronCase(sizes, left, 1, dtype, True, False, "wgmma")
         for sizes, left in CLUSTERS[: 4 if dtype == "f32" else 3]:
             yield KronCase(sizes, left, 1, dtype, True, False, "clusters")
         for size, left, beside in AXES_ALONE:
@@ -382,18 +379,11 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, i
 
 
 def _by_wgmma(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
-    """The last two axes in one pass where nothing lies to their right, and every other axis in one."""
-    count, tensor = len(case.modes), replace(TENSORS[case.dtype], is_aligned=True)
-    two = count - 2 if count > 1 and case.beside == 1 else count
-    ranges = [(two, count)] * (two < count) + [(axis, axis + 1) for axis in reversed(range(two))]
-    passes = [plain_pass("mma", case.modes, first, stop) for first, stop in ranges]
-    found: list[tuple[Plan, Pass, int, int]] = []
-    for run, view in zip(passes, views(case.modes, passes), strict=True):
-        shapes = tuple((case.sizes[number][1], case.sizes[number][0]) for part in run.parts for number in part)
-        left, right = case.left * view.left, view.right * case.beside
-        assert suits(run, max(left, LEAST_TILES * own.sm_count), right, tensor, own)
-        found.append((wgmma(run, shapes, case.stored, tensor, MmaLayout(16, 4, False), own), run, left, right))
-    return found
+    """Both axes in one pass."""
+    tensor, run = replace(TENSORS[case.dtype], is_aligned=True), plain_pass("mma", case.modes, 0, 2)
+    assert suits(run, LEAST_TILES * own.sm_count, 1, tensor, own)
+    shapes = tuple((q, p) for p, q in case.sizes)
+    return [(wgmma(run, shapes, case.stored, tensor, MmaLayout(16, 4, False), own), run, case.left, 1)]
 
 
 def _by_clusters(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
@@ -527,7 +517,7 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
 
 def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
     if isinstance(chosen, WgmmaPlan):
-        yield "wgmma", chosen.stored, chosen.size, chosen.is_two
+        yield "wgmma", chosen.stored, chosen.size
         return
     if isinstance(chosen, ClusterPlan):
         yield "clusters", chosen.stored, chosen.size, any(len(part) > 1 for part in chosen.run.parts)

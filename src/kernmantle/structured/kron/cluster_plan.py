@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import SIZES
 from .modes import Mode
-from .passes import Pass
+from .passes import Pass, square_pass
 from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
 # Rows and columns of factors, and how many of them a pass applies.
@@ -121,21 +121,10 @@ def _extent(modes: Sequence[Mode], group: Sequence[int]) -> int:
 
 
 def joined_pass(plain: Pass, tensor: Tensor) -> Pass | None:
-    """Return a pass whose small neighbours are multiplied out to four factors of 16, or three of 32 or 64, or None.
-
-    Not of float16 where factors are multiplied out, which it may not hold.
-    """
+    """Return a pass whose small neighbours are multiplied out to four factors of 16, or three of 32 or 64, or None."""
     groups = grouped(plain.modes)
-    is_joint = any(len(group) > 1 for group in groups) and tensor.half == "f16" and tensor.products == 1
-    if not groups or is_joint:
-        return None
-    size = _extent(plain.modes, groups[0])
-    return replace(
-        plain,
-        kind="mma",
-        modes=tuple(Mode(size, size, number) for number in range(len(groups))),
-        parts=tuple(tuple(plain.first + index for index in group) for group in groups),
-    )
+    fits = tensor.holds_products or all(len(group) == 1 for group in groups)
+    return square_pass(plain, groups) if groups and fits else None
 
 
 def suits(run: Pass, entries: int, right: int, stored: str, tensor: Tensor, limits: DeviceLimits) -> bool:

@@ -1,10 +1,10 @@
-// Passes of Kronecker products by wgmma, for factors of SIZE x SIZE, 64 or 128, and arrays whose rows lie in order.
+// Passes over the last two factors of a Kronecker product by wgmma, of SIZE x SIZE, 64 or 128, for arrays whose rows lie in order.
 //
 // Eight warps load: they bring pieces of x to shared memory as halves. float32 is two halves of 11 bits, scaled by a power of two
 // for every set of lines, and three products; halves are copied as they lie. Two groups of four warps multiply, 64 rows of the
-// result each. TWO factors: of a tile of SIZE x SIZE the last axis comes first, transposed, v[j, i] = sum_k last[j, k] x[i, k], so
-// that its sums are the operand of the other one in registers, out[j, i'] = sum_i v[j, i] first[i', i], and leave from registers, 64
-// bytes beside each other, or by rows from shared memory. One factor has columns to its right: out[q, r] = sum_k factor[q, k] x[k, r].
+// result each. Of a tile of SIZE x SIZE the last axis comes first, transposed, v[j, i] = sum_k last[j, k] x[i, k], so that its sums
+// are the operand of the other one in registers, out[j, i'] = sum_i v[j, i] first[i', i], and leave from registers, 64 bytes beside
+// each other, or by rows from shared memory.
 #pragma once
 #include "kron_rows.cuh"
 #include "kron_scheduler.cuh"
@@ -31,25 +31,25 @@ template <class B, class Args>
 struct KronWgmma {
     typedef typename B::T T;
     typedef typename B::H H;
-    static constexpr bool TWO = B::TWO, SPLIT = sizeof(T) == 4;
+    static constexpr bool SPLIT = sizeof(T) == 4;
     static constexpr int SIZE = B::SIZE, STEPS = SIZE / 16, STAGES = B::STAGES, LOADING = 256, THREADS = 256 + LOADING;
     static constexpr int PARTS = SPLIT ? 2 : 1, PART = 1 << 14, PIECE = PARTS * PART, FACTOR = SIZE * SIZE * 2;
-    // Lines of a piece, of one or two tiles; pieces of a tile; columns of a fiber.
-    static constexpr int FIBERS = TWO ? 8192 / SIZE : SIZE, PIECES = TWO && SIZE == 128 ? 2 : 1, WIDE = TWO ? SIZE : 8192 / SIZE;
+    // Lines of a piece, of one or two tiles; pieces of a tile.
+    static constexpr int FIBERS = 8192 / SIZE, PIECES = SIZE == 128 ? 2 : 1;
     // Whether each group has a tile of its own.
-    static constexpr bool APART = TWO && SIZE == 64;
+    static constexpr bool APART = SIZE == 64;
     // Sets of warps that load a piece each, while others wait for memory; vectors of 16 bytes by a thread, VECTOR numbers each.
     static constexpr int SETS = B::SETS, LOADERS = 8 / SETS, SET = LOADING / SETS, VECTOR = 16 / (int)sizeof(T), LOADS = 8192 / VECTOR / SET;
     // Registers of threads that load, of the 256 of one of each kind.
     static constexpr int LOADER_REGISTERS = B::LOADER_REGISTERS;
-    // Whether results leave by rows of 256 bytes or so from shared memory, not from registers: two factors of 64 of float32 take 557 us
-    // so and 572 else, two of 128 of bfloat16 885 and 744.
-    static constexpr bool STAGED = !TWO || (SPLIT && APART);
+    // Whether results leave by rows of 256 bytes from shared memory, not from registers: two factors of 64 of float32 take 557 us so and
+    // 572 else, two of 128 of bfloat16 885 and 744.
+    static constexpr bool STAGED = SPLIT && APART;
     // Bytes from row to row of results in shared memory, in which lanes that write together meet in no bank.
-    static constexpr int OUT_PITCH = 64 * (int)sizeof(T) + (SPLIT && !TWO ? 32 : 16), OUT = 64 * OUT_PITCH;
-    static constexpr int RESULTS = (TWO ? 2 : 0) * PARTS * FACTOR + STAGES * PIECE, BARRIERS = RESULTS + (STAGED ? 2 * OUT : 0), NOTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
+    static constexpr int OUT_PITCH = 64 * (int)sizeof(T) + 16, OUT = 64 * OUT_PITCH;
+    static constexpr int RESULTS = 2 * PARTS * FACTOR + STAGES * PIECE, BARRIERS = RESULTS + (STAGED ? 2 * OUT : 0), NOTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
     static constexpr int TOPS = NOTES + STAGES * (int)sizeof(KronPiece), SHARED_BYTES = TOPS + THREADS / 32 * 4;
-    typedef KronTileScheduler<1, TWO ? 1 : WIDE> Scheduler;
+    typedef KronTileScheduler<1, 1> Scheduler;
     typedef PipelineState<STAGES> State;
     // By which v is multiplied so that it is less than the largest half: its bound is 2^15 times 2^15 times SIZE.
     static constexpr float LESS = SIZE == 128 ? 0x1p-22f : 0x1p-21f;
@@ -119,27 +119,26 @@ struct KronWgmma {
         const float4 f = bit_cast<float4>(v);
         return larger(larger(larger(larger(top, f.x), f.y), f.z), f.w);
     }
-    static __device__ void load(const Args& g, unsigned char* stages, KronPiece* pieces, PipelineBarriers<STAGES> barriers, float* tops, int tiles) {
-        const int set = (threadIdx.x - 256) / SET, thread = threadIdx.x % SET, lane = threadIdx.x % 32, warp = thread / 32;
-        constexpr int ROW = WIDE / VECTOR, DOWN = (TWO ? 32 : SET) / ROW, SKIP = SETS > PIECES ? SETS / PIECES : 1;
+    static __device__ void load(const Args& g, unsigned char* stages, KronPiece* pieces, PipelineBarriers<STAGES> barriers, int tiles) {
+        const int set = (threadIdx.x - 256) / SET, lane = threadIdx.x % 32, warp = threadIdx.x % SET / 32;
+        constexpr int ROW = SIZE / VECTOR, DOWN = 32 / ROW, SKIP = SETS > PIECES ? SETS / PIECES : 1;
         static_assert((SETS % PIECES == 0 || SETS == 1) && STAGES % SETS == 0, "a set has one part of every tile, or all, and stages of its own");
         // Line and column of the first vector; the others are DOWN lines apart.
-        const int fiber = TWO ? warp * (FIBERS / LOADERS) + lane / ROW : thread / ROW, column = VECTOR * (TWO ? lane % ROW : thread % ROW);
+        const int fiber = warp * (FIBERS / LOADERS) + lane / ROW, column = VECTOR * (lane % ROW);
         const int own = APART ? fiber / SIZE : 0, at_once = APART ? 2 : 1, apart = (int)gridDim.x * at_once * SKIP;
-        const i64 step = TWO ? SIZE : g.x_stride[KRON_RUN];
         int number = ((int)blockIdx.x + set / PIECES * (int)gridDim.x) * at_once + own, part = set % PIECES;
         Scheduler tile(g, g.x_stride, number, apart, false);
         // A warp asks for 512 bytes at a time; where those of 128 begin that a lane brings into the second-level cache a piece earlier.
-        const int early = lane % 4 * 8, early_fiber = TWO ? warp * (FIBERS / LOADERS) + early / ROW : (32 * warp + early) / ROW;
-        const int early_column = VECTOR * (TWO ? early % ROW : (32 * warp + early) % ROW);
+        const int early = lane % 4 * 8, early_fiber = warp * (FIBERS / LOADERS) + early / ROW;
+        const int early_column = VECTOR * (early % ROW);
         uint4 v[LOADS];
         i64 out;
         const auto ask = [&]() {
             const bool there = number < tiles;
-            const T* const from = (const T*)g.x + (there ? tile.at : 0) + (i64)(part * FIBERS + fiber - own * SIZE) * step + column;
+            const T* const from = (const T*)g.x + (there ? tile.at : 0) + (i64)(part * FIBERS + fiber - own * SIZE) * SIZE + column;
             out = there ? tile.offset(g.out_stride) : -1;
 #pragma unroll
-            for (int i = 0; i < LOADS; ++i) v[i] = *(const uint4*)(from + i * DOWN * step);
+            for (int i = 0; i < LOADS; ++i) v[i] = *(const uint4*)(from + i * DOWN * SIZE);
             if (SETS % PIECES == 0 || ++part == PIECES) {
                 if (SETS % PIECES) part = 0;
                 tile.advance();
@@ -147,9 +146,9 @@ struct KronWgmma {
             }
             if constexpr (B::PREFETCH) {
                 if (number >= tiles) return;
-                const T* const after = (const T*)g.x + tile.at + (i64)(part * FIBERS + early_fiber - own * SIZE) * step + early_column;
+                const T* const after = (const T*)g.x + tile.at + (i64)(part * FIBERS + early_fiber - own * SIZE) * SIZE + early_column;
 #pragma unroll
-                for (int i = 0; i < LOADS; i += 8) ptx::prefetch_global_l2(after + (i + lane / 4) * DOWN * step);
+                for (int i = 0; i < LOADS; i += 8) ptx::prefetch_global_l2(after + (i + lane / 4) * DOWN * SIZE);
             }
         };
         State state;
@@ -158,29 +157,21 @@ struct KronWgmma {
         int left = steps(tiles) * PIECES - set;
         if (left > 0) ask();
 #pragma unroll 1
-        for (int parity = 0; left > 0; left -= SETS, parity ^= 1) {
-            HalfScale scale[TWO ? LOADS / 8 : 1];
+        for (; left > 0; left -= SETS) {
+            HalfScale scale[LOADS / 8];
             if constexpr (SPLIT) {
 #pragma unroll
-                for (int n = 0; n < (TWO ? LOADS / 8 : 1); ++n) {
+                for (int n = 0; n < LOADS / 8; ++n) {
                     float top = 0.0f;
 #pragma unroll
-                    for (int i = 0; i < (TWO ? 8 : LOADS); ++i) top = largest_of(top, v[8 * n + i]);
+                    for (int i = 0; i < 8; ++i) top = largest_of(top, v[8 * n + i]);
                     // An infinity is none that the others are to be scaled by, for they need not depend on it.
                     if (top == infinity<float>()) {
                         top = 0.0f;
 #pragma unroll
-                        for (int i = 0; i < (TWO ? 8 : LOADS); ++i) top = finite_of(top, v[8 * n + i]);
+                        for (int i = 0; i < 8; ++i) top = finite_of(top, v[8 * n + i]);
                     }
-                    unsigned largest = ptx::redux_max(__float_as_uint(top));
-                    if (!TWO) {
-                        float* const shared = tops + (2 * set + parity) * LOADERS;
-                        if (lane == 0) shared[warp] = __uint_as_float(largest);
-                        ptx::bar_sync<SET>(3 + set);
-#pragma unroll
-                        for (int w = 0; w < LOADERS; ++w) largest = ::max(largest, __float_as_uint(shared[w]));
-                    }
-                    scale[n] = HalfScale::of_exponent(largest >> 23);
+                    scale[n] = HalfScale::of_exponent(ptx::redux_max(__float_as_uint(top)) >> 23);
                 }
             }
             ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
@@ -190,7 +181,7 @@ struct KronWgmma {
                 unsigned char* const there = to + spot(fiber + i * DOWN, column);
                 if constexpr (SPLIT) {
                     const float4 f = bit_cast<float4>(v[i]);
-                    const float by = scale[TWO ? i / 8 : 0].scale;
+                    const float by = scale[i / 8].scale;
                     uint2 high, low;
                     split_f16x2(high.x, low.x, f.x, f.y, by);
                     split_f16x2(high.y, low.y, f.z, f.w, by);
@@ -202,9 +193,9 @@ struct KronWgmma {
             }
             if (lane == 0) {
                 KronPiece& piece = pieces[state.stage];
-                if (SPLIT && (TWO || warp == 0)) {
+                if (SPLIT) {
 #pragma unroll
-                    for (int n = 0; n < (TWO ? LOADS / 8 : 1); ++n) piece.inverse[TWO ? warp * (LOADS / 8) + n : 0] = scale[n].inverse;
+                    for (int n = 0; n < LOADS / 8; ++n) piece.inverse[warp * (LOADS / 8) + n] = scale[n].inverse;
                 }
                 if (APART ? fiber % SIZE == 0 : warp == 0) piece.out[own] = out;
             }
@@ -276,19 +267,19 @@ struct KronWgmma {
         }
     }
 
-    // Results in shared memory leave it: 64 rows of 64 numbers, `step` apart in memory.
-    static KM_DEVICE void store(const Args& g, const unsigned char* results, i64 to, i64 step, int group) {
+    // Results in shared memory leave it: 64 rows of 64 numbers.
+    static KM_DEVICE void store(const Args& g, const unsigned char* results, i64 to, int group) {
         constexpr int ROW = 64 / VECTOR, DOWN = 128 / ROW;
         ptx::bar_sync<128>(1 + group);
         if (to < 0) return;
         const int row = threadIdx.x % 128 / ROW, column = threadIdx.x % ROW;
-        T* const there = (T*)g.out + to + row * step + column * VECTOR;
+        T* const there = (T*)g.out + to + row * SIZE + column * VECTOR;
         const unsigned char* const from = results + row * OUT_PITCH + column * 16;
 #pragma unroll
-        for (int i = 0; i < 64 / DOWN; ++i) *(uint4*)(there + i * DOWN * step) = *(const uint4*)(from + i * DOWN * OUT_PITCH);
+        for (int i = 0; i < 64 / DOWN; ++i) *(uint4*)(there + i * DOWN * SIZE) = *(const uint4*)(from + i * DOWN * OUT_PITCH);
     }
 
-    static __device__ void multiply_two(const Args& g, const unsigned char* factors, const unsigned char* stages, unsigned char* results, const KronPiece* pieces, PipelineBarriers<STAGES> barriers, float back, int tiles) {
+    static __device__ void multiply(const Args& g, const unsigned char* factors, const unsigned char* stages, unsigned char* results, const KronPiece* pieces, PipelineBarriers<STAGES> barriers, float back, int tiles) {
         const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         const unsigned long long first = matrix(shared_address(factors)), last = at(matrix(shared_address(factors + PARTS * FACTOR)), APART ? 0 : group * (64 * 128));
         const unsigned long long fibers = at(matrix(shared_address(stages)), APART ? group * (64 * 128) : 0);
@@ -344,7 +335,7 @@ struct KronWgmma {
 #pragma unroll
                 for (int i = 0; i < 32; ++i)
                     *(T*)(to + (i / 4 * 8 + 2 * (lane % 4) + i % 2) * OUT_PITCH + i / 2 % 2 * 8 * (int)sizeof(T)) = Store<T>::from(d[i / 4][i % 4] * more);
-                store(g, results + group * OUT, out, SIZE, group);
+                store(g, results + group * OUT, out, group);
             } else if (out >= 0) {
                 T* const to = (T*)g.out + out + (APART ? 0 : 64 * group) + 16 * warp + lane / 4 * 2 + lane % 4 * 2 * SIZE;
 #pragma unroll
@@ -358,87 +349,28 @@ struct KronWgmma {
         }
     }
 
-    static __device__ void multiply_one(const Args& g, const unsigned char* stages, unsigned char* results, const KronPiece* pieces, PipelineBarriers<STAGES> barriers, const HalfScale& scale, float alpha, int tiles) {
-        const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, begin = SIZE == 128 ? 64 * group : 0;
-        const unsigned long long fibers = at(matrix(shared_address(stages)), SIZE == 128 ? 0 : group * (SIZE * 128));
-        unsigned high[STEPS][4], low[SPLIT ? STEPS : 1][4];
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-                const int row = begin + 16 * warp + lane / 4 + r % 2 * 8, column = 16 * s + lane % 4 * 2 + r / 2 * 8;
-                halves_of(high[s][r], low[SPLIT ? s : 0][r], B::template entry<0>(g, row, column), B::template entry<0>(g, row, column + 1), scale);
-            }
-        }
-        const float back = scale.inverse * alpha;
-        const i64 step = g.out_stride[KRON_RUN], there = SIZE == 128 ? 64 * group * step : 64 * group;
-        unsigned char* const to = results + group * OUT + (16 * warp + lane / 4) * OUT_PITCH + lane % 4 * 2 * (int)sizeof(T);
-        State state;
-#pragma unroll 1
-        for (int left = steps(tiles); left > 0; --left, state.advance()) {
-            float d[8][4];
-            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
-#pragma unroll
-            for (int i = 0; i < 32; ++i) d[i / 4][i % 4] = 0.0f;
-            fence(d);
-            ptx::wgmma_fence();
-#pragma unroll
-            for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
-#pragma unroll
-                for (int s = 0; s < STEPS; ++s)
-                    ptx::wgmma_rs_along(H(), d, term == 0 ? low[SPLIT ? s : 0] : high[s], at(fibers, state.stage * PIECE + (term == 1) * PART + s * (16 * 128)));
-            }
-            ptx::wgmma_commit_group();
-            const i64 out = of_first_lane(&pieces[state.stage].out[0]);
-            const float more = SPLIT ? back * of_first_lane(&pieces[state.stage].inverse[0]) : back;
-            ptx::wgmma_wait_group<0>();
-            fence(d);
-            __syncwarp();
-            if (lane == 0) ptx::mbarrier_arrive(barriers.empty(state.stage));
-            ptx::bar_sync<128>(1 + group);
-#pragma unroll
-            for (int n = 0; n < 8; ++n) {
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    Pack<T, 2> two;
-                    two.v[0] = Store<T>::from(d[n][2 * h] * more);
-                    two.v[1] = Store<T>::from(d[n][2 * h + 1] * more);
-                    *(Pack<T, 2>*)(to + h * 8 * OUT_PITCH + n * 8 * (int)sizeof(T)) = two;
-                }
-            }
-            store(g, results + group * OUT, out + there, step, group);
-        }
-    }
-
     static __device__ void run(const Args& g) {
         extern __shared__ __align__(1024) unsigned char raw[];
-        static_assert(THREADS / 32 == 2 * SETS * LOADERS, "two sets of largest entries");
         float* const tops = (float*)(raw + TOPS);
         KronPiece* const pieces = (KronPiece*)(raw + NOTES);
         unsigned char* const factors = raw;
-        unsigned char* const stages = raw + (TWO ? 2 : 0) * PARTS * FACTOR;
+        unsigned char* const stages = raw + 2 * PARTS * FACTOR;
         unsigned char* const results = raw + RESULTS;
         const PipelineBarriers<STAGES> barriers{shared_address(raw + BARRIERS)};
-        const int tiles = (int)kron_tiles<1, TWO ? 1 : WIDE>(g);
+        const int tiles = (int)kron_tiles<1, 1>(g);
         if (threadIdx.x == 0) barriers.initialise(LOADERS, 8);
-        HalfScale scale{1.0f, 1.0f};
         float back = (float)g.alpha;
-        if constexpr (TWO) {
-            back *= stored(factors, tops, B::template down<0>(g), [&](int row, int column) { return B::template entry<0>(g, row, column); });
-            back *= stored(factors + PARTS * FACTOR, tops, B::template down<1>(g), [&](int row, int column) { return B::template entry<1>(g, row_of(row), column); });
-            if (SPLIT) back /= LESS;
-            ptx::fence_proxy_async();
-        } else {
-            scale = measured(tops, B::template down<0>(g), [&](int row, int column) { return B::template entry<0>(g, row, column); });
-        }
+        back *= stored(factors, tops, B::template down<0>(g), [&](int row, int column) { return B::template entry<0>(g, row, column); });
+        back *= stored(factors + PARTS * FACTOR, tops, B::template down<1>(g), [&](int row, int column) { return B::template entry<1>(g, row_of(row), column); });
+        if (SPLIT) back /= LESS;
+        ptx::fence_proxy_async();
         __syncthreads();
         if (threadIdx.x >= 256) {
             ptx::setmaxnreg_dec<LOADER_REGISTERS>();
-            load(g, stages, pieces, barriers, tops, tiles);
+            load(g, stages, pieces, barriers, tiles);
         } else {
             ptx::setmaxnreg_inc<256 - LOADER_REGISTERS>();
-            if constexpr (TWO) multiply_two(g, factors, stages, results, pieces, barriers, back, tiles);
-            else multiply_one(g, stages, results, pieces, barriers, scale, back, tiles);
+            multiply(g, factors, stages, results, pieces, barriers, back, tiles);
         }
     }
 };

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .modes import Mode, cheapest, steps
 
@@ -75,6 +75,14 @@ def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
         if mode.factor is not None:
             parts.append((index,))
     return Pass(kind, first, stop, tuple(own), tuple(parts))
+
+
+def square_pass(plain: Pass, groups: Sequence[Sequence[int]]) -> Pass:
+    """Return the pass on tensor cores whose groups of neighbours are multiplied out to square factors of one size."""
+    size = math.prod(plain.modes[index].columns for index in groups[0])
+    modes = tuple(Mode(size, size, number) for number in range(len(groups)))
+    parts = tuple(tuple(plain.first + index for index in group) for group in groups)
+    return replace(plain, kind="mma", modes=modes, parts=parts)
 
 
 def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:

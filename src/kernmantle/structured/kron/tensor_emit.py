@@ -62,10 +62,10 @@ def _factor_entries(plan: TensorPlan) -> list[str]:
 
 
 def emit_wgmma(plan: WgmmaPlan) -> str:
-    """Return CUDA C++ of a pass over square factors by wgmma."""
+    """Return CUDA C++ of a pass over the last two factors by wgmma."""
     constants = {
         "SIZE": plan.size, "STAGES": plan.stages, "SETS": plan.sets, "LOADER_REGISTERS": plan.loader_registers,
-        "TWO": plan.is_two, "PREFETCH": plan.is_prefetched,
+        "PREFETCH": plan.is_prefetched,
     }  # fmt: skip
     return emit_pass(plan, "kron_wgmma.cuh", "KronWgmma", constants, _factor_entries(plan))
 
@@ -101,7 +101,7 @@ def emit_clusters(plan: ClusterPlan) -> str:
         constants["WARPS"] = plan.warps
     elif plan.stages:
         name, header = "KronClusterWgmma", "kron_cluster_wgmma.cuh"
-        constants |= {"SIZE": plan.size, "STAGES": plan.stages, "SETS": 2, "TWO": True}
+        constants |= {"SIZE": plan.size, "STAGES": plan.stages, "SETS": 2}
         constants["LOADER_REGISTERS"] = _LOADER_REGISTERS[plan.stored == "f32"]
     else:
         name, header = "KronCluster", "kron_cluster.cuh"

@@ -34,6 +34,11 @@ class Tensor:
         return self.products == 1 and self.half != "f64"
 
     @property
+    def holds_products(self) -> bool:
+        """Return whether operands hold what factors are multiplied out to, which float16 may not."""
+        return self.half != "f16" or self.products > 1
+
+    @property
     def widest(self) -> int:
         """Rows or columns of the largest factor that pays."""
         return WIDEST_DOUBLE if self.half == "f64" else WIDEST_SPLIT if self.products > 1 else WIDEST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import pytest
@@ -57,3 +58,25 @@ def test_what_a_product_takes_ends_with_it(library):
     gc.collect()
     assert library.made == 5
     assert not library.alive
+
+
+def test_each_record_has_a_description_of_its_own(monkeypatch):
+    """A program writes the address of a vector into it, while programs of other streams may run."""
+    own = Library(1)
+    for name in ("cublasLtMatmul", "cublasLtMatmulDescSetAttribute"):
+        setattr(own, name, ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 0))
+    monkeypatch.setattr(cublaslt, "library", lambda: own)
+    monkeypatch.setattr(cublaslt, "_handle", lambda _: ctypes.c_void_p(77))
+    monkeypatch.setattr(cublaslt, "_set", lambda *_: None)
+    side = Side(64, 64, 64)
+    product = Matmul(MatmulForm("bf16", 1, side, side, side, biased=True), 0)
+    records = [product.record(stream, 1, 2, 3, 4, 0, 0) for stream in (7, 8)]
+    descriptions = [record.arguments[cublaslt._DESCRIPTION] for record in records]
+    assert len({product._description.value, *descriptions}) == 3
+    assert [record.values[0] for record in records] == descriptions
+    assert [record.arguments[cublaslt._STREAM] for record in records] == [7, 8]
+    (plain,) = [product.record(7, 1, 2, 3, 0, 0, 0)]
+    assert plain.arguments[cublaslt._DESCRIPTION] == product._description.value
+    del product, records, plain
+    gc.collect()
+    assert not own.alive

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.backends.cpu.jit import compile_ir, host, load
 from kernmantle.backends.cuda import launch
 from kernmantle.backends.cuda.launch import BoundLaunch, Queue
 from kernmantle.backends.cuda.launch_program import LaunchProgram, Record
-from kernmantle.torch_ops import cuda_launches
+from kernmantle.torch_ops import cuda_launches, torch_private
 from kernmantle.torch_ops.cuda_launches import runner
 from kernmantle.torch_ops.launch_sequence import LaunchSequence
 
@@ -143,7 +144,7 @@ def machine(monkeypatch):
         "_cuda_getCurrentRawStream": lambda _: found["stream"], "_cuda_getDevice": lambda: found["device"],
     }.items():  # fmt: skip
         monkeypatch.setattr(torch._C, name, value, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found["captured"])
+    monkeypatch.setattr(torch_private, "is_capturing", lambda: found["captured"])
     monkeypatch.setattr(cuda_launches, "takes_memory_directly", lambda index: index == 1)
     monkeypatch.setattr(cuda_launches, "empty_on_gpu", lambda shape, strides, dtype: torch.empty(shape, dtype=dtype))
     monkeypatch.setattr(cuda_launches, "enter_thread", lambda: found["entered"].append("context"))
@@ -223,3 +224,54 @@ def test_tables_of_many_layers_are_launched_one_by_one(monkeypatch):
     bound, table = Bound(), list(range(1 + 5 * 210))
     LaunchSequence([(bound, itemgetter(1, 1050))], True)(table)
     assert bound.calls == [(1, 1050)]
+
+
+CHECK = """
+define i32 @km(ptr %counts, i64 %own, i64 %address, i64 %unused) {
+  %expected = load i64, ptr %counts
+  %same = icmp eq i64 %own, %expected
+  %at = select i1 %same, i64 1, i64 2
+  %count = getelementptr i64, ptr %counts, i64 %at
+  %old = atomicrmw add ptr %count, i64 1 monotonic
+  ret i32 0
+}
+"""
+
+
+def test_threads_that_run_a_program_at_once_have_their_own_addresses() -> None:
+    """Without the interpreter's lock, as in a free-threaded Python: each call counts in its table's memory."""
+    kernel = load(compile_ir(CHECK, host()))
+    words, calls, threads = (WORD * 4)(), 5_000_000, 4
+    at = ctypes.addressof(words)
+    program = LaunchProgram(runner(), [Record(kernel.address, words, [(at, 1), (at + 8, 2)])])
+    # A function of C that calls a program many times, so that no thread waits for another one's Python.
+    many = load(compile_ir(MANY, host()))
+    loop = ctypes.CFUNCTYPE(None, WORD, WORD, WORD, WORD, WORD)(many.address)
+    counts = [(WORD * 3)(number + 1) for number in range(threads)]
+    tables = [(WORD * 3)(0, ctypes.addressof(own), own[0]) for own in counts]
+    address = ctypes.cast(runner(), ctypes.c_void_p).value
+    run = [
+        threading.Thread(target=loop, args=(address, program._program, 1, ctypes.addressof(table), calls))
+        for table in tables
+    ]
+    for thread in run:
+        thread.start()
+    for thread in run:
+        thread.join()
+    assert [list(own) for own in counts] == [[number + 1, calls, 0] for number in range(threads)]
+
+
+MANY = """
+define void @km(ptr %run, ptr %program, i64 %count, ptr %table, i64 %calls) {
+entry:
+  br label %loop
+loop:
+  %number = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %status = call i64 %run(ptr %program, i64 %count, ptr %table)
+  %next = add i64 %number, 1
+  %more = icmp slt i64 %next, %calls
+  br i1 %more, label %loop, label %end
+end:
+  ret void
+}
+"""

@@ -30,7 +30,7 @@ class LRUCache(Generic[K, V]):
     capacity : int
         Most entries, at least 1.
     clearable : bool
-        Whether ``clear_all`` empties it.
+        Whether ``clear_all`` empties it; ``clears`` counts how often that was done.
     on_evict : callable, optional
         Called as ``on_evict(key, value)``, without the lock, for every entry that is evicted, replaced or cleared.
         It must not invalidate the value, which a reader may still use.
@@ -44,6 +44,7 @@ class LRUCache(Generic[K, V]):
         self._entries: dict[K, list[Any]] = {}
         self._heap: list[tuple[int, list[Any]]] = []
         self._now = count().__next__
+        self.clears = 0
         self._lock = threading.RLock()
         with _CACHES_LOCK:
             _CACHES.add(self)
@@ -88,6 +89,7 @@ class LRUCache(Generic[K, V]):
             gone = list(self._entries.values())
             self._entries.clear()
             self._heap.clear()
+            self.clears += 1
         self._report(gone)
 
     def values(self) -> list[V]:

@@ -7,9 +7,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-import torch
-
 from ..backends.cuda.launch_program import MOST
+from . import torch_private
 
 Launch = Callable[[Sequence[int]], None]
 Pick = Callable[[Sequence[int]], Sequence[int]]
@@ -31,7 +30,7 @@ class LaunchSequence:
 
     def __call__(self, table: list[int]) -> None:
         """Launch on the addresses of a table."""
-        if self._bound and len(table) < MOST and (self._is_eager or not torch.cuda.is_current_stream_capturing()):
+        if self._bound and len(table) < MOST and (self._is_eager or not torch_private.is_capturing()):
             if self._native is None:
                 operands = [pick(range(len(table))) for _, pick in self.launches]
                 self._native = _cuda().NativeLaunches(self._bound, operands, len(table))

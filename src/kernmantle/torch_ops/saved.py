@@ -7,19 +7,21 @@ that moves saved tensors elsewhere may return them at the same address in anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
-from .torch_private import plain
+from .torch_private import guard_of, plain
 
 Key = TypeVar("Key")
 Pass = TypeVar("Pass")
 Maybe = torch.Tensor | None
+Guard = Callable[..., bool] | None
 
 
-_address, _is_in_one_piece = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
+_address, _is_in_one_piece, _records = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.is_grad_enabled
 
 
 def addresses(tensors: Sequence[Maybe]) -> list[int]:
@@ -31,28 +33,41 @@ def addresses(tensors: Sequence[Maybe]) -> list[int]:
 
 
 def bound_pass(
-    passes: Mapping[Key, Pass], key: Key, before: list[int], saved: Sequence[Maybe], grads: Sequence[torch.Tensor]
-) -> Pass | None:
+    passes: Mapping[Key, tuple[Pass, Guard]], key: Key, before: list[int], saved: Sequence[Maybe],
+    grads: Sequence[torch.Tensor],
+) -> Pass | None:  # fmt: skip
     """Return the pass of a call that fits saved tensors and cotangents; None on a miss, and under a transform.
 
     ``key`` says which gradients are needed, ``before`` are the addresses of the tensors when they were saved.
     """
     found = passes.get(key)
-    if found is None or torch.is_grad_enabled() or not plain(grads):
+    if found is None or _records():
+        return None
+    own, guard = found
+    # Torch runs this in a thread of its own, on a core to which every object that is touched has to come first.
+    if guard is None:
+        return own if plain(grads) and _are_ready(grads) and lie(before, saved) else None
+    if not guard(*grads, *saved) or forward_ad._current_level >= 0 or before != list(map(_address, saved)):  # pyright: ignore
         return None
     for grad in grads:
-        if not grad.is_contiguous() or grad.data_ptr() % 16:
+        if grad.data_ptr() % 16:
             return None
-    return found if lie(before, saved) else None
+    return own
 
 
 def keep_pass(
-    passes: dict[Key, Pass], key: Key, before: list[int], saved: Sequence[Maybe], grads: Sequence[torch.Tensor],
-    found: Pass,
+    passes: dict[Key, tuple[Pass, Guard]], key: Key, before: list[int], saved: Sequence[Maybe],
+    grads: Sequence[torch.Tensor], found: Pass,
 ) -> None:  # fmt: skip
     """Store a pass that was bound for these tensors, so that :func:`bound_pass` can find it."""
-    if lie(before, saved) and all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads):
-        passes[key] = found
+    if lie(before, saved) and _are_ready(grads):
+        tensors: Any = (*grads, *saved)
+        passes[key] = found, None if any(each is None for each in saved) else guard_of(tensors)
+
+
+def _are_ready(grads: Sequence[torch.Tensor]) -> bool:
+    """Return whether cotangents are in one piece and aligned."""
+    return all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads)
 
 
 def lie(before: list[int], saved: Sequence[Maybe]) -> bool:

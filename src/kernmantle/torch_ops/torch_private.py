@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -116,6 +116,26 @@ empty_on_gpu: Any = getattr(_guards, "_empty_strided_cuda", None)
 writes does. On an H200 it takes the host 0.9 us, ``new_empty`` 1.7 and ``torch.empty`` 2.1 to 4."""
 
 
+_TensorGuards: Any = getattr(_guards, "TensorGuards", None)
+
+
+def guard_of(tensors: Tensors) -> Callable[..., bool] | None:
+    """Return torch's check whether as many tensors are like these, as code that torch.compile writes makes it.
+
+    It compares types, extents, strides, dtypes, devices, whether gradients are required, and which transforms and modes
+    see them, in 0.4 us for four. It knows neither addresses nor whether gradients are recorded, nor forward mode. None
+    where it is False of the tensors themselves, as if one is there twice, and where torch does not have it.
+    """
+    if _TensorGuards is None:
+        return None
+    check = _TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check if check(*tensors) else None
+
+
+is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
+"""Return whether a graph is captured on the current stream, as ``torch.cuda.is_current_stream_capturing`` does."""
+
+
 def takes_memory_directly(index: int) -> bool:
     """Return whether ``empty_on_gpu`` is there, and takes memory of that GPU which no mode has to see."""
     return empty_on_gpu is not None and _current_gpu() == index and _count_modes() == 0
@@ -192,6 +212,16 @@ def has_tangent(tensors: Tensors) -> bool:
     if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
         return False
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+_F = TypeVar("_F", bound=type[torch.autograd.Function])
+
+
+def applied_directly(function: _F) -> _F:
+    """Have torch call the backward pass of a Function itself, not what asks it first which of its passes it has."""
+    private: Any = function
+    private._backward_cls.apply = private.backward
+    return function
 
 
 def apply_here(function: type[torch.autograd.Function], *args: Any) -> Any:

@@ -26,7 +26,7 @@ _NOTHING, _ADD_BIAS, _SUM_B = 1, 4, 512  # cublasLtEpilogue_t
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _LEAST_ALIGNMENT = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 _WORKSPACE = 32 << 20  # bytes, as torch has them on sm_90
-_A, _B, _C, _D, _MEMORY, _STREAM = 3, 5, 8, 10, 13, 15  # arguments of cublasLtMatmul
+_DESCRIPTION, _A, _B, _C, _D, _MEMORY, _STREAM = 1, 3, 5, 8, 10, 13, 15  # arguments of cublasLtMatmul
 ALIGNED = 16
 """Bytes by which all matrices must be aligned."""
 
@@ -126,14 +126,8 @@ class Matmul:
         self._owned: list[tuple[Callable[..., int], ctypes.c_void_p]] = []
         finalize(self, _destroy, self._owned).atexit = False
         self._set = own.cublasLtMatmulDescSetAttribute
-        self._description = self._made("MatmulDesc", _IN_FLOAT32, 0)
-        for attribute, side in ((_TRANSPOSE_A, form.a), (_TRANSPOSE_B, form.b)):
-            _set(self._set, self._description, attribute, ctypes.c_int32(side.transposed))
-        self._vector, self._size = ctypes.c_void_p(ALIGNED), ctypes.c_size_t(8)
-        if form.biased or form.summed:
-            epilogue = ctypes.c_int32(_ADD_BIAS if form.biased else _SUM_B)
-            _set(self._set, self._description, _EPILOGUE, epilogue)
-            _set(self._set, self._description, _BIAS, self._vector)
+        self._form, self._vector, self._size = form, ctypes.c_void_p(ALIGNED), ctypes.c_size_t(8)
+        self._description = self._described()
         layouts = [self._layout(side, form.batch, kind) for side in (form.a, form.b, form.d)]
         found = self._algorithm(_handle(device), *layouts)
         self.workspace = int(found.workspace)
@@ -154,6 +148,16 @@ class Matmul:
         own, made = library(), ctypes.c_void_p()
         _check(getattr(own, f"cublasLt{kind}Create")(ctypes.byref(made), *arguments), f"cublasLt{kind}Create")
         self._owned.append((getattr(own, f"cublasLt{kind}Destroy"), made))
+        return made
+
+    def _described(self) -> ctypes.c_void_p:
+        """Return a new description of the product, which has the address of its vector."""
+        form, made = self._form, self._made("MatmulDesc", _IN_FLOAT32, 0)
+        for attribute, side in ((_TRANSPOSE_A, form.a), (_TRANSPOSE_B, form.b)):
+            _set(self._set, made, attribute, ctypes.c_int32(side.transposed))
+        if form.biased or form.summed:
+            _set(self._set, made, _EPILOGUE, ctypes.c_int32(_ADD_BIAS if form.biased else _SUM_B))
+            _set(self._set, made, _BIAS, self._vector)
         return made
 
     def _layout(self, side: Side, batch: int, kind: int) -> ctypes.c_void_p:
@@ -189,9 +193,11 @@ class Matmul:
         patches = [(ctypes.addressof(words) + 8 * word, at) for word, at in targets if at]
         setter, values, vectors = 0, (), ctypes.c_void_p(0)
         if vector:
+            # Programs of other streams, and calls, set other vectors.
+            description = int(self._described().value or 0)
             setter = ctypes.cast(self._set, ctypes.c_void_p).value or 0
             patches.append((ctypes.addressof(vectors), vector))
-            values = int(self._description.value or 0), _BIAS, ctypes.addressof(vectors), 8
+            words[_DESCRIPTION], values = description, (description, _BIAS, ctypes.addressof(vectors), 8)
         function = ctypes.cast(self._start, ctypes.c_void_p).value or 0
         return Record(function, words, patches, setter, values, (vectors, self))
 

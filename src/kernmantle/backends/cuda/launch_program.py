@@ -2,7 +2,9 @@
 
 A launch from Python takes the host 2 to 3 us beside what the driver takes, and twice that in a training step, whose
 other code has taken the caches. A program is a list of records in memory: which bytes of which arguments take which
-address of the table, and the function to call.
+address of the table, and the function to call. As calls write into these arguments, one thread at a time runs a
+program: its first word is 1 meanwhile, for which others wait. With the interpreter's lock, which :func:`runner` holds,
+there never is another one.
 """
 
 from __future__ import annotations
@@ -16,14 +18,25 @@ MOST = 1024
 _TEMPLATE = """
 define i64 @km(ptr %program, i64 %count, ptr %table) {
 entry:
+  br label %asking
+waiting:
+  %held = load atomic volatile i64, ptr %program monotonic, align 8
+  %isheld = icmp ne i64 %held, 0
+  br i1 %isheld, label %waiting, label %asking
+asking:
+  %taken = cmpxchg ptr %program, i64 0, i64 1 acquire monotonic, align 8
+  %istaken = extractvalue { i64, i1 } %taken, 1
+  br i1 %istaken, label %begin, label %waiting
+begin:
+  %body = getelementptr i64, ptr %program, i64 1
   br label %records
 records:
-  %number = phi i64 [ 0, %entry ], [ %next, %done ]
+  %number = phi i64 [ 0, %begin ], [ %next, %done ]
   %ends = icmp sge i64 %number, %count
   br i1 %ends, label %success, label %record
 record:
   %first = mul i64 %number, {WORDS}
-  %base = getelementptr i64, ptr %program, i64 %first
+  %base = getelementptr i64, ptr %body, i64 %first
 {FIELDS}
   br label %patching
 patching:
@@ -67,13 +80,16 @@ done:
   %bad = icmp ne i32 %status, 0
   br i1 %bad, label %fail, label %records
 setfail:
-  %wide.set = sext i32 %set.status to i64
-  ret i64 %wide.set
+  br label %end
 fail:
-  %wide = sext i32 %status to i64
-  ret i64 %wide
+  br label %end
 success:
-  ret i64 0
+  br label %end
+end:
+  %first.bad = phi i32 [ %set.status, %setfail ], [ %status, %fail ], [ 0, %success ]
+  store atomic i64 0, ptr %program release, align 8
+  %wide = sext i32 %first.bad to i64
+  ret i64 %wide
 }
 """
 
@@ -126,7 +142,7 @@ class LaunchProgram:
     """Records that are called one after the other, by a native function of :data:`CODE`."""
 
     def __init__(self, run: Callable[[int, int, int], int], records: Sequence[Record]) -> None:
-        self._owned, words = list[Any](), list[int]()
+        self._owned, words = list[Any](), [0]
         for own in records:
             arguments = own.arguments if isinstance(own.arguments, ctypes.Array) else self._array(own.arguments)
             self._owned.append(arguments)

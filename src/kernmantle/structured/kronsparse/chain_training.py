@@ -17,8 +17,8 @@ from ...config import current
 from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.info import RunInfo
-from ...torch_ops.saved import addresses, bound_pass, keep_pass
-from ...torch_ops.torch_private import plain
+from ...torch_ops.saved import Guard, addresses, bound_pass, keep_pass
+from ...torch_ops.torch_private import applied_directly, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
@@ -266,7 +266,7 @@ class RecordedChain:
     options: Options
     settings: tuple[Hashable, ...]
     wanted: tuple[bool, ...]
-    backward: dict[tuple[bool, ...], Backward] = field(default_factory=dict[Any, Any])
+    backward: dict[tuple[bool, ...], tuple[Backward, Guard]] = field(default_factory=dict[Any, Any])
 
     @property
     def route(self) -> str:
@@ -311,8 +311,10 @@ def _bind_kind(
 
 
 _PREPARED = LaunchedBackward, MatrixBackward, BatchedBackward
+_UNBOUND: tuple[Any, Guard] = None, None
 
 
+@applied_directly
 class _Recorded(torch.autograd.Function):
     """``x``, ``bias`` and weights to their product, for calls that nothing but autograd sees.
 
@@ -325,25 +327,25 @@ class _Recorded(torch.autograd.Function):
     ) -> torch.Tensor:
         value, saved = own.step.forward(x, weights, bias, info)
         read = own.read_by_gradients(x, weights, saved)
-        before, launch = addresses(read), own.backward.get(own.wanted)
-        ready = launch.prepare(before, value) if isinstance(launch, _PREPARED) else None
+        before, (launch, _) = addresses(read), own.backward.get(own.wanted, _UNBOUND)
         # A graph that is kept has what is ready for its first pass.
-        ctx.made = own, before, copy_context(), [] if ready is None else [(launch, ready)]
+        ready = launch.prepare(before, value) if isinstance(launch, _PREPARED) else None
+        ctx.ready = None if ready is None else (launch, ready)
+        ctx.made = own, before, copy_context()
         ctx.save_for_backward(*read)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        made: tuple[RecordedChain, list[int], Any, list[tuple[Backward, ReadyBackward]]] = ctx.made
-        own, before, recorded_in, ready = made
+        own, before, recorded_in = ctx.made
         needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
         if own.step.on_addresses and not grads[0].is_contiguous() and not torch.is_grad_enabled():
             grads = (grads[0].contiguous(),)
         launch = bound_pass(own.backward, needed, before, tensors, grads)
-        if ready:
-            prepared, first = ready.pop()
-            if prepared is launch:
-                return None, None, *first.run(grads[0])
+        # Of threads that go back at once, one has what is ready; gradients are taken over where nothing else has them.
+        ready: tuple[Backward, ReadyBackward] | None = ctx.__dict__.pop("ready", None)
+        if ready is not None and ready[0] is launch:
+            return None, None, *ready[1].run(grads[0])
         grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         if launch is None:

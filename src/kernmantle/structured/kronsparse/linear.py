@@ -17,6 +17,7 @@ from ...checks import integer
 from ...config import current
 from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
+from ...torch_ops.call_key import CallSite
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
 from ..mode_product.execute import ACTIVATIONS, DENSE
@@ -134,6 +135,7 @@ class KSLinear(ChainModule):
         """Set what keys and errors call the patterns and weights."""
         self._form = str(self.patterns)  # whose hash is cached, as part of keys
         self._traced_form = f"{self._options.batch_last:d} {self._options.algorithm} {self._form}"
+        self._site = CallSite()
         self._keys = tuple(map(str, range(len(self.patterns))))
         self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
 
@@ -162,19 +164,25 @@ class KSLinear(ChainModule):
         if MADE.matrices and (matrix := made_for(self, x, MADE.matrices)) is not None:
             self._ran.route = DENSE
             return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
-        weights, options = self._factors(), self._options
+        weights = self._factors()
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
-        key = chain_key(x, weights, bias, activation, options, None, None, self._form, True)
-        found = None if key is None else PLANS.get(key)
+        tensors = (x, *weights) if bias is None else (x, *weights, bias)
+        found = self._site.find(tensors, activation)
         if found is None:
-            check_layer_input(x)
-            check_weights(self.patterns, weights)
-            x, weights, bias = check_types(x, weights, bias, self._names)
-            check_features(x, self.patterns, options.batch_last)
-            check_bias(bias, self.patterns[-1])
-            options = options._replace(precision=current().precision or "")
-            found = bind_chain(key, x, weights, bias, check_activation(activation), options, False)
+            options = self._options
+            key = chain_key(x, weights, bias, activation, options, None, None, self._form, True)
+            found = None if key is None else PLANS.get(key)
+            if found is not None and key is not None:
+                self._site.keep(key, tensors, activation, found)
+            else:
+                check_layer_input(x)
+                check_weights(self.patterns, weights)
+                x, weights, bias = check_types(x, weights, bias, self._names)
+                check_features(x, self.patterns, options.batch_last)
+                check_bias(bias, self.patterns[-1])
+                options = options._replace(precision=current().precision or "")
+                found = bind_chain(key, x, weights, bias, check_activation(activation), options, False)
         return found((x, weights, bias, None), self._ran, None)
 
     def _traced(self, x: torch.Tensor, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:

@@ -1,0 +1,187 @@
+"""A layer finds the bound call of its last tensors without a key, and only where their key would be the same."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
+
+import kernmantle as km
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.runtime.kernel_store import collected
+from kernmantle.runtime.lru import clear_all
+from kernmantle.torch_ops import call_key, torch_private
+from kernmantle.torch_ops.call_key import CallSite
+from kernmantle.torch_ops.torch_private import guard_of
+from kernmantle.torch_ops.tuned_tiles import tuning
+
+PATTERNS = [(2, 4, 3, 1), (1, 6, 8, 1)]
+
+
+def layer_and_rows(rows=5, **options):
+    torch.manual_seed(0)
+    return km.KSLinear(6, 6, PATTERNS, **options), torch.randn(rows, 6)
+
+
+def tensors_of(layer, x):
+    return (x, *layer.weights, layer.bias)
+
+
+def dense(layer, x):
+    """The result in float64, from the entries of the factors."""
+    value = x.detach().double()
+    for weight in layer.weights:
+        a, b, c, d = weight.shape
+        own = weight.detach().double()
+        value = torch.einsum("nakl,ajkl->najl", value.reshape(-1, a, c, d), own).reshape(-1, a * b * d)
+    return value + layer.bias.detach().double()
+
+
+@pytest.fixture
+def warm():
+    layer, x = layer_and_rows()
+    for _ in range(3):
+        layer(x)
+    assert layer._site.find(tensors_of(layer, x), None) is not None
+    return layer, x
+
+
+def test_the_second_call_in_a_row_is_what_a_site_stores() -> None:
+    layer, x = layer_and_rows()
+    found = []
+    for _ in range(4):
+        layer(x)
+        found.append(layer._site.find(tensors_of(layer, x), None))
+    assert found[:2] == [None, None]  # the first one binds, the second one finds it by its key
+    assert found[2] is found[3] is not None
+    assert found[3] in PLANS.values()
+
+
+def test_a_site_answers_as_the_key_does(warm, monkeypatch) -> None:
+    layer, x = warm
+    monkeypatch.setattr(call_key, "call_key", lambda *_: pytest.fail("a key"))
+    monkeypatch.setattr("kernmantle.structured.kronsparse.linear.chain_key", lambda *_: pytest.fail("a key"))
+    for scale in (1.0, -2.5):
+        layer.weights[0].data.mul_(scale)
+        km.testing.assert_close(layer(x * scale), dense(layer, x * scale), depth=24)
+
+
+CHANGED = {
+    "another number of rows": lambda layer, x: torch.randn(6, 6),
+    "other strides": lambda layer, x: torch.randn(6, 5).mT,
+    "an odd address": lambda layer, x: torch.randn(31)[1:].view(5, 6),
+    "a gradient by x": lambda layer, x: x.clone().requires_grad_(),
+    "a lazy sign": lambda layer, x: torch._neg_view(x),
+    "a subclass": lambda layer, x: x.as_subclass(type("Own", (torch.Tensor,), {})),
+    "an array": lambda layer, x: x.numpy(),
+    "a meta tensor": lambda layer, x: x.to("meta"),
+    "float64": lambda layer, x: x.double(),
+    "a sparse tensor": lambda layer, x: x.to_sparse(),
+    "a weight that is frozen": lambda layer, x: layer.weights[0].requires_grad_(False) is None or x,
+    "a weight in other strides": lambda layer, x: (
+        setattr(layer.weights[0], "data", layer.weights[0].data.transpose(1, 2).contiguous().transpose(1, 2)) or x
+    ),
+    "no bias": lambda layer, x: setattr(layer, "bias", None) or x,
+    "another algorithm": lambda layer, x: setattr(layer, "algorithm", "einsum") or x,
+    "another memory order": lambda layer, x: setattr(layer, "batch_last", True) or x.mT.contiguous().mT,
+    "plans that are cleared": lambda layer, x: clear_all() or x,
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_another_key_is_a_miss(warm, change) -> None:
+    layer, x = warm
+    other = CHANGED[change](layer, x)
+    tensors = (other, *layer.weights) if layer.bias is None else tensors_of(layer, other)
+    assert layer._site.find(tensors, None) is None
+
+
+AROUND = {
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+    "another backend": lambda: km.config(backend="reference"),
+    "another precision": lambda: km.config(precision="ieee"),
+    "other threads": lambda: km.config(threads=3),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "a mode": lambda: FlopCounterMode(display=False),
+    "forward mode": forward_ad.dual_level,
+    "kernels that are collected": collected,
+    "tiles that are tuned": tuning,
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_other_settings_are_a_miss(warm, around) -> None:
+    layer, x = warm
+    with AROUND[around]():
+        assert layer._site.find(tensors_of(layer, x), None) is None
+    assert layer._site.find(tensors_of(layer, x), None) is not None
+
+
+def test_torchs_threads_are_a_setting(warm) -> None:
+    layer, x = warm
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        assert layer._site.find(tensors_of(layer, x), None) is None
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_transforms_are_a_miss(warm) -> None:
+    layer, x = warm
+    found = []
+    torch.func.vmap(lambda row: found.append(layer._site.find(tensors_of(layer, x), None)) or row)(x)
+    torch.func.grad(lambda row: found.append(layer._site.find(tensors_of(layer, x), None)) or row.sum())(x)
+    torch.jit.trace(lambda row: found.append(layer._site.find(tensors_of(layer, x), None)) or row + 1, (x,))
+    assert set(found) == {None}
+
+
+def test_an_activation_is_a_key_of_its_own(warm) -> None:
+    layer, x = warm
+    assert layer._site.find(tensors_of(layer, x), "relu") is None
+    for _ in range(3):
+        km.testing.assert_close(layer(x, "relu"), dense(layer, x).relu(), depth=24)
+
+
+def test_rows_that_take_turns_have_one_guard_at_most(monkeypatch) -> None:
+    layer, made = layer_and_rows()[0], []
+    monkeypatch.setattr(call_key, "guard_of", lambda tensors: made.append(1) or guard_of(tensors))
+    for rows in (5, 5, 5, 7, 5, 7, 5, 7, 5, 7):
+        value = torch.randn(rows, 6)
+        km.testing.assert_close(layer(value), dense(layer, value), depth=24)
+    assert made == [1]
+    for _ in range(2):
+        layer(value)
+    assert made == [1, 1]
+
+
+def test_copies_and_pickles_have_sites_of_their_own(warm) -> None:
+    layer, x = warm
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other._site is not layer._site
+        assert other._site.find(tensors_of(other, x), None) is None
+        for _ in range(3):
+            assert torch.equal(other(x), layer(x))
+
+
+def test_without_torchs_guards_every_call_has_a_key(monkeypatch) -> None:
+    monkeypatch.setattr(torch_private, "_TensorGuards", None)
+    layer, x = layer_and_rows()
+    for _ in range(3):
+        km.testing.assert_close(layer(x), dense(layer, x), depth=24)
+    assert layer._site.find(tensors_of(layer, x), None) is None
+
+
+def test_a_guard_is_none_of_a_tensor_that_is_there_twice() -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    assert guard_of((x, x)) is None
+    guard = guard_of((x, y))
+    assert guard is not None
+    assert guard(y, x)
+    assert not guard(y, x[:2])
+    assert CallSite().find((x, y), None) is None

@@ -185,3 +185,18 @@ def test_a_guard_is_none_of_a_tensor_that_is_there_twice() -> None:
     assert guard(y, x)
     assert not guard(y, x[:2])
     assert CallSite().find((x, y), None) is None
+
+
+def test_a_packed_layer_has_a_site_until_it_is_converted() -> None:
+    layer, x = layer_and_rows()
+    packed = layer.pack()
+    for _ in range(3):
+        km.testing.assert_close(packed(x), dense(layer, x), depth=24)
+    own = (x, packed._bias)
+    assert packed._site.find(own, None) is not None
+    assert packed._site.find((x[:3].clone(), packed._bias), None) is None
+    packed.double()
+    wide = x.double()
+    assert packed._site.find((wide, packed._bias), None) is None
+    for _ in range(3):
+        km.testing.assert_close(packed(wide), dense(layer, x), depth=24)

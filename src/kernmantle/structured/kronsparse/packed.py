@@ -13,6 +13,7 @@ from ...arrays import has_strides, unwrap
 from ...config import current
 from ...errors import DtypeError, KernmantleError, ParameterError
 from ...runtime.dispatch import PLANS
+from ...torch_ops.call_key import CallSite
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import (
@@ -229,7 +230,7 @@ class PackedKSLinear(ChainModule):
         self._names = ["x", *(f"weights.{index}" for index in range(len(self.patterns))), "bias"]
         self._ran = RunInfo()
         self._weights, self._bias = tuple(map(snapshot, weights)), None if bias is None else snapshot(bias)
-        self._packed = PackedChain(len(self.patterns))
+        self._packed, self._site = PackedChain(len(self.patterns)), CallSite()
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
@@ -241,9 +242,14 @@ class PackedKSLinear(ChainModule):
             return chain(own, weights, bias, check_activation(activation), options)
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
+        tensors = (x,) if bias is None else (x, bias)
+        if (found := self._site.find(tensors, activation)) is not None:
+            return found((x, weights, bias, packed.parts), self._ran, None)
         key = chain_key(x, weights, bias, activation, options, packed, is_cast=True)
         found = None if key is None else PLANS.get(key)
-        if found is None:
+        if found is not None and key is not None:
+            self._site.keep(key, tensors, activation, found)
+        else:
             check_layer_input(x)
             x, weights, bias = check_types(x, weights, bias, self._names)
             check_features(x, self.patterns, options.batch_last)
@@ -257,7 +263,8 @@ class PackedKSLinear(ChainModule):
             weights = tuple(fn(weight) for weight in self._weights)
             bias = None if self._bias is None else fn(self._bias)
         if bias is not self._bias or any(new is not old for new, old in zip(weights, self._weights, strict=True)):
-            self._weights, self._bias, self._packed = weights, bias, PackedChain(len(weights))
+            self._weights, self._bias = weights, bias
+            self._packed, self._site = PackedChain(len(weights)), CallSite()
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
 
 import pytest
 import torch
@@ -200,3 +202,30 @@ def test_a_packed_layer_has_a_site_until_it_is_converted() -> None:
     assert packed._site.find((wide, packed._bias), None) is None
     for _ in range(3):
         km.testing.assert_close(packed(wide), dense(layer, x), depth=24)
+
+
+def test_threads_share_a_layer() -> None:
+    """Each thread has rows of its own number, with and without gradients, and threads change every few instructions."""
+    layer, before, wrong = layer_and_rows()[0], sys.getswitchinterval(), []
+    sys.setswitchinterval(1e-6)
+
+    def work(rows: int) -> None:
+        x = torch.randn(rows, 6)
+        with torch.set_grad_enabled(rows % 2 == 0):
+            found = [layer(x) for _ in range(60)]
+        wrong.extend(each for each in found if each.requires_grad != (rows % 2 == 0))
+        try:
+            for each in found:
+                km.testing.assert_close(each.detach(), dense(layer, x), depth=24)
+        except AssertionError as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (5, 6, 7, 8)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong

@@ -98,7 +98,7 @@ def test_compiles_within_its_registers(pattern, dtype, first, card) -> None:
 
 @pytest.mark.parametrize("card", CARDS)
 def test_passes_that_transpose_rows_compile(card) -> None:
-    for size, high, l in ((4, 112, 5), (2, 33, 65), (2, 7, 3)):
+    for size, high, l in ((4, 112, 5), (2, 33, 65), (2, 7, 3), (2, 301, 1), (2, 5819, 1)):
         for pads in (True, False):
             plan = transpose_plan(card, size, high, l, pads, True)
             resources = compiled(emit_transpose(plan), card).resources

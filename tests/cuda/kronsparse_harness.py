@@ -305,7 +305,7 @@ def turn_cases() -> Iterator[TurnCase]:
     """Edges of the tiles of a warp, whole vectors and odd numbers."""
     extents = (
         (8, 8), (33, 9), (40, 72), (64, 128), (256, 24), (7, 3), (80, 5), (300, 70), (5, 200), (13, 1), (20, 300),
-        (3, 2), (65, 258),
+        (3, 2), (65, 258), (301, 1), (9001, 1),
     )  # fmt: skip
     for high, wide in extents:
         yield TurnCase(1 + high % 3, high, wide, 5, "f32", wide % 3)

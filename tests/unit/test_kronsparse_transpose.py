@@ -14,7 +14,7 @@ from kernmantle.structured.mode_product.cost import gradient_seconds, seconds, t
 from kernmantle.structured.mode_product.operands import Operands
 from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.structured.mode_product.plan import contiguous
-from kernmantle.structured.mode_product.tiles import expected_seconds
+from kernmantle.structured.mode_product.tiles import as_multiplied, expected_seconds, tiled_seconds
 from kernmantle.structured.mode_product.transpose_plan import inner, padded, transpose_plan
 from kernmantle.structured.mode_product.vendor_cost import sums_strided
 from kernmantle.testing import assert_close
@@ -277,3 +277,20 @@ def test_blocks_of_one_entry_are_compressed_rows(monkeypatch, pattern, packed) -
     for _ in range(2):
         found = execute.product_by("bsr", Operands(x, weight, bias, packed=PackedWeights() if packed else None))
         torch.testing.assert_close(found, exact(x, weight) + bias[:, None], rtol=1e-12, atol=1e-12)
+
+
+def test_odd_batches_of_halves_are_copied_where_many_columns_read_them_again() -> None:
+    limits = CARDS["sm_90"]
+    for pattern, batch, dtype, copies in (
+        ((55, 587, 113, 1), 615, "bf16", True),  # 57 against 68 us
+        ((1, 832, 259, 42), 301, "f16", True),  # 60 against 69
+        ((8, 59, 19, 23), 10149, "bf16", False), ((1, 832, 259, 42), 304, "f16", False),
+        ((1, 832, 259, 42), 301, "f32", False),
+    ):  # fmt: skip
+        given = contiguous(pattern, batch, dtype, False)
+        over, taken = as_multiplied(given, limits, True)
+        assert (over.x_bytes > given.x_bytes) == copies
+        assert replace(over, x_bytes=given.x_bytes) == given
+        assert taken == tiled_seconds(given, limits, True)
+    first = contiguous((55, 587, 113, 1), 615, "bf16", True)
+    assert as_multiplied(first, limits, True)[0] == first

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,10 +37,10 @@ from .fma_plan import FmaPlan, OutputsPlan, fma_choice
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
-from .rearrange import features_together
+from .rearrange import bind_vectors, features_together
 from .stream_mma_plan import StreamMmaPlan, stream_choice
 from .stream_plan import StreamPlan, lies_along, streams
-from .tiles import expected_seconds, plan, tiled_seconds
+from .tiles import as_multiplied, expected_seconds, plan, tiled_seconds
 from .transpose_plan import ACCESS, padded
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 
@@ -284,10 +284,17 @@ def _bound(
     fma = fma_choice(problem, own) if quickest_kernel == "fma" else None
     if fma is not None:
         return Bound(_without_tiles(fma[1], problem, index, strides), str(fma[1]))
-    chosen = plan(problem, limits(index), tile) if x.dtype != torch.float64 and precision != "ieee" else None
+    if x.dtype == torch.float64 or precision == "ieee":
+        return None
+    over = problem if tile else as_multiplied(problem, own, not alone)[0]
+    chosen = plan(over, own, tile)
     if chosen is None:
         return None
-    return Bound(_wide(chosen, problem, index, weight_strides, strides, alone), str(chosen))
+    if over == problem:
+        return Bound(_wide(chosen, problem, index, weight_strides, strides, alone), str(chosen))
+    strides, copy = (0, 1, padded(problem.batch, BYTES[problem.dtype]), *strides[3:]), bind_vectors(x)
+    run = _wide(chosen, over, index, weight_strides, strides, alone)
+    return Bound(None if run is None else partial(_over_copy, run, copy), f"{chosen}, x copied to whole vectors")
 
 
 def _wide(
@@ -329,6 +336,12 @@ def _wide(
         ready((x.data_ptr(), weight.data_ptr(), image_at, bias_at, image_at + image_bytes, out.data_ptr()))
 
     return run
+
+
+def _over_copy(
+    run: Callable[..., None], copy: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, *others: Any
+) -> None:
+    run(copy(x), *others)
 
 
 def spans(tensor: torch.Tensor) -> bool:

@@ -31,6 +31,20 @@ def feature_by_feature(rows: torch.Tensor) -> torch.Tensor:
     return found if found.stride(1) == 1 else found.contiguous()  # of a single row it is a view of any step
 
 
+def bind_vectors(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what copies rows (1, N, features) like these, the batch together, so that features begin at vectors."""
+    _, count, features = rows.shape
+    shape = features, padded(count, rows.element_size())
+    launch = bind_transpose(rows[0].mT, allocate(shape, rows.dtype, rows.device), 1, count, 1, True)
+
+    def copied(rows: torch.Tensor) -> torch.Tensor:
+        made = allocate(shape, rows.dtype, rows.device)
+        launch((rows.data_ptr(), made.data_ptr()))
+        return made[:, :count].mT[None]
+
+    return copied
+
+
 def transpose_rows(
     source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
 ) -> None:

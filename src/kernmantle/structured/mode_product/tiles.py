@@ -15,6 +15,7 @@ from .fma_plan import fma_choice
 from .narrow_plan import narrow_plan
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .tile_cost import packed_seconds, tile_seconds, together_seconds
+from .transpose_plan import ACCESS
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
 # Columns of halves of all values of l, no power of two, in blocks of at most so many warps: with more they spill.
@@ -31,6 +32,9 @@ _SHARING = {4: (3, 4), 8: (2,)}  # blocks that share a multiprocessor, by their 
 _SHARED_COLUMNS, _SHARED_ROWS, _SHORT = 48, 256, 128
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
+# Seconds to begin with a copy of x to whole vectors, and bytes a second that it reads and writes (H200, decision 0106);
+# it pays where features begin between words, as many blocks of columns read x again a word at a time.
+_COPYING, _COPIED, _WORD = 3e-6, 2.5e12, 4
 # Of products of narrow blocks, by whether the features of x are together (H200, decision 0008).
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
@@ -179,9 +183,24 @@ def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = Fals
     return min(tiled_seconds(problem, limits, packed), math.inf if fma is None else fma[0])
 
 
-@lru_cache(maxsize=4096)
 def tiled_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
     """Return the seconds of the quickest tile, of rearranged weights if ``packed``; infinite if there is none."""
+    return as_multiplied(problem, limits, packed)[1]
+
+
+@lru_cache(maxsize=4096)
+def as_multiplied(problem: Problem, limits: DeviceLimits, packed: bool = False) -> tuple[Problem, float]:
+    """Return the problem of the quickest tile, x where it lies or copied to whole vectors before, and its seconds."""
+    found = problem, _tile_seconds(problem, limits, packed)
+    if problem.x_first or problem.x_bytes >= _WORD or problem.groups > 1:
+        return found
+    a, _, c, d = problem.pattern
+    over = replace(problem, x_bytes=ACCESS)
+    copied = _COPYING + 2 * BYTES[problem.dtype] * problem.batch * a * c * d / _COPIED
+    return min(found, (over, copied + _tile_seconds(over, limits, packed)), key=lambda one: one[1])
+
+
+def _tile_seconds(problem: Problem, limits: DeviceLimits, packed: bool) -> float:
     chosen = plan(problem, limits) if problem.dtype in _TYPES else None
     if chosen is None:
         return math.inf

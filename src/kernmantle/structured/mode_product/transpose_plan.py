@@ -20,9 +20,10 @@ ACCESS = 16
 _BYTES_A_SECOND = {4: (3.4e12, 3.3e12), 2: (3.3e12, 3.2e12)}
 _START_SECONDS = 5.2e-6
 _LEAST_WEIGHTS = 1 << 20  # bytes of weights below which torch's copies take no longer
-# Bytes of a tile at least, and along k; the widest l that a tile has whole, and that of others.
-_TILE_BYTES, _RUN_BYTES, _WIDEST, _NARROWER = 8192, 128, 256, 128
-_WARPS, _WARP, _LANES = 4, 32, 4
+# Bytes of a tile at least, and along k; the widest l that a tile has whole, and that of others; warps of a tile (decision
+# 0106).
+_TILE_BYTES, _RUN_BYTES, _WIDEST, _NARROWER = 16384, 128, 256, 128
+_TILE_WARPS, _WARPS, _WARP, _LANES = 8, 4, 32, 4
 # Bytes a second of both passes, and seconds to begin with them, where squares are transposed in registers (H200).
 _SQUARES, _SQUARES_START = 3.3e12, 5e-6
 
@@ -46,7 +47,7 @@ class TransposePlan:
     pads: bool
     lanes_l: int = 0
     lanes: int = 0
-    warps: int = _WARPS
+    warps: int = _TILE_WARPS
     bias: str = ""
 
     @property

@@ -19,7 +19,7 @@ CHAINS = {
     "4096 to 11008, 64 blocks": ((64, 64, 64, 1), (1, 172, 64, 64)),
 }
 """Patterns by the name of a layer, the first applied first."""
-ROWS, LONG_ROWS, TOKENS = (16, 256, 1024, 4096, 16384, 65536), (4096, 16384), (1, 16)
+ROWS, LONG_ROWS, TOKENS = (16, 256, 1024, 4096, 16384, 65536), (4096, 16384), (1, 16, 64)
 EAGER, COMPILED = (16, 1024, 4096), (16, 4096)
 TYPES = ("bf16", "f32")
 

@@ -20,7 +20,7 @@ from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import cuda, tiles, tuned
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
-from kernmantle.structured.mode_product.cluster_plan import cluster_plan
+from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan, column_sum_seconds
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.structured.mode_product.cuda_emit import (
@@ -610,3 +610,19 @@ def test_chains_in_clusters_compile(dtype, card) -> None:
             resources = compiled(emit_cluster(plan), card).resources
             assert 0 < resources.registers <= 168
             assert resources.spill_stores <= 8
+
+
+@pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f16", "sm_100")])
+@pytest.mark.parametrize("rows", [5, 64, 256])
+def test_chains_in_two_launches_compile(dtype, card, rows) -> None:
+    for chain in (
+        ((32, 128, 128, 1), (1, 344, 128, 32)),
+        ((64, 64, 64, 1), (1, 64, 64, 64)),
+        ((6, 16, 304, 1), (1, 9, 12, 8)),
+    ):
+        plans = apart_plans(*chain, rows, dtype, True, "gelu", CARDS[card])
+        assert plans is not None
+        for plan in plans:
+            resources = compiled(emit_cluster(plan), card).resources
+            assert 0 < 2 * plan.threads * resources.registers <= REGISTERS
+            assert resources.spill_stores == 0

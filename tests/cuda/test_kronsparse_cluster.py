@@ -1,4 +1,4 @@
-"""Two factors of a Kronecker-sparse chain in one launch of clusters, for a few rows, against float64."""
+"""Two factors of a Kronecker-sparse chain in one launch of clusters, or in two, for a few rows, against float64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 import kernmantle as km
 from kernmantle.structured.kronsparse import chain_training
 from kernmantle.structured.mode_product import cluster
+from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
 from kernmantle.structured.mode_product.execute import ACTIVATIONS
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.cuda import limits
+from kernmantle.torch_ops.dtypes import NAMES
 
 pytestmark = pytest.mark.cuda
 
@@ -45,6 +48,19 @@ def operands(chain, batch, dtype):
     return x, weights, bias
 
 
+def check(plans, x, weights, bias, activation, is_made) -> None:
+    """Compare a launch, or two, with float64."""
+    out = torch.full((x.shape[0], math.prod(plans[-1].second) // weights[1].shape[2]), math.nan, device="cuda")
+    out = out.to(x.dtype)
+    bound = cluster.bind_cluster(plans, x[None], out[None])
+    between = torch.full((bound.between,), math.nan, dtype=x.dtype, device="cuda")
+    addresses = [x.data_ptr(), *(weight.data_ptr() for weight in weights), 0 if bias is None else bias.data_ptr()]
+    bound.launch([*addresses, out.data_ptr(), is_made, *([between.data_ptr()] if bound.between else [])])
+    wanted, terms = exact(x, weights, bias)
+    depth = weights[0].shape[2] + weights[1].shape[2]
+    assert_close(out, ACTIVATIONS[activation](wanted), depth=depth, magnitude=terms)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 def test_a_chain_is_one_launch(chain, dtype) -> None:
@@ -54,15 +70,20 @@ def test_a_chain_is_one_launch(chain, dtype) -> None:
     for batch, has_bias, activation in kinds:
         x, weights, bias = operands(chain, batch, dtype)
         bias = bias if has_bias else None
-        out = torch.full((batch, math.prod(chain[1][:2]) * chain[1][3]), math.nan, dtype=dtype, device="cuda")
-        plan = cluster.plan_of(x[None], weights, bias, activation, "", out[None])
+        plan = cluster_plan(*chain, batch, NAMES[dtype], has_bias, activation, limits(0))
         assert plan is not None
-        offset = 0 if bias is None else bias.data_ptr()
-        launch = cluster.bind_cluster(plan, x[None], out[None]).launch
-        launch((x.data_ptr(), *(weight.data_ptr() for weight in weights), offset, out.data_ptr(), batch % 2))
-        wanted, terms = exact(x, weights, bias)
-        depth = chain[0][2] + chain[1][2]
-        assert_close(out, ACTIVATIONS[activation](wanted), depth=depth, magnitude=terms)
+        check((plan,), x, weights, bias, activation, batch % 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_a_chain_of_more_rows_is_two_launches(chain, dtype) -> None:
+    kinds = [(5, True, ""), (17, False, ""), (64, True, "gelu"), (100, False, "relu"), (256, True, "")]
+    for batch, has_bias, activation in kinds:
+        x, weights, bias = operands(chain, batch, dtype)
+        plans = apart_plans(*chain, batch, NAMES[dtype], has_bias, activation, limits(0))
+        assert plans is not None
+        check(plans, x, weights, bias if has_bias else None, activation, batch % 2)
 
 
 def test_rows_may_lie_apart_and_what_does_not_fit_takes_another_way() -> None:
@@ -70,29 +91,27 @@ def test_rows_may_lie_apart_and_what_does_not_fit_takes_another_way() -> None:
     x, weights, bias = operands(chain, 5, torch.bfloat16)
     apart = torch.cat([x, torch.full_like(x[:, :8], math.nan)], 1)[:, : x.shape[1]]
     out = torch.empty(5, bias.numel(), dtype=x.dtype, device="cuda")
-    plan = cluster.plan_of(apart[None], weights, bias, "", "", out[None])
-    assert plan is not None
-    launch = cluster.bind_cluster(plan, apart[None], out[None]).launch
-    launch((apart.data_ptr(), *(weight.data_ptr() for weight in weights), bias.data_ptr(), out.data_ptr(), 0))
-    wanted, terms = exact(x, weights, bias)
-    assert_close(out, wanted, depth=276, magnitude=terms)
+    plan = cluster_plan(*chain, 5, "bf16", True, "", limits(0))
+    assert cluster.plan_of(apart[None], weights, bias, "", "", out[None]) is not None
+    for plans in ((plan,), apart_plans(*chain, 5, "bf16", True, "", limits(0))):
+        check(plans, apart, weights, bias, "", 0)
     odd = torch.cat([x, x[:, :3]], 1)[:, : x.shape[1]]
     assert cluster.plan_of(odd[None], weights, bias, "", "", out[None]) is None
     assert cluster.plan_of(x[None], [weights[0], weights[1].mT], bias, "", "", out[None]) is None
-    assert cluster.plan_of(x.repeat(13, 1)[None], weights, bias, "", "", out[None]) is None
+    assert cluster.plan_of(x.repeat(52, 1)[None], weights, bias, "", "", out[None]) is None
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["layer", "packed"])
 def test_layers_of_single_tokens_take_it(packed, monkeypatch) -> None:
-    monkeypatch.setattr(chain_training, "cluster_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(chain_training, "plans_seconds", lambda *_: 0.0)
     layer = km.KSLinear(4096, 4096, patterns=CHAINS["monarch"], device="cuda", dtype=torch.bfloat16).requires_grad_(
         False
     )
     own = layer.pack() if packed else layer
-    for shape in ((1,), (2, 3)):
+    for shape in ((1,), (2, 3), (3, 43)):
         x = torch.randn(*shape, 4096, device="cuda").bfloat16()
         found = own(x)
-        assert "in clusters" in own.info
+        assert ("in clusters" if math.prod(shape) < 16 else "the first and the second") in own.info
         assert found.shape == x.shape
         wanted, terms = exact(x.reshape(-1, 4096), list(layer.weights), layer.bias)
         assert_close(found.reshape(-1, 4096), wanted, depth=256, magnitude=terms)

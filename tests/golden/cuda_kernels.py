@@ -37,7 +37,7 @@ from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
-from kernmantle.structured.mode_product.cluster_plan import cluster_plan
+from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
 from kernmantle.structured.mode_product.dense_plan import dense_plan
 from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
@@ -314,6 +314,13 @@ def _cluster(card: str, rows: int, dtype: str) -> Planned:
     return Planned(cuda_emit.emit_cluster(plan), str(plan), plan.threads, plan.shared)
 
 
+def _apart(card: str, part: int) -> Planned:
+    plans = apart_plans((32, 128, 128, 1), (1, 128, 128, 32), 64, "bf16", True, "gelu", CARDS[card])
+    assert plans is not None
+    plan = plans[part]
+    return Planned(cuda_emit.emit_cluster(plan), str(plan), plan.threads, plan.shared)
+
+
 def _factor_matrix(card: str, kind: str) -> Planned:
     chain = (6, 64, 64, 1), (1, 768, 192, 2)
     own = CARDS[card]
@@ -475,6 +482,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse transpose with sums, bf16", of(_transpose_sums, "bf16"), HOPPER)
     table.add("kronsparse chain in clusters, 1 row bf16", of(_cluster, 1, "bf16"), HOPPER)
     table.add("kronsparse chain in clusters, 16 rows f32", of(_cluster, 16, "f32"), HOPPER)
+    table.add("kronsparse chain in two launches, the first bf16", of(_apart, 0), HOPPER)
+    table.add("kronsparse chain in two launches, the second bf16", of(_apart, 1), HOPPER)
     table.add("kronsparse matrix bf16", of(_factor_matrix, "matrix"))
     table.add("kronsparse matrix gradient apart f16", of(_factor_matrix, "gradient"), ("sm_90", "sm_100"))
     return table.rows

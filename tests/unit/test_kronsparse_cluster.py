@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kernmantle.structured.mode_product.cluster_plan import CLUSTER, cluster_plan, cluster_seconds
+from kernmantle.structured.mode_product.cluster_plan import (
+    CLUSTER,
+    apart_plans,
+    cluster_plan,
+    cluster_seconds,
+    plans_seconds,
+    quickest_plans,
+)
 from tests.backend.test_cuda_compile import CARDS
 
 MONARCH = ((32, 128, 128, 1), (1, 128, 128, 32))
@@ -59,3 +66,31 @@ def test_what_takes_another_way() -> None:
     assert found(first=(32, 128, 126, 1)) is None  # rows of weights are no whole vectors
     assert found(first=(6, 64, 64, 1), second=(1, 768, 192, 2)) is None  # l are no whole vectors
     assert found(second=(1, 128, 64, 32)) is None  # the factors do not meet in as many numbers
+
+
+@pytest.mark.parametrize("rows", [5, 17, 64, 200, 256])
+def test_two_launches_cover_all_rows_k_and_j(rows) -> None:
+    for chain in (MONARCH, ((16, 40, 72, 1), (4, 33, 20, 8)), ((64, 64, 64, 1), (1, 172, 64, 64))):
+        plans = apart_plans(*chain, rows, "bf16", True, "relu", CARDS["sm_90"])
+        assert plans is not None
+        first, second = plans
+        assert (first.part, second.part) == ("first", "second")
+        assert (first.bias, first.activation, second.bias, second.activation) == (False, "", True, "relu")
+        assert first.tiles == second.tiles
+        assert first.tiles * first.rows >= rows
+        assert first.ranks <= chain[1][2]
+        assert first.shared == 0
+        assert plans_seconds(plans, rows) > 0
+
+
+def test_more_rows_take_two_launches() -> None:
+    card = CARDS["sm_90"]
+    one, two = (quickest_plans(*MONARCH, rows, "bf16", False, "", card) for rows in (1, 64))
+    assert one is not None
+    assert two is not None
+    assert [plan.part for plan in one] == [""]
+    assert [plan.part for plan in two] == ["first", "second"]
+    assert quickest_plans(*MONARCH, 257, "bf16", False, "", card) is None
+    assert quickest_plans(*MONARCH, 17, "f32", False, "", card) is None
+    assert apart_plans(*MONARCH, 64, "f32", False, "", card) is None
+    assert apart_plans(*MONARCH, 64, "bf16", False, "", CARDS["sm_80"]) is None

@@ -150,9 +150,13 @@ class GroupedChain:
 
 @dataclass(frozen=True, eq=False)
 class ClusterChain:
-    """Two factors of a few rows on a GPU, in one launch with the bias and the activation."""
+    """Two factors of a few rows on a GPU, in one launch with the bias and the activation, or in two.
 
-    launch: Callable[[tuple[int, ...]], None]
+    ``between`` counts the numbers that the first of two hands on.
+    """
+
+    launch: Callable[[list[int]], None]
+    between: int
     features: int
     route: str
 
@@ -164,7 +168,11 @@ class ClusterChain:
         out = allocate_as(x, (*x.shape[:-1], self.features))
         offset = 0 if bias is None else bias.data_ptr()
         is_made = parts is not None and parts[-1].is_complete(x.device)
-        self.launch((x.data_ptr(), first.data_ptr(), second.data_ptr(), offset, out.data_ptr(), is_made))
+        table = [x.data_ptr(), first.data_ptr(), second.data_ptr(), offset, out.data_ptr(), is_made]
+        if self.between:
+            between = allocate_as(x, (self.between,))
+            table.append(between.data_ptr())
+        self.launch(table)
         return out
 
 
@@ -223,7 +231,7 @@ def _bind(
             a, b, _, d = weights[-1].shape
             into = empty(value, a * b * d, options.batch_last)
             launch = chain_training.clusters().bind_cluster(cluster, value, into)
-            return ClusterChain(launch.launch, a * b * d, launch.route)
+            return ClusterChain(launch.launch, launch.between, a * b * d, launch.route)
     if not wanted and out is None:
         found = chain_execute.plan(value, weights, options.algorithm, packed and not options.precision)
         if found is not None and packed and found[0][0].kind == "dense" and len(found[0]) == 1:

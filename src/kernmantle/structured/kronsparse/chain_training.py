@@ -21,7 +21,7 @@ from ...torch_ops.saved import Guard, addresses, bound_pass, keep_pass
 from ...torch_ops.torch_private import applied_directly, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
-from ..mode_product.cluster_plan import ClusterPlan, cluster_seconds
+from ..mode_product.cluster_plan import ClusterPlan, plans_seconds
 from ..mode_product.cost import (
     dense_seconds,
     joining_seconds,
@@ -206,8 +206,11 @@ def forward_kind(
 
 def cluster_for(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options, packed: bool
-) -> ClusterPlan | None:
-    """Return the plan of two factors in one launch, for x (1, N, features); None where others should be quicker."""
+) -> tuple[ClusterPlan, ...] | None:
+    """Return the plan of two factors in one launch, or of two that fit together, for x (1, N, features).
+
+    None where others should be quicker.
+    """
     batch, dtype, _, last = described(x)
     if last or not _has_kernels(batch, dtype, options, x.device) or (bias is not None and not bias.is_contiguous()):
         return None
@@ -216,7 +219,7 @@ def cluster_for(
         return None
     patterns = tuple([weight.shape for weight in weights])
     others = _forward_seconds(patterns, batch, dtype, last, x.device, bias is not None, activation != "", packed)  # pyright: ignore
-    return found if cluster_seconds(found, batch) <= min(others) else None
+    return found if plans_seconds(found, batch) <= min(others) else None
 
 
 @lru_cache(maxsize=1)

@@ -137,15 +137,19 @@ def emit_cluster(plan: ClusterPlan) -> str:
     traits = {
         "B1": high, "C1": wide, "B2": b, "C2": c, "D2": d, "ROWS": plan.rows, "SPLIT": plan.split,
         "ACTIVATION": ACTIVATIONS.index(plan.activation), "BIAS": plan.bias,
-    } | ({"A2": a, "WARPS": plan.warps} if plan.mma else {})  # fmt: skip
+    }  # fmt: skip
+    if plan.mma:
+        parts = {"FIRST": plan.part != "second", "SECOND": plan.part != "first"}
+        traits |= {"A2": a, "WARPS": plan.warps, "BLOCKS": plan.ranks, **parts}
     header, name = ("chain_mma", "KronSparseChainMma") if plan.mma else ("chain", "KronSparseChainTile")
-    bounds = f"{plan.threads}, 1" if plan.mma else plan.threads
+    bounds = f"{plan.threads}, {2 if plan.part else 1}" if plan.mma else plan.threads
+    clusters = "" if plan.part else f" __cluster_dims__({CLUSTER})"
     return _text(
         f'#include "kronsparse_{header}.cuh"\n',
         struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
         shared_check(f"km::{name}<Plan>::SHARED_BYTES", plan.shared),
         f"""
-extern "C" __global__ void __launch_bounds__({bounds}) __cluster_dims__({CLUSTER}) {ENTRY}(
+extern "C" __global__ void __launch_bounds__({bounds}){clusters} {ENTRY}(
     const void* x, const void* first, const void* second, const void* bias, void* y, km::i64 count, km::i64 xn,
     km::i64 yn, km::i64 is_made) {{
     const km::KronSparseChain arguments = {{x, first, second, bias, y, count, xn, yn, is_made}};

@@ -5,16 +5,19 @@ Its cost is fitted on one H200 (decision 0099).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.arch import arch
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
+from .plan_table import TABLES, columns_of, count_of, grid, masked, norm, row_of, rows_of
 from .tiled_sum import TiledSum
 from .transpose_plan import ACCESS, padded, pass_seconds, start_seconds
 
@@ -80,24 +83,33 @@ class BlockSumPlan(TiledSum):
 
 def candidates(d: int, batch: int, dtype: str, own: DeviceLimits) -> Iterator[BlockSumPlan]:
     """Yield the plans of every tile that fits, for few rows."""
+    table = _every(d, batch, dtype, own)
+    return iter(()) if table is None else rows_of(table)
+
+
+def _every(d: int, batch: int, dtype: str, own: DeviceLimits) -> BlockSumPlan | None:
+    """Return the table of the same; None without any."""
     taken = 1 < d <= _MOST_L and batch <= _MOST_ROWS and BYTES[dtype] == 2
     if not taken or "warp_specialized" not in arch(own.arch).features:
-        return
-    steps = -(-batch // DEPTH)
-    for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4)):
-        for warp_l, warps_l in itertools.product((1, 2, 4), (1, 2, 4, 8)):
-            warps = warps_j * warps_k * warps_l
-            registers = 4 * m * n * warp_l + 4 * m + 2 * n + _OTHER_REGISTERS
-            if d % warp_l or warp_l * warps_l > 2 * d or not 4 <= warps <= 12:
-                continue
-            if warps > REGISTERS // (32 * registers):
-                continue
-            for deep, stages in _STAGES:
-                if deep > 1 and deep > steps:
-                    continue
-                plan = BlockSumPlan(own.arch, dtype, d, warp_l, warps_l, m, warps_j, n, warps_k, deep, stages)
-                if plan.shared <= own.shared_per_block:
-                    yield plan
+        return None
+    table = _table(d, min(-(-batch // DEPTH), _STAGES[0][0]), dtype, own)
+    return table if count_of(table) else None
+
+
+@lru_cache(maxsize=TABLES)
+def _table(d: int, steps: int, dtype: str, own: DeviceLimits) -> BlockSumPlan:
+    """Return the table of tiles whose stages have at most so many steps."""
+    lanes = [own for own in (1, 2, 4) if d % own == 0]
+    stages = [stage for stage in _STAGES if stage[0] <= max(1, steps)]
+    at, warps_j, warps_k, warp_l, warps_l, stage = grid(
+        range(len(_FRAGMENTS)), (1, 2, 4), (1, 2, 4), lanes, (1, 2, 4, 8), range(len(stages))
+    )
+    m, n = columns_of(_FRAGMENTS, at)
+    table = BlockSumPlan(own.arch, dtype, d, warp_l, warps_l, m, warps_j, n, warps_k, *columns_of(stages, stage))
+    registers = 4 * m * n * warp_l + 4 * m + 2 * n + _OTHER_REGISTERS
+    most = np.minimum(12, REGISTERS // (32 * registers))
+    fits = (warp_l * warps_l <= 2 * d) & (table.warps >= 4) & (table.warps <= most)
+    return masked(table, fits & (table.shared <= own.shared_per_block))
 
 
 # Cycles that a stage and a tile wait, of an asynchronous copy of a warp and of the sums of a fragment on a
@@ -109,7 +121,7 @@ _PASS = 1.5e-6  # of each array over transposed rows, beside its bytes: 2.5 us m
 _SURELY = 1.1  # times what is expected, so that these sums are chosen where they are quicker for sure
 
 
-def block_sum_seconds(plan: BlockSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
+def block_sum_seconds(plan: BlockSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> Any:
     """Return what a plan should take for one group."""
     a, b, c, d = pattern
     columns, positions, _ = plan.extents
@@ -124,14 +136,14 @@ def block_sum_seconds(plan: BlockSumPlan, pattern: Pattern, batch: int, limits: 
     weights = size * math.prod(pattern)
     moved = (size * batch * a * d * read + weights) / _CACHE
     memory = (size * batch * a * d * (b + c) + weights) / _MEMORY
-    return _START + (worked**3 + moved**3 + memory**3) ** (1 / 3)
+    return _START + norm((worked, moved, memory), 3)
 
 
 @lru_cache(maxsize=4096)
 def block_sum_plan(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> BlockSumPlan | None:
     """Return the plan that should be quickest; None where there is none."""
-    found = candidates(pattern[3], batch, dtype, limits)
-    return min(found, key=lambda plan: block_sum_seconds(plan, pattern, batch, limits), default=None)
+    table = _every(pattern[3], batch, dtype, limits)
+    return None if table is None else row_of(table, block_sum_seconds(table, pattern, batch, limits).argmin())
 
 
 @lru_cache(maxsize=4096)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
+from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, row_of, rows_of, smaller
 from .tiled_sum import LONG, TiledSum
 
 ALIGNED = 16  # bytes of a copy, at multiples of which features begin where they are not shifted
@@ -86,24 +89,40 @@ def candidates(
     pattern: Pattern, batch: int, dtype: str, shifted: bool, products: int, own: DeviceLimits
 ) -> Iterator[ColumnSumPlan]:
     """Yield the plans of every tile that fits; ``shifted``: features begin anywhere."""
+    return rows_of(_every(pattern, batch, dtype, shifted, products, own))
+
+
+def _every(pattern: Pattern, batch: int, dtype: str, shifted: bool, products: int, own: DeviceLimits) -> ColumnSumPlan:
+    """Return the table of the same, which batches share that take the same pieces."""
+    size = BYTES[dtype]
+    least = 16 * size
+    pieces = tuple(piece for piece in _PIECES if piece == least or least < piece < 2 * batch * size)
+    return _table(pattern, pieces, batch >= LONG, dtype, shifted, products, own)
+
+
+@lru_cache(maxsize=TABLES)
+def _table(
+    pattern: Pattern, pieces: tuple[int, ...], alone: bool, dtype: str, shifted: bool, products: int, own: DeviceLimits
+) -> ColumnSumPlan:
+    """Return the table of tiles by pieces of these bytes; ``alone``: of long sums."""
     (_, b, c, d), size = pattern, BYTES[dtype]
     deep = sorted({l for l in (1, 2, 4, _MOST_L) if l < 2 * d} | {-(-d // -(-d // most)) for most in (3, 6, _MOST_L)})
-    pieces = [piece for piece in _PIECES if piece >= 16 * size and (piece < 2 * batch * size or piece == 16 * size)]
-    fragments = itertools.product(_FRAGMENTS, (1, 2, 4), (1, 2, 4), deep, pieces)
-    for (m, n), warps_j, warps_k, warps_l, piece in fragments:
-        warps, columns, positions = warps_l * warps_j * warps_k, 16 * m * warps_j, 8 * n * warps_k
-        if warps > _MOST_WARPS or columns >= 2 * max(16, b) or positions >= 2 * max(8, c):
-            continue
-        registers = 4 * m * n + (4 if size == 4 else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
-        resident = next((each for each in _RESIDENT if registers <= REGISTERS // (32 * each)), 0)
-        if warps > resident:
-            continue
-        tile = own.arch, dtype, warps_l, m, warps_j, n, warps_k, resident, piece
-        every = (ColumnSumPlan(*tile, stages, shifted, False, batch >= LONG, products) for stages in _STAGES)
-        fits = [plan for plan in every if plan.shared <= own.shared_per_block]
-        if fits:  # more stages, unless fewer blocks share a multiprocessor
-            most = max(plan.blocks_each(own) for plan in fits)
-            yield next(plan for plan in fits if plan.blocks_each(own) == most)
+    at, warps_j, warps_k, warps_l, piece = grid(range(len(_FRAGMENTS)), (1, 2, 4), (1, 2, 4), deep, pieces)
+    m, n = columns_of(_FRAGMENTS, at)
+    registers = 4 * m * n + (4 if size == 4 else 2) * (2 * m + n) + 8 * m + 16 + _OTHER_REGISTERS
+    wide, narrow = (registers <= REGISTERS // (32 * each) for each in _RESIDENT)
+    resident: Any = np.where(wide, _RESIDENT[0], np.where(narrow, _RESIDENT[1], 0))
+    rest = resident, piece, _STAGES[0], shifted, False, alone, products
+    tile = ColumnSumPlan(own.arch, dtype, warps_l, m, warps_j, n, warps_k, *rest)
+    columns, positions, _ = tile.extents
+    fits = (tile.warps <= np.minimum(_MOST_WARPS, resident)) & (columns < 2 * max(16, b)) & (positions < 2 * max(8, c))
+    tile = masked(tile, fits)
+    every = [replace(tile, stages=stages) for stages in _STAGES]
+    fits = np.stack([plan.shared <= own.shared_per_block for plan in every])
+    each = np.where(fits, np.stack([plan.blocks_each(own) for plan in every]), 0)
+    # More stages, unless fewer blocks share a multiprocessor.
+    stages = np.array(_STAGES)[(fits & (each == each.max(0))).argmax(0)]
+    return masked(replace(tile, stages=stages), fits.any(0))
 
 
 # Cycles on a multiprocessor: of a product, of a number of a product by float32, of what a lane reads of a feature that
@@ -118,7 +137,7 @@ _CACHE, _MEMORY, _PARTS, _WRITTEN, _START, _ADDED = 5.9e12, 4.0e12, 6e11, 2.8e-1
 _SECTOR = 32  # bytes that are written at once
 
 
-def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
+def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> Any:
     """Return what a plan should take for one group."""
     a, b, c, d = pattern
     columns, positions, deep = plan.extents
@@ -129,19 +148,19 @@ def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits
     fragments, reads, steps = plan.m * plan.n, 2 * plan.m + plan.n, plan.depth // 16
     multiplied = fragments * (plan.products if split else 1) * _PRODUCT
     loaded = (4 if split else _APART) * reads if plan.shifted else size * reads
-    step = max(multiplied, loaded, 4 * reads * _NUMBER[split] + fragments / 4 + 5)
+    step = larger(larger(multiplied, loaded), 4 * reads * _NUMBER[split] + fragments / 4 + 5)
     copied = _COPY * plan.pitch * deep * (columns + positions) / (ALIGNED * plan.threads)
     stored = 4 * fragments + _STORE * columns * positions * deep / plan.threads + 50 * plan.m
-    warps = each * plan.warps * (1 + (plan.alone and not plan.shifted) * _TOGETHER * math.log2(plan.warps))
+    warps = each * plan.warps * (1 + (plan.alone and not plan.shifted) * _TOGETHER * np.log2(plan.warps))
     tile = warps * (chunks * (steps * step + copied) + stored) + _STAGE * chunks + _WRITE * plan.m
     moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
-    out = size if slots == 1 else 4
+    out = either(slots == 1, size, 4)
     memory = (size * batch * a * d * (b + c) + out * slots * math.prod(pattern)) / _MEMORY
-    run = out * (positions * d if deep >= d else deep)  # bytes that are written together
-    written = math.prod(pattern) * slots * out / min(run, _SECTOR) * _WRITTEN
-    parts = _ADDED + 4 * math.prod(pattern) * (slots + 1) / _PARTS if slots > 1 else 0.0
+    run = out * either(deep >= d, positions * d, deep)  # bytes that are written together
+    written = math.prod(pattern) * slots * out / smaller(run, _SECTOR) * _WRITTEN
+    parts = either(slots > 1, _ADDED + 4 * math.prod(pattern) * (slots + 1) / _PARTS, 0.0)
     worked = (rounds * tile + 3000) / _CLOCK
-    return _START + parts + (worked**3 + moved**3 + memory**3 + written**3) ** (1 / 3)
+    return _START + parts + norm((worked, moved, memory, written), 3)
 
 
 @lru_cache(maxsize=4096)
@@ -150,8 +169,8 @@ def column_sum_plan(
 ) -> ColumnSumPlan:
     """Return the plan that should be quickest, for features of which so many bytes may be copied at once."""
     shifted = min(x_bytes, y_bytes) < ALIGNED
-    found = candidates(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
-    best = min(found, key=lambda plan: column_sum_seconds(plan, pattern, batch, limits))
+    table = _every(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
+    best = row_of(table, column_sum_seconds(table, pattern, batch, limits).argmin())
     return replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
 
 

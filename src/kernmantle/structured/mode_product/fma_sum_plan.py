@@ -5,15 +5,18 @@ Where l interleave, or blocks are small, tiles of tensor cores are mostly empty,
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
+from .plan_table import TABLES, columns_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
 from .transpose_plan import ACCESS, pass_seconds
 from .weight_gradient_plan import MOST_PART_BYTES
 
@@ -26,6 +29,7 @@ _ROWS_START = 6e-6  # seconds to begin with that (H200, decision 0078)
 _MOST_REGISTERS, _OTHER_REGISTERS = 200, {True: 36, False: 48}  # by whether features lie together
 _THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # of a block along an axis
 _OWNS = 12, 8, 6, 4  # the most sums of a thread along an axis
+_SHARES = np.array([1, 1, 2, 2, 4, 4, 4, 4, 8])  # the largest powers of two up to a number
 _COVERS = 1.12  # times the extent of an axis that tiles may cover where fewer do not cover less (of 584 on an H200)
 
 
@@ -74,7 +78,8 @@ class FmaSumPlan:
     def each(self) -> int:
         """Blocks that share a multiprocessor."""
         threads = -(-self.threads // _ALLOCATED) * _ALLOCATED
-        return max(1, min(REGISTERS // (-(-self.registers // 8) * 8 * threads), _MOST_RESIDENT // threads))
+        registers = REGISTERS // (-(-self.registers // 8) * 8 * threads)
+        return larger(1, smaller(registers, _MOST_RESIDENT // threads))
 
     @property
     def shared(self) -> int:
@@ -124,25 +129,34 @@ def candidates(
     pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits
 ) -> Iterator[FmaSumPlan]:
     """Yield the tiles that fit, for neighbours in memory of which so many bytes may be read in one ``access``."""
-    (_, b, c, d), size, unit = pattern, BYTES[dtype], 1 if first else _WARP
-    most = max(1, math.gcd(access // size, d if first else batch))
-    vectors = [1, 2][: 1 + (most > 1)] if first else sorted({1, most, max(1, most // 2)})
-    for vector, (own_j, depth), (own_k, columns) in itertools.product(vectors, _splits(b), _splits(c)):
-        if (vector if first else 1) * own_j * own_k > _MOST_SUMS:
-            continue
-        for wide in _wides(d // vector) if first else [wide for wide in (1, 2, 4) if wide <= d]:
-            owners = unit * wide * depth * columns
-            if owners > _MOST_THREADS:
-                continue
-            entries = max(1, batch // (_LEAST_ROWS if first else 2 * _WARP * vector))
-            top = min(_MOST_SHARE, _MOST_THREADS // owners, entries)
-            rows = max(1, min(4, _READ // ((own_j + own_k) * -(-vector * size // 4)), batch))
-            for share in sorted({1, 1 << (top.bit_length() - 1)}):
-                found = FmaSumPlan(
-                    own.arch, dtype, pattern, first, wide, own_j, own_k, depth, columns, share, vector, rows
-                )  # fmt: skip
-                if found.registers <= _MOST_REGISTERS:
-                    yield found
+    return rows_of(_every(pattern, batch, dtype, first, access, own))
+
+
+def _every(pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits) -> FmaSumPlan:
+    """Return the table of the same, which batches of about one length share."""
+    most = max(1, math.gcd(access // BYTES[dtype], pattern[3] if first else batch))
+    most_entries = _MOST_SHARE * (_LEAST_ROWS if first else 2 * _WARP * most)
+    entries = batch if batch < _LEAST_ROWS else min(1 << (batch.bit_length() - 1), most_entries)
+    return _table(pattern, entries, dtype, first, most, own.arch)
+
+
+@lru_cache(maxsize=TABLES)
+def _table(pattern: Pattern, batch: int, dtype: str, first: bool, most: int, arch: str) -> FmaSumPlan:
+    """Return the table of the tiles for so many entries and at most so many neighbours at once."""
+    (_, b, c, d), size, tables = pattern, BYTES[dtype], list[FmaSumPlan]()
+    for vector in [1, 2][: 1 + (most > 1)] if first else sorted({1, most, max(1, most // 2)}):
+        wides = _wides(d // vector) if first else [wide for wide in (1, 2, 4) if wide <= d]
+        at_j, at_k, wide, shares = grid(range(len(_splits(b))), range(len(_splits(c))), wides, (False, True))
+        (own_j, depth), (own_k, columns) = columns_of(_splits(b), at_j), columns_of(_splits(c), at_k)
+        entries = max(1, batch // (_LEAST_ROWS if first else 2 * _WARP * vector))
+        rows = np.maximum(1, np.minimum(min(4, batch), _READ // ((own_j + own_k) * -(-vector * size // 4))))
+        alone = FmaSumPlan(arch, dtype, pattern, first, wide, own_j, own_k, depth, columns, 1, vector, rows)
+        threads = alone.owners if first else _WARP * alone.owners
+        share = _SHARES[np.minimum(_MOST_THREADS // threads, min(_MOST_SHARE, entries))]
+        fits = (alone.own_l * own_j * own_k <= _MOST_SUMS) & (threads <= _MOST_THREADS)
+        fits &= (alone.registers <= _MOST_REGISTERS) & (~shares | (share > 1))
+        tables.append(masked(replace(alone, share=np.where(shares, share, 1)), fits))
+    return joined(tables)
 
 
 @lru_cache(maxsize=4096)
@@ -191,14 +205,14 @@ _CLOCK = 1.7e9  # cycles a second
 _MANY, _WIDE, _LONG, _AGAIN = 4e6, 32, 16, 1.35
 
 
-def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> float:
+def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> Any:
     """Return what a plan should take for one group."""
     (a, b, c, d), (high, span, deep), size, slots = plan.pattern, plan.tile, BYTES[plan.dtype], plan.slots
     loads, sums, costs = plan.own_j + plan.own_k, plan.own_j * plan.own_k, _COSTS[plan.first]
     each = -(-batch // slots)
     if plan.first:
-        words = plan.vector * size / 4
-        access = loads * (max(1.0, words) + (costs.apart if deep * size % 128 or d * size % 128 else 0.0))
+        words, whole = plan.vector * size / 4, (deep * size % 128 == 0) & (d * size % 128 == 0)
+        access = loads * (larger(1.0, words) + either(whole, 0.0, costs.apart))
         issued = plan.vector * sums + costs.load * loads * (1 + (size == 2) * plan.vector) + costs.step / plan.rows
         steps = each / plan.share
         waits = steps / plan.rows
@@ -208,26 +222,26 @@ def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> float:
         waits = -(-each // (_WARP * plan.share * plan.vector))
         steps, waits = waits * plan.vector, waits / plan.rows
     end = costs.end * sums
-    block = plan.threads / _WARP * (steps * max(access, issued / 4) / costs.reached + end)
+    block = plan.threads / _WARP * (steps * larger(access, issued / 4) / costs.reached + end)
     blocks = plan.tiles * slots
     waves = -(-blocks // (own.sm_count * plan.each))
     worked = -(-blocks // own.sm_count) * block + waves * costs.block
-    worked = max(worked, waves * (waits * costs.wait + costs.block + end)) / _CLOCK
+    worked = larger(worked, waves * (waits * costs.wait + costs.block + end)) / _CLOCK
     moved = size * batch * a * d * (b * -(-c // span) + c * -(-b // high)) / costs.cache
-    written = (size if slots == 1 else 8 * slots) * math.prod(plan.pattern) / costs.written
+    written = either(slots == 1, size, 8 * slots) * math.prod(plan.pattern) / costs.written
     memory = size * batch * a * d * (b + c) / costs.memory + written
-    together = sum(part**costs.power for part in (worked, moved, memory)) ** (1 / costs.power)
+    together = norm((worked, moved, memory), costs.power)
     together *= _AGAIN if min(b, c) >= _WIDE and math.prod(plan.pattern) >= _MANY and batch >= _LONG else 1.0
-    return costs.start + (costs.added if slots > 1 else 0.0) + together
+    return costs.start + either(slots > 1, costs.added, 0.0) + together
 
 
-def _in_parts(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> FmaSumPlan:
-    """Return the plan with as many parts of the batch as should be quickest."""
-    least = (_LEAST_ROWS if plan.first else _WARP * plan.vector) * 2 * plan.share
-    most = max(1, min(MOST_PART_BYTES // (4 * math.prod(plan.pattern)), batch // least))
-    full = own.sm_count * plan.each / plan.tiles
-    several = {1, *(max(1, min(most, int(waves * full))) for waves in (0.5, 1, 2))}
-    return min((replace(plan, slots=slots) for slots in several), key=lambda one: fma_sum_seconds(one, batch, own))
+def _parts(table: FmaSumPlan, batch: int, own: DeviceLimits) -> np.ndarray[Any, Any]:
+    """Return the parts of the batch that should be quickest for each plan, one of these rows."""
+    least = (_LEAST_ROWS if table.first else _WARP * table.vector) * 2 * table.share
+    most: Any = np.maximum(1, np.minimum(MOST_PART_BYTES // (4 * math.prod(table.pattern)), batch // least))
+    full: Any = own.sm_count * table.each / table.tiles
+    several = [np.minimum(np.maximum(1, (waves * full).astype(np.int64)), most) for waves in (0.5, 1, 2)]
+    return np.stack((np.ones_like(most), *several))
 
 
 @lru_cache(maxsize=4096)
@@ -238,9 +252,12 @@ def fma_sum_plan(
     _, b, c, d = pattern
     if max(b, c) * d > _MOST_STEP:
         return None
-    every = (_in_parts(plan, batch, own) for plan in candidates(pattern, batch, dtype, first, access, own))
-    best = min(every, key=lambda plan: fma_sum_seconds(plan, batch, own))
-    return replace(best, whole=best.slots == 1)
+    table = _every(pattern, batch, dtype, first, access, own)
+    slots = _parts(table, batch, own)
+    taken = fma_sum_seconds(replace(table, slots=slots), batch, own)
+    index = int(taken.min(0).argmin())
+    found = int(slots[taken[:, index].argmin(), index])
+    return replace(row_of(table, index), slots=found, whole=found == 1)
 
 
 def least_seconds(pattern: Pattern, batch: int, own: DeviceLimits) -> float:

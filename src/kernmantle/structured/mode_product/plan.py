@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
+from .plan_table import either, larger, smaller
 
 Pattern = tuple[int, int, int, int]
 ACTIVATIONS = ("", "relu", "gelu", "silu")
@@ -109,48 +114,48 @@ class KronSparsePlan:
         """Values of l that a block owns."""
         return self.tile.l * self.tile.sharers
 
-    @property
+    @cached_property
     def takes_neighbours(self) -> bool:
         """Whether a thread takes 4 neighbouring k with all their l, which are few or no power of two."""
         own = self.tile.l
-        return self.x_first and self.tile.sharers == 1 and (own < 4 or (self.full and own & (own - 1) != 0))
+        return self.x_first & (self.tile.sharers == 1) & ((own < 4) | (self.full & (own & (own - 1) != 0)))
 
-    @property
+    @cached_property
     def stores_runs(self) -> bool:
         """Whether warps bring all l of neighbouring columns together before they are written."""
-        ends = self.x_first and self.y_first and self.full
-        if self.tile.sharers == 1:
-            return ends and ((self.takes_neighbours and self.tile.l > 4) or self.y_run * BYTES[self.dtype] < 16)
-        return ends and self.span & (self.span - 1) != 0
+        alone = (self.takes_neighbours & (self.tile.l > 4)) | (self.y_run * BYTES[self.dtype] < 16)
+        shared = self.span & (self.span - 1) != 0
+        return self.x_first & self.y_first & self.full & either(self.tile.sharers == 1, alone, shared)
 
-    @property
+    @cached_property
     def shifts(self) -> bool:
         """Whether rows of halves that begin between words are copied from there on, and moved as they are read."""
-        return self.x_bytes < 4 and (self.full or not self.x_first)
+        return (self.x_bytes < 4) & (self.full | (not self.x_first))
 
     @property
     def stores_words(self) -> bool:
         """Whether columns of halves that begin between words are written in words."""
-        return not self.y_first and self.y_run * BYTES[self.dtype] < 4 and self.tile.l == 1
+        return (not self.y_first) & (self.y_run * BYTES[self.dtype] < 4) & (self.tile.l == 1)
 
     @property
     def rows(self) -> int:
         """Rows of the batch in one tile of a block."""
         return 16 * self.tile.m * self.tile.warps // (self.tile.sharers * self.tile.sides)
 
-    @property
+    @cached_property
     def sectors(self) -> bool:
         """Whether the neighbouring numbers that two lanes store are whole sectors, of l."""
         size, tile = BYTES[self.dtype], self.tile
-        alone = self.full and tile.sharers == 1 and tile.l >= 4
-        return self.spread or (self.y_run * size == 16 and (tile.l * size == 32 or (alone and tile.l * size <= 16)))
+        alone = self.full & (tile.sharers == 1) & (tile.l >= 4)
+        whole = (tile.l * size == 32) | (alone & (tile.l * size <= 16))
+        return self.spread | ((self.y_run * size == 16) & whole)
 
-    @property
+    @cached_property
     def spread(self) -> bool:
         """Whether warps that share rows bring their values of l together before they are written."""
         size, tile = BYTES[self.dtype], self.tile
-        aligned = self.x_first and self.y_first and tile.sharers > 1 and tile.sides == 1 and self.y_run * size == 16
-        return aligned and self.span * size in (32, 64)
+        aligned = self.x_first & self.y_first & (tile.sharers > 1) & (tile.sides == 1) & (self.y_run * size == 16)
+        return aligned & ((self.span * size == 32) | (self.span * size == 64))
 
     def groups(self, problem: Problem) -> int:
         """Return the independent sets of columns, each for one block or more."""
@@ -170,28 +175,23 @@ class KronSparsePlan:
         """Bytes of the weights of one chunk."""
         return self.tile.chunk * self.span * self.tile.columns * (4 if self.split else 2)
 
-    @property
+    @cached_property
     def stage_bytes(self) -> int:
         """Bytes of one stage of x."""
         size, tile = BYTES[self.dtype], self.tile
         together = self.takes_neighbours
-        count = 2 * tile.m if not self.x_first else 4 * tile.l if together else tile.l
-        count = min(count, 16 // size) if tile.l >= 8 and not together else count
-        access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
-        step = (4 * tile.l if together else self.span) * size
+        count = either(together, 4 * tile.l, tile.l) if self.x_first else 2 * tile.m
+        count = either(together | (tile.l < 8), count, smaller(count, 16 // size))
+        access = either(count * size % 16 == 0, 16, either(count * size % 8 == 0, 8, 4))
+        step = either(together, 4 * tile.l, self.span) * size
         run = tile.chunk * self.span * size if self.x_first else 16 * tile.m * size
-        if self.shifts and self.x_first:
-            return 16 * tile.m * ((run + 19) // 32 * 32 + 16)
-        if self.shifts:
-            return tile.chunk * ((run + 35) // 64 * 64 + 32)
-        lap = 32 if self.x_first and access == 16 and step == 32 else 128
-        apart = 16 if lap == 32 else 64 if self.x_first and access == 16 else 32
-        pitch = (
-            run
-            if run % lap == 0 or (run == 64 and not self.x_first)
-            else max(0, (run + lap - 1 - apart) // lap) * lap + apart
-        )
-        return (16 * tile.m if self.x_first else tile.chunk) * pitch
+        rows = 16 * tile.m if self.x_first else tile.chunk
+        shifted = (run + 19) // 32 * 32 + 16 if self.x_first else (run + 35) // 64 * 64 + 32
+        narrow = self.x_first & (access == 16) & (step == 32)
+        lap, apart = either(narrow, 32, 128), either(narrow, 16, either(self.x_first & (access == 16), 64, 32))
+        skewed = larger(0, (run + lap - 1 - apart) // lap) * lap + apart
+        whole = (run % lap == 0) | ((not self.x_first) & (run == 64))
+        return rows * either(self.shifts, shifted, either(whole, run, skewed))
 
     @property
     def _pipelines(self) -> int:
@@ -204,15 +204,13 @@ class KronSparsePlan:
 
     def shared(self, problem: Problem) -> int:
         """Return the bytes of shared memory of a block."""
-        return self.shared_bytes(self.chunks(problem) if self.tile.resident else self.tile.stages)
+        return self.shared_bytes(either(self.tile.resident, self.chunks(problem), self.tile.stages))
 
     def shared_bytes(self, chunks: int) -> int:
         """Bytes of shared memory of a block that holds the weights of so many chunks, as in ``kronsparse_tile.cuh``."""
         table = -(-(8 if self.bias else 4) * self.span * self.tile.columns // 256) * 256
-        threes = (
-            self.x_first and self.y_first and self.full and self.tile.l == 3 and self.y_run * BYTES[self.dtype] == 16
-        )
-        table += 1536 * self.tile.warps if threes else 0
+        threes = self.x_first & self.y_first & self.full & (self.tile.l == 3) & (self.y_run * BYTES[self.dtype] == 16)
+        table += either(threes, 1536 * self.tile.warps, 0)
         return table + chunks * self.chunk_bytes + self.pipeline_bytes
 
     def image_bytes(self, problem: Problem) -> int:
@@ -238,20 +236,20 @@ class KronSparsePlan:
     def slots(self, problem: Problem, limits: DeviceLimits) -> int:
         """Return the blocks among which the tiles of one set of columns are shared."""
         tiles, groups = self.tiles(problem), self.groups(problem)
-        resident = max(1, limits.sm_count * self.blocks_each(problem, limits))
-        most = max(1, resident // groups)
-        busy = _BUSY * resident < groups * most <= resident
-        return min(tiles, most if busy else _even(groups, resident, tiles))
+        resident = larger(1, limits.sm_count * self.blocks_each(problem, limits))
+        most = larger(1, resident // groups)
+        busy = (_BUSY * resident < groups * most) & (groups * most <= resident)
+        return smaller(tiles, either(busy, most, _even(groups, resident, tiles)))
 
     def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
         """Return the blocks that share a multiprocessor."""
         by_memory = limits.shared_per_sm // (self.shared(problem) + RESERVED_SHARED)
-        return max(0, min(by_memory, limits.registers_per_sm // (self.threads * self.registers)))
+        return larger(0, smaller(by_memory, limits.registers_per_sm // (self.threads * self.registers)))
 
     @property
     def registers(self) -> int:
         """Registers a thread may have."""
-        return min(255, REGISTERS // (self.threads * self.tile.each) // 8 * 8)
+        return smaller(255, REGISTERS // (self.threads * self.tile.each) // 8 * 8)
 
     def __str__(self) -> str:
         tile = self.tile
@@ -266,10 +264,9 @@ class KronSparsePlan:
         )
 
 
-def _even(groups: int, resident: int, tiles: int) -> int:
+def _even(groups: Any, resident: Any, tiles: Any) -> Any:
     """Return parts of the batch for which the waves of blocks end soonest; a block takes about one tile to begin."""
-
-    def rounds(slots: int) -> int:
-        return -(-groups * slots // resident) * (-(-tiles // slots) + 1)
-
-    return min(range(1, _MOST_PARTS + 1), key=rounds)
+    slots = np.arange(1, _MOST_PARTS + 1)[:, None]
+    rounds = -(-groups * slots // resident) * (-(-tiles // slots) + 1)
+    found = 1 + rounds.argmin(0)
+    return found if isinstance(groups * resident * tiles, np.ndarray) else int(found[0])

@@ -5,15 +5,18 @@ Its cost is fitted on one H200 (decision 0060).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
+from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, row_of, rows_of
 from .tiled_sum import LONG, TiledSum
 
 DEPTH = 16  # rows of a product
@@ -93,6 +96,12 @@ def candidates(
     d: int, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
 ) -> Iterator[RowSumPlan]:
     """Yield the plans of every tile that fits, for rows of which so many bytes may be copied at once."""
+    return rows_of(_table(d, batch >= LONG, dtype, x_bytes, y_bytes, products, own))
+
+
+@lru_cache(maxsize=TABLES)
+def _table(d: int, alone: bool, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits) -> RowSumPlan:
+    """Return the table of the same; ``alone``: of long sums."""
     size = BYTES[dtype]
     # Where only single numbers may be copied a warp reads one l at once, and 16 of them would be too many warps.
     whole = d <= _MOST_WHOLE or (d * size == 32 and min(x_bytes, y_bytes) > size)
@@ -103,18 +112,21 @@ def candidates(
         read, x_bytes, y_bytes = math.gcd(read, x_bytes // size, y_bytes // size), 16, 16
     elif not whole:
         x_bytes, y_bytes = (math.gcd(each, size * d, size * deep) for each in (x_bytes, y_bytes))
-    for (m, n), warps_j, warps_k in itertools.product(_FRAGMENTS[read], (1, 2, 4), (1, 2, 4)):
-        warps, raw = deep // read * warps_j * warps_k, 4 * read * (2 * m + n)
-        registers = 4 * read * m * n + raw + 8 * m + _OTHER_REGISTERS
-        if warps > min(RowSumPlan.resident, REGISTERS // (32 * registers)):
-            continue
-        warp, rest = (read, deep // read, m, warps_j, n, warps_k), (x_bytes, y_bytes, shifted, False, batch >= LONG)
-        every = (RowSumPlan(own.arch, dtype, whole, *warp, *stages, *rest, products) for stages in _STAGES)
-        fits = [plan for plan in every if plan.shared <= own.shared_per_block]
-        if fits:  # stages of 32 rows wait less for one another, unless fewer blocks share a multiprocessor
-            most = max(plan.blocks_each(own) for plan in fits)
-            alike = [plan for plan in fits if plan.blocks_each(own) == most]
-            yield next((plan for plan in alike if plan.steps == 1 or min(x_bytes, y_bytes) >= 4), alike[-1])
+    at, warps_j, warps_k = grid(range(len(_FRAGMENTS[read])), (1, 2, 4), (1, 2, 4))
+    m, n = columns_of(_FRAGMENTS[read], at)
+    warp, rest = (read, deep // read, m, warps_j, n, warps_k), (x_bytes, y_bytes, shifted, False, alone, products)
+    tile = RowSumPlan(own.arch, dtype, whole, *warp, 1, 2, *rest)
+    registers = 4 * read * m * n + 4 * read * (2 * m + n) + 8 * m + _OTHER_REGISTERS
+    tile = masked(tile, tile.warps <= np.minimum(RowSumPlan.resident, REGISTERS // (32 * registers)))
+    every = [replace(tile, steps=steps, stages=stages) for steps, stages in _STAGES]
+    fits = np.stack([plan.shared <= own.shared_per_block for plan in every])
+    each = np.where(fits, np.stack([plan.blocks_each(own) for plan in every]), 0)
+    # Stages of 32 rows wait less for one another, unless fewer blocks share a multiprocessor.
+    alike = fits & (each == each.max(0))
+    wanted = alike & (np.array([[steps] for steps, _ in _STAGES]) == 1) if min(x_bytes, y_bytes) < 4 else alike
+    last = len(_STAGES) - 1 - alike[::-1].argmax(0)
+    chosen = np.array(_STAGES)[np.where(wanted.any(0), wanted.argmax(0), last)]
+    return masked(replace(tile, steps=chosen[:, 0], stages=chosen[:, 1]), fits.any(0))
 
 
 # Cycles of a product and of an instruction on a multiprocessor, those that a step waits, and bytes a second of the
@@ -126,7 +138,7 @@ _CACHE, _MEMORY, _PARTS, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 3.5e-6, 3e-6
 _SHARES = {True: 1.4, False: 1.9}
 
 
-def row_sum_seconds(plan: RowSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
+def row_sum_seconds(plan: RowSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> Any:
     """Return what a plan should take for one group."""
     a, b, c, d = pattern
     columns, positions, deep = plan.extents
@@ -141,13 +153,13 @@ def row_sum_seconds(plan: RowSumPlan, pattern: Pattern, batch: int, limits: Devi
     numbers = reads * plan.warp_l
     copied = DEPTH * deep * size * (columns / plan.y_bytes + positions / plan.x_bytes) / plan.threads
     issued = reads + numbers * (6 if split else 1) + 4 * fragments * (2 if split else 0) + 6 * copied + 80
-    step = each * plan.warps * max(multiplied, loaded, issued * _ISSUE) + _WAIT
+    step = each * plan.warps * larger(larger(multiplied, loaded), issued * _ISSUE) + _WAIT
     step += _LOADED if min(plan.x_bytes, plan.y_bytes) < 4 else 0.0  # which no copy moves
     moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
     memory = size * batch * a * d * (b + c) / _MEMORY
-    parts = 4 * math.prod(pattern) * (slots + 1) / _PARTS if slots > 1 else 0.0
+    parts = either(slots > 1, 4 * math.prod(pattern) * (slots + 1) / _PARTS, 0.0)
     worked = rounds * (steps * step + 3000) / _CLOCK
-    together = (worked**3 + moved**3 + memory**3) ** (1 / 3)
+    together = norm((worked, moved, memory), 3)
     return _START + _ADDED * (slots > 1) + parts + _SHARES[plan.full] * together
 
 
@@ -156,6 +168,7 @@ def row_sum_plan(
     pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
 ) -> RowSumPlan:
     """Return the plan that should be quickest, for rows of which so many bytes may be copied at once."""
-    found = candidates(pattern[3], batch, dtype, x_bytes, y_bytes, products if dtype == "f32" else 1, limits)
-    best = min(found, key=lambda plan: row_sum_seconds(plan, pattern, batch, limits))
+    products = products if dtype == "f32" else 1
+    table = _table(pattern[3], batch >= LONG, dtype, x_bytes, y_bytes, products, limits)
+    best = row_of(table, row_sum_seconds(table, pattern, batch, limits).argmin())
     return replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)

@@ -5,15 +5,18 @@ Where values of l interleave, fragments are read from stages of shared memory at
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern, Problem
+from .plan_table import TABLES, Column, count_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
 from .stream_plan import StreamPlan, copy_seconds, stream_plan, stream_seconds
 from .transpose_plan import ACCESS
 
@@ -25,6 +28,9 @@ _MOST_RESIDENT, _ALLOCATED = 2048, 128  # threads of a multiprocessor, and those
 _WARPS = 4, 16  # of a block
 _PARTS_L = (1, 2, 3, 4, 6, 8)  # blocks along l
 _CLUSTERS = (1, 2, 4, 8)
+_ORDERS = 1, 2, 4  # of positions of k in a fragment
+_FRAGMENTS = 1, 2, 3, 4, 5, 6, 8  # of 8 rows of a block
+_PITCHES = np.arange(0, 128, 16)  # of rows of a stage, beside multiples of 128 bytes
 # Rows and weights from which on tensor cores may be quicker, and times their model: of 48 products those of fewer rows
 # or weights took longer than by FMA instructions (H200, seconds of graphs, decision 0093).
 _LEAST_BATCH, _LEAST_WEIGHTS, _SURELY = 5, 10**5, 1.15
@@ -53,6 +59,10 @@ class StreamMmaPlan:
     bias: bool = False
     activation: str = ""
     last: bool = False
+    w_cycles: int = field(default=1, repr=False, compare=False)
+    """Cycles in which a warp reads a fragment of weights."""
+    x_cycles: int = field(default=1, repr=False, compare=False)
+    """The same of x."""
 
     @property
     def threads(self) -> int:
@@ -81,16 +91,16 @@ class StreamMmaPlan:
 
     def run_bytes(self, positions: int) -> int:
         """Return the bytes of a run of neighbours in a stage."""
-        return -(-(positions if self.full else 1) * self.tile_l * BYTES[self.dtype] // 16) * 16 + 16
+        return -(-either(self.full, positions, 1) * self.tile_l * BYTES[self.dtype] // 16) * 16 + 16
 
     @property
     def step(self) -> int:
         """Bytes between neighbouring positions of a row of a stage."""
-        return self.tile_l * BYTES[self.dtype] if self.full else self.run_bytes(1)
+        return either(self.full, self.tile_l * BYTES[self.dtype], self.run_bytes(1))
 
     def pitch(self, positions: int, skew: int) -> int:
         """Return the bytes between rows of a stage."""
-        return (1 if self.full else positions) * self.run_bytes(positions) + skew
+        return either(self.full, 1, positions) * self.run_bytes(positions) + skew
 
     @property
     def pitches(self) -> tuple[int, int]:
@@ -106,24 +116,29 @@ class StreamMmaPlan:
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
-        sums = 0 if self.last and self.cluster == 1 else 4 * self.tile_j * self.tile_l * self.rows
+        sums = either(self.stores_registers, 0, 4 * self.tile_j * self.tile_l * self.rows)
         return self.stages * self.stage + sums + 8 * self.stages * self.bulk
+
+    @property
+    def stores_registers(self) -> bool:
+        """Whether sums leave registers for the result."""
+        return self.last & (self.cluster == 1)
 
     @property
     def registers(self) -> int:
         """Registers of a thread, about."""
-        read = 4 * (2 * self.m + self.n) * max(1, self.warp_l * BYTES[self.dtype] // 4)
+        read = 4 * (2 * self.m + self.n) * larger(1, self.warp_l * BYTES[self.dtype] // 4)
         return 4 * self.own_l * self.warp_l * self.m * self.n + read + 4 * self.m + _OTHER_REGISTERS
 
     @property
     def resident(self) -> int:
         """Blocks that share the registers of a multiprocessor."""
         registers = REGISTERS // (-(-self.registers // 8) * 8 * -(-self.threads // _ALLOCATED) * _ALLOCATED)
-        return max(1, min(registers, _MOST_RESIDENT // self.threads))
+        return larger(1, smaller(registers, _MOST_RESIDENT // self.threads))
 
     def each(self, own: DeviceLimits) -> int:
         """Return the blocks that share a multiprocessor."""
-        return max(1, min(self.resident, own.shared_per_sm // (self.shared + RESERVED_SHARED)))
+        return larger(1, smaller(self.resident, own.shared_per_sm // (self.shared + RESERVED_SHARED)))
 
     @property
     def chunks(self) -> int:
@@ -156,115 +171,117 @@ def fits(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> bool
     return dtype in DTYPES and 0 < batch <= _MOST_BATCH and d > 1 and small and limits.has(("clusters",))
 
 
-def _positions(order: int, quad: int, e: int) -> int:
-    return {1: quad + 4 * e, 4: 4 * quad + e, 2: 2 * quad + e % 2 + 8 * (e // 2)}[order]
-
-
 @lru_cache(maxsize=4096)
-def read_cycles(row: int, step: int, row_shift: int, step_shift: int, access: int, order: int, along: bool) -> int:
-    """Return the cycles in which a warp reads a fragment from rows and positions so many bytes apart.
+def read_cycles(step: int, row_shift: int, step_shift: int, access: int, along: bool) -> Column:
+    """Return the cycles in which a warp reads a fragment: a row for each order of k, with those of each pitch.
 
-    Runs of rows and of positions begin so many bytes further in their 16 bytes than those before.
+    Rows are a multiple of 128 bytes and 0, 16 ... 112 more apart, positions ``step`` bytes. Runs of rows and of
+    positions begin so many bytes further in their 16 bytes than those before.
     """
-    lanes_at_once = min(_WARP, 128 // access)
-    worst = 0
-    for e in (0, 1):
-        taken = 0
-        for first in range(0, _WARP, lanes_at_once):
-            banks: dict[int, set[int]] = {}
-            for lane in range(first, first + lanes_at_once):
-                own, k = lane // 4, _positions(order, lane % 4, e)
-                r, s = (own, k) if along else (k, own)
-                at = r * row + s * step + (r * row_shift + s * step_shift) % 16
-                for word in {at // 4, (at + access - 1) // 4}:
-                    banks.setdefault(word % _BANKS, set()).add(word)
-            taken += max(map(len, banks.values()))
-        worst = max(worst, taken)
-    return worst
+    lane, e, pitch = np.arange(_WARP), np.arange(2)[:, None], _PITCHES[:, None, None, None]
+    own, quad = lane // 4, lane % 4
+    k = np.stack((quad + 4 * e, 2 * quad + e, 4 * quad + e))
+    r, s = (own, k) if along else (k, own)
+    at: Any = r * pitch + s * step + (r * row_shift + s * step_shift) % 16
+    # Words of the lanes that read together, for each pitch, order and e.
+    both: Any = np.stack((at // 4, (at + access - 1) // 4), -1)
+    words = np.sort(both.reshape(-1, 2 * min(_WARP, 128 // access)))
+    first = np.diff(words, axis=1, prepend=-1) != 0
+    banks = np.arange(len(words))[:, None] * _BANKS + words % _BANKS
+    every: Any = np.bincount(banks[first], minlength=len(words) * _BANKS)
+    taken = every.reshape(*at.shape[:-1], -1, _BANKS)
+    return taken.max(-1).sum(-1).max(-1).T
 
 
-@lru_cache(maxsize=4096)
-def arranged(
-    dtype: str, pattern: Pattern, tile_l: int, tile_j: int, warp_l: int, m: int, n: int, along: bool
-) -> tuple[int, int, int, int, int]:
-    """Return the order of k, skews of weights and x, and cycles of their fragments, whose reads meet in few banks."""
-    _, b, c, d = pattern
-    size = BYTES[dtype]
-    plan = StreamMmaPlan("", dtype, pattern, tile_l, warp_l, 1, tile_j // (16 * m), m, n, 2, 1, 1, 0, 0, False, along)
-    shifts = 0 if plan.full else d * size
-    best: tuple[float, tuple[int, int, int, int, int]] | None = None
-    for order in (1, 2, 4):
-        found: list[tuple[int, int]] = []
-        for pitch, row, lies_along in (
-            (plan.pitches[0], (c if along else b) * d * size, along), (plan.pitches[1], d * size * c, True),
-        ):  # fmt: skip
-            every = (
-                (
-                    read_cycles(
-                        (pitch + skew) % 128, plan.step, row % 16, shifts % 16, warp_l * size, order, lies_along
-                    ),
-                    skew,
-                )
-                for skew in range(0, 128, 16)
-            )
-            found.append(min(every))
-        taken = 2 * m * found[0][0] + n * found[1][0]
-        if best is None or taken < best[0]:
-            best = taken, (order, found[0][1], found[1][1], found[0][0], found[1][0])
-    assert best is not None
-    return best[1]
+def _arranged(table: StreamMmaPlan, shifts: int, wide: int) -> StreamMmaPlan:
+    """Return plans with the order of k and the skews of weights and x with which their reads meet in few banks.
+
+    They have the same values of l; rows of weights are ``wide`` numbers in memory, runs of positions begin so many
+    bytes further than those before.
+    """
+    (_, _, c, d), size = table.pattern, BYTES[table.dtype]
+    skews, cycles = list[Any](), list[Any]()
+    for pitch, row, along in ((table.pitches[0], wide, table.along), (table.pitches[1], c, True)):
+        every = read_cycles(table.step, row * d * size % 16, shifts % 16, table.warp_l * size, along)
+        first = (np.broadcast_to(pitch, count_of(table)) % 128) // 16
+        several = every[:, (first[:, None] + np.arange(8)) % 8]  # of the orders, rows of the table and skews
+        skews.append(16 * several.argmin(-1))
+        cycles.append(several.min(-1))
+    order: Any = (2 * table.m * cycles[0] + table.n * cycles[1]).argmin(0)
+    at, orders = np.arange(len(order)), np.array(_ORDERS)[order]
+    return replace(
+        table, order=orders, w_skew=skews[0][order, at], x_skew=skews[1][order, at], w_cycles=cycles[0][order, at],
+        x_cycles=cycles[1][order, at],
+    )  # fmt: skip
 
 
 def candidates(
     problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS
 ) -> Iterator[StreamMmaPlan]:
     """Yield the plans that fit, for weights of which so many bytes may be read in one access."""
+    table = _every(problem, along, limits, weight_bytes)
+    return iter(()) if table is None else rows_of(table)
+
+
+def _every(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int) -> StreamMmaPlan | None:
+    """Return the table of the same, of which batches take those with their rows of a block."""
     pattern, batch, size = problem.pattern, problem.batch, BYTES[problem.dtype]
-    _, b, c, d = pattern
     if not fits(pattern, batch, problem.dtype, limits):
-        return
+        return None
     access = math.gcd(min(weight_bytes, problem.x_bytes if problem.x_first else ACCESS), ACCESS)
-    last = batch > 1 and not problem.y_first
-    fragments, chunks = -(-batch // 8), -(-c // _DEPTH)
+    own = problem.dtype, pattern, along, problem.bias, problem.activation, batch > 1 and not problem.y_first
+    table = _table(*own, access // size, limits)
+    if table is None:
+        return None
+    fragments = -(-batch // 8)
+    rows = {-(-fragments // parts) for parts in range(1, fragments + 1)}
+    found = masked(table, np.isin(table.n, [n for n in _FRAGMENTS if n in rows]))
+    return found if count_of(found) else None
+
+
+@lru_cache(maxsize=TABLES)
+def _table(
+    dtype: str, pattern: Pattern, along: bool, bias: bool, activation: str, last: bool, most: int, limits: DeviceLimits
+) -> StreamMmaPlan | None:
+    """Return the table of plans for every number of rows, of vectors of at most so many numbers; None without any."""
+    (_, b, c, d), size, tables = pattern, BYTES[dtype], list[StreamMmaPlan]()
     warps_l = {-(-d // parts) for parts in _PARTS_L if parts == 1 or d // parts >= 8}
-    rows = sorted({-(-fragments // parts) for parts in range(1, fragments + 1)} & {1, 2, 3, 4, 5, 6, 8})
+    chunks = -(-c // _DEPTH)
+    clusters = [cluster for cluster in _CLUSTERS if cluster <= chunks]
     for vector in (1, 2, 4, 8):
-        if d % vector or vector * size > access:
+        if d % vector or vector > most:
             break
-        tiles_l = sorted({-(-wide // vector) * vector for wide in warps_l})
-        for tile_l, n, m, warps_j in itertools.product(tiles_l, rows, (1, 2, 3, 4), (1, 2, 4)):
-            tile_j, units = 16 * m * warps_j, tile_l // vector
-            if tile_j >= b + 16 or vector * m * n * 4 > _MOST_SUMS:
+        for tile_l in sorted({-(-wide // vector) * vector for wide in warps_l}):
+            units = tile_l // vector
+            n, m, warps_j, own_l, cluster = grid(_FRAGMENTS, (1, 2, 3, 4), (1, 2, 4), (1, 2, 3, 4, 5, 6, 8), clusters)
+            warps = -(-units // own_l)
+            taken = (16 * m * warps_j < b + 16) & (own_l <= units) & (-(-units // warps) == own_l)
+            taken &= own_l * vector * m * n * 4 <= _MOST_SUMS
+            taken &= (_WARPS[0] <= warps * warps_j) & (warps * warps_j <= _WARPS[1])
+            # By the copy engine in no cluster: racecheck reports a pair of writes there (decision 0093).
+            bulk = (cluster == 1) & (tile_l == d and chunks > 1)
+            found = StreamMmaPlan(
+                limits.arch, dtype, pattern, tile_l, vector, warps, warps_j, m, n, 2, cluster, 1, 0, 0, bulk, along,
+                bias, activation, last,
+            )  # fmt: skip
+            found = masked(found, taken)
+            if not count_of(found):
                 continue
-            for own_l in (1, 2, 3, 4, 5, 6, 8):
-                warps = -(-units // own_l)
-                if own_l > units or own_l * vector * m * n * 4 > _MOST_SUMS or -(-units // warps) != own_l:
-                    continue
-                if not _WARPS[0] <= warps * warps_j <= _WARPS[1]:
-                    continue
-                order_and_skews = arranged(problem.dtype, pattern, tile_l, tile_j, vector, m, n, along)[:3]
-                for cluster in _CLUSTERS:
-                    if cluster > chunks:
-                        break
-                    # By the copy engine in no cluster: racecheck reports a pair of writes there (decision 0093).
-                    bulk = tile_l == d and chunks > 1 and cluster == 1
-                    first = StreamMmaPlan(
-                        limits.arch, problem.dtype, pattern, tile_l, vector, warps, warps_j, m, n, 2, cluster,
-                        *order_and_skews, bulk, along, problem.bias, problem.activation, last,
-                    )  # fmt: skip
-                    most = min(_MOST_REGISTERS, REGISTERS // (-(-first.threads // _ALLOCATED) * _ALLOCATED))
-                    if first.registers <= most and first.shared <= limits.shared_per_block:
-                        yield _staged(first, limits)
+            found = _arranged(found, 0 if found.full else d * size, c if along else b)
+            allocated = -(-found.threads // _ALLOCATED) * _ALLOCATED
+            taken = found.registers <= np.minimum(_MOST_REGISTERS, REGISTERS // allocated)
+            tables.append(_staged(masked(found, taken & (found.shared <= limits.shared_per_block)), limits))
+    return joined(tables) if tables else None
 
 
-def _staged(plan: StreamMmaPlan, limits: DeviceLimits) -> StreamMmaPlan:
-    """Return a plan of two stages with as many as leave as many blocks to a multiprocessor."""
-    each, steps = plan.each(limits), -(-plan.chunks // plan.cluster)
-    for stages in (4, 3):
-        found = replace(plan, stages=stages)
-        if stages <= steps and found.shared <= limits.shared_per_block and found.each(limits) == each:
-            return found
-    return plan
+def _staged(table: StreamMmaPlan, limits: DeviceLimits) -> StreamMmaPlan:
+    """Return plans of two stages with as many as leave as many blocks to a multiprocessor."""
+    each, steps, chosen = table.each(limits), -(-table.chunks // table.cluster), np.full(count_of(table), 2)
+    for stages in (3, 4):
+        found = replace(table, stages=stages)
+        fits = (stages <= steps) & (found.shared <= limits.shared_per_block) & (found.each(limits) == each)
+        chosen[fits] = stages
+    return replace(table, stages=chosen)
 
 
 @dataclass(frozen=True)
@@ -308,34 +325,32 @@ _COSTS = Costs(
 _CLOCK = 1.7e9  # cycles a second
 
 
-def plan_seconds(plan: StreamMmaPlan, problem: Problem, limits: DeviceLimits) -> float:
+def plan_seconds(plan: StreamMmaPlan, problem: Problem, limits: DeviceLimits) -> Any:
     """Return what a plan should take."""
     (a, b, c, d), batch, size, own = problem.pattern, problem.batch, BYTES[problem.dtype], _COSTS
     reads, words = 2 * plan.m + plan.n, plan.warp_l * (4 * plan.m + 2 * plan.n)
     products = plan.warp_l * plan.m * plan.n
-    cycles = arranged(plan.dtype, plan.pattern, plan.tile_l, plan.tile_j, plan.warp_l, plan.m, plan.n, plan.along)[3:]
-    copied = plan.stage / 16 / plan.threads * own.piece
-    if plan.bulk:
-        copied = own.run * -(-(plan.rows + (plan.tile_j if plan.along else _DEPTH)) // plan.threads)
+    runs = -(-(plan.rows + (plan.tile_j if plan.along else _DEPTH)) // plan.threads)
+    copied = either(plan.bulk, own.run * runs, plan.stage / 16 / plan.threads * own.piece)
     multiplied = 4 * reads * own.load + words * own.word + products * own.product
     issued = copied + plan.own_l * multiplied + own.step
-    stored = own.direct if plan.last and plan.cluster == 1 else own.stored
+    stored = either(plan.stores_registers, own.direct, own.stored)
     end = plan.tile_j * plan.tile_l * plan.rows / plan.threads * stored
     steps, blocks, warps = -(-plan.chunks // plan.cluster), plan.blocks(problem), plan.threads / _WARP
     alone = steps * (issued * own.chain + own.wait / (plan.stages - 1)) + end * own.chain + own.block
     alone += own.joined * (plan.cluster > 1)
-    read = 4 * plan.own_l * (2 * plan.m * cycles[0] + plan.n * cycles[1])
-    together = warps * (steps * max(issued / 4, read) + end / 4) / own.reached
+    read = 4 * plan.own_l * (2 * plan.m * plan.w_cycles + plan.n * plan.x_cycles)
+    together = warps * (steps * larger(issued / 4, read) + end / 4) / own.reached
     waves = -(-blocks // (limits.sm_count * plan.each(limits)))
-    worked = max(-(-blocks // limits.sm_count) * together, waves * alone) / _CLOCK
+    worked = larger(-(-blocks // limits.sm_count) * together, waves * alone) / _CLOCK
     weights, x, y = (
         size * problem.groups * math.prod(problem.pattern),
         *(size * problem.groups * batch * a * side * d for side in (c, b)),
     )
     parts, repeats = -(-batch // plan.rows), -(-b // plan.tile_j)
-    whole = 1.0 if plan.full else 1.0 + own.short * 16 / (plan.tile_l * size)
+    whole = either(plan.full, 1.0, 1.0 + own.short * 16 / (plan.tile_l * size))
     moved, memory = (weights * parts + x * repeats) * whole / own.cache, (weights + x + y) / own.memory
-    return own.start + sum(part**own.power for part in (worked, moved, memory)) ** (1 / own.power)
+    return own.start + norm((worked, moved, memory), own.power)
 
 
 @lru_cache(maxsize=4096)
@@ -343,8 +358,8 @@ def stream_mma_plan(
     problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS
 ) -> StreamMmaPlan | None:
     """Return the plan that should be quickest, with k (``along``) or j next to l in memory; None if none fits."""
-    every = candidates(problem, along, limits, weight_bytes)
-    return min(every, key=lambda plan: plan_seconds(plan, problem, limits), default=None)
+    table = _every(problem, along, limits, weight_bytes)
+    return None if table is None else row_of(table, plan_seconds(table, problem, limits).argmin())
 
 
 @lru_cache(maxsize=4096)

@@ -5,15 +5,18 @@ The weights are nearly all memory traffic of such products, so rearranging them 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern, Problem
+from .plan_table import TABLES, count_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
 from .transpose_plan import ACCESS, pass_seconds
 
 DTYPES = ("f32", "f16", "bf16")
@@ -69,14 +72,15 @@ class StreamPlan:
     @property
     def registers(self) -> int:
         """Registers of a thread, about."""
-        read = (self.own + self.rows) * max(1, self.vector * BYTES[self.dtype] // 4)
+        read = (self.own + self.rows) * larger(1, self.vector * BYTES[self.dtype] // 4)
         return self.vector * (self.own * self.rows + 4) + 2 * self.steps * read + _OTHER_REGISTERS
 
     @property
     def each(self) -> int:
         """Blocks that share a multiprocessor."""
         threads = -(-self.threads // _ALLOCATED) * _ALLOCATED
-        return max(1, min(REGISTERS // (-(-self.registers // 8) * 8 * threads), _MOST_RESIDENT // threads))
+        registers = REGISTERS // (-(-self.registers // 8) * 8 * threads)
+        return larger(1, smaller(registers, _MOST_RESIDENT // threads))
 
     @property
     def tiles(self) -> int:
@@ -121,27 +125,40 @@ def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
 
 def candidates(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS) -> Iterator[StreamPlan]:
     """Yield the plans that fit, for weights of which so many bytes may be read in one access."""
-    (_, b, c, d), batch, size = problem.pattern, problem.batch, BYTES[problem.dtype]
+    return rows_of(_every(problem, along, limits, weight_bytes))
+
+
+def _every(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int) -> StreamPlan:
+    """Return the table of the same, which batches of the same rows of a thread share."""
+    d, batch, size = problem.pattern[3], problem.batch, BYTES[problem.dtype]
     last = batch > 1 and not problem.y_first
     access = min(weight_bytes, problem.x_bytes if problem.x_first else ACCESS)
     twos = d % 2 == 0 and access % (2 * size) == 0 and (last or problem.y_run % 2 == 0)
-    rows = sorted({-(-batch // -(-batch // most)) for most in _ROWS})
-    for vector, taken, own in itertools.product([1, 2][: 1 + twos], rows, _OWN):
-        if vector * taken * own > _MOST_SUMS or own > b:
-            continue
-        for threads, sharing in itertools.product(_THREADS, _SHARING):
-            left = threads // _wide(d // vector, threads) // sharing
-            if sharing > c or not left:
-                continue
-            others = min(left, b // own)
-            columns, depth = (sharing, others) if along else (others, sharing)
-            steps = max(1, min(8, _READ // (own + taken), -(-c // (2 * sharing))))
-            found = StreamPlan(
-                limits.arch, problem.dtype, problem.pattern, threads, problem.pattern[0] * c * d, taken, own, vector,
-                steps, along, columns, depth, problem.bias, problem.activation, last,
-            )  # fmt: skip
-            if found.registers <= _MOST_REGISTERS:
-                yield found
+    rows = tuple(sorted({-(-batch // -(-batch // most)) for most in _ROWS}))
+    own = limits.arch, problem.dtype, problem.pattern, along, problem.bias, problem.activation, last
+    return _table(*own, [1, 2][: 1 + twos][-1], rows)
+
+
+@lru_cache(maxsize=TABLES)
+def _table(
+    arch: str, dtype: str, pattern: Pattern, along: bool, bias: bool, activation: str, last: bool, most: int,
+    rows: tuple[int, ...],
+) -> StreamPlan:  # fmt: skip
+    """Return the table of plans with so many rows of a thread, of vectors of at most so many numbers."""
+    (a, b, c, d), tables = pattern, list[StreamPlan]()
+    for vector in range(1, most + 1):
+        taken, own, threads, sharing = grid(rows, [own for own in _OWN if own <= b], _THREADS, _SHARING)
+        left = threads // _wide(d // vector, threads) // sharing
+        others = np.minimum(left, b // own)
+        columns, depth = (sharing, others) if along else (others, sharing)
+        steps = np.minimum(np.minimum(8, _READ // (own + taken)), -(-c // (2 * sharing)))
+        found = StreamPlan(
+            arch, dtype, pattern, threads, a * c * d, taken, own, vector, np.maximum(1, steps), along, columns, depth,
+            bias, activation, last,
+        )  # fmt: skip
+        fits = (vector * taken * own <= _MOST_SUMS) & (sharing <= c) & (left > 0)
+        tables.append(masked(found, fits & (found.registers <= _MOST_REGISTERS)))
+    return joined(tables)
 
 
 @dataclass(frozen=True)
@@ -178,35 +195,32 @@ _SMALL, _SMALL_SHARE = 6, 0.6
 _SURE = 1.05  # times the model of the tile that is chosen
 
 
-def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> float:
+def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> Any:
     """Return what a plan should take."""
     (a, b, c, d), batch, size, own = problem.pattern, problem.batch, BYTES[problem.dtype], _COSTS
     loads, words = plan.own + plan.rows, plan.vector * size / 4
-    spread = max(0.0, _WARP / min(plan.wide * plan.columns, _WARP) - 1)  # further runs of weights that a warp reads
-    far = own.apart * (1 if plan.wide * plan.vector * size % _TRANSACTION else 0)
-    access = loads * max(1.0, words) + far * loads + own.apart * spread * plan.own
+    # Further runs of weights that a warp reads.
+    spread = larger(0.0, _WARP / smaller(plan.wide * plan.columns, _WARP) - 1)
+    far = either(plan.wide * plan.vector * size % _TRANSACTION != 0, own.apart, 0.0)
+    access = loads * larger(1.0, words) + far * loads + own.apart * spread * plan.own
     issued = plan.vector * plan.own * plan.rows + loads * (1 + (size == 2) * plan.vector) + own.step / plan.steps
     steps = -(-c // plan.sharing)
     warps = plan.threads / _WARP
-    end = (
-        plan.own
-        * plan.vector
-        * plan.rows
-        * (own.share * math.log2(2 * plan.sharing) * (plan.sharing > 1) + own.last * plan.last)
-    )
-    block = warps * (steps * max(access, issued / 4) / own.reached + end)
+    shared = own.share * np.log2(2 * plan.sharing) * (plan.sharing > 1)
+    end = plan.own * plan.vector * plan.rows * (shared + own.last * plan.last)
+    block = warps * (steps * larger(access, issued / 4) / own.reached + end)
     blocks = plan.blocks(problem)
     waves = -(-blocks // (limits.sm_count * plan.each))
     worked = -(-blocks // limits.sm_count) * block + waves * own.block
     waited = waves * (-(-steps // plan.steps) * own.wait + own.block + end)
-    worked = max(worked, waited) / _CLOCK * (_SMALL_SHARE if batch <= _SMALL else 1.0)
+    worked = larger(worked, waited) / _CLOCK * (_SMALL_SHARE if batch <= _SMALL else 1.0)
     weights, x, y = (
         size * problem.groups * math.prod(problem.pattern),
         *(size * problem.groups * batch * a * m * d for m in (c, b)),
     )
     parts, repeats = -(-batch // plan.rows), -(-b // plan.outputs)
     moved, memory = (weights * parts + x * repeats) / own.cache, (weights + x + y) / own.memory
-    return own.start + sum(part**own.power for part in (worked, moved, memory)) ** (1 / own.power)
+    return own.start + norm((worked, moved, memory), own.power)
 
 
 def copy_seconds(problem: Problem) -> float:
@@ -223,12 +237,12 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits, weight_byte
     """Return the plan that should be quickest, with k (``along``) or j next to l in memory; None if none fits."""
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
-    every = candidates(problem, along, limits, weight_bytes)
-    return min(every, key=lambda plan: plan_seconds(plan, problem, limits), default=None)
+    table = _every(problem, along, limits, weight_bytes)
+    return row_of(table, plan_seconds(table, problem, limits).argmin()) if count_of(table) else None
 
 
 @lru_cache(maxsize=4096)
 def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -> float:
     """Return the predicted seconds of the product; infinite if it is not streamed."""
-    found = stream_plan(problem, along, limits)
+    found = stream_plan(problem, along, limits, ACCESS)
     return math.inf if found is None else _SURE * plan_seconds(found, problem, limits) + copy_seconds(problem)

@@ -6,11 +6,15 @@ Fitted on H200s (decisions 0008 and 0037).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import KronSparsePlan, Problem
+from .plan_table import Number, either, larger, norm, smaller, values_at
 
 _CLOCK, _WIDEST = 1.7e9, 16  # and bytes of an access
 _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
@@ -139,24 +143,21 @@ _MOST_SPAN, _WIDER_SPAN = 12, {True: 1.6, False: 1.2}
 _LEAST_ROWS, _NARROW, _DEEP, _SLOWER = 4, 16, 64, 2.0
 
 
-def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:
-    """Return the seconds of what is not moved in whole vectors, and of the weights."""
-    a, b, c, d = problem.pattern
-    size = BYTES[problem.dtype]
-    x, y, weights = _UNALIGNED[plan.split, problem.x_first]
-    rows = size * problem.groups * problem.batch * a * d
+def _copied(plan: KronSparsePlan, problem: Problem) -> Number:
+    """Return the seconds a byte of x takes more that is not copied in whole vectors."""
+    found = values_at(_UNALIGNED[plan.split, problem.x_first][0], plan.x_bytes)
+    if not problem.x_first:
+        return either(plan.shifts, values_at(_WORD_COPIES, plan.tile.chunk), found)
+    return found if plan.split else either(plan.stores_runs & (plan.x_bytes == 4), _RUN_COPIES, found)
+
+
+def _stored(plan: KronSparsePlan, problem: Problem) -> Number:
+    """Return the same of a byte of y; where columns are stored in words, of rows beyond whole tiles."""
     run = plan.y_run if problem.y_first else problem.y_run  # neighbouring lanes of a warp store neighbours otherwise
-    copied, stored = x.get(plan.x_bytes, 0.0), y.get(run * size, 0.0)
-    if plan.shifts and not problem.x_first:
-        copied = _WORD_COPIES[plan.tile.chunk]
-    elif plan.stores_runs and not plan.split and plan.x_bytes == 4:
-        copied = _RUN_COPIES
-    if plan.stores_words:
-        rest = problem.batch % (16 * plan.tile.m) / problem.batch if problem.batch >= _WORD_ROWS else 1.0
-        stored = (1 - rest) * _WORD_STORES[plan.tile.m] + rest * _EDGE_STORES
-    elif plan.stores_runs:
-        stored = _RUN_STORES / plan.tile.m if plan.split and run * size < _WIDEST else 0.0
-    return rows * (c * copied + b * stored) + weights * size * problem.groups * a * b * c * d
+    size = BYTES[problem.dtype]
+    in_runs = either(run * size < _WIDEST, _RUN_STORES / plan.tile.m, 0.0) if plan.split else 0.0
+    found = values_at(_UNALIGNED[plan.split, problem.x_first][1], run * size)
+    return either(plan.stores_words, _EDGE_STORES, either(plan.stores_runs, in_runs, found))
 
 
 def quicker(ends: float, again: float) -> float:
@@ -164,27 +165,34 @@ def quicker(ends: float, again: float) -> float:
     return 1.0 + (again - 1.0) * min(1.0, max(0.0, (_LOST_BYTES - ends) / (_LOST_BYTES - _CACHED_BYTES)))
 
 
+_KINDS = "last", "first", "strided", "narrow", "spread"
+
+
 def _costs(plan: KronSparsePlan) -> Costs:
+    """Return the constants of a plan, or columns of them."""
     own = _COSTS["f32" if plan.split else "halves"]
     if not plan.x_first:
         return own["last"]
-    if plan.spread and not plan.split and not plan.tile.grouped:
-        return own["spread"]
-    return own["narrow" if plan.takes_neighbours or plan.stores_runs else "first" if plan.full else "strided"]
+    spread = plan.spread & (not plan.split) & (plan.tile.grouped == 0)
+    narrow = plan.takes_neighbours | plan.stores_runs
+    kind = either(spread, 4, either(narrow, 3, either(plan.full, 1, 2)))
+    if not isinstance(kind, np.ndarray):
+        return own[_KINDS[kind]]
+    rows = np.array([astuple(own.get(name, own["last"])) for name in _KINDS])
+    return Costs(*rows.T[:, kind])
 
 
 def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
     """Return instructions of a warp for one chunk, and for what follows all chunks of a tile."""
     size, tile = BYTES[plan.dtype], plan.tile
     numbers = 8 * tile.m * tile.l * tile.chunk / 16
-    loads = numbers * size / (16 if tile.m * tile.l * size >= 4 else 4)
+    loads = numbers * size / either(tile.m * tile.l * size >= 4, 16, 4)
     columns = tile.columns / tile.sides
     sums = tile.m * tile.l * columns / 2
     steps = tile.chunk / 16 * tile.l * columns / 8
     copies = 16 * tile.m * tile.chunk * tile.l * size / 32 / plan.x_bytes / tile.sides
     chunk = 50 + loads + 5 * copies + (5 * numbers + sums if plan.split else 0.5 * numbers)
-    if not tile.grouped:
-        chunk += steps + tile.m * steps * (plan.products if plan.split else 1)
+    chunk = either(tile.grouped, chunk, chunk + (steps + tile.m * steps * (plan.products if plan.split else 1)))
     return chunk, sums * (3 + (1 if plan.split else 0.5) + 4 / plan.y_run)
 
 
@@ -193,19 +201,18 @@ def _run_bytes(plan: KronSparsePlan) -> int:
     size, tile = BYTES[plan.dtype], plan.tile
     if not plan.x_first:
         return 16 * tile.m * size
-    return plan.span * size * (tile.chunk if plan.full else 1)
+    return plan.span * size * either(plan.full, tile.chunk, 1)
 
 
-def _work(own: Costs, plan: KronSparsePlan, chunks: int, warps: int) -> float:
-    """Return the seconds of the warps of a multiprocessor for one tile of each."""
+def _cycles(own: Costs, plan: KronSparsePlan, chunks: Number) -> Number:
+    """Return the cycles of a warp for one tile."""
     tile = plan.tile
     products = tile.m * tile.l * (tile.columns // tile.sides // 8) * (tile.chunk // 16)
     products *= plan.products if plan.split else 1
     per_chunk, per_tile = _instructions(plan)
     issued = (chunks * (per_chunk + own.chunk) + per_tile * own.store) * own.issue
-    multiplied = chunks * products * own.multiply * (1 if tile.grouped else _UNGROUPED)
-    hidden = own.overlap * min(issued, multiplied) if tile.ahead else 0.0
-    return warps / 4 * (issued + multiplied - hidden) / _CLOCK * max(1.0, own.hiding / warps) ** own.hidden
+    multiplied = chunks * products * own.multiply * either(tile.grouped, 1, _UNGROUPED)
+    return issued + multiplied - either(tile.ahead, own.overlap * smaller(issued, multiplied), 0.0)
 
 
 def _rounds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> tuple[int, int]:
@@ -215,42 +222,82 @@ def _rounds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> tup
     return waves, waves * -(-plan.tiles(problem) // slots)
 
 
-def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """Return the seconds of a plan: start, and memory, cache, multiprocessors and the chain of its steps together."""
-    a, b, c, d = problem.pattern
-    own, tile = _costs(plan), plan.tile
-    groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
-    slots, each = plan.slots(problem, limits), plan.blocks_each(problem, limits)
-    waves, rounds = _rounds(plan, problem, limits)
-    per_sm = min(each, -(-groups * slots // limits.sm_count))
+@dataclass(frozen=True, eq=False)
+class Price:
+    """Amounts of a plan, or of all of a table, that do not depend on the batch, from which their seconds follow.
+
+    ``memory`` and ``cache`` are bytes of an entry of the batch, ``weights`` those of all weights, ``cycles`` of a warp
+    for a tile, ``step`` seconds of a chunk, ``times`` how many times as long what overlaps takes together, ``extra``
+    seconds of an entry and ``begin`` of all of them.
+    """
+
+    plan: KronSparsePlan
+    costs: Costs
+    groups: Number
+    chunks: Number
+    each: Number
+    memory: Number
+    cache: Number
+    weights: Number
+    cycles: Number
+    step: Number
+    times: Number
+    extra: Number
+    begin: Number
+
+    def seconds(self, problem: Problem, limits: DeviceLimits) -> Number:
+        """Return the seconds: start, and memory, cache, multiprocessors and the chain of its steps together."""
+        (a, b, c, d), own, plan, tile = problem.pattern, self.costs, self.plan, self.plan.tile
+        tiles, slots = plan.tiles(problem), plan.slots(problem, limits)
+        waves = -(-self.groups * slots // (limits.sm_count * self.each))
+        rounds = waves * -(-tiles // slots)
+        ends = BYTES[problem.dtype] * problem.groups * problem.batch * a * d
+        memory = ends * self.memory / (own.memory * quicker(ends * (b + c), own.again))
+        cache = (ends * self.cache + own.weights * (self.weights * either(tile.resident, slots, tiles))) / own.cache
+        warps = tile.warps * smaller(self.each, -(-self.groups * slots // limits.sm_count))
+        work = rounds * (warps / 4 * self.cycles / _CLOCK * larger(1.0, own.hiding / warps) ** own.hidden)
+        step = self.step * (_ALONE + (1 - _ALONE) * smaller(1.0, (rounds - 1) / 4))
+        begun = either(tile.resident, waves * self.chunks * _WEIGHT_SECONDS, rounds * self.chunks * own.barrier)
+        latency = begun + rounds * (self.chunks * step + own.tile)
+        total = self.begin + norm((memory, cache, work, latency), own.norm) * self.times + ends * self.extra
+        if not problem.y_first and problem.batch >= _WORD_ROWS:
+            rest = problem.batch % (16 * tile.m) / problem.batch
+            whole = either(plan.stores_words, values_at(_WORD_STORES, tile.m) - _EDGE_STORES, 0.0)
+            total = total + ends * b * (1 - rest) * whole
+        slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
+        return total * (_SLOWER if slow else 1.0)
+
+
+def price_of(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> Price:
+    """Return the price of a plan, or of a table, for all batches that are aligned like that of a problem."""
+    (a, b, c, d), size, own, tile = problem.pattern, BYTES[problem.dtype], _costs(plan), plan.tile
+    groups, chunks, each = plan.groups(problem), plan.chunks(problem), plan.blocks_each(problem, limits)
     in_front = problem.x_first and problem.y_first
-    broken = own.broken if in_front and not plan.sectors and not plan.stores_runs else 0.0
-    ends, run = BYTES[problem.dtype] * problem.groups * problem.batch * a * d, _run_bytes(plan)
-    memory = ends * (c * max(1.0, own.run / run) + b * (1 + broken)) / (own.memory * quicker(ends * (b + c), own.again))
-    x_bytes = ends * (c * -(-b // tile.columns) * max(1.0, own.cache_run / run) + broken * b)
-    weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
-    cache = (x_bytes + own.weights * weight_bytes) / own.cache
-    work = rounds * _work(own, plan, chunks, tile.warps * per_sm)
+    broken = either(plan.sectors | plan.stores_runs | (not in_front), 0.0, own.broken)
+    run = _run_bytes(plan)
+    memory = c * larger(1.0, own.run / run) + b * (1 + broken)
+    cache = c * -(-b // tile.columns) * larger(1.0, own.cache_run / run) + broken * b
     step = own.step / tile.stages**own.ahead * (tile.chunk * tile.m * tile.l / 64) ** own.deep
-    step *= _ALONE + (1 - _ALONE) * min(1.0, (rounds - 1) / 4)
-    begun = waves * chunks * _WEIGHT_SECONDS if tile.resident else rounds * chunks * own.barrier
-    latency = begun + rounds * (chunks * step + own.tile)
-    order = own.norm
-    together = sum(part**order for part in (memory, cache, work, latency)) ** (1 / order)
-    if in_front and not (plan.full or plan.sectors):
-        together *= min(_MOST_SCATTERED, 1 + own.scattered * max(0, tile.columns - 32) / 32 / chunks)
-    elif plan.spread and plan.split and BYTES[problem.dtype] * d >= _TRANSACTION:
-        together *= _SHARED_TRANSACTIONS
-    if tile.each > 1:
-        together *= _SHARING
-    if plan.full and not plan.split and tile.sides > 1 and tile.l & (tile.l - 1):
-        together *= _SIDES
-    pressure = 0.0 if tile.resident and tile.columns == 128 else each * plan.pipeline_bytes / 65536
-    slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
-    if plan.stores_runs and plan.span > _MOST_SPAN:
-        together *= _WIDER_SPAN[plan.split]
-    total = own.start + together * (1 + own.crowded * max(0.0, pressure - 1)) + _extra_seconds(plan, problem)
-    return total * (_SLOWER if slow else 1.0)
+    scattered = smaller(_MOST_SCATTERED, 1 + own.scattered * larger(0, tile.columns - 32) / 32 / chunks)
+    shared = plan.spread & plan.split & (BYTES[problem.dtype] * d >= _TRANSACTION)
+    alone = in_front & (plan.full == 0) & (plan.sectors == 0)
+    times = either(alone, scattered, either(shared, _SHARED_TRANSACTIONS, 1.0))
+    times = times * either(tile.each > 1, _SHARING, 1.0)
+    odd = tile.l & (tile.l - 1) != 0
+    times = times * either(plan.full & (not plan.split) & (tile.sides > 1) & odd, _SIDES, 1.0)
+    times = times * either(plan.stores_runs & (plan.span > _MOST_SPAN), _WIDER_SPAN[plan.split], 1.0)
+    pressure = either(tile.resident & (tile.columns == 128), 0.0, each * plan.pipeline_bytes / 65536)
+    times = times * (1 + own.crowded * larger(0, pressure - 1))
+    weights = _UNALIGNED[plan.split, problem.x_first][2] * size * problem.groups * a * b * c * d
+    return Price(
+        plan, own, groups, chunks, each, memory, cache, groups * chunks * plan.chunk_bytes, _cycles(own, plan, chunks),
+        step, times, c * _copied(plan, problem) + b * _stored(plan, problem), own.start + weights,
+    )  # fmt: skip
+
+
+def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> Any:
+    """Return the seconds of a plan."""
+    return price_of(plan, problem, limits).seconds(problem, limits)
 
 
 @dataclass(frozen=True)

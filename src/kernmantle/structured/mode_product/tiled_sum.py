@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .plan import Pattern
+from .plan_table import larger, smaller
 from .weight_gradient_plan import MOST_PART_BYTES
 
 _WAVES = 2  # of blocks, up to which parts even them out
@@ -58,7 +62,7 @@ class TiledSum(ABC):
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         written = -(-4 * self.written // 16) * 16
-        return max(self.staged, written) if self.alone else self.staged + written
+        return larger(self.staged, written) if self.alone else self.staged + written
 
     @property
     @abstractmethod
@@ -78,18 +82,23 @@ class TiledSum(ABC):
 
     def blocks_each(self, limits: DeviceLimits) -> int:
         """Return the blocks that share a multiprocessor."""
-        return max(1, min(limits.shared_per_sm // (self.shared + RESERVED_SHARED), self.resident // self.warps))
+        by_memory = limits.shared_per_sm // (self.shared + RESERVED_SHARED)
+        return larger(1, smaller(by_memory, self.resident // self.warps))
 
     def blocks(self, tiles: int, limits: DeviceLimits) -> int:
         """Return the blocks of a launch for the tiles of all parts."""
         return tiles if self.alone else min(tiles, limits.sm_count * self.blocks_each(limits))
 
-    def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> int:
+    def slots(self, pattern: Pattern, groups: int, batch: int, limits: DeviceLimits) -> Any:
         """Return the parts of the batch, which are added at the end."""
-        most = min(MOST_PART_BYTES // (4 * groups * math.prod(pattern)), batch // self.least_part)
+        most = smaller(MOST_PART_BYTES // (4 * groups * math.prod(pattern)), batch // self.least_part)
         tiles, resident = self.tiles(pattern, groups), limits.sm_count * self.blocks_each(limits)
-        several = max(1, min(most, _WAVES * -(-resident // tiles)))
-        return min(range(1, several + 1), key=lambda slots: (-(-tiles * slots // resident) / slots, slots))
+        several = larger(1, smaller(most, _WAVES * -(-resident // tiles)))
+        # Of all parts that take as many waves the most are best; parts that even two waves out take four at most.
+        every = [np.clip(count, 1, several) for count in (1, 2, *(waves * resident // tiles for waves in (1, 2, 3)))]
+        parts = np.sort(np.stack(np.broadcast_arrays(*every, several)), axis=0)
+        found = (-(-tiles * parts // resident) / parts).argmin(0)
+        return int(parts[found]) if parts.ndim == 1 else parts[found, np.arange(parts.shape[1])]
 
     @property
     def kind(self) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .fma_plan import fma_choice
 from .narrow_plan import narrow_plan
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
-from .tile_cost import packed_seconds, tile_seconds, together_seconds
+from .plan_table import TABLES, either, gcd, grid, joined, masked, row_of, smaller
+from .tile_cost import Price, packed_seconds, price_of, together_seconds
 from .transpose_plan import ACCESS
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
@@ -30,6 +32,7 @@ _UNCOUNTED = 20
 _SHARING = {4: (3, 4), 8: (2,)}  # blocks that share a multiprocessor, by their warps, with fewer registers
 # The most columns of theirs, the least rows of the batch, and the most positions of k in chunks of 16 (decision 0067).
 _SHARED_COLUMNS, _SHARED_ROWS, _SHORT = 48, 256, 128
+_MOST_BLOCKS = 2**31  # of a launch
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
 # Seconds to begin with a copy of x to whole vectors, and bytes a second that it reads and writes (H200, decision 0106);
@@ -77,96 +80,117 @@ def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...
     return ((8, 2, 1), (16, 1, 2), *spread) if grouped else ((8, 2, 1), *spread)
 
 
-def _registers(tile: Tile, split: bool, x_first: bool) -> int:
+def _registers(tile: Tile, split: bool, x_first: bool) -> Any:
     """Return registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
     whole = x_first and tile.l & (tile.l - 1) != 0
     columns, deep = tile.columns // tile.sides, tile.l if whole else min(tile.l, 4 if split else 8)
     sums = tile.m * tile.l * columns // 2
-    read = tile.m * deep * tile.chunk // (2 if split or not x_first or tile.m > 1 else 4)
+    read = tile.m * deep * tile.chunk // either((tile.m > 1) | (split or not x_first), 2, 4)
     if not tile.grouped:
         return sums + read * (3 if split and tile.l > 2 else 1) + (36 if split else 60)
     left = tile.m * tile.chunk // 2 if split else 0
     return sums + read + (left + tile.m * columns // 2 + (28 if x_first else 26) if split else 44 if x_first else 60)
 
 
-def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
+def _ahead(tile: Tile, split: bool, x_first: bool) -> Any:
     """Return whether halves are made ready while the products before them run: where registers are left for both."""
-    most = min(248, REGISTERS // (32 * tile.warps * tile.each))
-    return (
-        tile.grouped and tile.resident and not split and not x_first
-        and _registers(tile, split, x_first) + tile.m * tile.chunk // 4 <= most + 4
+    most = smaller(248, REGISTERS // (32 * tile.warps * tile.each))
+    fits = _registers(tile, split, x_first) + tile.m * tile.chunk // 4 <= most + 4
+    return tile.grouped & tile.resident & (not split and not x_first) & fits
+
+
+def _tiles(problem: Problem, four: bool, span: tuple[int, int, int]) -> Tile | None:
+    """Return the table of tiles with such values of l and warps that share rows; None without any."""
+    (_, b, c, d), (l, sharers, sides), split = problem.pattern, span, problem.dtype == "f32"
+    grouped = four and span != _SPREAD
+    between = grouped and not split and l == d > 2 and d & (d - 1) != 0  # tiles of some eights of columns
+    together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
+    step, share = max(together, 1 if split or grouped else 16), sharers * sides
+    begins_between = not problem.x_first and problem.x_bytes < 4  # words
+    m, columns, chunk, warps, stages, resident, each = grid(
+        (1, 2) if split or problem.x_first else (1, 2, 4),
+        [
+            own
+            for own in (*_WIDTHS, *_BETWEEN[: len(_BETWEEN) * between])
+            if own % (step * sides) == own % ((8 if between else 16) * sides) == 0 and own >= 16 * sides
+            and own < 2 * max(16, together, b)
+        ],
+        [own for own in (48 if c % 48 == 0 and c % 64 else 64, 32, 16) if own < 2 * max(16, c)],
+        [own for own in (16, 12, 8, 4) if own % (4 * share if grouped else share) == 0],
+        (2,) if split and sides > 1 else (4, 3, 2),
+        (True,) if sides > 1 or span == _SPREAD else (True, False),
+        (1, 2, 3, 4) if begins_between and problem.batch >= _SHARED_ROWS else (1,),
     )  # fmt: skip
+    tile = Tile(l, sharers, m, columns, chunk, stages, warps, resident, grouped, False, sides, each)
+    tile = replace(tile, ahead=_ahead(tile, split, problem.x_first))
+    registers, uncounted = _registers(tile, split, problem.x_first), 0
+    if split and grouped and sharers > 1 and l * sharers == d and d & (d - 1):
+        uncounted = _UNCOUNTED
+    fits = registers <= np.minimum(248, REGISTERS // (32 * warps)) + uncounted
+    if problem.x_bytes < 4:
+        fits &= (m < 4) | (columns <= 16)  # they spill
+    if between:
+        fits &= (warps <= _MOST_WARPS) | ((sides == 1) & ~np.isin(columns, _BETWEEN))
+    if span == _SPREAD:
+        fits &= (warps == 8) & (m == 1)
+    short = (chunk == 32) | ((chunk == 16) & (c <= _SHORT))
+    shares = short & (columns <= _SHARED_COLUMNS) & (registers <= REGISTERS // (32 * warps * each))
+    fits &= (each == 1) | (shares & np.where(warps == 4, each > 2, (warps == 8) & (each == 2)))
+    if grouped and not split and not problem.x_first:
+        fits &= tile.ahead | (columns < 128)  # they spill else
+    return masked(tile, fits) if np.any(fits) else None
 
 
-def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
-    _, b, c, d = problem.pattern
-    split = problem.dtype == "f32"
-    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, four), (1, 2, 4), (*_WIDTHS, *_BETWEEN)):
-        grouped = four and (l, sharers, sides) != _SPREAD
-        between = grouped and not split and l == d > 2 and d & (d - 1) != 0  # tiles of some eights of columns
-        together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
-        step = max(together, 1 if split or grouped else 16)
-        if columns % (step * sides) or (columns in _BETWEEN and not between) or columns < 16 * sides:
-            continue
-        if columns % ((8 if between else 16) * sides) or columns >= 2 * max(16, together, b):
-            continue
-        if m == 4 and (split or problem.x_first):
-            continue
-        if m == 4 and columns > 16 and problem.x_bytes < 4:  # they spill
-            continue
-        for chunk, warps in itertools.product((48 if c % 48 == 0 and c % 64 else 64, 32, 16), (16, 12, 8, 4)):
-            share = sharers * sides
-            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share:
-                continue
-            if between and (sides > 1 or columns in _BETWEEN) and warps > _MOST_WARPS:
-                continue
-            if (l, sharers, sides) == _SPREAD and (warps, m) != (8, 1):
-                continue
-            fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped, False, sides)
-            uncounted = _UNCOUNTED if split and grouped and sharers > 1 and l * sharers == d and d & (d - 1) else 0
-            if _registers(fits, split, problem.x_first) > min(248, REGISTERS // (32 * warps)) + uncounted:
-                continue
-            depths = (2,) if split and sides > 1 else (4, 3, 2)
-            residency = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)
-            begins_between = not problem.x_first and problem.x_bytes < 4  # words
-            short = chunk == 32 or (chunk == 16 and c <= _SHORT)
-            shares = begins_between and short and columns <= _SHARED_COLUMNS and problem.batch >= _SHARED_ROWS
-            sharing = (1, *(_SHARING.get(warps, ()) if shares else ()))
-            for stages, resident, each in itertools.product(depths, residency, sharing):
-                one = replace(fits, stages=stages, resident=resident, each=each)
-                if each > 1 and _registers(one, split, problem.x_first) > REGISTERS // (32 * warps * each):
-                    continue
-                own = replace(one, ahead=_ahead(one, split, problem.x_first))
-                if own.ahead or columns < 128 or not grouped or split or problem.x_first:  # they spill else
-                    yield own
+@lru_cache(maxsize=TABLES)
+def _table(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Price] | None:
+    """Return the table of plans that fit, and their price; None without any."""
+    four = limits.has(("measured",))
+    tiles = [_tiles(problem, four, span) for span in _spans(problem, four)]
+    every = [_with(tile, problem, limits) for tile in tiles if tile is not None]
+    if not every:
+        return None
+    table = joined(every)
+    fits = (table.shared(problem) <= limits.shared_per_block) & (table.blocks_each(problem, limits) >= 1)
+    if not np.any(fits):
+        return None
+    found = masked(table, fits)
+    return found, price_of(found, problem, limits)
 
 
-def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Iterator[tuple[float, KronSparsePlan]]:
-    """Yield what each tile that fits should take, or one of them."""
-    for candidate in [tile] if tile else _tiles(problem, limits.has(("measured",))):
-        own = _with(candidate, problem, limits)
-        if own.shared(problem) > limits.shared_per_block or own.blocks_each(problem, limits) < 1:
-            continue
-        if own.groups(problem) * own.slots(problem, limits) < 2**31:
-            yield tile_seconds(own, problem, limits), own
+def _priced(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Any] | None:
+    """Return the table of plans, and their seconds."""
+    found = _table(replace(problem, batch=_SHARED_ROWS if problem.batch >= _SHARED_ROWS else 1), limits)
+    if found is None:
+        return None
+    table, price = found
+    blocks = price.groups * table.slots(problem, limits)
+    return table, np.where(blocks < _MOST_BLOCKS, price.seconds(problem, limits), math.inf)
 
 
 @lru_cache(maxsize=4096)
 def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
     """Return the plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
-    found = min(_plans(problem, limits, tile), key=lambda candidate: candidate[0], default=None)
-    return None if found is None else found[1]
+    if tile is not None:
+        own = _with(tile, problem, limits)
+        fits = own.shared(problem) <= limits.shared_per_block and own.blocks_each(problem, limits) >= 1
+        return own if fits and own.groups(problem) * own.slots(problem, limits) < _MOST_BLOCKS else None
+    found = _priced(problem, limits)
+    return None if found is None or found[1].min() == math.inf else row_of(found[0], found[1].argmin())
 
 
 def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Tile]:
     """Return the tiles that should be quickest, two at most of any rows and columns."""
     chosen: list[Tile] = []
     alike: Counter[tuple[int, ...]] = Counter()
-    for _, own in sorted(_plans(problem, limits), key=lambda candidate: candidate[0]):
-        tile = own.tile
+    found = _priced(problem, limits)
+    if found is None:
+        return chosen
+    table, seconds = found
+    for index in seconds.argsort(kind="stable"):
+        tile = row_of(table.tile, index)
         shape = tile.l, tile.m, tile.columns
         whole = *shape, tile.chunk, tile.warps, int(tile.resident)
-        if alike[shape] < 2 and not alike[whole]:
+        if seconds[index] < math.inf and alike[shape] < 2 and not alike[whole]:
             alike.update((shape, whole))
             chosen.append(tile)
     return chosen[:count]
@@ -208,26 +232,18 @@ def _tile_seconds(problem: Problem, limits: DeviceLimits, packed: bool) -> float
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
-    size, d = BYTES[problem.dtype], problem.pattern[3]
-    x_bytes, y_run = problem.x_bytes, problem.y_run
-    if tile.l * tile.sharers != d:
+    """Return the plan of a tile, or of a table of tiles with the same values of l."""
+    size, d, span = BYTES[problem.dtype], problem.pattern[3], tile.l * tile.sharers
+    x_bytes, y_run, full = problem.x_bytes, problem.y_run, span == d
+    if not full:
         x_bytes = math.gcd(x_bytes, size * d) if problem.x_first else x_bytes
         y_run = math.gcd(y_run, d) if problem.y_first else y_run
-    along = (tile.chunk if problem.x_first else 1) * tile.l * tile.sharers if problem.x_first else 16 * tile.m
-    full = tile.l * tile.sharers == problem.pattern[3]
-    if problem.x_first and not full:
-        along = tile.l * tile.sharers
-    while along * size % x_bytes:
-        x_bytes //= 2
-    run = (
-        tile.l * (tile.sharers if tile.l * tile.sharers * size >= 32 else 1)
-        if problem.y_first and not (full and tile.sharers == 1 and (tile.l * size < 16 or tile.l & (tile.l - 1)))
-        else 2 * tile.m
-        if not problem.y_first
-        else y_run
-    )
+    along = 16 * tile.m if not problem.x_first else tile.chunk * span if full else span
+    run: Any = 2 * tile.m
+    if problem.y_first:
+        alone = full and tile.sharers == 1 and (tile.l * size < 16 or tile.l & (tile.l - 1))
+        run = y_run if alone else tile.l * (tile.sharers if span * size >= 32 else 1)
     return KronSparsePlan(
-        limits.arch, problem.dtype, problem.x_first, problem.y_first, full, tile, x_bytes,
-        math.gcd(min(run, y_run), y_run), problem.products if size == 4 else 1, problem.bias,
-        problem.activation,
+        limits.arch, problem.dtype, problem.x_first, problem.y_first, full, tile, gcd(x_bytes, along * size),
+        gcd(smaller(run, y_run), y_run), problem.products if size == 4 else 1, problem.bias, problem.activation,
     )  # fmt: skip

@@ -131,7 +131,7 @@ def test_passes_that_transpose_rows_compile(card) -> None:
 )  # fmt: skip
 def test_a_thread_takes_all_values_of_l_where_they_are_few_and_odd(pattern, dtype, card) -> None:
     given = problem(pattern, dtype=dtype)
-    whole = [own for _, own in tiles._plans(given, CARDS[card]) if own.tile.l == pattern[3]]
+    whole = [own for own in tiles.candidates(given, CARDS[card]) if own.tile.l == pattern[3]]
     assert whole or card != "sm_90"
     for own in whole[:: max(1, len(whole) // 2)][:2]:
         assert own.takes_neighbours

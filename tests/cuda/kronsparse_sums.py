@@ -22,9 +22,8 @@ def bound(monkeypatch, kind, x, grad, pattern, plan=None):
     """The sums of a kind, "row", "column" or "fma", by a plan; by that which should be quickest without one."""
     if kind != "fma":
         monkeypatch.setattr(weight_gradient, "_by_fma", lambda *_: [])
-    monkeypatch.setattr(weight_gradient, f"{kind}_sum_seconds", lambda *_: 0.0)
-    if plan is not None:
-        monkeypatch.setattr(weight_gradient, f"{kind}_sum_plan", lambda *_: plan)
+    choose = getattr(weight_gradient, f"{kind}_sum_choice")
+    monkeypatch.setattr(weight_gradient, f"{kind}_sum_choice", lambda *own: (0.0, plan or choose(*own)[1]))
     found = weight_gradient.bind_gradient(x, grad, pattern, "")
     assert found is not None
     return found

@@ -17,7 +17,7 @@ from ...backends.cuda.arch import arch
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, count_of, grid, masked, norm, row_of, rows_of
+from .plan_table import TABLES, columns_of, count_of, grid, masked, norm, quickest_row, rows_of
 from .tiled_sum import TiledSum
 from .transpose_plan import ACCESS, padded, pass_seconds, start_seconds
 
@@ -140,19 +140,27 @@ def block_sum_seconds(plan: BlockSumPlan, pattern: Pattern, batch: int, limits: 
 
 
 @lru_cache(maxsize=4096)
+def block_sum_choice(
+    pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits
+) -> tuple[float, BlockSumPlan] | None:
+    """Return the least seconds of a plan, and the plan; None where there is none."""
+    table = _every(pattern[3], batch, dtype, limits)
+    return None if table is None else quickest_row(table, block_sum_seconds(table, pattern, batch, limits))
+
+
 def block_sum_plan(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> BlockSumPlan | None:
     """Return the plan that should be quickest; None where there is none."""
-    table = _every(pattern[3], batch, dtype, limits)
-    return None if table is None else row_of(table, block_sum_seconds(table, pattern, batch, limits).argmin())
+    found = block_sum_choice(pattern, batch, dtype, limits)
+    return None if found is None else found[1]
 
 
 @lru_cache(maxsize=4096)
 def block_sums_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> float:
     """Return what the plan and both arrays over transposed rows should take; infinite where there is no plan."""
-    plan = block_sum_plan(pattern, batch, dtype, limits)
-    if plan is None:
+    found = block_sum_choice(pattern, batch, dtype, limits)
+    if found is None:
         return math.inf
     (a, b, c, d), size = pattern, BYTES[dtype]
     passes = start_seconds((b, c), d * batch, size, False) + 2 * _PASS
     passes += sum(pass_seconds(extent, d * batch, a, size, True, False) for extent in (b, c))
-    return _SURELY * (passes + block_sum_seconds(plan, pattern, batch, limits))
+    return _SURELY * (passes + found[0])

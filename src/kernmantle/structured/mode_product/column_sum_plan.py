@@ -13,7 +13,7 @@ import numpy as np
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, row_of, rows_of, smaller
+from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, rows_of, smaller
 from .tiled_sum import LONG, TiledSum
 
 ALIGNED = 16  # bytes of a copy, at multiples of which features begin where they are not shifted
@@ -164,19 +164,24 @@ def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits
 
 
 @lru_cache(maxsize=4096)
+def column_sum_choice(
+    pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
+) -> tuple[float, ColumnSumPlan]:
+    """Return the least seconds of a plan, and the plan, for features of which so many bytes may be copied at once."""
+    shifted = min(x_bytes, y_bytes) < ALIGNED
+    table = _every(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
+    seconds, best = quickest_row(table, column_sum_seconds(table, pattern, batch, limits))
+    return seconds, replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
+
+
 def column_sum_plan(
     pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
 ) -> ColumnSumPlan:
     """Return the plan that should be quickest, for features of which so many bytes may be copied at once."""
-    shifted = min(x_bytes, y_bytes) < ALIGNED
-    table = _every(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
-    best = row_of(table, column_sum_seconds(table, pattern, batch, limits).argmin())
-    return replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
+    return column_sum_choice(pattern, batch, dtype, x_bytes, y_bytes, products, limits)[1]
 
 
-@lru_cache(maxsize=4096)
 def columns_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> float:
     """Return what sums over arrays without gaps should take."""
     access = math.gcd(ALIGNED, BYTES[dtype] * batch)
-    chosen = column_sum_plan(pattern, batch, dtype, access, access, 3, limits)
-    return column_sum_seconds(chosen, pattern, batch, limits)
+    return column_sum_choice(pattern, batch, dtype, access, access, 3, limits)[0]

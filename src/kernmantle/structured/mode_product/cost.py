@@ -17,7 +17,7 @@ from .block_sum_plan import block_sums_seconds
 from .column_sum_plan import columns_seconds
 from .fma_sum_plan import fma_seconds, least_seconds
 from .plan import Problem
-from .row_sum_plan import row_sum_plan, row_sum_seconds
+from .row_sum_plan import row_sum_choice
 from .tiles import expected_seconds
 from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
 from .vendor_cost import MOST_DENSE, between_copies_seconds, blocks_seconds, matrix_seconds
@@ -159,8 +159,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
             kernels.append(block_sums_seconds(pattern, batch, dtype, _MEASURED))
         else:
             access = [math.gcd(16, BYTES[dtype] * extent * d) for extent in (c, b)]
-            rows = row_sum_plan(pattern, batch, dtype, access[0], access[1], 3, _MEASURED)
-            kernels = [row_sum_seconds(rows, pattern, batch, _MEASURED)]
+            kernels = [row_sum_choice(pattern, batch, dtype, access[0], access[1], 3, _MEASURED)[0]]
         if least_seconds(pattern, batch, _MEASURED) < min(kernels):
             kernels.append(fma_seconds(pattern, batch, dtype, last, _MEASURED))
         found["kernel"] = min(kernels)
@@ -192,8 +191,7 @@ def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 
 def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
     """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
-    rows = row_sum_plan(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)
-    kernel = row_sum_seconds(rows, blocks, batch, _MEASURED)
+    kernel = row_sum_choice(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)[0]
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
 
 

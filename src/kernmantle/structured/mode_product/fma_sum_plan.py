@@ -245,19 +245,28 @@ def _parts(table: FmaSumPlan, batch: int, own: DeviceLimits) -> np.ndarray[Any, 
 
 
 @lru_cache(maxsize=4096)
-def fma_sum_plan(
+def fma_sum_choice(
     pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits
-) -> FmaSumPlan | None:
-    """Return the plan that should be quickest; None where steps within a block are no 32-bit numbers."""
+) -> tuple[float, FmaSumPlan] | None:
+    """Return the least seconds of a plan, and the plan; None where steps within a block are no 32-bit numbers."""
     _, b, c, d = pattern
     if max(b, c) * d > _MOST_STEP:
         return None
     table = _every(pattern, batch, dtype, first, access, own)
     slots = _parts(table, batch, own)
     taken = fma_sum_seconds(replace(table, slots=slots), batch, own)
-    index = int(taken.min(0).argmin())
-    found = int(slots[taken[:, index].argmin(), index])
-    return replace(row_of(table, index), slots=found, whole=found == 1)
+    row = int(taken.min(0).argmin())
+    column = int(taken[:, row].argmin())
+    parts = int(slots[column, row])
+    return float(taken[column, row]), replace(row_of(table, row), slots=parts, whole=parts == 1)
+
+
+def fma_sum_plan(
+    pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits
+) -> FmaSumPlan | None:
+    """Return the plan that should be quickest; None where there is none."""
+    found = fma_sum_choice(pattern, batch, dtype, first, access, own)
+    return None if found is None else found[1]
 
 
 def least_seconds(pattern: Pattern, batch: int, own: DeviceLimits) -> float:
@@ -278,10 +287,10 @@ def rows_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 def fma_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, own: DeviceLimits) -> float:
     """Return what sums over arrays without gaps should take."""
     size, d = BYTES[dtype], pattern[3]
-    direct = fma_sum_plan(pattern, batch, dtype, not last, math.gcd(ACCESS, size * (batch if last else d)), own)
-    found = math.inf if direct is None else fma_sum_seconds(direct, batch, own)
+    direct = fma_sum_choice(pattern, batch, dtype, not last, math.gcd(ACCESS, size * (batch if last else d)), own)
+    found = math.inf if direct is None else direct[0]
     if last and batch <= _MOST_ROWS:
-        rows = fma_sum_plan(pattern, batch, dtype, True, math.gcd(ACCESS, size * d), own)
+        rows = fma_sum_choice(pattern, batch, dtype, True, math.gcd(ACCESS, size * d), own)
         if rows is not None:
-            found = min(found, fma_sum_seconds(rows, batch, own) + rows_seconds(pattern, batch, dtype))
+            found = min(found, rows[0] + rows_seconds(pattern, batch, dtype))
     return found

@@ -69,6 +69,12 @@ def row_of(table: Plan, index: int) -> Plan:
     return _mapped(table, lambda column: column[index].item())
 
 
+def quickest_row(table: Plan, seconds: Column) -> tuple[float, Plan]:
+    """Return the least seconds, and the plan of their row."""
+    index = int(seconds.argmin())
+    return float(seconds[index]), row_of(table, index)
+
+
 def rows_of(table: Plan) -> Iterator[Plan]:
     """Yield the plan of every row."""
     return (row_of(table, index) for index in range(count_of(table)))

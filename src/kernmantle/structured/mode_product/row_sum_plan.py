@@ -16,7 +16,7 @@ import numpy as np
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, row_of, rows_of
+from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, rows_of
 from .tiled_sum import LONG, TiledSum
 
 DEPTH = 16  # rows of a product
@@ -164,11 +164,18 @@ def row_sum_seconds(plan: RowSumPlan, pattern: Pattern, batch: int, limits: Devi
 
 
 @lru_cache(maxsize=4096)
+def row_sum_choice(
+    pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
+) -> tuple[float, RowSumPlan]:
+    """Return the least seconds of a plan, and the plan, for rows of which so many bytes may be copied at once."""
+    products = products if dtype == "f32" else 1
+    table = _table(pattern[3], batch >= LONG, dtype, x_bytes, y_bytes, products, limits)
+    seconds, best = quickest_row(table, row_sum_seconds(table, pattern, batch, limits))
+    return seconds, replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
+
+
 def row_sum_plan(
     pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
 ) -> RowSumPlan:
     """Return the plan that should be quickest, for rows of which so many bytes may be copied at once."""
-    products = products if dtype == "f32" else 1
-    table = _table(pattern[3], batch >= LONG, dtype, x_bytes, y_bytes, products, limits)
-    best = row_of(table, row_sum_seconds(table, pattern, batch, limits).argmin())
-    return replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
+    return row_sum_choice(pattern, batch, dtype, x_bytes, y_bytes, products, limits)[1]

@@ -16,7 +16,20 @@ import numpy as np
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern, Problem
-from .plan_table import TABLES, Column, count_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
+from .plan_table import (
+    TABLES,
+    Column,
+    count_of,
+    either,
+    grid,
+    joined,
+    larger,
+    masked,
+    norm,
+    quickest_row,
+    rows_of,
+    smaller,
+)
 from .stream_plan import StreamPlan, copy_seconds, stream_plan, stream_seconds
 from .transpose_plan import ACCESS
 
@@ -354,12 +367,20 @@ def plan_seconds(plan: StreamMmaPlan, problem: Problem, limits: DeviceLimits) ->
 
 
 @lru_cache(maxsize=4096)
+def _choice(
+    problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int
+) -> tuple[float, StreamMmaPlan] | None:
+    """Return the least seconds of a plan, and the plan; None if none fits."""
+    table = _every(problem, along, limits, weight_bytes)
+    return None if table is None else quickest_row(table, plan_seconds(table, problem, limits))
+
+
 def stream_mma_plan(
     problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS
 ) -> StreamMmaPlan | None:
     """Return the plan that should be quickest, with k (``along``) or j next to l in memory; None if none fits."""
-    table = _every(problem, along, limits, weight_bytes)
-    return None if table is None else row_of(table, plan_seconds(table, problem, limits).argmin())
+    found = _choice(problem, along, limits, weight_bytes)
+    return None if found is None else found[1]
 
 
 @lru_cache(maxsize=4096)
@@ -376,8 +397,8 @@ def stream_choice(
     found: tuple[float, StreamPlan | StreamMmaPlan] = stream_seconds(problem, limits, along), fma
     if problem.batch < _LEAST_BATCH or math.prod(problem.pattern) < _LEAST_WEIGHTS:
         return found
-    mma = stream_mma_plan(problem, along, limits, weight_bytes)
+    mma = _choice(problem, along, limits, weight_bytes)
     if mma is None:
         return found
-    taken = _SURELY * plan_seconds(mma, problem, limits) + copy_seconds(problem)
-    return (taken, mma) if taken < found[0] else found
+    taken = _SURELY * mma[0] + copy_seconds(problem)
+    return (taken, mma[1]) if taken < found[0] else found

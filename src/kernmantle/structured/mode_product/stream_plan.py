@@ -16,7 +16,7 @@ import numpy as np
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern, Problem
-from .plan_table import TABLES, count_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
+from .plan_table import TABLES, count_of, either, grid, joined, larger, masked, norm, quickest_row, rows_of, smaller
 from .transpose_plan import ACCESS, pass_seconds
 
 DTYPES = ("f32", "f16", "bf16")
@@ -233,16 +233,21 @@ def copy_seconds(problem: Problem) -> float:
 
 
 @lru_cache(maxsize=4096)
-def stream_plan(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS) -> StreamPlan | None:
-    """Return the plan that should be quickest, with k (``along``) or j next to l in memory; None if none fits."""
+def _choice(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int) -> tuple[float, StreamPlan] | None:
+    """Return the least seconds of a plan, and the plan; None if none fits."""
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
     table = _every(problem, along, limits, weight_bytes)
-    return row_of(table, plan_seconds(table, problem, limits).argmin()) if count_of(table) else None
+    return quickest_row(table, plan_seconds(table, problem, limits)) if count_of(table) else None
 
 
-@lru_cache(maxsize=4096)
+def stream_plan(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int = ACCESS) -> StreamPlan | None:
+    """Return the plan that should be quickest, with k (``along``) or j next to l in memory; None if none fits."""
+    found = _choice(problem, along, limits, weight_bytes)
+    return None if found is None else found[1]
+
+
 def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -> float:
     """Return the predicted seconds of the product; infinite if it is not streamed."""
-    found = stream_plan(problem, along, limits, ACCESS)
-    return math.inf if found is None else _SURE * plan_seconds(found, problem, limits) + copy_seconds(problem)
+    found = _choice(problem, along, limits, ACCESS)
+    return math.inf if found is None else _SURE * found[0] + copy_seconds(problem)

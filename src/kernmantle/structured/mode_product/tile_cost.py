@@ -323,16 +323,16 @@ _WAITS: Mapping[tuple[bool, str], Waits] = {
 }  # fmt: skip
 
 
-def packed_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """Return the seconds of the plan that is chosen, its weights rearranged before."""
+def packed_seconds(taken: float, plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
+    """Return the seconds of the plan that is chosen, of which its own are ``taken``, its weights rearranged before."""
     kind = "last" if not plan.x_first else "narrow" if plan.takes_neighbours or plan.stores_runs else "first"
     own, (_, rounds) = _WAITS[plan.split, kind], _rounds(plan, problem, limits)
     step = own.whole if plan.x_bytes == _WIDEST else own.narrow
     waits = rounds * (plan.chunks(problem) * step + (plan.tile.l - 1) * own.l)
-    return own.share * tile_seconds(plan, problem, limits) + waits
+    return own.share * taken + waits
 
 
-def together_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
+def together_seconds(taken: float, plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
     """Return the same with the start of the kernel that rearranges the weights, but not its work."""
     start, column = _REARRANGING[plan.split]
-    return packed_seconds(plan, problem, limits) + start + column * min(problem.pattern[2], 256)
+    return packed_seconds(taken, plan, problem, limits) + start + column * min(problem.pattern[2], 256)

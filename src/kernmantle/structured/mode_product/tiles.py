@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,7 @@ from ...compiler.nest import BYTES
 from .fma_plan import fma_choice
 from .narrow_plan import narrow_plan
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
-from .plan_table import TABLES, either, gcd, grid, joined, masked, row_of, smaller
+from .plan_table import TABLES, either, gcd, grid, joined, masked, quickest_row, row_of, rows_of, smaller
 from .tile_cost import Price, packed_seconds, price_of, together_seconds
 from .transpose_plan import ACCESS
 
@@ -157,9 +158,20 @@ def _table(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Pric
     return found, price_of(found, problem, limits)
 
 
+def candidates(problem: Problem, limits: DeviceLimits) -> Iterator[KronSparsePlan]:
+    """Yield the plan of every tile that fits."""
+    found = _every(problem, limits)
+    return iter(()) if found is None else rows_of(found[0])
+
+
+def _every(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Price] | None:
+    """Return the table of the same, and their price, which all batches share but short ones."""
+    return _table(replace(problem, batch=_SHARED_ROWS if problem.batch >= _SHARED_ROWS else 1), limits)
+
+
 def _priced(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Any] | None:
     """Return the table of plans, and their seconds."""
-    found = _table(replace(problem, batch=_SHARED_ROWS if problem.batch >= _SHARED_ROWS else 1), limits)
+    found = _every(problem, limits)
     if found is None:
         return None
     table, price = found
@@ -168,14 +180,20 @@ def _priced(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Any
 
 
 @lru_cache(maxsize=4096)
+def _choice(problem: Problem, limits: DeviceLimits) -> tuple[float, KronSparsePlan] | None:
+    """Return the least seconds of a plan, and the plan; None if nothing fits into shared memory."""
+    found = _priced(problem, limits)
+    return None if found is None or found[1].min() == math.inf else quickest_row(*found)
+
+
 def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
     """Return the plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
     if tile is not None:
         own = _with(tile, problem, limits)
         fits = own.shared(problem) <= limits.shared_per_block and own.blocks_each(problem, limits) >= 1
         return own if fits and own.groups(problem) * own.slots(problem, limits) < _MOST_BLOCKS else None
-    found = _priced(problem, limits)
-    return None if found is None or found[1].min() == math.inf else row_of(found[0], found[1].argmin())
+    found = _choice(problem, limits)
+    return None if found is None else found[1]
 
 
 def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Tile]:
@@ -225,10 +243,10 @@ def as_multiplied(problem: Problem, limits: DeviceLimits, packed: bool = False) 
 
 
 def _tile_seconds(problem: Problem, limits: DeviceLimits, packed: bool) -> float:
-    chosen = plan(problem, limits) if problem.dtype in _TYPES else None
+    chosen = _choice(problem, limits) if problem.dtype in _TYPES else None
     if chosen is None:
         return math.inf
-    return (packed_seconds if packed else together_seconds)(chosen, problem, limits)
+    return (packed_seconds if packed else together_seconds)(*chosen, problem, limits)
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:

@@ -18,13 +18,13 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import sum_emit
 from .block_sum_plan import BlockSumPlan, block_sum_plan, block_sums_seconds
-from .column_sum_plan import ColumnSumPlan, column_sum_plan, column_sum_seconds
+from .column_sum_plan import ColumnSumPlan, column_sum_choice
 from .cuda import bind_ready
 from .cuda_emit import ENTRY
-from .fma_sum_plan import FmaSumPlan, fma_sum_plan, fma_sum_seconds, least_seconds, rows_seconds
+from .fma_sum_plan import FmaSumPlan, fma_sum_choice, least_seconds, rows_seconds
 from .plan import Pattern
 from .rearrange import feature_by_feature, features_together, transpose_rows
-from .row_sum_plan import RowSumPlan, row_sum_plan, row_sum_seconds
+from .row_sum_plan import RowSumPlan, row_sum_choice
 from .transpose_plan import ACCESS, padded
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import MOST_PART_BYTES, parts_plan
@@ -68,10 +68,10 @@ def _by_tiles(
     (_, b, c, d), batch, dtype = pattern, x.shape[1], NAMES[x.dtype]
     runs = (c * d, b * d) if first else (0, 0)
     bytes_ = [_copied(side, *_apart(side, first), run) for side, run in zip((x, grad), runs, strict=True)]
-    plan, expected = (row_sum_plan, row_sum_seconds) if first else (column_sum_plan, column_sum_seconds)
-    chosen: Any = plan(pattern, batch, dtype, *bytes_, products, own)
+    choice: Any = row_sum_choice if first else column_sum_choice
+    taken, chosen = choice(pattern, batch, dtype, *bytes_, products, own)
     steps = *_apart(x, first), *_apart(grad, first)
-    return expected(chosen, pattern, batch, own), lambda: _bind_tiles(x, pattern, chosen, own, steps)
+    return taken, lambda: _bind_tiles(x, pattern, chosen, own, steps)
 
 
 def _bind_tiles(x: torch.Tensor, pattern: Pattern, chosen: _Tiles, own: DeviceLimits, steps: Sequence[int]) -> Sums:
@@ -114,13 +114,13 @@ def _by_fma(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, own: DeviceLi
     """Return sums by FMA instructions; a batch that is last and short is transposed before, where that is quicker."""
     batch, dtype, d, found = x.shape[1], NAMES[x.dtype], pattern[3], list[_Choice]()
     access = min(_copied(side, *_apart(side, first), *[d] * first) for side in (x, grad))
-    direct = fma_sum_plan(pattern, batch, dtype, first, access, own)
+    direct = fma_sum_choice(pattern, batch, dtype, first, access, own)
     if direct is not None:
-        found.append((fma_sum_seconds(direct, batch, own), lambda: _bind_fma(x, grad, direct)))
-    rows = None if first else fma_sum_plan(pattern, batch, dtype, True, math.gcd(ACCESS, x.element_size() * d), own)
+        found.append((direct[0], lambda: _bind_fma(x, grad, direct[1])))
+    rows = None if first else fma_sum_choice(pattern, batch, dtype, True, math.gcd(ACCESS, x.element_size() * d), own)
     if rows is not None:
-        taken = fma_sum_seconds(rows, batch, own) + rows_seconds(pattern, batch, dtype)
-        found.append((taken, lambda: _over_rows(x, grad, lambda x, grad: _bind_fma(x, grad, rows))))
+        taken = rows[0] + rows_seconds(pattern, batch, dtype)
+        found.append((taken, lambda: _over_rows(x, grad, lambda x, grad: _bind_fma(x, grad, rows[1]))))
     return found
 
 

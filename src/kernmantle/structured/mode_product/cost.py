@@ -142,7 +142,8 @@ def step_of_blocks(pattern: Pattern, batch: int, dtype: str, last: bool) -> tupl
     return taken, copies[0], copies[1]
 
 
-def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
+@lru_cache(maxsize=4096)
+def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> Mapping[str, float]:
     """Return the same of the sum over the batch that is the gradient of the weights."""
     if kind == "cpu":
         return cpu_cost.gradient_seconds(pattern, batch, dtype, last)
@@ -195,21 +196,32 @@ def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
 
 
+def _passes_seconds(problem: Problem) -> float:
+    """Return the predicted seconds of the passes around a product over transposed rows."""
+    a, b, c, d = problem.pattern
+    size, rows = BYTES[problem.dtype], problem.batch * a
+    aligned = problem.x_bytes == ACCESS == problem.y_run * size
+    whole = aligned and all(in_squares(extent, d, size) for extent in (b, c))
+    moved = pass_seconds(c, d, rows, size, True, whole) + pass_seconds(b, d, rows, size, False, whole)
+    return start_seconds((b, c), d, size, whole) + moved
+
+
+def least_transposed_seconds(problem: Problem) -> float:
+    """Return what :func:`transposed_seconds` exceeds, from its passes alone."""
+    return math.inf if inner(problem) is None else _KERNEL_BETWEEN_WHOLE_PASSES * _passes_seconds(problem)
+
+
 @lru_cache(maxsize=4096)
 def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
     """Return the predicted seconds of a product over transposed rows; infinite if there is none."""
     own = inner(problem)
     if own is None:
         return math.inf
-    a, b, c, d = problem.pattern
-    size, rows = BYTES[problem.dtype], problem.batch * a
-    aligned = problem.x_bytes == ACCESS == problem.y_run * size
-    whole = aligned and all(in_squares(extent, d, size) for extent in (b, c))
-    moved = pass_seconds(c, d, rows, size, True, whole) + pass_seconds(b, d, rows, size, False, whole)
+    a, _, _, d = problem.pattern
     kernel = expected_seconds(own, limits, packed)
     blocks, passes = (a * d, *own.pattern[1:3], 1), (problem.bias, problem.activation != "")
     chosen, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, packed, *passes)
-    taken = start_seconds((b, c), d, size, whole) + moved + multiplied
+    taken = _passes_seconds(problem) + multiplied
     if chosen == "bmm":
         return taken * (_BETWEEN_SLOW_PASSES if d < _SLOW_PASSES else _BETWEEN_PASSES)
     if problem.dtype != "f32":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from . import cuda_emit
 from .cost import (
     TRANSPOSED,
     gradient_seconds,
+    least_transposed_seconds,
     quickest,
     quickest_gradient,
     rearranging_seconds,
@@ -170,13 +171,19 @@ def expected(
 
     The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
     """
-    arguments = contiguous(pattern, batch, dtype, first), limits(index_of(device)), transposed is None
-    found = min(expected_seconds(*arguments), transposed_seconds(*arguments))
+    return _expected(contiguous(pattern, batch, dtype, first), limits(index_of(device)), transposed)
+
+
+@lru_cache(maxsize=4096)
+def _expected(problem: Problem, own: DeviceLimits, transposed: bool | None) -> float | None:
+    found = expected_seconds(problem, own, transposed is None)
+    if least_transposed_seconds(problem) < found:
+        found = min(found, transposed_seconds(problem, own, transposed is None))
     if found == math.inf:
         return None
-    whole = found if transposed is None else found + rearranging_seconds(pattern, dtype, transposed)
-    fma = fma_choice(*arguments[:2])
-    streamed = stream_choice(arguments[0], not transposed, arguments[1])
+    whole = found if transposed is None else found + rearranging_seconds(problem.pattern, problem.dtype, transposed)
+    fma = fma_choice(problem, own)
+    streamed = stream_choice(problem, not transposed, own)
     return min([whole, *(each[0] for each in (streamed, fma) if each is not None)])
 
 
@@ -193,8 +200,11 @@ def gradients_seconds(
     summed = gradient_seconds(pattern, batch, dtype, "cuda", not first).get(TRANSPOSED, math.inf)
     if summed == math.inf:
         return apart, False
-    together = transposed_seconds(contiguous(back, batch, dtype, first), own) + summed
-    together += rearranging_seconds(back, dtype, True) - shared_seconds(pattern, batch, dtype)
+    problem, others = contiguous(back, batch, dtype, first), summed + rearranging_seconds(back, dtype, True)
+    others -= shared_seconds(pattern, batch, dtype)
+    if least_transposed_seconds(problem) + others >= apart:
+        return apart, False
+    together = transposed_seconds(problem, own) + others
     return (together, True) if together < apart else (apart, False)
 
 

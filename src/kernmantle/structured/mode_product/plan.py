@@ -235,11 +235,8 @@ class KronSparsePlan:
 
     def slots(self, problem: Problem, limits: DeviceLimits) -> int:
         """Return the blocks among which the tiles of one set of columns are shared."""
-        tiles, groups = self.tiles(problem), self.groups(problem)
         resident = larger(1, limits.sm_count * self.blocks_each(problem, limits))
-        most = larger(1, resident // groups)
-        busy = (_BUSY * resident < groups * most) & (groups * most <= resident)
-        return smaller(tiles, either(busy, most, _even(groups, resident, tiles)))
+        return slots_of(self.groups(problem), resident, self.tiles(problem))
 
     def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
         """Return the blocks that share a multiprocessor."""
@@ -262,6 +259,13 @@ class KronSparsePlan:
             f"kron sparse {self.arch} {engine} {shape}, {tile.warps} warps, weights {residency}, batch {layouts}, "
             f"{kind} {self.dtype}"
         )
+
+
+def slots_of(groups: Any, resident: Any, tiles: Any) -> Any:
+    """Return the blocks among which so many tiles of each set of columns are shared."""
+    most = larger(1, resident // groups)
+    busy = (_BUSY * resident < groups * most) & (groups * most <= resident)
+    return smaller(tiles, either(busy, most, _even(groups, resident, tiles)))
 
 
 def _even(groups: Any, resident: Any, tiles: Any) -> Any:

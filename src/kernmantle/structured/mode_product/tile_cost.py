@@ -5,6 +5,7 @@ Fitted on H200s (decisions 0008 and 0037).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -13,9 +14,10 @@ import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
-from .plan import KronSparsePlan, Problem
-from .plan_table import Number, either, larger, norm, smaller, values_at
+from .plan import KronSparsePlan, Problem, slots_of
+from .plan_table import Column, Number, either, larger, norm, smaller, values_at
 
+MOST_BLOCKS = 2**31  # of a launch
 _CLOCK, _WIDEST = 1.7e9, 16  # and bytes of an access
 _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
 _UNGROUPED = 3.2  # times the cycles of a product of a warp group
@@ -228,7 +230,8 @@ class Price:
 
     ``memory`` and ``cache`` are bytes of an entry of the batch, ``weights`` those of all weights, ``cycles`` of a warp
     for a tile, ``step`` seconds of a chunk, ``times`` how many times as long what overlaps takes together, ``extra``
-    seconds of an entry and ``begin`` of all of them.
+    seconds of a byte and ``begin`` of all of them. ``alike`` are groups, blocks of a multiprocessor and rows of a tile
+    of which a table has several plans each, and which of them a plan has.
     """
 
     plan: KronSparsePlan
@@ -244,11 +247,20 @@ class Price:
     times: Number
     extra: Number
     begin: Number
+    alike: tuple[Column, Column, Column, Column] | None
+
+    def _slots(self, problem: Problem, limits: DeviceLimits) -> tuple[Number, Number]:
+        """Return the tiles of rows, and the blocks among which they are shared."""
+        if self.alike is None:
+            return self.plan.tiles(problem), self.plan.slots(problem, limits)
+        groups, each, rows, which = self.alike
+        tiles = -(-problem.batch // rows)
+        return tiles[which], slots_of(groups, limits.sm_count * each, tiles)[which]
 
     def seconds(self, problem: Problem, limits: DeviceLimits) -> Number:
         """Return the seconds: start, and memory, cache, multiprocessors and the chain of its steps together."""
         (a, b, c, d), own, plan, tile = problem.pattern, self.costs, self.plan, self.plan.tile
-        tiles, slots = plan.tiles(problem), plan.slots(problem, limits)
+        tiles, slots = self._slots(problem, limits)
         waves = -(-self.groups * slots // (limits.sm_count * self.each))
         rounds = waves * -(-tiles // slots)
         ends = BYTES[problem.dtype] * problem.groups * problem.batch * a * d
@@ -265,7 +277,7 @@ class Price:
             whole = either(plan.stores_words, values_at(_WORD_STORES, tile.m) - _EDGE_STORES, 0.0)
             total = total + ends * b * (1 - rest) * whole
         slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
-        return total * (_SLOWER if slow else 1.0)
+        return either(self.groups * slots < MOST_BLOCKS, total * (_SLOWER if slow else 1.0), math.inf)
 
 
 def price_of(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> Price:
@@ -292,7 +304,17 @@ def price_of(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> Pr
     return Price(
         plan, own, groups, chunks, each, memory, cache, groups * chunks * plan.chunk_bytes, _cycles(own, plan, chunks),
         step, times, c * _copied(plan, problem) + b * _stored(plan, problem), own.start + weights,
+        _alike(groups, each, plan.rows),
     )  # fmt: skip
+
+
+def _alike(groups: Number, each: Number, rows: Number) -> tuple[Column, Column, Column, Column] | None:
+    """Return different ones of a table, and which of them each plan has; None of a single plan."""
+    found: Any = np.broadcast_arrays(groups, each, rows)
+    if not found[0].ndim:
+        return None
+    several, which = np.unique(np.stack(found), axis=1, return_inverse=True)
+    return *several, which.reshape(-1)  # pyright: ignore
 
 
 def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> Any:

@@ -17,7 +17,7 @@ from .fma_plan import fma_choice
 from .narrow_plan import narrow_plan
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .plan_table import TABLES, either, gcd, grid, joined, masked, quickest_row, row_of, rows_of, smaller
-from .tile_cost import Price, packed_seconds, price_of, together_seconds
+from .tile_cost import MOST_BLOCKS, Price, packed_seconds, price_of, together_seconds
 from .transpose_plan import ACCESS
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
@@ -33,7 +33,6 @@ _UNCOUNTED = 20
 _SHARING = {4: (3, 4), 8: (2,)}  # blocks that share a multiprocessor, by their warps, with fewer registers
 # The most columns of theirs, the least rows of the batch, and the most positions of k in chunks of 16 (decision 0067).
 _SHARED_COLUMNS, _SHARED_ROWS, _SHORT = 48, 256, 128
-_MOST_BLOCKS = 2**31  # of a launch
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
 # Seconds to begin with a copy of x to whole vectors, and bytes a second that it reads and writes (H200, decision 0106);
@@ -175,8 +174,7 @@ def _priced(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Any
     if found is None:
         return None
     table, price = found
-    blocks = price.groups * table.slots(problem, limits)
-    return table, np.where(blocks < _MOST_BLOCKS, price.seconds(problem, limits), math.inf)
+    return table, price.seconds(problem, limits)
 
 
 @lru_cache(maxsize=4096)
@@ -191,7 +189,7 @@ def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Kr
     if tile is not None:
         own = _with(tile, problem, limits)
         fits = own.shared(problem) <= limits.shared_per_block and own.blocks_each(problem, limits) >= 1
-        return own if fits and own.groups(problem) * own.slots(problem, limits) < _MOST_BLOCKS else None
+        return own if fits and own.groups(problem) * own.slots(problem, limits) < MOST_BLOCKS else None
     found = _choice(problem, limits)
     return None if found is None else found[1]
 

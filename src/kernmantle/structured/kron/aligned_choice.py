@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from . import cluster_plan, wgmma_plan
@@ -11,7 +12,7 @@ from .cluster_plan import ClusterPlan, cluster
 from .cost import SIZES, axis_seconds, cluster_seconds, two_axis_seconds, wgmma_seconds
 from .passes import Pass
 from .tensor_plan import MmaLayout, Tensor
-from .two_axis_plan import plan_of, two_axis_passes
+from .two_axis_plan import TwoAxisPlan, plan_of, two_axis_passes
 from .wgmma_plan import WgmmaPlan, wgmma
 
 AlignedPlan = WgmmaPlan | ClusterPlan
@@ -46,11 +47,17 @@ def aligned_passes(
         found.append((times * cluster_seconds(joint, _moved(joint, sides, stored), stored, limits), joint))
     if tensor.has_wgmma and (alone := axis_pass(plain, *sides, stored, limits)):
         found.append((axis_seconds(alone, *sides, stored, limits), alone))
-    for two in two_axis_passes(plain, stored) if tensor.has_wgmma and sides[1] == 1 else ():
-        own = plan_of(two, stored, tensor, limits)
-        if own is not None:
-            found.append((two_axis_seconds(own, sides[0], limits), two))
+    if tensor.has_wgmma and sides[1] == 1:
+        every = _two_axes(plain, stored, tensor, limits)
+        found += [(two_axis_seconds(own, sides[0], limits), own.run) for own in every]
     return found
+
+
+@lru_cache(maxsize=4096)
+def _two_axes(plain: Pass, stored: str, tensor: Tensor, limits: DeviceLimits) -> tuple[TwoAxisPlan, ...]:
+    """Return the plans of passes over two axes, into which others are brought together."""
+    every = (plan_of(two, stored, tensor, limits) for two in two_axis_passes(plain, stored))
+    return tuple(own for own in every if own is not None)
 
 
 def _moved(run: Pass, sides: tuple[int, int], stored: str) -> float:

@@ -215,13 +215,23 @@ def chain(sizes: tuple[Size, ...], items: int, right: int, stored: str, limits: 
         plan
         for groups in dict.fromkeys(grouped(sizes, most) for most in _TOGETHER)
         if len(groups) > 1  # a sum that applies its factor takes less of one: 24 x 24 80 us, here 107 (H200)
-        for plan in _candidates(groups, items, right, stored, limits)
+        for plan in _candidates(groups, min(NUMBERS, _shares(items, right, limits)), right, stored, limits)
     ]
     return min(found, key=lambda own: seconds(own, items, right, limits), default=None)
 
 
-def _candidates(groups: Groups, items: int, right: int, stored: str, limits: DeviceLimits) -> Iterator[ChainPlan]:
-    """Yield the passes over axes that fit, by threads and blocks."""
+def _shares(items: int, right: int, limits: DeviceLimits) -> int:
+    """Return the items of a tile at most, so that each multiprocessor has one."""
+    return max(1, items * -(-right // min(right, ACROSS)) // limits.sm_count)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(groups: Groups, most: int, right: int, stored: str, limits: DeviceLimits) -> tuple[ChainPlan, ...]:
+    """Return the passes over axes that fit, by threads and blocks, of tiles of so many items at most."""
+    return tuple(_every(groups, most, right, stored, limits))
+
+
+def _every(groups: Groups, share: int, right: int, stored: str, limits: DeviceLimits) -> Iterator[ChainPlan]:
     axes = [whole(group) for group in groups]
     widest = max(math.prod(_extents(axes, stage)) for stage in range(len(axes) + 1))
     if 2 * SIZES[stored] * widest * min(right, 8) > limits.shared_per_block:
@@ -230,7 +240,7 @@ def _candidates(groups: Groups, items: int, right: int, stored: str, limits: Dev
     vector, lengths = VECTOR // SIZES[stored], (across, right) if right > 1 else axes[-1]
     pitches = [pitch for own in _all_pitches(axes, across, SIZES[stored]) for pitch in (own if right > 1 else own[:-1])]
     vector = 1 if any(length % vector for length in (*lengths, *pitches)) else vector
-    taken = min(max(1, NUMBERS // (widest * across)), max(1, items * -(-right // across) // limits.sm_count))
+    taken = min(max(1, NUMBERS // (widest * across)), share)
     registers = _OWN + 4 * sum(map(_fragments, axes)) + 8 * -(-max(map(max, axes)) // 8)
     for threads, blocks in ((512, 1), (256, 4), (256, 3), (256, 2), (256, 1)):  # the first one where they cost the same
         most = min(limits.shared_per_block, limits.shared_per_sm // blocks - RESERVED_SHARED)

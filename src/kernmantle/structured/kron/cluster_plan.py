@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.tiles import DeviceLimits
@@ -120,6 +121,7 @@ def _extent(modes: Sequence[Mode], group: Sequence[int]) -> int:
     return math.prod(modes[index].columns for index in group)
 
 
+@lru_cache(maxsize=4096)
 def joined_pass(plain: Pass, tensor: Tensor) -> Pass | None:
     """Return a pass whose small neighbours are multiplied out to four factors of 16, or three of 32 or 64, or None."""
     groups = grouped(plain.modes)

@@ -70,7 +70,7 @@ def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKr
             if fuse
             else run
         )
-    return CpuKronPlan(in_order(found), compute)
+    return CpuKronPlan(in_order(tuple(found)), compute)
 
 
 def _worth_merging(product: Mode) -> bool:

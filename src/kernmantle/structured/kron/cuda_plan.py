@@ -13,8 +13,7 @@ from .aligned_choice import CLUSTERS, WIDE_CLUSTERS, aligned_passes, of_part
 from .cluster_plan import IN_PARTS, WHOLE
 from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
 from .mma_choice import plan_of as mma_plan
-from .mma_join import joined, takes
-from .mma_plan import NARROWEST
+from .mma_join import joint_run
 from .modes import Mode, cheapest
 from .passes import Pass, between, in_order, plain_pass, surrounding, views
 from .tensor_plan import Tensor
@@ -244,12 +243,12 @@ def _quickest_pass(
     if not fuse and len(own) > 1:
         return math.inf, None
     found: list[tuple[float, Pass | None]] = [(math.inf, None)]
-    plain = plain_pass("fma", modes, 0, len(modes))
+    plain, whole = (plain_pass(kind, modes, 0, len(modes)) for kind in ("fma", "matmul"))
     before = math.prod(mode.columns for mode in modes[: plain.first]) * left
     trailing = math.prod(mode.rows for mode in modes[plain.stop :]) * right_columns
     if len(own) == 1:
         seconds = host * cost.HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
-        found.append((seconds, replace(plain, kind="matmul")))
+        found.append((seconds, whole))
     if not any(map(_is_wide, own)) and _fma_fits(plain.modes, trailing, stored, limits):
         share = cost.alike_share(plain.modes, trailing, stored) if CLUSTERS in kinds else 1.0  # of a whole product
         seconds = share * fma_seconds(plain.modes, before, trailing, stored, limits)
@@ -267,7 +266,7 @@ def _quickest_pass(
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 
-def _fma_fits(modes: Sequence[Mode], right_columns: int, stored: str, limits: DeviceLimits) -> bool:
+def _fma_fits(modes: tuple[Mode, ...], right_columns: int, stored: str, limits: DeviceLimits) -> bool:
     least = 1 if right_columns == 1 else min(RIGHT, _power(right_columns))
     kind = "f64" if stored == "f64" else "f32"
     return SIZES[kind] * _tile_words(modes, least, kind) <= limits.shared_per_block
@@ -277,23 +276,17 @@ def _by_tensor_cores(
     plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor, host: float
 ) -> tuple[float, Pass | None]:
     """Return the same on tensor cores, small neighbours multiplied out."""
-    groups = joined(plain.modes, tensor)
-    axes = [group.mode for group in groups]
-    entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
-    if not all(takes(mode, tensor) for mode in axes) or 4 * entries > limits.shared_per_block:
+    joint = joint_run(plain, tensor, limits.shared_per_block)
+    if joint is None:
         return math.inf, None
-    if len(axes) == 1 and max(axes[0].columns, axes[0].rows) < NARROWEST:  # additions are as quick as memory
-        return math.inf, None
-    run = plain_pass("mma", axes, 0, len(axes))
-    parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
-    run = replace(run, first=plain.first, stop=plain.stop, parts=parts)
+    run, joined_factors = joint
     moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
     width = trailing if trailing == 1 else min(WIDE, _power(trailing))
-    chosen = mma_plan(axes, stored, tensor, width, before, limits)
+    chosen = mma_plan(run.modes, stored, tensor, width, before, limits)
     if chosen is None:
         return math.inf, None
-    length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
-    tiles, joined_factors = chosen.count(before, trailing), max(len(group.indices) for group in groups)
+    length = trailing if trailing > 1 else math.gcd(run.modes[-1].columns, run.modes[-1].rows)
+    tiles = chosen.count(before, trailing)
     seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, joined_factors)
     return seconds, run
 
@@ -314,7 +307,8 @@ def _gap(groups: Sequence[tuple[int, int]], extents: Sequence[int], right: int, 
     return None
 
 
-def _tile_words(modes: Sequence[Mode], right: int, compute: str) -> int:
+@lru_cache(maxsize=4096)
+def _tile_words(modes: tuple[Mode, ...], right: int, compute: str) -> int:
     """Return the entries of shared memory that a tile of one run takes with its factors."""
     factors = sum(mode.columns * _pitch(mode, compute) for mode in modes if mode.factor is not None)
     extents = [max(mode.columns, mode.rows) for mode in modes]

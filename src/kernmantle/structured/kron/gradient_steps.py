@@ -152,6 +152,35 @@ class _Split(NamedTuple):
     through: bool
 
 
+class _Prices:
+    """Prices of the steps of a product, each found once, by positions and those applied to x and to the gradient."""
+
+    def __init__(self, text: str, shapes: Sizes, price: Price) -> None:
+        modes = parse(text, shapes)
+
+        def sides(group: tuple[int, ...], x: tuple[int, ...], grad: tuple[int, ...]) -> tuple[list[Mode], int, int]:
+            """Return the factors of a group, and the entries before them and behind."""
+            last = group[-1] + 1
+            after = enumerate(modes[last:], last)
+            right = math.prod([mode.rows if index in x else mode.columns for index, mode in after])
+            return [modes[position] for position in group], left_of(modes, group, grad), right
+
+        self.product = cache(
+            lambda run, done, adjoint: price.product(partial_text(text, shapes, run, done, adjoint), adjoint)
+        )
+        self.sum = cache(lambda group, x, grad: price.sum(*sides(group, x, grad)))
+        self.applying_sum = cache(lambda group, x, grad: price.applying_sum(*sides(group, x, grad)))
+        self.passing = cache(lambda group, x, grad: price.passing(*sides(group, x, grad)))
+
+
+_prices = lru_cache(maxsize=64)(_Prices)
+
+
+def left_of(modes: Sequence[Mode], group: tuple[int, ...], grad: tuple[int, ...]) -> int:
+    """Return the entries of a gradient with some factors applied before those of a group."""
+    return math.prod([mode.columns if i in grad else mode.rows for i, mode in enumerate(modes[: group[0]])])
+
+
 class _Steps:
     """Steps of the gradients, and their price, or the entries that they read and write."""
 
@@ -161,6 +190,7 @@ class _Steps:
     ) -> None:  # fmt: skip
         self.text, self.shapes, self.modes, self.is_wanted, self.of_x = text, shapes, modes, is_wanted, of_x
         self.every, self.price = contracted(modes), price
+        self.prices = None if price is None else _prices(text, shapes, price)
         self.saved: list[Value] = [(SAVED + index, positions) for index, positions in enumerate(saved)]
         self.steps: list[list[Any]] = []
         self.count, self.cost, self.through = SAVED + len(saved), 0.0, False
@@ -181,31 +211,23 @@ class _Steps:
         source, run = (source, run) if adjoint else self._from_saved(source, run)
         if not run:
             return 0.0
-        if self.price is None:
+        if self.prices is None:
             return self._size(source[1], adjoint) + self._size(source[1] + run, adjoint)
-        return self.price.product(partial_text(self.text, self.shapes, run, source[1], adjoint), adjoint)
+        return self.prices.product(run, source[1], adjoint)
 
     def _price_of_sum(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
-        if self.price is None:
+        if self.prices is None:
             return self._size(x[1], False) + self._size(grad[1], True)
-        return self.price.sum(*self._sides(group, x, grad))
+        return self.prices.sum(group, x[1], grad[1])
 
     def _price_of_applying_sum(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
-        return math.inf if self.price is None else self.price.applying_sum(*self._sides(group, x, grad))
+        return math.inf if self.prices is None else self.prices.applying_sum(group, x[1], grad[1])
 
     def _price_of_pass(self, group: tuple[int, ...], x: Value, grad: Value) -> float:
-        return math.inf if self.price is None else self.price.passing(*self._sides(group, x, grad))
-
-    def _sides(self, group: tuple[int, ...], x: Value, grad: Value) -> tuple[list[Mode], int, int]:
-        """Return the factors of a group, and the entries before them and behind."""
-        right = math.prod(
-            mode.rows if index in x[1] else mode.columns for index, mode in enumerate(self.modes) if index > group[-1]
-        )
-        return [self.modes[position] for position in group], self._left(group, grad), right
+        return math.inf if self.prices is None else self.prices.passing(group, x[1], grad[1])
 
     def _left(self, group: tuple[int, ...], grad: Value) -> int:
-        before = enumerate(self.modes[: group[0]])
-        return math.prod(mode.columns if i in grad[1] else mode.rows for i, mode in before)
+        return left_of(self.modes, group, grad[1])
 
     def multiply(self, source: Value, run: tuple[int, ...], adjoint: bool, is_last: bool) -> Value:
         """Apply the factors at some positions, or their adjoints, to a value."""

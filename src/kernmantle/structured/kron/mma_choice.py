@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import LANES, LEAST, LEAST_WIDE, MOST_NEIGHBOURS, SIZES, WIDE, MmaPlan, mma_candidates
@@ -28,6 +29,16 @@ def preparing_cycles(plan: MmaPlan) -> int:
 
 def waiting_cycles(plan: MmaPlan, tiles: int, processors: int) -> float:
     """Return the cycles of a pass over few tiles: those in which warps wait, or those of the busiest multiprocessor."""
+    return _waves(plan, tiles, processors) * _wave_cycles(plan)
+
+
+def _waves(plan: MmaPlan, tiles: int, processors: int) -> int:
+    """Return the tiles that come one after the other."""
+    return -(-tiles * plan.group // (plan.warps * processors))
+
+
+def _wave_cycles(plan: MmaPlan) -> float:
+    """Return the cycles of a tile on a multiprocessor that has others."""
     chain, work, products = 0, 0.0, plan.tensor.products
     for phase in plan.phases:
         deep, wide = -(-phase.mode.columns // LANES), -(-phase.mode.rows // LANES)
@@ -36,18 +47,28 @@ def waiting_cycles(plan: MmaPlan, tiles: int, processors: int) -> float:
         store = _STORE_ALONE / plan.layout.out_width if phase is plan.phases[-1] else _STORE_TOGETHER
         own = deep * _READ_TOGETHER * min(2, products) + deep * wide * products * _PRODUCT_TOGETHER + wide * store
         work += phase.units * phase.tiles * own
-    waves = -(-tiles * plan.group // (plan.warps * processors))
-    return waves * max(chain, plan.warps // plan.group * work)
+    return max(chain, plan.warps // plan.group * work)
 
 
-def spread(plans: Sequence[MmaPlan], entries: int, right: int, processors: int) -> tuple[MmaPlan, ...]:
+def spread(plans: tuple[MmaPlan, ...], entries: int, right: int, processors: int) -> tuple[MmaPlan, ...]:
     """Return the plans of a pass over so many entries, with so much behind the run, the preferred first.
 
     Where blocks of the first one would leave multiprocessors idle, those by which warps wait least: with more warps to
     a tile, and fewer tiles to a block.
     """
     if not plans or not is_small(plans[0], plans[0].count(entries, right), processors):
-        return tuple(plans)
+        return plans
+
+    def cycles(own: tuple[MmaPlan, int, float]) -> float:
+        plan, preparing, wave = own
+        return preparing + _waves(plan, plan.count(entries, right), processors) * wave
+
+    return tuple(plan for plan, _, _ in sorted(_variants(plans), key=cycles))
+
+
+@lru_cache(maxsize=1024)
+def _variants(plans: tuple[MmaPlan, ...]) -> tuple[tuple[MmaPlan, int, float], ...]:
+    """Return plans that share tiles among more warps, with the cycles of their factors and of a wave of tiles."""
     found = [
         replace(own, group=group)
         for other in plans
@@ -55,11 +76,7 @@ def spread(plans: Sequence[MmaPlan], entries: int, right: int, processors: int) 
         for group in range(own.group, own.warps + 1)
         if own.warps % group == 0 and group <= own.phases[0].units
     ]
-
-    def cycles(own: MmaPlan) -> float:
-        return preparing_cycles(own) + waiting_cycles(own, own.count(entries, right), processors)
-
-    return tuple(sorted(found, key=cycles))
+    return tuple((own, preparing_cycles(own), _wave_cycles(own)) for own in found)
 
 
 def is_small(plan: MmaPlan, tiles: int, processors: int) -> bool:
@@ -71,11 +88,21 @@ def plan_of(
     modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, entries: int, limits: DeviceLimits
 ) -> MmaPlan | None:
     """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
+    found = _enough(tuple(modes), stored, tensor, width, limits)
+    found = spread(found, entries, width, limits.sm_count) if SIZES[stored] == 2 else found
+    return next(iter(found), None)
+
+
+@lru_cache(maxsize=4096)
+def _enough(
+    modes: tuple[Mode, ...], stored: str, tensor: Tensor, width: int, limits: DeviceLimits
+) -> tuple[MmaPlan, ...]:
+    """Return the plans of the same pass, the preferred first; none where that has too few warps."""
     run = plain_pass("mma", modes, 0, len(modes))
     is_wide = SIZES[stored] == 4 or (width == 1 and modes[-1].rows % MOST_NEIGHBOURS == 0)
     layout = MmaLayout(8, MOST_NEIGHBOURS if is_wide else 1, False)
     found = mma_candidates(run, (), stored, tensor, layout, width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
     if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):
-        return None
-    return spread(found, entries, width, limits.sm_count)[0] if SIZES[stored] == 2 else found[0]
+        return ()
+    return found

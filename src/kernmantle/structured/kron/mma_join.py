@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from .mma_plan import NARROWEST, rounded_up
 from .modes import Mode
+from .passes import Pass, plain_pass
 from .tensor_plan import WIDEST, Tensor
 
 # What a phase costs in entries of a line, and one of a factor too small for tensor cores beside.
@@ -33,7 +35,8 @@ class Joined:
     indices: tuple[int, ...]
 
 
-def joined(modes: Sequence[Mode], tensor: Tensor) -> list[Joined]:
+@lru_cache(maxsize=4096)
+def joined(modes: tuple[Mode, ...], tensor: Tensor) -> tuple[Joined, ...]:
     """Return the axes with small neighbours joined so that the tensor cores have least to do."""
     costs: list[float] = [0.0]
     begins: list[int] = [0]
@@ -49,7 +52,7 @@ def joined(modes: Sequence[Mode], tensor: Tensor) -> list[Joined]:
         whole = Mode(math.prod(mode.columns for mode in own), math.prod(mode.rows for mode in own), own[0].factor)
         groups.append(Joined(whole, tuple(range(begins[stop], stop))))
         stop = begins[stop]
-    return groups[::-1]
+    return tuple(reversed(groups))
 
 
 def _cost(modes: Sequence[Mode], most: int) -> float:
@@ -61,3 +64,18 @@ def _cost(modes: Sequence[Mode], most: int) -> float:
         if has_identity or not suits(whole) or max(columns, rows) > most:
             return math.inf
     return PHASE + max(rounded_up(columns), rounded_up(rows)) + (0 if suits(whole) else PADDED)
+
+
+@lru_cache(maxsize=4096)
+def joint_run(plain: Pass, tensor: Tensor, most_shared: int) -> tuple[Pass, int] | None:
+    """Return a pass whose small neighbours are multiplied out, and the most factors of one; None without a kernel."""
+    groups = joined(plain.modes, tensor)
+    axes = [group.mode for group in groups]
+    entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
+    if not all(takes(mode, tensor) for mode in axes) or 4 * entries > most_shared:
+        return None
+    if len(axes) == 1 and max(axes[0].columns, axes[0].rows) < NARROWEST:  # additions are as quick as memory
+        return None
+    run = plain_pass("mma", axes, 0, len(axes))
+    parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
+    return replace(run, first=plain.first, stop=plain.stop, parts=parts), max(len(group.indices) for group in groups)

@@ -250,6 +250,10 @@ class MmaPlan(TensorPlan):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
+        return self._shared
+
+    @cached_property
+    def _shared(self) -> int:
         factors = sum(4 * self.words(mode) for mode in self.run.modes) + 4 * self.table
         tiles = self.warps // self.group * SIZES[self.between] * self.tile
         own = self.stages * self.stage + self.out_stage

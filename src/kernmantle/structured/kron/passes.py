@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from .modes import Mode, cheapest, steps
 
@@ -63,6 +64,11 @@ def between(passes: Sequence[Pass]) -> tuple[tuple[int, ...], ...]:
 
 def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
     """Return the pass over these axes without merged factors; axes without a factor at its ends are left out."""
+    return _plain_pass(kind, tuple(modes), first, stop)
+
+
+@lru_cache(maxsize=4096)
+def _plain_pass(kind: str, modes: tuple[Mode, ...], first: int, stop: int) -> Pass:
     while first < stop and modes[first].factor is None:
         first += 1
     while first < stop and modes[stop - 1].factor is None:
@@ -131,7 +137,8 @@ def runs(modes: Sequence[Mode], fits: Limit, alone: Callable[[Mode], bool]) -> l
     return [(first, stop) for first, stop in found if any(mode.factor is not None for mode in modes[first:stop])]
 
 
-def in_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+@lru_cache(maxsize=4096)
+def in_order(passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
     """Return the passes in the order of fewest multiplications."""
     whole = [Mode(run.columns, run.rows, index) for index, run in enumerate(passes)]
     indices = sorted(range(len(passes)), key=lambda index: -passes[index].first)
@@ -159,7 +166,8 @@ def views(modes: Sequence[Mode], passes: Sequence[Pass]) -> list[View]:
     return found
 
 
-def surrounding(own: Sequence[Mode], others: Sequence[Mode]) -> int:
+@lru_cache(maxsize=16384)
+def surrounding(own: tuple[Mode, ...], others: tuple[Mode, ...]) -> int:
     """Return the extent of other axes during a pass: of those that shrink more, or grow less, after their own."""
 
     def grows(modes: Sequence[Mode]) -> float:

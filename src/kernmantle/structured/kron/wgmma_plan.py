@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import SIZES
@@ -133,6 +134,7 @@ def grouped(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
     return groups if whole and max(map(len, groups)) <= MOST_JOINED else []
 
 
+@lru_cache(maxsize=4096)
 def joined_pass(plain: Pass) -> Pass | None:
     """Return a pass with small neighbours multiplied out to factors of 64 or 128; None where they are none."""
     groups = grouped(plain.modes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -49,7 +49,7 @@ class FmaSumPlan:
     share: int
     vector: int
     rows: int
-    slots: int = 1
+    slots: int = field(default=1, compare=False)  # no text has them
     whole: bool = False
 
     @property

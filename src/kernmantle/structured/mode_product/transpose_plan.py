@@ -20,8 +20,8 @@ ACCESS = 16
 _BYTES_A_SECOND = {4: (3.4e12, 3.3e12), 2: (3.3e12, 3.2e12)}
 _START_SECONDS = 5.2e-6
 _LEAST_WEIGHTS = 1 << 20  # bytes of weights below which torch's copies take no longer
-# Bytes of a tile at least, and along k; the widest l that a tile has whole, and that of others; warps of a tile (decision
-# 0106).
+# Bytes of a tile at least, and along k; the widest l that a tile has whole, and that of others; warps of a tile
+# (decision 0106).
 _TILE_BYTES, _RUN_BYTES, _WIDEST, _NARROWER = 16384, 128, 256, 128
 _TILE_WARPS, _WARPS, _WARP, _LANES = 8, 4, 32, 4
 # Bytes a second of both passes, and seconds to begin with them, where squares are transposed in registers (H200).

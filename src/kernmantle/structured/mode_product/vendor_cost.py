@@ -56,7 +56,7 @@ _RATES = {
     ("f32", "bmm", True): ProductRates(3.3e-6, 2e12, 3e13, 72, 61, 23, 1.7e-8, 1.0, 0.29),
     ("f32", "copies", False): ProductRates(3.9e-6, 4.7e12, 2.7e13, 21, 28, 34, 2.7e-9, 1.0, 0.32),
     ("f32", "copies", True): ProductRates(7.5e-6, 1.6e13, 6.33e13, 26, 61, 7.2, 2e-9, 1.0, 0.17),
-    ("f16", "dense", False): ProductRates(3.7e-6, 7.1e12, 4.87e14, 61, 72, 7, 4.9e-10, 4.6, 0.88),
+    ("f16", "dense", False): ProductRates(3.7e-6, 7.1e12, 4.87e14, 61, 72, 7, 4.9e-10, 4.6, 0.88, 1.5e12),
     ("f16", "dense", True): ProductRates(5e-6, 5.3e12, 4.65e14, 34, 135, 19, 1.5e-10, 6.3, 0.46),
     ("f16", "bmm", False): ProductRates(3.1e-6, 4.2e12, 1.02e14, 30, 147, 23, 4.1e-9, 2.6, 0.33),
     ("f16", "bmm", True): ProductRates(3e-6, 5.1e12, 4.74e14, 66, 67, 61, 1.5e-9, 6.7, 0.82, 1.88e12),
@@ -131,6 +131,9 @@ _ONE_TILE = _OneTile()
 # inputs than that; and with features together twice as many inputs as outputs: 96 x 384 and 192 x 768 with 25088 rows
 # took 10.0 and 20.9 us, the other way round 7.5 and 14.2 (H200, decision 0095).
 _WRITTEN, _READ, _UNEQUAL = 1.6, 0.8, 256
+# Seconds to begin with one of halves in whole vectors whose batch is last, of up to so many inputs, and bytes of x and
+# y: 3.4 to 6.1 us of four random products, where 5.1 to 7.6 were expected (H200, decision 0106).
+_WHOLE_START, _MOST_INPUTS, _MOST_BYTES = 3.6e-6, 1024, 2e7
 # Seconds to begin with the copies around batched products, what sums without any take less, and bytes a second of
 # copies where the batch is last. Others bring together numbers that lie apart: bytes a second of rows, and of the
 # sectors that numbers are read from, out of the second-level cache and of memory, where what is read until a sector is
@@ -188,6 +191,8 @@ def matrix_seconds(shape: tuple[int, int], batch: int, dtype: str, last: bool = 
         writes = 2 * columns <= rows and columns < _UNEQUAL
         reads = 2 * rows <= columns and rows < _UNEQUAL and not last
         own = replace(own, bytes=own.bytes / (_WRITTEN if writes else _READ if reads else 1.0))
+        if last and columns <= _MOST_INPUTS and 2 * batch * (rows + columns) <= _MOST_BYTES:
+            own = replace(own, launch=_WHOLE_START)
     return product_seconds(*sides, columns, 1, dtype, own, aligned)
 
 

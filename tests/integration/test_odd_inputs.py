@@ -160,3 +160,36 @@ def test_errors_say_what_to_do():
         km.cdist(x, y, out=fixed)
     with pytest.raises(OutputError, match="without negative strides"):
         km.cdist(x, y, out=np.zeros((9, 6))[::-1])
+
+
+NOTHING = {
+    "pdist": (km.pdist, (1, 3), (0,)),
+    "pdist of no rows": (lambda x: km.pdist(x, metric="canberra"), (2, 0, 3), (2, 0)),
+    "eigenvalues": (lambda a: km.linalg.eigh(a).w, (0, 0), (0,)),
+    "eigenvectors": (lambda a: km.linalg.eigh(a).v, (2, 0, 0), (2, 0, 0)),
+    "logdet": (lambda a: km.linalg.logdet(a).value, (0, 0), ()),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_results_without_entries_have_gradients_of_zero(name):
+    call, shape, expected = NOTHING[name]
+    x = torch.ones(shape, dtype=torch.float64, requires_grad=True)
+    found = call(x)
+    assert tuple(found.shape) == expected
+    found.sum().backward()
+    assert x.grad is not None
+    assert_close(x.grad, torch.zeros(shape, dtype=torch.float64))
+    assert float(found.detach().sum()) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda a: km.linalg.svd(a, 1), "without entries"),
+        (lambda a: km.nearest_kron(a, [(0, 2), (2, 3)]), "without entries"),
+    ],
+)
+def test_matrices_without_entries_have_no_decomposition(call, text):
+    with pytest.raises(ShapeError, match=text):
+        call(torch.zeros(0, 6))

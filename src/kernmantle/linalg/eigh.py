@@ -118,6 +118,8 @@ class _Decomposed(torch.autograd.Function):
 
 def _over_gaps(inner: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Return the entries over the differences of their eigenvalues, 0 where these are equal."""
+    if w.shape[-1] == 0:
+        return inner
     gaps = w[..., None, :] - w[..., :, None]
     unit = w.shape[-1] * torch.finfo(w.dtype).eps * w.detach().abs().amax(-1)[..., None, None]
     apart = gaps.abs() > unit

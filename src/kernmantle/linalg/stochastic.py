@@ -190,6 +190,9 @@ def logdet(
     apply, n = operator.apply, operator.size
     if preconditioner is not None and not hasattr(preconditioner, "root_transposed"):
         raise ParameterError(f"preconditioner must be what nystrom or pivoted_cholesky returns, not {preconditioner!r}")
+    if n == 0:
+        value = (signs * apply(signs)).sum()
+        return Estimate(operator.wrap(value), operator.wrap(torch.zeros_like(value.detach())))
     left: Function = preconditioner.root if preconditioner else lambda v: v
     right: Function = preconditioner.root_transposed if preconditioner else lambda v: v
     with torch.no_grad():

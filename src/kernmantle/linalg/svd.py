@@ -97,8 +97,10 @@ class _Matrix:
         """Checked: an array of two axes, or an operator with ``shape``, ``dtype``, ``@`` and ``T``."""
         if is_array(a):
             (t,), wrap = unwrap(a, names=["a"])
-            if t.dim() != 2 or not t.numel():
+            if t.dim() != 2:
                 raise ShapeError(f"a must be one matrix, (m, n), it has shape {tuple(t.shape)}; loop over a batch")
+            if not t.numel():
+                raise ShapeError(f"a has shape {tuple(t.shape)}: without entries it has no singular values")
             check_dtype(t, "a")
             check_reverse(t, "a")
             t = t.resolve_neg()

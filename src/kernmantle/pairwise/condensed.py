@@ -81,13 +81,18 @@ def pdist(
     ready = wanted.prepared()
     blocks = _blocks(wanted, ready, rows, bool(root), precision)
     if target is None:
-        empty = inputs[0].new_empty((*wanted.batch, 0), dtype=wanted.dtype)
-        return wanted.wrap(torch.cat([block.to(wanted.dtype) for block in blocks] or [empty], -1))
+        return wanted.wrap(torch.cat([block.to(wanted.dtype) for block in blocks] or [_no_pairs(wanted)], -1))
     start = 0
     for block in blocks:
         target[..., start : start + block.shape[-1]] = block
         start += block.shape[-1]
     return wanted.wrap(target) if out is None else out
+
+
+def _no_pairs(wanted: Request) -> torch.Tensor:
+    """Return the result for less than two rows, which has derivatives of zero."""
+    nothing = [value.flatten()[:0].sum().to(wanted.dtype) for value in wanted.inputs.values()]
+    return torch.stack(nothing).sum().expand(*wanted.batch, 0)
 
 
 def _upper(matrix: Any, out: Any) -> Any:

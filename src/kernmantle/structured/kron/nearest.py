@@ -83,6 +83,8 @@ def nearest_kron(
     if a.dim() != 2 or tuple(a.shape) != whole:
         product = " ⊗ ".join(f"{rows}x{columns}" for rows, columns in sizes)
         raise ShapeError(f"a has shape {tuple(a.shape)}, but {product} is {whole[0]}x{whole[1]}")
+    if a.numel() == 0:
+        raise ShapeError(f"a has shape {tuple(a.shape)}: without entries it has no decomposition")
     if readable(a) and not bool(a.isfinite().all()):
         raise ParameterError("a has entries that are NaN or infinite")
     tensor = _arranged(a, sizes)

@@ -37,7 +37,7 @@ from .fma_plan import THREADS as FMA_THREADS
 from .fma_plan import FmaPlan, OutputsPlan, fma_choice
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
-from .plan import KronSparsePlan, Problem, contiguous
+from .plan import MOST_EXTENT, KronSparsePlan, Problem, contiguous
 from .rearrange import bind_vectors, features_together
 from .stream_mma_plan import StreamMmaPlan, stream_choice
 from .stream_plan import StreamPlan, lies_along, streams
@@ -60,8 +60,13 @@ def _access(tensor: torch.Tensor, first: bool) -> int:
 def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
-    """Return the problem of a product; None if neither features nor batch of x or of the result are contiguous."""
+    """Return the problem of a product; None if neither features nor batch of x or of the result are contiguous.
+
+    None too for extents that kernels do not count.
+    """
     a, b, c, d = weight.shape[1:]
+    if max(a, b, c, d) > MOST_EXTENT:
+        return None
     groups, batch, _ = x.shape
     first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
     last = [tensor.stride(1) == 1 or batch == 1 for tensor in (x, out)]

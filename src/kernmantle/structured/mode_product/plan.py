@@ -16,6 +16,7 @@ from .plan_table import either, larger, smaller
 Pattern = tuple[int, int, int, int]
 ACTIVATIONS = ("", "relu", "gelu", "silu")
 REGISTERS = 65536  # of a multiprocessor
+MOST_EXTENT = 2**31 - 1  # of a pattern, which kernels count in 32 bits; features are counted in 64
 _BUSY = 0.9  # share of the multiprocessors that blocks without a second wave should have
 _MOST_PARTS = 16  # parts
 _NAMED = 11  # numbers of a tile that its name has always

@@ -22,7 +22,7 @@ from .column_sum_plan import ColumnSumPlan, column_sum_choice
 from .cuda import bind_ready
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan, fma_sum_choice, least_seconds, rows_seconds
-from .plan import Pattern
+from .plan import MOST_EXTENT, Pattern
 from .rearrange import feature_by_feature, features_together, transpose_rows
 from .row_sum_plan import RowSumPlan, row_sum_choice
 from .transpose_plan import ACCESS, padded
@@ -37,7 +37,7 @@ _Choice = tuple[float, Callable[[], Sums]]
 
 def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern, precision: str) -> Sums | None:
     """Return what sums the gradient of weights, (groups, a, b, c, d); None if the kernels do not take it."""
-    if NAMES[x.dtype] not in SUMMED or precision == "ieee":
+    if NAMES[x.dtype] not in SUMMED or precision == "ieee" or max(pattern) > MOST_EXTENT:
         return None
     first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
     own, products = limits(index_of(x.device)), 1 if precision == "tf32" else 3

@@ -14,6 +14,7 @@ from ..checks import positive
 from ..errors import ParameterError
 from ..runtime.dispatch import PLANS
 from ..torch_ops.outside import outside
+from ..torch_ops.torch_private import unwatched
 from . import cusolver, small, transformed
 from .arguments import (
     Work,
@@ -82,10 +83,10 @@ class Triangle:
         view = columns_of(self.factor)
         if 0 in shape:
             return b.new_empty(shape)
-        if small.takes(self.factor):
+        if small.takes(self.factor) and unwatched():
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
         library = cusolver.library(b)
-        if library is None or view is None or cusolver.is_small(shape[:-1], SMALL):
+        if library is None or view is None or cusolver.is_small(shape[:-1], SMALL) or not unwatched():
             return self._by_torch(b, shape, view)
         return self._by_cusolver(library, b, shape, *view, overwrite)
 
@@ -144,11 +145,12 @@ def factorise(
     if a.numel() == 0:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         return Factored(a.clone(), lower, info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
-    if small.takes(a) and not jitter:
+    mutates = unwatched() or overwrite or bool(jitter)  # a trace loses what it does not see an operation return
+    if small.takes(a) and mutates and not jitter:
         factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
     library = cusolver.library(a)
-    if a.is_cuda and not (overwrite or jitter) and (library is None or cusolver.is_one(a)):
+    if not mutates or (a.is_cuda and not (overwrite or jitter) and (library is None or cusolver.is_one(a))):
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
     on_gpu = a.is_cuda or library is not None

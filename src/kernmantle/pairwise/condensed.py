@@ -81,7 +81,8 @@ def pdist(
     ready = wanted.prepared()
     blocks = _blocks(wanted, ready, rows, bool(root), precision)
     if target is None:
-        return wanted.wrap(torch.cat([block.to(wanted.dtype) for block in blocks] or [_no_pairs(wanted)], -1))
+        found = [block.to(wanted.dtype) for block in blocks] or [_no_pairs(wanted)]
+        return wanted.wrap(found[0] if len(found) == 1 else torch.cat(found, -1))
     start = 0
     for block in blocks:
         target[..., start : start + block.shape[-1]] = block

@@ -229,3 +229,76 @@ def test_threads_share_a_layer() -> None:
     finally:
         sys.setswitchinterval(before)
     assert not wrong
+
+
+KERNEL_CALLS = {
+    "product": lambda own, x, y, v, out: own.matmul(x, y, v),
+    "product to out": lambda own, x, y, v, out: own.matmul(x, y, v, out=out),
+    "rows among themselves": lambda own, x, y, v, out: own.matmul(x, None, v[: len(x)]),
+    "sums": lambda own, x, y, v, out: own.sum(x, y),
+    "matrix": lambda own, x, y, v, out: own(x, y),
+}
+
+
+def kernel_of(name, width, p=1.5):
+    return {
+        "one length": lambda: km.Gaussian(width),
+        "lengths": lambda: km.Gaussian(lengthscales=torch.full((3,), width)),
+        "a power": lambda: km.Kernel(lambda x, y, bandwidth, p: abs(x - y) ** p / bandwidth, bandwidth=width, p=p),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["one length", "lengths", "a power"])
+@pytest.mark.parametrize("how", KERNEL_CALLS)
+def test_calls_of_a_kernel_are_found_and_follow_what_changes(monkeypatch, name, how) -> None:
+    """Values, rows of another number and hyperparameters: each result is that of a new kernel, whose call has a key."""
+    torch.manual_seed(1)
+    own, call, out = kernel_of(name, 2.0), KERNEL_CALLS[how], torch.empty(4, 2)
+    x, y, v = torch.randn(4, 3), torch.randn(5, 3), torch.randn(5, 2)
+
+    def agree(width, *arrays):
+        found = call(own, *arrays, out[: len(arrays[0])]).clone()
+        with monkeypatch.context() as keyed:
+            keyed.setattr(CallSite, "find", lambda *_: None)
+            assert torch.equal(found, call(kernel_of(name, width), *arrays, out[: len(arrays[0])]))
+
+    for scale in (1.0, 1.0, 1.0, -2.0):
+        agree(2.0, scale * x, y, scale * v)
+    agree(2.0, x[:3].clone(), y, v)
+    if name == "lengths":
+        own.lengthscales = torch.full((3,), 3.0)
+    else:
+        own.bandwidth = 3.0
+    for _ in range(4):
+        agree(3.0, x, y, v)
+    if name == "a power":
+        own.p, fresh = 1.0, kernel_of(name, 3.0, 1.0)  # by absolute values, without powers
+        for _ in range(4):
+            assert torch.equal(call(own, x, y, v, out), call(fresh, x, y, v, torch.empty(4, 2)))
+
+
+def test_a_warm_product_has_no_key(monkeypatch) -> None:
+    own, (x, y, v) = km.Gaussian(2.0), (torch.randn(4, 3), torch.randn(5, 3), torch.randn(5, 2))
+    out = torch.empty(4, 2)
+    for _ in range(3):
+        first = own.matmul(x, y, v)
+        own.sum(x, y)
+    for _ in range(3):
+        own.matmul(x, y, v, out=out)
+    monkeypatch.setattr("kernmantle.pairwise.bound.call_key", lambda *_: pytest.fail("a key"))
+    assert torch.equal(own.matmul(x, y, v, out=out), first)
+    own.sum(x, y)
+
+
+def test_a_warm_contraction_has_no_key(monkeypatch) -> None:
+    own = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p)
+    x, y = torch.randn(4, 3), torch.randn(5, 3)
+    for _ in range(3):
+        own(x, y, p=1.3)
+    with monkeypatch.context() as keyed:
+        keyed.setattr(call_key, "call_key", lambda *_: pytest.fail("a key"))
+        expected = ((x[:, None] - y).abs().double() ** 1.7).sum(-1)
+        km.testing.assert_close(own(x, y, p=1.7), expected, depth=3)
+        with pytest.raises(pytest.fail.Exception):
+            own(x, y, p=2.0)  # an exponent of a class is a key of its own
+    km.testing.assert_close(own(x, y, p=2.0), ((x[:, None] - y).double() ** 2).sum(-1), depth=3)

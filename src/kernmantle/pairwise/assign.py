@@ -55,6 +55,7 @@ def assign(kernel: Any, name: str, new: Any) -> None:
         kernel._weights[list(kernel._weights)[index]] = value
     else:
         kernel._values[name] = value
+    kernel._sites = {}
     spelled, now = f"{name}={shown(old[name])}", f"{name}={shown(value)}"
     if kernel._level == ATOM and kernel._text.count("(") == 1 + spelled.count("(") and spelled in kernel._text:
         kernel._text = kernel._text.replace(spelled, now)

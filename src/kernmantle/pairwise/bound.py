@@ -96,11 +96,6 @@ def key_of(
     return call_key(("reduction", form.key), tuple(options), (x, y, v, out, *[weights[name] for name in form.weights]))
 
 
-def plan_of(key: CallKey | None) -> BoundReduction | None:
-    """Return the bound call of a key."""
-    return None if key is None else PLANS.get(key)
-
-
 def bind(
     key: CallKey | None, form: Form, values: Mapping[str, Any], weights: Mapping[str, torch.Tensor], how: str, x: Any,
     y: Any, v: Any, precision: str | None, out: Any = None,

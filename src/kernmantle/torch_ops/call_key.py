@@ -91,7 +91,7 @@ class CallSite:
             return None
         guard, own, count, records, settings, threads, clears, found = last
         if (
-            len(tensors) != count or not guard(*tensors) or option is not own or current() is not settings
+            len(tensors) != count or not guard(*tensors) or option != own or current() is not settings
             or _records() is not records or forward_ad._current_level >= 0 or collected_jobs() is not None
             or session() is not None or _threads() != threads or PLANS.clears != clears
         ):  # fmt: skip
@@ -102,12 +102,27 @@ class CallSite:
         self._before = None
         return found
 
+    def plan(
+        self, operation: Hashable, options: tuple[Hashable, ...], values: Sequence[Any]
+    ) -> tuple[CallKey | None, Any]:
+        """Return the bound call of a user's call, and on a miss its key if it has one, see :func:`call_key`."""
+        found = self.find(values, options)
+        if found is not None:
+            return None, found
+        key = call_key(operation, options, values)
+        found = None if key is None else PLANS.get(key)
+        if found is not None and key is not None:
+            self.keep(key, values, options, found)
+        return key, found
+
     def keep(self, key: CallKey, tensors: Sequence[Any], option: object, found: Any) -> None:
         """Store the bound call that the key of these tensors has, if the key of the last miss was the same."""
         if self._before != key:
             self._before = key
             return
-        guard = None if session() is not None or any(t.data_ptr() % 16 for t in tensors) else guard_of(tensors)
+        if session() is not None or len(set(map(id, tensors))) < len(tensors):
+            return  # a guard is false of tensors that are there twice
+        guard = None if any(t is None or t.data_ptr() % 16 for t in tensors) else guard_of(tensors)
         if guard is not None:
             own = current(), _threads(), PLANS.clears
             self._last = guard, option, len(tensors), _records(), *own, found

@@ -19,7 +19,7 @@ from ..runtime.dispatch import PLANS, CallKey
 from ..runtime.lru import LRUCache
 from .autograd import Attributes, apply, assumed_constant, constant, record
 from .bound import Bound, BoundContraction, bind_program
-from .call_key import call_key, is_recorded
+from .call_key import CallSite, call_key, is_recorded
 from .checks import Call, check_call, check_out, check_precision, check_terms, number_of, reach
 from .derivation import no_gradient
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, name_of
@@ -115,7 +115,7 @@ class Contraction:
         self.is_symmetric = symmetric(definition)
         self._of_rows = next((row.name for row in definition.reductions if row.is_of_rows), "")
         self.info = RunInfo()
-        self._operation, self._single = ("contraction", self.text), definition.single
+        self._operation, self._single, self._site = ("contraction", self.text), definition.single, CallSite()
         self._exponents = definition.exponents
         self._names = definition.equation.names
         self._operand_names = frozenset(definition.operand_names)
@@ -124,7 +124,7 @@ class Contraction:
     def _share(self, other: Contraction) -> None:
         """Take everything from another contraction of the same text, one by one, as torch.compile can trace."""
         self.definition, self.text, self.is_symmetric = other.definition, other.text, other.is_symmetric
-        self._of_rows, self.info = other._of_rows, other.info
+        self._of_rows, self.info, self._site = other._of_rows, other.info, other._site
         self._operation, self._single, self._exponents = other._operation, other._single, other._exponents
         self._names, self._operand_names, self._positional = other._names, other._operand_names, other._positional
 
@@ -184,8 +184,8 @@ class Contraction:
         array([1.47151776, 1.47151776])
         """
         values = named if params is None else _merged(params, named)
-        key = self._key(operands, values, None, None)
-        key = None if key is None else key._replace(operation=("lazy", self.text))
+        described = self._described(operands, values, None, None)
+        key = None if described is None else call_key(("lazy", self.text), *described)
         shape = None if key is None else PLANS.get(key)
         if shape is not None:
             numbers = {name: value for name, value in values.items() if name not in self._operand_names}
@@ -200,8 +200,8 @@ class Contraction:
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None, info: RunInfo
     ) -> Any:
         """Return the result of a call; ``info`` takes its route."""
-        key = self._key(operands, named, out, precision)
-        plan = None if key is None else PLANS.get(key)
+        described = self._described(operands, named, out, precision)
+        key, plan = (None, None) if described is None else self._site.plan(self._operation, *described)
         if plan is not None:
             info.route = plan.route
             return plan(self._in_order(operands, named) if self._operand_names else operands, named, out)
@@ -211,8 +211,8 @@ class Contraction:
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None
     ) -> tuple[bool, Any]:
         """Return whether the plan of a call is bound, which then needs no check, and its result."""
-        key = self._key(operands, named, out, precision)
-        plan = None if key is None else PLANS.get(key)
+        described = self._described(operands, named, out, precision)
+        plan = None if described is None else self._site.plan(self._operation, *described)[1]
         if plan is None:
             return False, None
         self.info.route = plan.route
@@ -223,10 +223,10 @@ class Contraction:
         rest = iter(operands)
         return [next(rest) if name is None else named.get(name) for name in self._names]
 
-    def _key(
+    def _described(
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None
-    ) -> CallKey | None:
-        """Return the key of a call, on which its checks and plan depend; None if it has to go through all checks."""
+    ) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
+        """Return the options and tensors that checks and plan depend on; None for what has to go through all checks."""
         if torch.compiler.is_compiling() or len(operands) != self._positional:
             return None
         if precision is not None and type(precision) is not str:
@@ -252,7 +252,7 @@ class Contraction:
             others += outs
         if others:
             values = [*values, *others]
-        return call_key(self._operation, tuple(options), values)
+        return tuple(options), values
 
     def _checked(
         self, key: CallKey | None, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None,

@@ -77,12 +77,14 @@ def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
     steps = byte_steps(rows.ports, values, "m")
     band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
     bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
-    work = max(chosen.work_bytes(each.blocks, width) for each in bands)
+    work, device = max(chosen.work_bytes(each.blocks, width) for each in bands), torch.device("cuda", index)
 
     def starts(pointers: Sequence[int], rest: tuple[float, ...], *counts: int) -> None:
-        memory = allocate((work,), torch.uint8, torch.device("cuda", index))
+        memory = allocate((work,), torch.uint8, device)
         for each in bands:
-            at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
+            at = pointers
+            if each.first:
+                at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
             arguments = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest, *counts)
             start(kernels[0], index, each.blocks, arguments)
             if each.blocks > 1 and each.columns > 1:

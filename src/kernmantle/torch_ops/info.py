@@ -30,7 +30,10 @@ class RunInfos:
 
     def of(self, name: str) -> RunInfo:
         """Return the record of a name; while torch.compile traces, a record that is discarded."""
-        return RunInfo() if torch.compiler.is_compiling() else self._of.setdefault(name, RunInfo())
+        if torch.compiler.is_compiling():
+            return RunInfo()
+        found = self._of.get(name)
+        return self._of.setdefault(name, RunInfo()) if found is None else found
 
     def described(self) -> list[str]:
         """Return a line for each name that ran, but for the matrix."""

@@ -1,9 +1,10 @@
 """What the host takes for a step of a KSLinear layer whose launches start nothing, beside Functions that only allocate.
 
-``python scripts/host_steps.py [--compiled]`` from the root of a checkout, on any machine: launches pack their arguments
-and return, so that what is left is Python and torch. Microseconds of the thread, least of many samples; one thread runs
-the backward pass too. ``--compiled`` adds steps by torch.compile, of a function with two operators as the layer's too.
-These are figures of decision 0050.
+``python scripts/host_steps.py [--compiled] [--apart]`` from the root of a checkout, on any machine: launches pack their
+arguments and return, so that what is left is Python and torch. Microseconds of the thread, least of many samples; one
+thread runs the backward pass too. ``--compiled`` adds steps by torch.compile, of a function with two operators as the
+layer's too. ``--apart`` adds eager steps whose backward pass another thread runs, as for a GPU, by the clock on the
+wall. These are figures of decisions 0050 and 0108.
 """
 
 # ruff: noqa: T201
@@ -14,6 +15,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -156,18 +158,32 @@ def _step(module: Any, x: torch.Tensor, cotangent: torch.Tensor) -> Call:
     return call
 
 
-def _least(calls: dict[str, Call], samples: int = 40, count: int = 60) -> dict[str, float]:
-    """Return the least microseconds of the thread of each call, in turns."""
+def _apart(module: Any, x: torch.Tensor, cotangent: torch.Tensor, own: ThreadPoolExecutor) -> Call:
+    """Return a step whose backward pass another thread runs."""
+    leaves = [x, *module.parameters()]
+
+    def call() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        own.submit(module(x).backward, cotangent).result()
+
+    return call
+
+
+def _least(
+    calls: dict[str, Call], samples: int = 40, count: int = 60, now: Callable[[], float] = time.thread_time
+) -> dict[str, float]:
+    """Return the least microseconds of each call, in turns, by the clock of this thread."""
     for call in calls.values():
         for _ in range(count):
             call()
     found = dict.fromkeys(calls, float("inf"))
     for _ in range(samples):
         for name, call in calls.items():
-            begin = time.thread_time()
+            begin = now()
             for _ in range(count):
                 call()
-            found[name] = min(found[name], 1e6 * (time.thread_time() - begin) / count)
+            found[name] = min(found[name], 1e6 * (now() - begin) / count)
     return found
 
 
@@ -189,6 +205,12 @@ def main(arguments: Sequence[str]) -> None:
         }
     for name, taken in _least(calls).items():
         print(f"{name}: {taken:.1f} us")
+    if "--apart" in arguments:
+        with ThreadPoolExecutor(1) as own:
+            apart = {name: _apart(*each, own) for name, each in modules.items()}
+            apart["nothing"] = lambda: own.submit(int).result()
+            for name, taken in _least(apart, now=time.perf_counter).items():
+                print(f"{name}, backward in another thread: {taken:.1f} us")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.backends.cuda.tiles import RESERVED_SHARED
 from kernmantle.structured.kron import (
-    chain_gradient_emit,
     cluster_plan,
     cuda_emit,
     factor_gradient_emit,
@@ -29,7 +28,7 @@ from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.cluster_plan import ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, GramPlan, gram
-from kernmantle.structured.kron.gradient_plan import THREADS, back
+from kernmantle.structured.kron.gradient_plan import back
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
@@ -418,7 +417,7 @@ def test_passes_over_two_axes_compile_for_their_blocks(size, sides, stored, card
     found = back(tuple((extent, extent) for extent in size), sides, 1, stored, CARDS[card])
     taken = compiled(gradient_emit.emit(found), card).resources
     assert taken.spill_stores <= SPILL_FREE
-    assert taken.registers * THREADS * found.blocks <= CARDS[card].registers_per_sm
+    assert taken.registers * found.threads * found.blocks <= CARDS[card].registers_per_sm
     assert found.shared <= CARDS[card].shared_per_block
 
 
@@ -433,7 +432,7 @@ def test_passes_over_two_axes_compile_for_their_blocks(size, sides, stored, card
 def test_passes_over_whole_rows_compile_for_their_blocks(size, right, stored, card) -> None:
     found = chain(tuple((extent, extent) for extent in size), 500, right, stored, CARDS[card])
     assert found is not None
-    taken = compiled(chain_gradient_emit.emit(found), card).resources
+    taken = compiled(gradient_emit.emit(found), card).resources
     assert taken.spill_stores <= SPILL_FREE
     assert taken.registers * found.threads * found.blocks <= CARDS[card].registers_per_sm
     assert found.shared <= CARDS[card].shared_per_block

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron import back_wgmma_emit, chain_gradient_emit, gradient_emit
+from kernmantle.structured.kron import gradient_emit
 from kernmantle.structured.kron.back_axis_plan import BackAxisPlan, back_axis
 from kernmantle.structured.kron.back_registers_plan import TEAMS, WARP, BackRegistersPlan, back_registers_candidates
 from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma_candidates
@@ -19,7 +19,7 @@ from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
 from kernmantle.structured.kron.gradient_cost import PassPlan
 from kernmantle.structured.kron.gradient_groups import Size, whole
-from kernmantle.structured.kron.gradient_plan import EDGE, THREADS, VECTOR, BackPlan, padded, tiled
+from kernmantle.structured.kron.gradient_plan import EDGE, VECTOR, BackPlan, padded, tiled
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -70,10 +70,7 @@ class BackCase:
 
     def source(self, own: DeviceLimits) -> str:
         """CUDA C++ of the step."""
-        plan = self.plan(own)
-        if isinstance(plan, BackWgmmaPlan | BackAxisPlan | BackRegistersPlan):
-            return back_wgmma_emit.emit(plan)
-        return chain_gradient_emit.emit(plan) if isinstance(plan, ChainPlan) else gradient_emit.emit(plan)
+        return gradient_emit.emit(self.plan(own))
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
         """v, x and the factors (q, p)."""
@@ -290,21 +287,11 @@ REGISTERS = [
 def run_back(machine: Machine, case: BackCase, own: DeviceLimits, binary: bytes) -> list[Array]:
     """What leaves the step and the gradients, by few blocks."""
     plan, (v, x, factors) = case.plan(own), case.arrays()
-    if isinstance(plan, BackPlan):
-        entry, threads = gradient_emit.ENTRY, THREADS
-    else:
-        entry = chain_gradient_emit.ENTRY if isinstance(plan, ChainPlan) else back_wgmma_emit.ENTRY
-        threads = plan.threads
-    kernel = Kernel(binary, entry, threads, plan.shared, case.name)
+    kernel = Kernel(binary, gradient_emit.ENTRY, plan.threads, plan.shared, case.name)
     blocks = min(plan.tiles(case.items, case.beside), BLOCKS)
     out, parts = np.full(x.shape, np.nan, v.dtype), np.full((blocks, plan.parts), np.nan, np.float32)
-    given = factors
-    if isinstance(plan, BackPlan):
-        count = len(case.first)
-        given = [*factors[:count], *factors[:1] * (2 - count), *factors[count:]]
-        given += factors[:1] * (gradient_emit.FACTORS - len(given))
-    buffers = [machine.upload(array) for array in (v, x, out, parts, *given)]
-    strides = [step for array in given for step in (array.shape[1], 1)]
+    buffers = [machine.upload(array) for array in (v, x, out, parts, *factors)]
+    strides = [step for array in factors for step in (array.shape[1], 1)]
     pointers = [int(buffer.handle) for buffer in buffers]
     kernel(0, int(machine.stream.handle), blocks, (*pointers, *strides, case.items, case.beside, 1.0))
     whole_sums = machine.download(buffers[3], parts).sum(0, dtype=np.float64).astype(np.float32)

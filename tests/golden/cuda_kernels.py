@@ -21,8 +21,6 @@ from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
 from kernmantle.structured.kron import (
-    back_wgmma_emit,
-    chain_gradient_emit,
     factor_gradient_emit,
     gradient_emit,
     separation,
@@ -34,7 +32,7 @@ from kernmantle.structured.kron.back_registers_plan import back_registers
 from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
-from kernmantle.structured.kron.gradient_plan import THREADS, back
+from kernmantle.structured.kron.gradient_plan import back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
@@ -214,31 +212,31 @@ def _kron_gram(
 def _kron_back(card: str, sizes: tuple[int, ...], sides: tuple[int, int], dtype: str) -> Planned:
     plan = back(tuple((size, size) for size in sizes), sides, 1, dtype, CARDS[card])
     assert plan is not None
-    return Planned(gradient_emit.emit(plan), f"back {sizes} {sides}", THREADS, plan.shared, plan.blocks)
+    return Planned(gradient_emit.emit(plan), f"back {sizes} {sides}", plan.threads, plan.shared, plan.blocks)
 
 
 def _kron_tiles(card: str, sizes: tuple[int, ...], before: int, dtype: str) -> Planned:
     plan = back_wgmma(tuple((size, size) for size in sizes), before, dtype, CARDS[card])
     assert plan is not None
-    return Planned(back_wgmma_emit.emit(plan), f"tiles {sizes}", plan.threads, plan.shared, plan.blocks)
+    return Planned(gradient_emit.emit(plan), f"tiles {sizes}", plan.threads, plan.shared, plan.blocks)
 
 
 def _kron_back_axis(card: str, size: int, width: int) -> Planned:
     plan = back_axis(((size, size),), width, "f32", CARDS[card])
     assert plan is not None
-    return Planned(back_wgmma_emit.emit(plan), f"axis {size}", plan.threads, plan.shared, plan.blocks)
+    return Planned(gradient_emit.emit(plan), f"axis {size}", plan.threads, plan.shared, plan.blocks)
 
 
 def _kron_back_registers(card: str, sizes: tuple[int, ...], before: int, width: int, dtype: str) -> Planned:
     plan = back_registers(tuple((size, size) for size in sizes), (1024, before, width), dtype, CARDS[card])
     assert plan is not None
-    return Planned(back_wgmma_emit.emit(plan), f"registers {sizes}", plan.threads, plan.shared, plan.blocks)
+    return Planned(gradient_emit.emit(plan), f"registers {sizes}", plan.threads, plan.shared, plan.blocks)
 
 
 def _kron_chain(card: str, sizes: tuple[int, ...], right: int, dtype: str) -> Planned:
     plan = chain(tuple((size, size) for size in sizes), 1024, right, dtype, CARDS[card])
     assert plan is not None
-    return Planned(chain_gradient_emit.emit(plan), f"chain {sizes}", plan.threads, plan.shared, plan.blocks)
+    return Planned(gradient_emit.emit(plan), f"chain {sizes}", plan.threads, plan.shared, plan.blocks)
 
 
 def _kron_separate(card: str, sizes: tuple[tuple[int, int], ...], dtype: str) -> Planned:

@@ -34,14 +34,9 @@ def _step(plan, arguments):
     v, x, out, _, *rest = arguments
     count = (len(rest) - 3) // 3
     pointers, strides, (items, width, slope) = rest[:count], rest[count:-3], rest[-3:]
-    used = (
-        [*range(len(plan.groups[0])), *range(2, 2 + len(plan.groups[1]))]
-        if isinstance(plan, BackPlan)
-        else range(count)
-    )
     factors = [
         torch.tensor(_array(pointers[n], size, strides[2 * n : 2 * n + 2])).double().requires_grad_()
-        for n, size in zip(used, plan.sizes, strict=True)
+        for n, size in enumerate(plan.sizes)
     ]
     above_shape, shape = ((items, *(size[side] for size in plan.sizes), width) for side in (0, 1))
     wide = torch.tensor(_array(x, shape)).double().requires_grad_()

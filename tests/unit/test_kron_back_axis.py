@@ -7,9 +7,9 @@ import pytest
 
 from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.structured.kron.back_axis_plan import back_axis, back_axis_seconds
-from kernmantle.structured.kron.back_wgmma_emit import emit
 from kernmantle.structured.kron.back_wgmma_plan import EXTENT
 from kernmantle.structured.kron.gradient_cost import pass_over
+from kernmantle.structured.kron.gradient_emit import emit
 from kernmantle.testing import assert_close
 
 HOPPER = CARDS["sm_90"]

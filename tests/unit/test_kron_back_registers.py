@@ -18,8 +18,8 @@ from kernmantle.structured.kron.back_registers_plan import (
     back_registers_candidates,
     back_registers_seconds,
 )
-from kernmantle.structured.kron.back_wgmma_emit import emit
 from kernmantle.structured.kron.gradient_cost import pass_over
+from kernmantle.structured.kron.gradient_emit import emit
 from kernmantle.testing import assert_close
 
 HOPPER = replace(CARDS["sm_90"], sm_count=132, shared_per_block=227 << 10)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from kernmantle.backends.cuda.tiles import CARDS
-from kernmantle.structured.kron.back_wgmma_emit import emit
 from kernmantle.structured.kron.back_wgmma_plan import (
     EXTENT,
     back_wgmma,
@@ -15,6 +14,7 @@ from kernmantle.structured.kron.back_wgmma_plan import (
     back_wgmma_seconds,
 )
 from kernmantle.structured.kron.gradient_cost import pass_over
+from kernmantle.structured.kron.gradient_emit import emit
 from kernmantle.testing import assert_close
 
 HOPPER = CARDS["sm_90"]

@@ -8,8 +8,8 @@ import pytest
 
 from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.structured.kron import chain_gradient_plan
-from kernmantle.structured.kron.chain_gradient_emit import emit
 from kernmantle.structured.kron.chain_gradient_plan import ChainPlan, chain, grouped
+from kernmantle.structured.kron.gradient_emit import emit
 from kernmantle.testing import assert_close
 
 HOPPER = CARDS["sm_90"]

@@ -13,12 +13,10 @@ from ...backends.cuda.launch import Kernel
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
-from . import back_wgmma_emit, chain_gradient_emit, factor_gradient_emit, gradient_emit, separation
-from .chain_gradient_plan import ChainPlan
+from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, sum_seconds
-from .gradient_plan import THREADS, BackPlan
 from .modes import Mode, contracted
 from .separation import LONGEST, SeparationPlan, longest
 
@@ -42,14 +40,12 @@ class Share(NamedTuple):
 class BackPass:
     """One pass without addresses: the factors that it applies, by number, and its launch.
 
-    ``sources`` are the factors in the order of the kernel's parameters and ``layout`` the integers after them; ``size``
-    is that of what leaves the pass. ``kernel`` and ``total``, which adds up what its blocks write, are None where they
-    were only collected.
+    ``layout`` are the integers of the kernel; ``size`` is that of what leaves the pass. ``kernel`` and ``total``, which
+    adds up what its blocks write, are None where they were only collected.
     """
 
     plan: PassPlan
     numbers: tuple[int, ...]
-    sources: tuple[int, ...]
     layout: tuple[int, ...]
     index: int
     kernel: Kernel | None
@@ -66,21 +62,12 @@ class BackPass:
         found = allocate((count,), x.dtype, device)
         if self.kernel is not None and self.total is not None:
             parts = allocate((self.blocks, count), torch.float32, device)
-            pointers = [factors[number].data_ptr() for number in self.sources]
+            pointers = [factors[number].data_ptr() for number in self.numbers]
             arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
             start(self.kernel, self.index, self.blocks, arguments)
             sums = parts.data_ptr(), found.data_ptr(), self.blocks, count
             start(self.total, self.index, -(-count // TOTAL_ENTRIES), sums)
         return out, [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
-
-
-def _sources(plan: PassPlan, own: Sequence[int]) -> tuple[int, ...]:
-    """Return the factors of a pass in the order of the kernel's parameters, the first again where there is none."""
-    if not isinstance(plan, BackPlan):
-        return tuple(own)
-    count = len(plan.groups[0])
-    unused = [own[0]] * gradient_emit.FACTORS
-    return tuple([*[*own[:count], *unused][:2], *own[count:], *unused][: gradient_emit.FACTORS])
 
 
 def _shares(plan: PassPlan, transposed: bool) -> tuple[Share, ...]:
@@ -109,27 +96,20 @@ def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: b
     if plan is None:
         return None
     numbers = tuple(modes[position].factor or 0 for position in positions)
-    sources, kernel = _sources(plan, numbers), _kernel(plan)
-    total = _total(stored, own.arch, sizes if transposed else ())
-    strides = tuple(step for number in sources for step in factors[number].stride()[-2:])
+    kernel, total = _kernel(plan), _total(stored, own.arch, sizes if transposed else ())
+    strides = tuple(step for number in numbers for step in factors[number].stride()[-2:])
     items, width = arrays * before, after * x.shape[-1]
     blocks = 1 if kernel is None else resident(kernel, index) * own.sm_count
     return BackPass(
-        plan, numbers, sources, (*strides, items, width), index, kernel, total, min(plan.tiles(items, width), blocks),
+        plan, numbers, (*strides, items, width), index, kernel, total, min(plan.tiles(items, width), blocks),
         items * across * width, _shares(plan, transposed),
     )  # fmt: skip
 
 
 def _kernel(plan: PassPlan) -> Kernel | None:
-    if isinstance(plan, BackPlan):
-        entry = Entry(gradient_emit.ENTRY, THREADS, plan.shared, waits=True)
-        kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)
-    elif isinstance(plan, ChainPlan):
-        entry = Entry(chain_gradient_emit.ENTRY, plan.threads, plan.shared, waits=True)
-        kernels = load_kernels(plan, plan.arch, lambda: chain_gradient_emit.emit(plan), entry)
-    else:
-        entry = Entry(back_wgmma_emit.ENTRY, plan.threads, plan.shared, waits=True)
-        kernels = load_kernels(plan, plan.arch, lambda: back_wgmma_emit.emit(plan), entry)
+    """Return the kernel of a pass, None if it was only collected."""
+    entry = Entry(gradient_emit.ENTRY, plan.threads, plan.shared, waits=True)
+    kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)
     return None if kernels is None else kernels[0]
 
 

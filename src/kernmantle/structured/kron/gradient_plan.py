@@ -11,7 +11,6 @@ from .cost import LAUNCH
 from .factor_gradient_plan import SIZES
 from .gradient_groups import GroupedPlan, Groups, Size, whole
 
-THREADS = 256
 ENTRIES = 4096  # entries of a tile
 # Room for the first axis of a pass, and for the second where it is the last of the product.
 EXTENTS, LAST = (8, 16, 32, 64), (16, 32, 64)
@@ -44,6 +43,8 @@ class BackPlan(GroupedPlan):
     vector: int
     has_columns: bool = False
     splits: bool = False
+
+    threads = 256
 
     @property
     def extents(self) -> tuple[int, int]:

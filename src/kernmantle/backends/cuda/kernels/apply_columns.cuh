@@ -23,29 +23,24 @@ struct ColumnRows : ValueRows<Body, Tile> {
 
     const float* sides;
     volatile int* ended;  // by stage: set where the producer gives up, so that what it announces is no tile
-    unsigned rows, stages, full, empty, rows_full, rows_empty;
+    unsigned rows, stages;
+    PipelineBarriers<STAGES> barriers;
+    PipelineBarriers<1> row_barriers;
 
     __device__ __forceinline__ ColumnRows(const Args& g_, unsigned char* raw)
         : Base(g_), sides((const float*)(raw + Tile::ROWS + STAGES * STAGE)) {
         rows = shared_address(raw);
         stages = rows + Tile::ROWS;
-        full = stages + STAGES * (STAGE + SIDE * 4);
-        empty = full + 8 * STAGES;
-        rows_full = empty + 8 * STAGES;
-        rows_empty = rows_full + 8;
+        barriers.at = stages + STAGES * (STAGE + SIDE * 4);
+        row_barriers.at = barriers.at + barriers.BYTES;
         ended = (int*)(sides + STAGES * SIDE) + 4 * STAGES + 4;
     }
 
     __device__ __forceinline__ void prepare() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ended[i] = 0;
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(empty + 8 * i, 128 * GROUPS);
-            }
-            ptx::mbarrier_init(rows_full, 1);
-            ptx::mbarrier_init(rows_empty, 128 * GROUPS);
-            ptx::fence_mbarrier_init();
+            for (int i = 0; i < STAGES; ++i) ended[i] = 0;
+            barriers.initialise(1, 128 * GROUPS);
+            row_barriers.initialise(1, 128 * GROUPS);
         }
         __syncthreads();
     }
@@ -53,7 +48,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
     // Starts the copies of BN columns, of BN rows of v and of what travels with them.
     __device__ __forceinline__ void copy(const PipelineState<STAGES>& state, int t, const unsigned char* values) const {
         const int tile = t / Tile::PARTS, part = t % Tile::PARTS;
-        const unsigned to = stages + state.stage * STAGE, bar = full + 8 * state.stage;
+        const unsigned to = stages + state.stage * STAGE, bar = barriers.full(state.stage);
         ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
         const unsigned char* from = g.tiles[1] + (i64)tile * Points::BYTES + part * Layout::CHUNK;
 #pragma unroll
@@ -77,17 +72,17 @@ struct ColumnRows : ValueRows<Body, Tile> {
             Spans spans(score_share<Tile>(g));
             while (spans.next()) {
                 if constexpr (!FRAGMENTS) {
-                    ptx::mbarrier_wait_parity(rows_empty, phase);
-                    ptx::mbarrier_arrive_expect_tx(rows_full, Tile::ROWS);
-                    ptx::cp_async_bulk(rows, g.tiles[0] + (i64)spans.row * Tile::ROWS, Tile::ROWS, rows_full);
+                    ptx::mbarrier_wait_parity(row_barriers.empty(0), phase);
+                    ptx::mbarrier_arrive_expect_tx(row_barriers.full(0), Tile::ROWS);
+                    ptx::cp_async_bulk(rows, g.tiles[0] + (i64)spans.row * Tile::ROWS, Tile::ROWS, row_barriers.full(0));
                     phase ^= 1;
                 }
 #pragma unroll 1
                 for (int t = spans.begin; t < spans.end; ++t) {
-                    ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
+                    ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
                     if (t % 8 == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
                         ended[state.stage] = 1;
-                        ptx::mbarrier_arrive(full + 8 * state.stage);
+                        ptx::mbarrier_arrive(barriers.full(state.stage));
                         return;
                     }
                     copy(state, t, values);
@@ -115,7 +110,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
     // Every thread that has read says so, and its reads come before later copies.
     __device__ __forceinline__ void release(int stage) const {
         ptx::fence_proxy_async();
-        ptx::mbarrier_arrive(empty + 8 * stage);
+        ptx::mbarrier_arrive(barriers.empty(stage));
     }
     __device__ __forceinline__ void pass_on() const { score_pass_issue(group + 1 == GROUPS ? 0 : group + 1); }
 
@@ -132,7 +127,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
         int before = state.stage;
 #pragma unroll 1
         for (int t = spans.begin; t < spans.end; ++t) {
-            ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
             if (ended[state.stage]) return false;
             score_await_issue(group);
             multiply_points(state.stage);
@@ -156,7 +151,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
         pass_on();
         add_values();
         release(before);
-        if (!FRAGMENTS) ptx::mbarrier_arrive(rows_empty);
+        if (!FRAGMENTS) ptx::mbarrier_arrive(row_barriers.empty(0));
         return true;
     }
 
@@ -176,7 +171,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
             while (spans.next()) {
                 const i64 m0 = (i64)spans.row * BM;
                 if constexpr (!FRAGMENTS) {
-                    ptx::mbarrier_wait_parity(rows_full, phase);
+                    ptx::mbarrier_wait_parity(row_barriers.full(0), phase);
                     phase ^= 1;
                 }
                 begin(m0, pass * COLUMNS);

@@ -21,28 +21,23 @@ struct DeepRows : ValueRows<Body, Tile> {
 
     const float* side;
     volatile int* ended;  // by stage: set where the producer gives up, so that what it announces is no tile
-    unsigned stages, values, full, empty, values_full, values_empty;
+    unsigned stages, values;
+    PipelineBarriers<STAGES> barriers;
+    PipelineBarriers<1> value_barriers;
 
     __device__ __forceinline__ DeepRows(const Args& g_, unsigned char* raw) : Base(g_), side((const float*)(raw + STAGES * STAGE + Tile::VALUES)) {
         stages = shared_address(raw);
         values = stages + STAGES * STAGE;
-        full = values + Tile::VALUES + SIDE * 4;
-        empty = full + 8 * STAGES;
-        values_full = empty + 8 * STAGES;
-        values_empty = values_full + 8;
+        barriers.at = values + Tile::VALUES + SIDE * 4;
+        value_barriers.at = barriers.at + barriers.BYTES;
         ended = (int*)(side + SIDE) + 4 * STAGES + 4;
     }
 
     __device__ __forceinline__ void prepare() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ended[i] = 0;
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(empty + 8 * i, 4 * GROUPS);
-            }
-            ptx::mbarrier_init(values_full, 1);
-            ptx::mbarrier_init(values_empty, 128 * GROUPS);
-            ptx::fence_mbarrier_init();
+            for (int i = 0; i < STAGES; ++i) ended[i] = 0;
+            barriers.initialise(1, 4 * GROUPS);
+            value_barriers.initialise(1, 128 * GROUPS);
         }
         __syncthreads();
     }
@@ -63,8 +58,8 @@ struct DeepRows : ValueRows<Body, Tile> {
                 for (int t = spans.begin; t < spans.end; ++t) {
 #pragma unroll 1
                     for (int k = 0; k < deep; ++k) {
-                        const unsigned to = stages + state.stage * STAGE, bar = full + 8 * state.stage;
-                        ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
+                        const unsigned to = stages + state.stage * STAGE, bar = barriers.full(state.stage);
+                        ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
                         if (k == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
                             ended[state.stage] = 1;
                             ptx::mbarrier_arrive(bar);
@@ -75,10 +70,10 @@ struct DeepRows : ValueRows<Body, Tile> {
                         ptx::cp_async_bulk(to + Layout::BYTES, g.tiles[1] + ((i64)t * deep + k) * Layout::BYTES, Layout::BYTES, bar);
                         state.advance();
                         if (k != (deep < STAGES ? deep : STAGES) - 1) continue;
-                        ptx::mbarrier_wait_parity(values_empty, phase);
-                        ptx::mbarrier_arrive_expect_tx(values_full, Tile::VALUES + SIDE * 4);
-                        ptx::cp_async_bulk(values, from + (i64)t * Tile::BYTES, Tile::VALUES, values_full);
-                        ptx::cp_async_bulk(values + Tile::VALUES, g.columns + (i64)t * SIDE, SIDE * 4, values_full);
+                        ptx::mbarrier_wait_parity(value_barriers.empty(0), phase);
+                        ptx::mbarrier_arrive_expect_tx(value_barriers.full(0), Tile::VALUES + SIDE * 4);
+                        ptx::cp_async_bulk(values, from + (i64)t * Tile::BYTES, Tile::VALUES, value_barriers.full(0));
+                        ptx::cp_async_bulk(values + Tile::VALUES, g.columns + (i64)t * SIDE, SIDE * 4, value_barriers.full(0));
                         phase ^= 1;
                     }
                 }
@@ -92,12 +87,12 @@ struct DeepRows : ValueRows<Body, Tile> {
         clear(total);
 #pragma unroll 1
         for (int k = 0; k < deep; ++k) {
-            ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
             if (k == 0 && ended[state.stage]) return false;
             const unsigned rows = stages + state.stage * STAGE;
             Base::multiply(rows + Layout::BYTES, rows + group * (64 * Layout::ROW));
             Base::settle();
-            if (lane == 0) ptx::mbarrier_arrive(empty + 8 * state.stage);
+            if (lane == 0) ptx::mbarrier_arrive(barriers.empty(state.stage));
             state.advance();
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) total[i] += score[i];
@@ -126,13 +121,13 @@ struct DeepRows : ValueRows<Body, Tile> {
 #pragma unroll 1
                 for (int t = spans.begin; t < spans.end; ++t, phase ^= 1) {
                     if (!multiply_tile(state, deep)) return;
-                    ptx::mbarrier_wait_parity(values_full, phase);
+                    ptx::mbarrier_wait_parity(value_barriers.full(0), phase);
                     Base::make_all(side, side + TAIL, t, m0);
                     Base::pack_entries();
                     Base::multiply_values(values);
                     Base::add_values();
                     ptx::fence_proxy_async();  // what a thread has read comes before later copies
-                    ptx::mbarrier_arrive(values_empty);
+                    ptx::mbarrier_arrive(value_barriers.empty(0));
                     if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(pass * Tile::COLUMNS);
                 }
                 const Share share = score_share<Tile>(g);

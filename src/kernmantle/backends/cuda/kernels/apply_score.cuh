@@ -30,28 +30,24 @@ struct Score : ScoreRows<Body, Tile> {
 
     float* sides;
     volatile int* ended;  // by stage: set where the producer gives up, so that what it announces is no tile
-    unsigned tiles, full, tiles_empty, sides_empty;
+    unsigned tiles, sides_empty;
+    PipelineBarriers<STAGES> barriers;
     State total[GROUP][2], sum[GROUP][2];  // of the last tiles, and of those before where these are summed
     int spans_row;
     float slope;  // of a linear entry to the base 2
 
     __device__ __forceinline__ Score(const Args& g_, unsigned char* raw) : Base(g_), sides((float*)(raw + STAGES * Layout::BYTES)) {
         tiles = shared_address(raw);
-        full = tiles + STAGES * Layout::BYTES + SIDES * SIDE * 4;
-        tiles_empty = full + 8 * STAGES;
-        sides_empty = tiles_empty + 8 * STAGES;
+        barriers.at = tiles + STAGES * Layout::BYTES + SIDES * SIDE * 4;
+        sides_empty = barriers.at + barriers.BYTES;
         ended = (int*)(sides + SIDES * SIDE) + 4 * STAGES + 2 * SIDES;
     }
 
     __device__ __forceinline__ void prepare() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ended[i] = 0;
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(tiles_empty + 8 * i, 4 * GROUPS);
-            }
+            for (int i = 0; i < STAGES; ++i) ended[i] = 0;
             for (int i = 0; i < SIDES / SCORE_FREED; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 128 * GROUPS);
-            ptx::fence_mbarrier_init();
+            barriers.initialise(1, 4 * GROUPS);
         }
         __syncthreads();
     }
@@ -364,7 +360,7 @@ struct Score : ScoreRows<Body, Tile> {
                 begin((i64)spans.row * BM);
 #pragma unroll 1
                 for (int& t = spans.begin; t < spans.end; ++t) {
-                    ptx::mbarrier_wait_parity(full + 8 * tile.stage, tile.phase);
+                    ptx::mbarrier_wait_parity(barriers.full(tile.stage), tile.phase);
                     if (t % SCORE_CHECK == 0 && ended[tile.stage]) {
                         if (group == 0) await_issue(0);
                         return;
@@ -386,7 +382,7 @@ struct Score : ScoreRows<Body, Tile> {
                         for (int h = 0; h < 2; ++h)
 #pragma unroll
                             for (int e = 0; e < CHAINS; ++e) add(total[q][h], part[q][h][e]);
-                    if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.stage);
+                    if (lane == 0) ptx::mbarrier_arrive(barriers.empty(tile.stage));
                     tile.advance();
                     if (++side_at == SIDES) side_at = 0;
                     if (Body::SUMS && t % SCORE_RUN == SCORE_RUN - 1) flush();
@@ -407,7 +403,7 @@ __device__ __forceinline__ void apply_score(const typename Body::Args& g) {
     task.prepare();
     if (task.group == Tile::GROUPS) {
         ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) score_produce<Body, Tile>(g, task.tiles, task.full, task.tiles_empty, task.sides_empty, task.ended);
+        if (threadIdx.x == 128 * Tile::GROUPS) score_produce<Body, Tile>(g, task.tiles, task.barriers, task.sides_empty, task.ended);
     } else {
         ptx::setmaxnreg_inc<CONSUMER>();
         task.consume();

@@ -23,7 +23,8 @@ struct Minima {
 
     const Args& g;
     const float* sides;
-    unsigned tiles, full, tiles_empty, sides_empty;
+    unsigned tiles, sides_empty;
+    PipelineBarriers<STAGES> barriers;
     const int group, warp, lane;
     float score[PIECES][64];
     unsigned x[PIECES][KS][4];
@@ -32,19 +33,14 @@ struct Minima {
     __device__ __forceinline__ Minima(const Args& g_, unsigned char* raw)
         : g(g_), sides((const float*)(raw + STAGES * Layout::BYTES)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
         tiles = shared_address(raw);
-        full = tiles + STAGES * Layout::BYTES + SIDES * SELECT_SIDE * 4;
-        tiles_empty = full + 8 * STAGES;
-        sides_empty = tiles_empty + 8 * STAGES;
+        barriers.at = tiles + STAGES * Layout::BYTES + SIDES * SELECT_SIDE * 4;
+        sides_empty = barriers.at + barriers.BYTES;
     }
 
     __device__ __forceinline__ void prepare() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(tiles_empty + 8 * i, 4 * GROUPS);
-            }
             for (int i = 0; i < SIDES; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 4 * GROUPS);
-            ptx::fence_mbarrier_init();
+            barriers.initialise(1, 4 * GROUPS);
         }
         __syncthreads();
     }
@@ -59,11 +55,11 @@ struct Minima {
         while (spans.next()) {
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                ptx::mbarrier_wait_parity(barriers.empty(tile.stage), tile.phase);
                 ptx::mbarrier_wait_parity(sides_empty + 8 * side.stage, side.phase);
-                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.stage, Layout::BYTES + SELECT_SIDE * 4);
-                ptx::cp_async_bulk(tiles + tile.stage * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.stage);
-                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.stage * (SELECT_SIDE * 4), g.columns + (i64)t * SELECT_SIDE, SELECT_SIDE * 4, full + 8 * tile.stage);
+                ptx::mbarrier_arrive_expect_tx(barriers.full(tile.stage), Layout::BYTES + SELECT_SIDE * 4);
+                ptx::cp_async_bulk(tiles + tile.stage * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, barriers.full(tile.stage));
+                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.stage * (SELECT_SIDE * 4), g.columns + (i64)t * SELECT_SIDE, SELECT_SIDE * 4, barriers.full(tile.stage));
                 tile.advance();
                 side.advance();
             }
@@ -147,9 +143,9 @@ struct Minima {
             float* to = (float*)g.work + (m0 + local_row(0)) * pitch + lane % 4 * 2;
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                ptx::mbarrier_wait_parity(full + 8 * tile.stage, tile.phase);
+                ptx::mbarrier_wait_parity(barriers.full(tile.stage), tile.phase);
                 multiply(tile.stage);
-                if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.stage);
+                if (lane == 0) ptx::mbarrier_arrive(barriers.empty(tile.stage));
                 tile.advance();
                 reduce(sides + side_at * SELECT_SIDE, to + t * TILE_GROUPS, pitch);
                 ptx::fence_proxy_async();  // reads come before later copies

@@ -24,30 +24,25 @@ struct DeepMinima : RowsOfGroup<Body> {
     using RowsOfGroup<Body>::g, RowsOfGroup<Body>::group, RowsOfGroup<Body>::lane, RowsOfGroup<Body>::local_row;
 
     const float* sides;
-    unsigned rows, tiles, full, tiles_empty, sides_full, sides_empty, rows_full, rows_empty;
+    unsigned rows, tiles, sides_empty;
+    PipelineBarriers<STAGES> barriers;
+    PipelineBarriers<1> row_barriers;
     float score[BN / 2];
 
     __device__ __forceinline__ DeepMinima(const Args& g_, unsigned char* raw)
         : RowsOfGroup<Body>(g_), sides((const float*)(raw + RESIDENT * PIECE + STAGES * STAGE)) {
         rows = shared_address(raw);
         tiles = rows + RESIDENT * PIECE;
-        full = tiles + STAGES * STAGE + SIDES * SIDE * 4;
-        tiles_empty = full + 8 * STAGES;
-        sides_empty = tiles_empty + 8 * STAGES;
-        rows_full = sides_empty + 8 * SIDES;
-        rows_empty = rows_full + 8;
+        barriers.at = tiles + STAGES * STAGE + SIDES * SIDE * 4;
+        sides_empty = barriers.at + barriers.BYTES;
+        row_barriers.at = sides_empty + 8 * SIDES;
     }
 
     __device__ __forceinline__ void prepare() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(tiles_empty + 8 * i, 4 * GROUPS);
-            }
             for (int i = 0; i < SIDES; ++i) ptx::mbarrier_init(sides_empty + 8 * i, 4 * GROUPS);
-            ptx::mbarrier_init(rows_full, 1);
-            ptx::mbarrier_init(rows_empty, 4 * GROUPS);
-            ptx::fence_mbarrier_init();
+            row_barriers.initialise(1, 4 * GROUPS);
+            barriers.initialise(1, 4 * GROUPS);
         }
         __syncthreads();
     }
@@ -64,10 +59,10 @@ struct DeepMinima : RowsOfGroup<Body> {
         while (spans.next()) {
             const unsigned char* of_rows = g.tiles[0] + (g.first / SCORE_ROWS + spans.row) * deep * PIECE;
             if constexpr (RESIDENT > 0) {
-                ptx::mbarrier_wait_parity(rows_empty, phase);
+                ptx::mbarrier_wait_parity(row_barriers.empty(0), phase);
                 phase ^= 1;
-                ptx::mbarrier_arrive_expect_tx(rows_full, RESIDENT * PIECE);
-                ptx::cp_async_bulk(rows, of_rows, RESIDENT * PIECE, rows_full);
+                ptx::mbarrier_arrive_expect_tx(row_barriers.full(0), RESIDENT * PIECE);
+                ptx::cp_async_bulk(rows, of_rows, RESIDENT * PIECE, row_barriers.full(0));
             }
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
@@ -75,8 +70,8 @@ struct DeepMinima : RowsOfGroup<Body> {
                 ptx::mbarrier_wait_parity(sides_empty + 8 * side.stage, side.phase);
 #pragma unroll 1
                 for (int k = 0; k < deep; ++k) {
-                    const unsigned to = tiles + tile.stage * STAGE, bar = full + 8 * tile.stage;
-                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                    const unsigned to = tiles + tile.stage * STAGE, bar = barriers.full(tile.stage);
+                    ptx::mbarrier_wait_parity(barriers.empty(tile.stage), tile.phase);
                     ptx::mbarrier_arrive_expect_tx(bar, STAGE + (k == 0 ? SIDE * 4 : 0));
                     ptx::cp_async_bulk(to, from + k * PIECE, PIECE, bar);
                     ptx::cp_async_bulk(to + PIECE, from + (deep + k) * PIECE, PIECE, bar);
@@ -138,7 +133,7 @@ struct DeepMinima : RowsOfGroup<Body> {
             const float unit = -2.0f * g.rows[g.first + m0].z;
             float* to = (float*)g.work + (m0 + local_row()) * pitch + lane % 4 * 2;
             if constexpr (RESIDENT > 0) {
-                ptx::mbarrier_wait_parity(rows_full, phase);
+                ptx::mbarrier_wait_parity(row_barriers.full(0), phase);
                 phase ^= 1;
             }
 #pragma unroll 1
@@ -146,9 +141,9 @@ struct DeepMinima : RowsOfGroup<Body> {
 #pragma unroll 1
                 for (int k = 0; k < deep; ++k) {
                     const unsigned from = tiles + tile.stage * STAGE;
-                    ptx::mbarrier_wait_parity(full + 8 * tile.stage, tile.phase);
+                    ptx::mbarrier_wait_parity(barriers.full(tile.stage), tile.phase);
                     multiply(from, (RESIDENT > 0 ? rows + k * PIECE : from + 2 * PIECE) + group * (64 * Layout::ROW), k > 0);
-                    if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.stage);
+                    if (lane == 0) ptx::mbarrier_arrive(barriers.empty(tile.stage));
                     tile.advance();
                 }
                 const float* side = sides + side_at * SIDE;
@@ -159,7 +154,7 @@ struct DeepMinima : RowsOfGroup<Body> {
                 if (lane == 0) ptx::mbarrier_arrive(sides_empty + 8 * side_at);
                 if (++side_at == SIDES) side_at = 0;
             }
-            if (RESIDENT > 0 && lane == 0) ptx::mbarrier_arrive(rows_empty);
+            if (RESIDENT > 0 && lane == 0) ptx::mbarrier_arrive(row_barriers.empty(0));
         }
     }
 };

@@ -22,7 +22,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
     static constexpr int E = Tile::E, C = Tile::C, BN = Tile::BN, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr int SIDE = softmax_side<Body, Tile>(), STAGE = Tile::KEY + Tile::VALUE;
     static constexpr bool SPLIT = Tile::SPLIT;
-    using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
+    using Base::sides, Base::own, Base::stages, Base::barriers, Base::own_barriers;
     using Base::group, Base::warp, Base::lane, Base::local_row;
 
     const Args& g;
@@ -46,9 +46,9 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
             const RowBlock b = row_block<Tile>(g, t);
-            ptx::mbarrier_wait_parity(own_empty, phase);
-            ptx::mbarrier_arrive_expect_tx(own_full, GROUPS * Tile::QUERY);
-            ptx::cp_async_bulk(own, g.queries + (b.entry * down + b.row) * (GROUPS * Tile::QUERY), GROUPS * Tile::QUERY, own_full);
+            ptx::mbarrier_wait_parity(own_barriers.empty(0), phase);
+            ptx::mbarrier_arrive_expect_tx(own_barriers.full(0), GROUPS * Tile::QUERY);
+            ptx::cp_async_bulk(own, g.queries + (b.entry * down + b.row) * (GROUPS * Tile::QUERY), GROUPS * Tile::QUERY, own_barriers.full(0));
             const int count = columns_seen<Tile>(g, b.p.m);
             i64 at = b.entry * across;
 #pragma unroll 1
@@ -183,8 +183,8 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             const float none[2] = {1.0f, 1.0f};
             float scale[2];
             int left[2];
-            ptx::mbarrier_wait_parity(own_full, phase);
-            ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+            ptx::mbarrier_wait_parity(own_barriers.full(0), phase);
+            ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
             score_await_issue(group);
             start_scores(state.stage);
             score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
@@ -197,7 +197,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             state.advance();
 #pragma unroll 1
             for (int n = 1; n < count; ++n) {
-                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
                 score_await_issue(group);
                 start_scores(state.stage);
                 start_sums(before);

@@ -32,7 +32,8 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
     using Base::g, Base::group, Base::lane, Base::local_row, Base::sum, Base::product;
 
     const float* sides;
-    unsigned tiles, full, empty;
+    unsigned tiles;
+    PipelineBarriers<STAGES> barriers;
     Fragments<STEPS, true> weights;
     float x[K][2], ends[AtLeastOne<Body::ROW_ENDS>::value][2], unit[2], largest[2], level[2], factor;
     typename Body::Fixed fixed;
@@ -41,18 +42,11 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
     __device__ __forceinline__ WideRows(const Args& g_, unsigned char* raw)
         : Base(g_), sides((const float*)(raw + STAGES * Tile::BYTES)), infinite(false) {
         tiles = shared_address(raw);
-        full = tiles + STAGES * (Tile::BYTES + SIDE * 4);
-        empty = full + 8 * STAGES;
+        barriers.at = tiles + STAGES * (Tile::BYTES + SIDE * 4);
     }
 
     __device__ __forceinline__ void prepare() const {
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(empty + 8 * i, 4 * GROUPS);
-            }
-            ptx::fence_mbarrier_init();
-        }
+        if (threadIdx.x == 0) barriers.initialise(1, 4 * GROUPS);
         __syncthreads();
     }
 
@@ -65,10 +59,10 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
         while (spans.next()) {
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
-                ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
-                ptx::mbarrier_arrive_expect_tx(full + 8 * state.stage, Tile::BYTES + SIDE * 4);
-                ptx::cp_async_bulk(tiles + state.stage * Tile::BYTES, g.values + (i64)t * Tile::BYTES, Tile::BYTES, full + 8 * state.stage);
-                ptx::cp_async_bulk(tiles + STAGES * Tile::BYTES + state.stage * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, full + 8 * state.stage);
+                ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
+                ptx::mbarrier_arrive_expect_tx(barriers.full(state.stage), Tile::BYTES + SIDE * 4);
+                ptx::cp_async_bulk(tiles + state.stage * Tile::BYTES, g.values + (i64)t * Tile::BYTES, Tile::BYTES, barriers.full(state.stage));
+                ptx::cp_async_bulk(tiles + STAGES * Tile::BYTES + state.stage * (SIDE * 4), g.columns + (i64)t * SIDE, SIDE * 4, barriers.full(state.stage));
                 state.advance();
             }
         }
@@ -278,7 +272,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
             for (int t = spans.begin; t < spans.end; ++t) {
                 const unsigned values = tiles + state.stage * Tile::BYTES;
                 const float* side = sides + state.stage * SIDE;
-                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
                 bool powers = false;
                 if constexpr (Body::POWERS_OF_2) {
                     powers = small && seen && side[SIDE - 4] != 0.0f;
@@ -293,7 +287,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
                     take_tile(values, side);
                 // The warp has read the stage, and its reads come before later copies.
                 __syncwarp();
-                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * state.stage);
+                if (lane == 0) ptx::mbarrier_arrive(barriers.empty(state.stage));
                 state.advance();
                 if (t % SCORE_RUN == SCORE_RUN - 1) Base::template flush_sums<false>(0);
             }

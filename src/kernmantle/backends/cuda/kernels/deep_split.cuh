@@ -59,11 +59,7 @@ struct DeepSplit : ScoreSplit<Body, Source, Tile> {
                     if (is_finite(v[i])) top = fmaxf(top, fabsf(v[i]));
             }
         }
-        top = warp_max(top);
-        if (lane == 0) tops[warp] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) top = fmaxf(top, tops[w]);
+        top = block_max<WARPS>(top, tops);
         const HalfScale scale = HalfScale::of_largest(top);
 #pragma unroll 1
         for (int s = 0; s < PASSES; ++s) {

@@ -31,7 +31,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     static constexpr int OWN_ROLE = OF_COLUMNS ? ROLE_N : ROLE_M, ROLE = OF_COLUMNS ? ROLE_M : ROLE_N;
     static constexpr float LN2 = 0.693147181f, LIFTED_BY = 1 << LIFT<H>;
 
-    using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
+    using Base::sides, Base::own, Base::stages, Base::barriers, Base::own_barriers;
     using Base::group, Base::warp, Base::lane, Base::local_row;
 
     const Args& g;
@@ -87,10 +87,10 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
             const Block b = block_at(t);
             if (!IN_REGISTERS) {
                 const i64 at = (b.entry * own_blocks() + b.row) * GROUPS;
-                ptx::mbarrier_wait_parity(own_empty, phase);
-                ptx::mbarrier_arrive_expect_tx(own_full, GROUPS * STAGE);
-                ptx::cp_async_bulk(own, (OF_COLUMNS ? g.keys : g.queries) + at * Tile::FIRST, GROUPS * Tile::FIRST, own_full);
-                ptx::cp_async_bulk(own + GROUPS * Tile::FIRST, (OF_COLUMNS ? g.values : g.cotangents) + at * Tile::SECOND, GROUPS * Tile::SECOND, own_full);
+                ptx::mbarrier_wait_parity(own_barriers.empty(0), phase);
+                ptx::mbarrier_arrive_expect_tx(own_barriers.full(0), GROUPS * STAGE);
+                ptx::cp_async_bulk(own, (OF_COLUMNS ? g.keys : g.queries) + at * Tile::FIRST, GROUPS * Tile::FIRST, own_barriers.full(0));
+                ptx::cp_async_bulk(own + GROUPS * Tile::FIRST, (OF_COLUMNS ? g.values : g.cotangents) + at * Tile::SECOND, GROUPS * Tile::SECOND, own_barriers.full(0));
             }
             const int end = end_of(b.row);
 #pragma unroll 1
@@ -356,9 +356,9 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
             begin(b);
             const int first_piece = begin_of(b.row), end_piece = end_of(b.row);
             int from[2], to[2], before = 0;
-            if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
+            if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_barriers.full(0), phase);
             if (first_piece < end_piece) {
-                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
                 start_scores(state.stage);
                 ptx::wgmma_wait_group<0>();
                 fence_accumulators(score);
@@ -370,7 +370,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
             }
 #pragma unroll 1
             for (int n = first_piece + 1; n < end_piece; ++n) {
-                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
                 if (GROUPS > 1) score_await_issue(group);
                 if constexpr (SPLIT && !OF_COLUMNS && E <= 64) {
                     start_scores(state.stage);

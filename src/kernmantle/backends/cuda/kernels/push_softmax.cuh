@@ -24,7 +24,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = push_column_side<Body, Tile>(), OWN_SIDE = push_row_side<Body>();
     static constexpr float LN2 = 0.693147181f, LIFTED_BY = 1 << LIFT<H>;
 
-    using Base::sides, Base::own, Base::stages, Base::full, Base::empty, Base::own_full, Base::own_empty;
+    using Base::sides, Base::own, Base::stages, Base::barriers, Base::own_barriers;
     using Base::group, Base::warp, Base::lane, Base::local_row;
 
     const Args& g;
@@ -53,9 +53,9 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
         for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
             const RowBlock b = row_block<Tile>(g, t);
             if (!IN_REGISTERS) {
-                ptx::mbarrier_wait_parity(own_empty, phase);
-                ptx::mbarrier_arrive_expect_tx(own_full, Tile::OWN);
-                ptx::cp_async_bulk(own, g.queries + (b.entry * down + b.row) * (GROUPS * 2 * KEY), Tile::OWN, own_full);
+                ptx::mbarrier_wait_parity(own_barriers.empty(0), phase);
+                ptx::mbarrier_arrive_expect_tx(own_barriers.full(0), Tile::OWN);
+                ptx::cp_async_bulk(own, g.queries + (b.entry * down + b.row) * (GROUPS * 2 * KEY), Tile::OWN, own_barriers.full(0));
             }
             const int count = columns_seen<Tile>(g, b.p.m);
             i64 at = b.entry * across;
@@ -310,9 +310,9 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
             begin(b);
             const int count = columns_seen<Tile>(g, b.p.m);
             int before = 0;
-            if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
+            if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_barriers.full(0), phase);
             if constexpr (!SPLIT) {
-                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
                 start_scores(state.stage);
                 ptx::wgmma_wait_group<0>();
                 make_tile(state.stage, 0, b, [] {});  // the sums are still zero
@@ -322,7 +322,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
             }
 #pragma unroll 1
             for (int n = SPLIT ? 0 : 1; n < count; ++n) {
-                ptx::mbarrier_wait_parity(full + 8 * state.stage, state.phase);
+                ptx::mbarrier_wait_parity(barriers.full(state.stage), state.phase);
                 if (GROUPS > 1) score_await_issue(group);
                 start_scores(state.stage);
                 if constexpr (SPLIT) {

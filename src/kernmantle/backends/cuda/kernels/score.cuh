@@ -203,7 +203,7 @@ KM_DEVICE typename Body::State* score_slot(const Args& g) {
 
 // Keeps tiles of columns coming, by one thread.
 template <class Body, class Tile, class Args>
-KM_DEVICE void score_produce(const Args& g, unsigned tiles, unsigned full, unsigned tiles_empty, unsigned sides_empty, volatile int* ended) {
+KM_DEVICE void score_produce(const Args& g, unsigned tiles, PipelineBarriers<Tile::STAGES> barriers, unsigned sides_empty, volatile int* ended) {
     typedef typename Tile::Layout Layout;
     constexpr int BN = Tile::BN, GROUP = Body::GROUP, SIDE = score_side<Body>(), STAGES = Tile::STAGES, SIDES = Tile::SIDES;
     const i64 tile_columns = ceil_div(g.size[ROLE_N], BN);
@@ -218,16 +218,16 @@ KM_DEVICE void score_produce(const Args& g, unsigned tiles, unsigned full, unsig
 #pragma unroll 1
             for (int t = spans.begin; t < spans.end; ++t) {
                 if (t % SCORE_CHECK == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
-                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                    ptx::mbarrier_wait_parity(barriers.empty(tile.stage), tile.phase);
                     ended[tile.stage] = 1;
-                    ptx::mbarrier_arrive(full + 8 * tile.stage);
+                    ptx::mbarrier_arrive(barriers.full(tile.stage));
                     return;
                 }
-                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.stage, tile.phase);
+                ptx::mbarrier_wait_parity(barriers.empty(tile.stage), tile.phase);
                 if (side.stage % SCORE_FREED == 0) ptx::mbarrier_wait_parity(sides_empty + 8 * (side.stage / SCORE_FREED), side.phase);
-                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.stage, Layout::BYTES + SIDE * 4);
-                ptx::cp_async_bulk(tiles + tile.stage * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.stage);
-                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.stage * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, full + 8 * tile.stage);
+                ptx::mbarrier_arrive_expect_tx(barriers.full(tile.stage), Layout::BYTES + SIDE * 4);
+                ptx::cp_async_bulk(tiles + tile.stage * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, barriers.full(tile.stage));
+                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.stage * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, barriers.full(tile.stage));
                 tile.advance();
                 side.advance();
             }

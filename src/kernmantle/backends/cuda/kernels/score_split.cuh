@@ -97,14 +97,9 @@ struct ScoreSplit {
             for (int i = 0; i < 8; ++i)
                 if (is_finite(v[s][i])) top = fmaxf(top, fabsf(v[s][i]));
         }
-        top = warp_max(top);
-        if (lane == 0) tops[warp] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) top = fmaxf(top, tops[w]);
-        int exponent = 268 - (__float_as_int(top) >> 23);
-        exponent = exponent < 14 ? 14 : exponent > 253 ? 253 : exponent;
-        const float scale = __int_as_float(exponent << 23), unit = __int_as_float((254 - exponent) << 23);
+        top = block_max<WARPS>(top, tops);
+        const HalfScale power = HalfScale::of_largest(top);
+        const float scale = power.scale, unit = power.inverse;
         unsigned char* to = g.tiles[operand] + tile * Layout::BYTES;
 #pragma unroll
         for (int s = 0; s < PASSES; ++s) {

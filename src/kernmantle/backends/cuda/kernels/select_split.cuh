@@ -106,11 +106,7 @@ struct SelectSplit {
             if (size[s] <= MOST_NORM) top = fmaxf(top, most);
         }
         if (!rooted) atomicMax(g.list + UNSUITED, 1);
-        top = warp_max(top);
-        if (lane == 0) tops[warp] = top;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) top = fmaxf(top, tops[w]);
+        top = block_max<WARPS>(top, tops);
         const HalfScale power = HalfScale::of_largest(top);
         const float scale = power.scale, unit = power.inverse;
         unsigned char* to = g.tiles[operand] + tile * Layout::BYTES;

@@ -11,27 +11,22 @@ namespace km {
 template <int OWN, int STAGE, int SIDE, int STAGES, int GROUPS, bool READS>
 struct SoftmaxBlock {
     const float* sides;
-    unsigned own, stages, full, empty, own_full, own_empty;
+    unsigned own, stages;
+    PipelineBarriers<STAGES> barriers;
+    PipelineBarriers<1> own_barriers;
     const int group, warp, lane;
 
     __device__ __forceinline__ SoftmaxBlock(unsigned char* raw)
         : sides((const float*)(raw + OWN + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
         own = shared_address(raw);
         stages = own + OWN;
-        full = stages + STAGES * (STAGE + SIDE * 4);
-        empty = full + 8 * STAGES;
-        own_full = empty + 8 * STAGES;
-        own_empty = own_full + 8;
+        barriers.at = stages + STAGES * (STAGE + SIDE * 4);
+        own_barriers.at = barriers.at + barriers.BYTES;
     }
     __device__ __forceinline__ void prepare() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; ++i) {
-                ptx::mbarrier_init(full + 8 * i, 1);
-                ptx::mbarrier_init(empty + 8 * i, (READS ? 128 : 4) * GROUPS);
-            }
-            ptx::mbarrier_init(own_full, 1);
-            ptx::mbarrier_init(own_empty, 4 * GROUPS);
-            ptx::fence_mbarrier_init();
+            barriers.initialise(1, (READS ? 128 : 4) * GROUPS);
+            own_barriers.initialise(1, 4 * GROUPS);
         }
         __syncthreads();
     }
@@ -39,8 +34,8 @@ struct SoftmaxBlock {
     // By the thread that fills: bytes of both arrays of a tile, and its side.
     __device__ __forceinline__ void fill(
         PipelineState<STAGES>& state, const unsigned char* one, int first, const unsigned char* two, int second, const float* side) const {
-        const unsigned to = stages + state.stage * STAGE, bar = full + 8 * state.stage;
-        ptx::mbarrier_wait_parity(empty + 8 * state.stage, state.phase);
+        const unsigned to = stages + state.stage * STAGE, bar = barriers.full(state.stage);
+        ptx::mbarrier_wait_parity(barriers.empty(state.stage), state.phase);
         ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
         ptx::cp_async_bulk(to, one, first, bar);
         ptx::cp_async_bulk(to + first, two, second, bar);
@@ -53,15 +48,15 @@ struct SoftmaxBlock {
     __device__ __forceinline__ void release(int stage) const {
         if constexpr (READS) {
             ptx::fence_proxy_async();
-            ptx::mbarrier_arrive(empty + 8 * stage);
+            ptx::mbarrier_arrive(barriers.empty(stage));
         } else {
             __syncwarp();
-            if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+            if (lane == 0) ptx::mbarrier_arrive(barriers.empty(stage));
         }
     }
     __device__ __forceinline__ void release_own() const {
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(own_empty);
+        if (lane == 0) ptx::mbarrier_arrive(own_barriers.empty(0));
     }
 
     // First of the two rows, eight apart, that a thread holds of the block's.

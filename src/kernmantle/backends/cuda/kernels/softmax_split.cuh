@@ -13,13 +13,8 @@ struct SoftmaxSplit {
     // The largest of a block's magnitudes.
     static __device__ float largest(float mine) {
         __shared__ float tops[THREADS / 32];
-        mine = warp_max(mine);
         __syncthreads();
-        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = mine;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; ++w) mine = fmaxf(mine, tops[w]);
-        return mine;
+        return block_max<THREADS / 32>(mine, tops);
     }
 
     // Eight numbers of a row of an operand over k, of distances of float32 less those of the first row of columns: nothing else

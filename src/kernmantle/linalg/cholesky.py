@@ -32,7 +32,7 @@ from .arguments import (
     raises,
     system,
 )
-from .refine import UNREFINED, Refined, Relative
+from .refine import Refined
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle
 
@@ -436,12 +436,7 @@ def solve_cholesky(
         found = factorise(refined.narrowed(prepared), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if raises(check_errors, pair.a):
         raise_for(found.info, MEANING)
-    with enough_memory("cholesky", pair.a):
-        solver = refined.solver(prepared, Triangle(found.factor, found.lower))
-        x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
-    info = refined.judged(solver, found.info.expand(pair.a.shape[:-2]))
-    if refined.steps and raises(check_errors, pair.a):
-        raise_for(info, UNREFINED)
-    residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
     added = None if found.jitter is None else pair.wrap(found.jitter.expand(pair.a.shape[:-2]))
-    return Solution(pair.finished(x), pair.wrap(info), found.ran, added, residual)
+    triangle = Triangle(found.factor, found.lower)
+    with enough_memory("cholesky", pair.a):
+        return refined.solve(pair, prepared, triangle, found.info, found.ran, overwrite_b, check_errors, added)

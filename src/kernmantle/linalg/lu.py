@@ -28,7 +28,7 @@ from .arguments import (
     raises,
     system,
 )
-from .refine import UNREFINED, Refined, Relative
+from .refine import Refined
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 
 SMALL = 512
@@ -303,11 +303,6 @@ def solve_lu(
         work, pivots, info, ran = _factorise(refined.narrowed(source), overwrite_a or refined.steps > 0)
     if raises(check_errors, pair.a):
         raise_for(info, MEANING)
+    factors = Factors(work.memory, pivots, work.flipped)
     with enough_memory("lu", pair.a):
-        solver = refined.solver(source, Factors(work.memory, pivots, work.flipped))
-        x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, info)
-    info = refined.judged(solver, info.expand(pair.a.shape[:-2]))
-    if refined.steps and raises(check_errors, pair.a):
-        raise_for(info, UNREFINED)
-    residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
-    return Solution(pair.finished(x), pair.wrap(info), ran, residual=residual)
+        return refined.solve(pair, source, factors, info, ran, overwrite_b, check_errors)

@@ -9,8 +9,10 @@ import torch
 
 from ..checks import integer
 from ..errors import DtypeError, ParameterError
+from .arguments import System, raises
 from .implicit import Solver
 from .scaling import exponent, shifted
+from .solution import Solution, delivered, raise_for, solution
 
 UNREFINED = "refinement with a factor in float32 did not get to the digits of float64; drop refine"
 
@@ -40,6 +42,20 @@ class Refined:
         if not self.steps:
             return factored
         return Relative(a, factored, self.steps, factored.symmetric, _exponent(a))
+
+    def solve(
+        self, system: System, matrix: torch.Tensor, factored: Solver, info: torch.Tensor, ran: str, overwrite_b: bool,
+        check_errors: bool | None, jitter: Any = None,
+    ) -> Solution:  # fmt: skip
+        """Return the solution of a system by its factors, refined with residuals of the matrix."""
+        solver = self.solver(matrix, factored)
+        x = solution(system.a, system.b, solver, system.shape, overwrite_b)
+        x = delivered(x, system.b, overwrite_b, info)
+        info = self.judged(solver, info.expand(system.a.shape[:-2]))
+        if self.steps and raises(check_errors, system.a):
+            raise_for(info, UNREFINED)
+        residual = system.wrap(solver.relative) if isinstance(solver, Relative) else None
+        return Solution(system.finished(x), system.wrap(info), ran, jitter, residual)
 
     def judged(self, solver: Solver, info: torch.Tensor) -> torch.Tensor:
         """Return the infos, with -1 for items whose refinement did not get to the digits of float64."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.arch import arch as generation
+from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .cost import LAUNCH
 from .factor_gradient_plan import SIZES
 from .gradient_groups import GroupedPlan, Groups, Size, whole
@@ -70,8 +71,10 @@ class BackPlan(GroupedPlan):
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold: more of those of halves whose tiles are full, by wide copies."""
-        fits = all(axis == (extent, extent) for axis, extent in zip(self.axes, self.extents, strict=True))
-        return 2 + (self.splits and self.stored != "f32" and fits and self.vector * SIZES[self.stored] == VECTOR)
+        is_full = all(axis == (extent, extent) for axis, extent in zip(self.axes, self.extents, strict=True))
+        is_full = is_full and self.vector * SIZES[self.stored] == VECTOR
+        most = generation(self.arch).shared_per_sm // (self.shared + RESERVED_SHARED)
+        return max(1, min(2 + (self.splits and self.stored != "f32" and is_full), most))
 
     def tiles(self, items: int, width: int) -> int:
         """Return the tiles of so many entries before the axes, and columns."""

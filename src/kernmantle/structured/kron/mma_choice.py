@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import LANES, LEAST, LEAST_WIDE, MOST_NEIGHBOURS, SIZES, WIDE, MmaPlan, mma_candidates
@@ -58,17 +61,39 @@ def spread(plans: tuple[MmaPlan, ...], entries: int, right: int, processors: int
     """
     if not plans or not is_small(plans[0], plans[0].count(entries, right), processors):
         return plans
+    found = _variants(plans)
+    return tuple([found.plans[index] for index in found.cycles(entries, right, processors).argsort(kind="stable")])
 
-    def cycles(own: tuple[MmaPlan, int, float]) -> float:
-        plan, preparing, wave = own
-        return preparing + _waves(plan, plan.count(entries, right), processors) * wave
 
-    return tuple(plan for plan, _, _ in sorted(_variants(plans), key=cycles))
+def _quickest(plans: tuple[MmaPlan, ...], entries: int, right: int, processors: int) -> MmaPlan:
+    """Return the first one of the same."""
+    if not is_small(plans[0], plans[0].count(entries, right), processors):
+        return plans[0]
+    found = _variants(plans)
+    return found.plans[found.cycles(entries, right, processors).argmin()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Variants:
+    """Plans that share tiles among more warps, and columns with their extents and cycles."""
+
+    plans: tuple[MmaPlan, ...]
+    items: Any
+    right: Any
+    group: Any
+    warps: Any
+    preparing: Any
+    wave: Any
+
+    def cycles(self, entries: int, right: int, processors: int) -> Any:
+        """Return the cycles of a pass over so many entries by each plan."""
+        tiles = -(-entries // self.items) * -(-right // self.right)
+        return self.preparing + -(-tiles * self.group // (self.warps * processors)) * self.wave
 
 
 @lru_cache(maxsize=1024)
-def _variants(plans: tuple[MmaPlan, ...]) -> tuple[tuple[MmaPlan, int, float], ...]:
-    """Return plans that share tiles among more warps, with the cycles of their factors and of a wave of tiles."""
+def _variants(plans: tuple[MmaPlan, ...]) -> _Variants:
+    """Return the variants of the plans of a pass."""
     found = [
         replace(own, group=group)
         for other in plans
@@ -76,7 +101,14 @@ def _variants(plans: tuple[MmaPlan, ...]) -> tuple[tuple[MmaPlan, int, float], .
         for group in range(own.group, own.warps + 1)
         if own.warps % group == 0 and group <= own.phases[0].units
     ]
-    return tuple((own, preparing_cycles(own), _wave_cycles(own)) for own in found)
+    columns = [
+        np.array(column)
+        for column in zip(
+            *((own.items, own.right, own.group, own.warps, preparing_cycles(own), _wave_cycles(own)) for own in found),
+            strict=True,
+        )
+    ]
+    return _Variants(tuple(found), *columns)
 
 
 def is_small(plan: MmaPlan, tiles: int, processors: int) -> bool:
@@ -89,8 +121,9 @@ def plan_of(
 ) -> MmaPlan | None:
     """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
     found = _enough(tuple(modes), stored, tensor, width, limits)
-    found = spread(found, entries, width, limits.sm_count) if SIZES[stored] == 2 else found
-    return next(iter(found), None)
+    if not found or SIZES[stored] != 2:
+        return next(iter(found), None)
+    return _quickest(found, entries, width, limits.sm_count)
 
 
 @lru_cache(maxsize=4096)

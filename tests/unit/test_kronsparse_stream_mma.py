@@ -54,14 +54,47 @@ def test_a_lane_reads_as_many_neighbours_as_alignment_and_l_allow() -> None:
 
 
 def test_lanes_of_a_fragment_meet_in_few_banks() -> None:
-    assert read_cycles(2, 0, 0, 2, True)[0, 0] == 1  # one word or its neighbours
-    assert read_cycles(128, 0, 0, 4, False)[0, 0] == 8  # positions of rows in one bank
+    assert read_cycles(2, 0, 0, 2, True)[0, :2].tolist() == [8, 1]  # rows of two words, in the same banks or in others
+    assert read_cycles(128, 0, 0, 4, True)[0, 0] == 32  # all lanes in one bank
     assert read_cycles(4, 0, 0, 4, True)[0, 1] == 1  # 8 rows of four words
     for pattern in PATTERNS:
         for along in (True, False):
             plan = stream_mma_plan(contiguous(pattern, 18, "f16", True), along, CARD)
             assert plan is not None
             assert max(plan.w_cycles, plan.x_cycles) <= 4
+
+
+def banks(plan, row_bytes, of_x):
+    """The cycles in which a warp reads a fragment, by the addresses of its lanes in the kernel."""
+    pitch, worst, size = plan.pitches[of_x], 0, 2
+    access, along = plan.warp_l * size, plan.along or of_x
+    for e in (0, 1):
+        taken = 0
+        for first in range(0, 32, lanes := min(32, 128 // access)):
+            words = set()
+            for lane in range(first, first + lanes):
+                own, quad = lane // 4, lane % 4
+                k = {1: quad + 4 * e, 4: 4 * quad + e, 2: 2 * quad + e}[plan.order]
+                row, position = (own, k) if along else (k, own)
+                apart = 0 if plan.full else plan.pattern[3] * size
+                at = row * pitch + position * plan.step + (row * row_bytes + position * apart) % 16
+                words |= {at // 4, (at + access - 1) // 4}
+            taken += max(np.bincount([word % 32 for word in words]))
+        worst = max(worst, taken)
+    return worst
+
+
+@pytest.mark.parametrize("along", [True, False], ids=["along", "across"])
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_no_other_skew_reads_in_fewer_banks(pattern, along) -> None:
+    _, b, c, d = pattern
+    plan = stream_mma_plan(contiguous(pattern, 18, "f16", True), along, CARD)
+    assert plan is not None
+    for of_x, row in ((False, 2 * (c if along else b) * d), (True, 2 * c * d)):
+        name = "x_skew" if of_x else "w_skew"
+        others = [banks(replace(plan, **{name: skew}), row, of_x) for skew in range(0, 128, 16)]
+        assert banks(plan, row, of_x) == min(others)
+        assert banks(plan, row, of_x) <= 4
 
 
 def test_what_is_not_streamed_by_tensor_cores() -> None:

@@ -44,6 +44,9 @@ _CLUSTERS = (1, 2, 4, 8)
 _ORDERS = 1, 2, 4  # of positions of k in a fragment
 _FRAGMENTS = 1, 2, 3, 4, 5, 6, 8  # of 8 rows of a block
 _PITCHES = np.arange(0, 128, 16)  # of rows of a stage, beside multiples of 128 bytes
+# Bytes that rows are further apart than any row is long, as they lie in banks, and as prices were fitted: to reads that
+# took rows for one that are a multiple of 128 bytes apart (decisions 0093 and 0103).
+_APART, _AS_FITTED = 2**17, 0
 # Rows and weights from which on tensor cores may be quicker, and times their model: of 48 products those of fewer rows
 # or weights took longer than by FMA instructions (H200, seconds of graphs, decision 0093).
 _LEAST_BATCH, _LEAST_WEIGHTS, _SURELY = 5, 10**5, 1.15
@@ -73,7 +76,7 @@ class StreamMmaPlan:
     activation: str = ""
     last: bool = False
     w_cycles: int = field(default=1, repr=False, compare=False)
-    """Cycles in which a warp reads a fragment of weights."""
+    """Cycles in which a warp reads a fragment of weights, as prices were fitted."""
     x_cycles: int = field(default=1, repr=False, compare=False)
     """The same of x."""
 
@@ -185,13 +188,13 @@ def fits(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> bool
 
 
 @lru_cache(maxsize=4096)
-def read_cycles(step: int, row_shift: int, step_shift: int, access: int, along: bool) -> Column:
+def read_cycles(step: int, row_shift: int, step_shift: int, access: int, along: bool, apart: int = _APART) -> Column:
     """Return the cycles in which a warp reads a fragment: a row for each order of k, with those of each pitch.
 
-    Rows are a multiple of 128 bytes and 0, 16 ... 112 more apart, positions ``step`` bytes. Runs of rows and of
+    Rows are ``apart`` and 0, 16 ... 112 bytes more from each other, positions ``step`` bytes. Runs of rows and of
     positions begin so many bytes further in their 16 bytes than those before.
     """
-    lane, e, pitch = np.arange(_WARP), np.arange(2)[:, None], _PITCHES[:, None, None, None]
+    lane, e, pitch = np.arange(_WARP), np.arange(2)[:, None], (apart + _PITCHES)[:, None, None, None]
     own, quad = lane // 4, lane % 4
     k = np.stack((quad + 4 * e, 2 * quad + e, 4 * quad + e))
     r, s = (own, k) if along else (k, own)
@@ -213,18 +216,19 @@ def _arranged(table: StreamMmaPlan, shifts: int, wide: int) -> StreamMmaPlan:
     bytes further than those before.
     """
     (_, _, c, d), size = table.pattern, BYTES[table.dtype]
-    skews, cycles = list[Any](), list[Any]()
+    skews, cycles, fitted = list[Any](), list[Any](), list[Any]()
     for pitch, row, along in ((table.pitches[0], wide, table.along), (table.pitches[1], c, True)):
-        every = read_cycles(table.step, row * d * size % 16, shifts % 16, table.warp_l * size, along)
+        reads = table.step, row * d * size % 16, shifts % 16, table.warp_l * size, along
         first = (np.broadcast_to(pitch, count_of(table)) % 128) // 16
-        several = every[:, (first[:, None] + np.arange(8)) % 8]  # of the orders, rows of the table and skews
+        several = read_cycles(*reads)[:, (first[:, None] + np.arange(8)) % 8]  # of the orders, rows of the table, skews
         skews.append(16 * several.argmin(-1))
         cycles.append(several.min(-1))
-    order: Any = (2 * table.m * cycles[0] + table.n * cycles[1]).argmin(0)
-    at, orders = np.arange(len(order)), np.array(_ORDERS)[order]
+        fitted.append(np.broadcast_to(read_cycles(*reads, _AS_FITTED).min(-1, keepdims=True), cycles[-1].shape))
+    at = np.arange(count_of(table))
+    order, priced = ((2 * table.m * own[0] + table.n * own[1]).argmin(0) for own in (cycles, fitted))
     return replace(
-        table, order=orders, w_skew=skews[0][order, at], x_skew=skews[1][order, at], w_cycles=cycles[0][order, at],
-        x_cycles=cycles[1][order, at],
+        table, order=np.array(_ORDERS)[order], w_skew=skews[0][order, at], x_skew=skews[1][order, at],
+        w_cycles=fitted[0][priced, at], x_cycles=fitted[1][priced, at],
     )  # fmt: skip
 
 

@@ -74,6 +74,8 @@ def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
             raise OutputError(f"{name} is a read-only numpy array; pass one that may be written to")
+        if out.dtype.hasobject:
+            raise OutputError(f"{name} is a numpy array of {out.dtype}; pass one of numbers, which can be written to")
         if any(stride < 0 or stride % out.itemsize for stride in out.strides):
             raise OutputError(
                 f"{name} is a numpy view with strides {out.strides} bytes, which torch cannot write to; pass an array "

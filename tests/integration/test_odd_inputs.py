@@ -193,3 +193,20 @@ def test_results_without_entries_have_gradients_of_zero(name):
 def test_matrices_without_entries_have_no_decomposition(call, text):
     with pytest.raises(ShapeError, match=text):
         call(torch.zeros(0, 6))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda out: km.cdist(np.eye(3), np.eye(3), out=out),
+        lambda out: km.Gaussian(1.0).matmul(np.eye(3), np.eye(3), np.eye(3), out=out),
+        lambda out: km.kron_matmul(np.eye(3), [np.eye(3)], out=out),
+        lambda out: km.kron_sparse_matmul(np.eye(3), np.ones((1, 3, 3, 1)), out=out),
+        lambda out: PRODUCT(np.eye(3), np.eye(3), out=out),
+        lambda out: km.pdist(np.eye(3), out=out[0]),
+    ],
+)
+def test_arrays_of_objects_are_not_written_to(call):
+    """They are copied to be read, and the copy was written."""
+    with pytest.raises(OutputError, match="numpy array of object"):
+        call(np.zeros((3, 3), dtype=object))

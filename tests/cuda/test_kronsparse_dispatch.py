@@ -194,3 +194,26 @@ def test_a_row_whose_features_lie_apart(patterns, dtype) -> None:
         for called in (layer, layer.pack()):
             for _ in range(2):
                 check(called(x), layer, x)
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_gradients_of_millions_of_rows(batch_last) -> None:
+    """Parts of sums over rows that do not begin at vectors were added in bfloat16."""
+    if torch.cuda.get_device_properties(0).total_memory < 30 << 30:
+        pytest.skip("takes 20 GB")
+    patterns, period, rows = [(1, 16, 16, 16), (16, 16, 16, 1)], 1024, 8_640_549
+    torch.manual_seed(0)
+    parts = [torch.randn(period, 256, device="cuda").bfloat16() for _ in range(2)]
+    x, grad = (part.repeat(-(-rows // period), 1)[:rows] for part in parts)
+    counts = torch.full((period, 1), float(rows // period), device="cuda", dtype=torch.float64)
+    counts[: rows % period] += 1
+    weights = [(torch.randn(p, device="cuda") / 4).bfloat16().requires_grad_() for p in patterns]
+    if batch_last:
+        x, grad = x.T.contiguous(), grad.T.contiguous()
+    found = torch.autograd.grad(km.kron_sparse_matmul(x, weights, batch_last=batch_last), weights, grad)
+    own = [weight.detach().double().requires_grad_() for weight in weights]
+    value = parts[0].double()
+    for (a, b, c, d), weight in zip(patterns, own, strict=True):
+        value = torch.einsum("nikl,ijkl->nijl", value.view(-1, a, c, d), weight).reshape(-1, a * b * d)
+    for got, wanted in zip(found, torch.autograd.grad(value, own, parts[1].double() * counts), strict=True):
+        assert_close(got, wanted, depth=16, magnitude=4 * wanted.abs().max().expand_as(wanted))

@@ -26,7 +26,7 @@ from ..mode_product.cost import quickest_gradient
 from ..mode_product.execute import DENSE, uncast
 from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
-from ..mode_product.torch_products import BLAS_FARTHEST, entries
+from ..mode_product.torch_products import BLAS_FARTHEST, entries, summed_product
 from . import chain_execute
 from .chain_launches import GRAD, LaunchedBackward, ReadyBackward, Table
 from .chain_products import (
@@ -373,7 +373,7 @@ class MatrixBackward:
             return None
         last = self.batch_last
         rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
-        return torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
+        return summed_product(flat, rows.mT) if last else summed_product(flat.mT, rows)
 
     def _gradients(
         self, weights: Weights, of_matrix: Maybe, grad: torch.Tensor, flat: torch.Tensor

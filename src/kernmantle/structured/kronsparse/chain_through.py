@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -13,6 +12,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, Pick
 from ..mode_product.execute import DENSE, uncast
 from ..mode_product.torch_op import Maybe
+from ..mode_product.torch_products import summed_product
 from .chain_launches import GRAD, LaunchedBackward, Table
 from .chain_matrix import launch_of_matrix, launch_of_x, launch_through
 from .chain_products import Backward, Gradients, Saved, Weights, splits_streams
@@ -105,14 +105,9 @@ class ThroughBackward:
         if self.launches is not None and not splits_streams(grad.device):
             return self.launches(x, weights, saved, grad)
         (of_x, of_bias, of_matrix), (matrix,) = self.needed, weights
-        flat, multiply, own, below = (
-            grad.reshape(-1, grad.shape[-1]),
-            partial(uncast, grad.device.type, torch.mm),
-            None,
-            None,
-        )
+        flat, kind, own, below = grad.reshape(-1, grad.shape[-1]), grad.device.type, None, None
         if of_matrix and x is not None:
-            own = multiply(flat.mT, x.reshape(-1, x.shape[-1]))
+            own = uncast(kind, summed_product, flat.mT, x.reshape(-1, x.shape[-1]))
         if of_x:
-            below = multiply(flat, matrix).view(*grad.shape[:-1], matrix.shape[1])
+            below = uncast(kind, torch.mm, flat, matrix).view(*grad.shape[:-1], matrix.shape[1])
         return below, flat.sum(0) if of_bias else None, [own]

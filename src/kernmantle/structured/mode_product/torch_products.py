@@ -18,6 +18,7 @@ from ...errors import BackendError
 from .vendor_cost import MOST_CALLS, sums_strided
 
 BLAS_FARTHEST = 2**31 - 1
+_LONG_SUM, _VECTOR = 1 << 15, 16  # numbers, and bytes
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and strides."""
 
@@ -325,10 +326,28 @@ def gradient_by_entries(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int,
     return out
 
 
+def summed_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the product of two matrices, whose sums may be long.
+
+    Of halves that do not begin at vectors cuBLAS adds parts of long sums in their own type, which torch allows by
+    default: gradients of bfloat16 over 8640549 rows, the batch last, were 15 % wrong, in float32 0.01 % (H200).
+    """
+    if left.is_cuda and is_added_in_halves(left, right):
+        return torch.mm(left, right, out_dtype=torch.float32).to(left.dtype)  # pyright: ignore
+    return torch.mm(left, right)
+
+
+def is_added_in_halves(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether parts of the sums of a product may be added in a type of 2 bytes."""
+    if left.dtype.itemsize != 2 or left.shape[1] <= _LONG_SUM:
+        return False
+    return any((side.data_ptr() | max(side.stride()) * 2) % _VECTOR for side in (left, right))
+
+
 def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
     """Return the same through the gradient of the dense matrix."""
     alone = x.shape[0] == 1
-    matrix = (gradient[0].mT @ x[0])[None] if alone else torch.matmul(gradient.mT, x)
+    matrix = summed_product(gradient[0].mT, x[0])[None] if alone else torch.matmul(gradient.mT, x)
     return entries(matrix.contiguous(), a, b, c, d)
 
 

@@ -2,7 +2,8 @@
 
 A key holds everything that the checks and the plan of a call depend on. Values of numbers and addresses are not part
 of it. A caller builds the key once, gets the bound call and calls it; on a miss it checks, plans, compiles, and stores
-the bound call.
+the bound call. What a caller calls again and again, such as a layer, has the bound call of its last key
+(``torch_ops.call_key.CallSite``), while torch's guards say that the key would be the same.
 """
 
 from __future__ import annotations

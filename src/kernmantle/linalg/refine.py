@@ -37,32 +37,27 @@ class Refined:
         """Return the matrix in the type it is factored in: a copy where that is another, scaled to its range."""
         return shifted(a, -_exponent(a)).float() if self.steps else a
 
-    def solver(self, a: torch.Tensor, factored: Solver) -> Solver:
-        """Return the solver itself, or one that refines with residuals of a."""
-        if not self.steps:
-            return factored
-        return Relative(a, factored, self.steps, factored.symmetric, _exponent(a))
-
     def solve(
         self, system: System, matrix: torch.Tensor, factored: Solver, info: torch.Tensor, ran: str, overwrite_b: bool,
         check_errors: bool | None, jitter: Any = None,
     ) -> Solution:  # fmt: skip
-        """Return the solution of a system by its factors, refined with residuals of the matrix."""
-        solver = self.solver(matrix, factored)
-        x = solution(system.a, system.b, solver, system.shape, overwrite_b)
-        x = delivered(x, system.b, overwrite_b, info)
-        info = self.judged(solver, info.expand(system.a.shape[:-2]))
-        if self.steps and raises(check_errors, system.a):
-            raise_for(info, UNREFINED)
-        residual = system.wrap(solver.relative) if isinstance(solver, Relative) else None
-        return Solution(system.finished(x), system.wrap(info), ran, jitter, residual)
+        """Return the solution of a system by its factors, refined with residuals of the matrix.
 
-    def judged(self, solver: Solver, info: torch.Tensor) -> torch.Tensor:
-        """Return the infos, with -1 for items whose refinement did not get to the digits of float64."""
-        if not isinstance(solver, Relative) or solver.failed is None:
-            return info
-        failed = solver.failed.to(torch.int32).sum_to_size(info.shape) > 0
-        return torch.where((info == 0) & failed, -1, info).to(torch.int32)
+        Its info is -1 for items whose refinement did not get to the digits of float64.
+        """
+        refining = Relative(matrix, factored, self.steps, factored.symmetric, _exponent(matrix)) if self.steps else None
+        x = solution(system.a, system.b, refining or factored, system.shape, overwrite_b)
+        x = delivered(x, system.b, overwrite_b, info)
+        info = info.expand(system.a.shape[:-2])
+        if refining is None:
+            return Solution(system.finished(x), system.wrap(info), ran, jitter)
+        if refining.failed is not None:
+            failed = refining.failed.to(torch.int32).sum_to_size(info.shape) > 0
+            info = torch.where((info == 0) & failed, -1, info).to(torch.int32)
+        if raises(check_errors, system.a):
+            raise_for(info, UNREFINED)
+        residual = None if refining.relative is None else system.wrap(refining.relative)
+        return Solution(system.finished(x), system.wrap(info), ran, jitter, residual)
 
 
 def _exponent(a: torch.Tensor) -> torch.Tensor:

@@ -147,3 +147,20 @@ def test_packed_layers_that_follow_one_another_read_what_the_last_one_gives() ->
     captured.replay()
     assert torch.equal(whole, values[2])
     assert all(part.is_complete(device) for part in parts)
+
+
+def test_graphs_take_two_launches_and_eager_calls_one() -> None:
+    layer = km.KSLinear(4096, 4096, patterns=CHAINS["monarch"], device="cuda", dtype=torch.bfloat16).requires_grad_(
+        False
+    )
+    x = torch.randn(32, 4096, device="cuda").bfloat16()
+    eager = layer(x)
+    assert "in clusters" in layer.info
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+        found = layer(x)
+    assert "the first and the second" in layer.info
+    captured.replay()
+    wanted, terms = exact(x, list(layer.weights), layer.bias)
+    for value in (eager, found):
+        assert_close(value, wanted, depth=256, magnitude=terms)

@@ -94,3 +94,17 @@ def test_more_rows_take_two_launches() -> None:
     assert quickest_plans(*MONARCH, 17, "f32", False, "", card) is None
     assert apart_plans(*MONARCH, 64, "f32", False, "", card) is None
     assert apart_plans(*MONARCH, 64, "bf16", False, "", CARDS["sm_80"]) is None
+
+
+def test_an_eager_call_takes_one_launch_where_the_host_would_wait_for_two() -> None:
+    card = CARDS["sm_90"]
+
+    def launches(chain, rows, of_host):
+        found = quickest_plans(chain[0], chain[1], rows, "bf16", False, "", card, of_host)
+        assert found is not None
+        return len(found)
+
+    wide = (32, 256, 256, 1), (1, 256, 256, 32)
+    assert [launches(MONARCH, 32, of_host) for of_host in (0.0, 1.8e-5)] == [2, 1]
+    assert [launches(wide, 64, of_host) for of_host in (0.0, 1.8e-5)] == [2, 2]
+    assert [launches(MONARCH, 128, of_host) for of_host in (0.0, 1.8e-5)] == [2, 2]

@@ -226,12 +226,10 @@ def _bind(
 ) -> Any:  # fmt: skip
     value, packed = canonical(x.detach(), options.batch_last), packed and not wanted
     if not wanted and out is None and value.data_ptr() == x.data_ptr():
-        cluster = chain_training.cluster_for(value, weights, bias, activation, options, packed)
-        if cluster is not None:
-            a, b, _, d = weights[-1].shape
-            into = empty(value, a * b * d, options.batch_last)
-            launch = chain_training.clusters().bind_cluster(cluster, value, into)
-            return ClusterChain(launch.launch, launch.between, a * b * d, launch.route)
+        plans = chain_training.cluster_for(value, weights, bias, activation, options, packed)
+        if plans is not None:
+            captured, eager = (_bind_cluster(each, value, weights, options) for each in plans)
+            return eager if plans[0] == plans[1] else ChainByCapture(eager, lambda *_: captured)
     if not wanted and out is None:
         found = chain_execute.plan(value, weights, options.algorithm, packed and not options.precision)
         if found is not None and packed and found[0][0].kind == "dense" and len(found[0]) == 1:
@@ -252,6 +250,12 @@ def _bind(
             return found
         return ChainByCapture(found, partial(_bind_captured, activation=activation, options=options, packed=packed))
     return _bind_products(value, weights, bias, activation, options, packed, out)
+
+
+def _bind_cluster(plans: Sequence[Any], value: torch.Tensor, weights: Weights, options: Options) -> ClusterChain:
+    a, b, _, d = weights[-1].shape
+    found = chain_training.clusters().bind_cluster(plans, value, empty(value, a * b * d, options.batch_last))
+    return ClusterChain(found.launch, found.between, a * b * d, found.route)
 
 
 def _is_grouped(value: torch.Tensor, weights: Weights, *rest: Any) -> bool:

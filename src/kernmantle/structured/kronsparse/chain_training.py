@@ -53,10 +53,10 @@ _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # Seconds of the host on an H200 (decision 0039): for each factor of a product a launch with its result, or the
 # algorithm that is quickest on the GPU, which makes images or views of its weights; for each factor of a step a launch
 # forward and one back, or two products, a sum and what they allocate; of a step through the matrix or by batched
-# products, on addresses (decision 0072, in proportion to launches). An eager call takes these or the GPU's, whichever
-# is longer, a graph that is replayed the GPU's alone.
+# products, on addresses (decision 0072, of batched ones 0107, in proportion to launches). An eager call takes these or
+# the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
-_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4e-4, 6.7e-4, 5e-4
+_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4e-4, 4.7e-4, 5e-4
 _HOST_KERNELS = 2.4e-4  # of a factor whose products and sum are launches of our kernels, in proportion (decision 0086)
 # In a compiled graph both take two operators; its own code starts the products with the matrix.
 _HOST_COMPILED = 2.5e-4
@@ -206,20 +206,22 @@ def forward_kind(
 
 def cluster_for(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options, packed: bool
-) -> tuple[ClusterPlan, ...] | None:
+) -> tuple[tuple[ClusterPlan, ...], ...] | None:
     """Return the plan of two factors in one launch, or of two that fit together, for x (1, N, features).
 
-    None where others should be quicker.
+    That of CUDA graphs, and of eager calls, where a launch more may take the host longer than the GPU. None where
+    others should be quicker.
     """
     batch, dtype, _, last = described(x)
     if last or not _has_kernels(batch, dtype, options, x.device) or (bias is not None and not bias.is_contiguous()):
         return None
-    found = clusters().plan_of(x, weights, bias, activation, options.precision, x)
+    plan_of: Any = clusters().plan_of
+    found, eager = (plan_of(x, weights, bias, activation, options.precision, x, host) for host in (0.0, _HOST_LAUNCH))
     if found is None:
         return None
     patterns = tuple([weight.shape for weight in weights])
     others = _forward_seconds(patterns, batch, dtype, last, x.device, bias is not None, activation != "", packed)  # pyright: ignore
-    return found if plans_seconds(found, batch) <= min(others) else None
+    return (found, eager) if plans_seconds(found, batch) <= min(others) else None
 
 
 @lru_cache(maxsize=1)

@@ -34,11 +34,12 @@ class BoundCluster(NamedTuple):
 
 
 def plan_of(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor
-) -> tuple[ClusterPlan, ...] | None:
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor,
+    of_host: float = 0.0,
+) -> tuple[ClusterPlan, ...] | None:  # fmt: skip
     """Return the plan for x (1, N, features) and weights (a, b, c, d) of one type, or those of two launches.
 
-    None for what they do not take.
+    None for what they do not take. ``of_host``: see :func:`quickest_plans`.
     """
     if len(weights) != 2 or precision or NAMES.get(x.dtype) is None or not (x.stride(2) == 1 == out.stride(2)):
         return None
@@ -48,7 +49,7 @@ def plan_of(
     if not whole or access < 16:
         return None
     own = limits(index_of(x.device))
-    return quickest_plans(first, second, x.shape[1], NAMES[x.dtype], bias is not None, activation, own)
+    return quickest_plans(first, second, x.shape[1], NAMES[x.dtype], bias is not None, activation, own, of_host)
 
 
 def bind_cluster(plans: Sequence[ClusterPlan], x: torch.Tensor, out: torch.Tensor) -> BoundCluster:
@@ -67,7 +68,7 @@ def bind_cluster(plans: Sequence[ClusterPlan], x: torch.Tensor, out: torch.Tenso
 def _bind(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> BoundLaunch | None:
     """Return the launch of a plan; None where its kernel was only collected."""
     index = index_of(x.device)
-    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared, waits=True)
+    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.taken or plan.shared, waits=True)
     loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_cluster(plan), entry)
     if loaded is None:
         return None

@@ -27,10 +27,10 @@ _FILLED = 128  # blocks, about as many as multiprocessors; half of them where ea
 # Monarch matrices of 32 and 64 blocks with 1, 4 and 16 rows in bfloat16 on one H200: by FMA instructions within 8 %
 # (root mean square; decision 0042), by tensor cores in decision 0100.
 _BY_FMA, _BY_MMA = (2.7e-6, 2.5e-7, 4.2e-11, 9.4e10), (2.6e-6, 5e-8, 4.5e-12, 4.1e10)
-# Of two launches: seconds to begin, and where their blocks are more than multiprocessors; bytes a second that each of
-# these reads in the first one and in the second, and stores. Fitted to eight chains with 16 to 256 rows in bfloat16 on
-# one H200, within 10 % (root mean square; decision 0107).
-_APART, _CARD = (3.9e-6, 8e-7, 2e10, 1.1e11, 5.5e9), 132
+# Of two launches: seconds to begin; bytes a second that a multiprocessor reads in the first one, in the second one, and
+# stores. Fitted to six chains with 1 to 128 rows in bfloat16 on one H200, within 9 % (root mean square; decision 0107).
+_APART, _CARD = (3.4e-6, 1.75e10, 4.5e11, 2.45e9), 132
+_NEXT = 4e-6  # seconds of the host for a launch more of a native call
 _FOR_TILES = 1.3, 0.1  # times what follows the beginning, for clusters with tiles of the rows; more for each tile
 
 
@@ -40,6 +40,8 @@ class ClusterPlan:
 
     ``mma``: by tensor cores, see ``kronsparse_chain_mma.cuh``, each cluster for one of ``tiles`` of the rows.
     ``part``: "" for both factors, else the one that the launch is for; ``ranks`` blocks share the rows of the first.
+    ``taken``: bytes of shared memory of a block that a launch takes without using them, as many as the next one uses: a
+    multiprocessor divides its memory anew for another kernel only when it is idle, so that both would not overlap.
     """
 
     arch: str
@@ -55,6 +57,7 @@ class ClusterPlan:
     warps: int = 8
     part: str = ""
     ranks: int = CLUSTER
+    taken: int = 0
 
     @property
     def threads(self) -> int:
@@ -127,36 +130,40 @@ def apart_plans(
     (_, b, c, _), shape = second, (limits.arch, dtype, first, second, 8 if batch <= 8 else 16)
     units, rest = tiles * _clusters(second, dtype), (tiles, True, _WARPS_APART)
     ranks, split = (_shared_among(units, most) for most in (max(1, c // _WARPS_APART), max(1, b // 8)))
-    return (
-        ClusterPlan(*shape, 1, False, "", *rest, "first", ranks),
-        ClusterPlan(*shape, split, bias, activation, *rest, "second", 1),
-    )
+    last = ClusterPlan(*shape, split, bias, activation, *rest, "second", 1)
+    return ClusterPlan(*shape, 1, False, "", *rest, "first", ranks, last.shared), last
 
 
 def plans_seconds(plans: Sequence[ClusterPlan], batch: int) -> float:
     """Return the predicted seconds of a launch, or of two that fit together."""
     if len(plans) == 1:
         return cluster_seconds(plans[0], batch)
-    (first, second), (start, more, read, read_second, stored) = plans, _APART
+    (first, second), (start, read, read_second, stored) = plans, _APART
     (_, _, wide, _), (a, b, c, d), size = first.first, first.second, BYTES[first.dtype]
     of_first = math.ceil(c / first.ranks) * wide * _VECTOR + first.rows * size * wide
     sectors = 2 if d * size > _VECTOR else 1  # of which a block uses half
     of_second = (sectors * math.ceil(b / second.split) + second.rows) * c * _VECTOR
-    seconds = start + more * (first.blocks + second.blocks > _CARD)
-    seconds += (
-        max(1.0, first.blocks / _CARD) * of_first / read + max(1.0, second.blocks / _CARD) * of_second / read_second
-    )
-    return seconds + first.tiles * first.rows * a * b * d * size / _CARD / stored
+    reads = max(1.0, first.blocks / _CARD) * of_first / read
+    reads += max(1.0, second.blocks / _CARD) * of_second / read_second
+    return start + reads + first.tiles * first.rows * a * b * d * size / _CARD / stored
 
 
 def quickest_plans(
-    first: Pattern, second: Pattern, batch: int, dtype: str, bias: bool, activation: str, limits: DeviceLimits
-) -> tuple[ClusterPlan, ...] | None:
-    """Return the plan of one launch, or those of two, whichever should be quicker; None if there is neither."""
+    first: Pattern, second: Pattern, batch: int, dtype: str, bias: bool, activation: str, limits: DeviceLimits,
+    of_host: float = 0.0,
+) -> tuple[ClusterPlan, ...] | None:  # fmt: skip
+    """Return the plan of one launch, or those of two, whichever should be quicker; None if there is neither.
+
+    ``of_host``: seconds of an eager call with one launch, which another one adds to.
+    """
     one = cluster_plan(first, second, batch, dtype, bias, activation, limits)
-    two = None if batch <= 8 else apart_plans(first, second, batch, dtype, bias, activation, limits)
+    two = apart_plans(first, second, batch, dtype, bias, activation, limits)
     found = [plans for plans in (None if one is None else (one,), two) if plans is not None]
-    return min(found, key=lambda plans: plans_seconds(plans, batch), default=None)
+
+    def taken(plans: Sequence[ClusterPlan]) -> float:
+        return max(plans_seconds(plans, batch), of_host and of_host + _NEXT * (len(plans) - 1))
+
+    return min(found, key=taken, default=None)
 
 
 def _fit(first: Pattern, second: Pattern, dtype: str, limits: DeviceLimits) -> bool:

@@ -27,6 +27,12 @@ struct KronSparseBlock : KronSparseWriter<P> {
 
     __device__ __forceinline__ void run() {
         const int slot = blockIdx.x / (gridDim.x / (unsigned)g.slots);
+        const PipelineBarriers<P::STAGES> barriers = {shared_address(weights_smem + P::STAGES * P::CHUNK + P::PIPELINE_BYTES)};
+        unsigned filled_phase = 1, used_phase = 0;  // of barriers: every stage is empty at first
+        if constexpr (P::BULK) {
+            if (threadIdx.x == 0) barriers.initialise(1, P::WARPS);
+            __syncthreads();
+        }
         if (!P::RESIDENT) ptx::griddepcontrol_wait();
         int next_tile = slot, next_chunk = 0;
         Pipeline filled, used;
@@ -34,7 +40,15 @@ struct KronSparseBlock : KronSparseWriter<P> {
             if (next_tile < g.tiles) {
                 const i64 n0 = (i64)next_tile * P::TILE_M + pipeline_index * WARP_M;
                 if (n0 < g.count) Own::fetch_x(n0, next_chunk, filled.stage);
-                if (!P::RESIDENT) Own::fetch_weights(next_chunk, filled.stage);
+                if constexpr (P::BULK) {
+                    if (threadIdx.x == 0) {
+                        ptx::mbarrier_wait_parity(barriers.empty(filled.stage), filled_phase);
+                        Own::copy_weights(next_chunk, filled.stage, barriers.full(filled.stage));
+                    }
+                    if (filled.next() == 0) filled_phase ^= 1;
+                } else if (!P::RESIDENT) {
+                    Own::fetch_weights(next_chunk, filled.stage);
+                }
                 if (++next_chunk == chunks) {
                     next_chunk = 0;
                     next_tile += g.slots;
@@ -64,14 +78,17 @@ struct KronSparseBlock : KronSparseWriter<P> {
             int last = 0;
             auto arrive = [&] {
                 Pipeline::wait();
-                if (P::GROUPED && !P::RESIDENT) ptx::fence_proxy_async();
-                if (!P::RESIDENT)
+                if (!P::RESIDENT && !P::BULK)
                     __syncthreads();
                 else if (P::PIPELINE_THREADS > 32)
                     ptx::bar_sync<P::PIPELINE_THREADS>(1 + pipeline_index);
                 else
                     __syncwarp();
                 issue();
+                if constexpr (P::BULK) {
+                    ptx::mbarrier_wait_parity(barriers.full(used.stage), used_phase);
+                    if (used.next() == 0) used_phase ^= 1;
+                }
                 last = used.stage;
                 used.advance();
                 return last;
@@ -84,6 +101,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
                     const int stage_used = arrive();
                     const unsigned char* from = weights_smem + (P::RESIDENT ? chunk : stage_used) * P::CHUNK;
                     if (P::GROUPED || n0 < g.count) finite = Own::add(sum, x_smem + stage_used * P::STAGE, from) && finite;
+                    if (P::BULK && lane == 0) ptx::mbarrier_arrive(barriers.empty(stage_used));
                 }
             }
             if (n0 >= g.count) continue;

@@ -116,12 +116,22 @@ struct KronSparseOperands {
         return row < rows && k0 + position / TILE_L < g.c ? g.d - l0 - position % TILE_L + shift : 0;
     }
 
-    // A chunk of weights to a place of the held ones.
-    __device__ __forceinline__ void fetch_weights(int at, int position) {
+    // Where a chunk of weights is.
+    __device__ __forceinline__ const unsigned char* packed(int at) const {
         const unsigned own = blockIdx.x % (gridDim.x / (unsigned)g.slots);
-        const unsigned char* from = (const unsigned char*)g.packed + ((i64)own * chunks + at) * P::CHUNK;
+        return (const unsigned char*)g.packed + ((i64)own * chunks + at) * P::CHUNK;
+    }
+    // A chunk to a place of the held ones, by all threads.
+    __device__ __forceinline__ void fetch_weights(int at, int position) const {
+        const unsigned char* from = packed(at);
 #pragma unroll 4
         for (int to = 16 * threadIdx.x; to < P::CHUNK; to += 16 * P::THREADS) ptx::cp_async<16>(shared_address(weights_smem + position * P::CHUNK + to), from + to);
+    }
+
+    // The same by one thread, which the barrier counts.
+    __device__ __forceinline__ void copy_weights(int at, int position, unsigned full) const {
+        ptx::mbarrier_arrive_expect_tx(full, P::CHUNK);
+        ptx::cp_async_bulk(shared_address(weights_smem + position * P::CHUNK), packed(at), P::CHUNK, full);
     }
 
     // Power of two that undoes the scale of each column (NaN: its weights are not finite), and the bias.

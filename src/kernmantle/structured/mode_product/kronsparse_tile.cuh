@@ -90,6 +90,9 @@ struct KronSparseTile : Traits {
     static constexpr int PLANES = SPLIT ? 2 : 1, PLANE = 32 * TILE_N;
     static constexpr int CHUNK = TILE_K * TILE_L * TILE_N * (SPLIT ? 4 : 2);
     static constexpr int PIPELINE_BYTES = WARPS_M * STAGES * STAGE;
+    // Whether the copy engine fills stages of weights, which barriers say are full and empty, so that warps need not go in step.
+    static constexpr bool BULK = GROUPED && !RESIDENT;
+    static constexpr int BARRIER_BYTES = BULK ? 16 * STAGES : 0;
     static constexpr int TABLE_BYTES = ((BIAS ? 8 : 4) * TILE_L * TILE_N + 255) / 256 * 256;
     // Whether a thread has all l of a column.
     static constexpr bool WHOLE_COLUMN = FULL && WARPS_L == 1;
@@ -115,8 +118,8 @@ struct KronSparseTile : Traits {
     static constexpr bool STORE_WORDS = !Y_FIRST && Y_RUN * SIZE < 4 && WARP_L == 1 && PIPELINE_THREADS == 32;
     static constexpr int EPILOGUE_BYTES = 8 * 192, EPILOGUES_BYTES = STORE_48 ? WARPS * EPILOGUE_BYTES : 0;
     // Bytes of shared memory of a block that holds so many chunks of weights: its table, the staging of its epilogue, the
-    // weights, its rings.
-    static __device__ constexpr int shared_bytes(int chunks) { return TABLE_BYTES + EPILOGUES_BYTES + chunks * CHUNK + PIPELINE_BYTES; }
+    // weights, its rings, and barriers.
+    static __device__ constexpr int shared_bytes(int chunks) { return TABLE_BYTES + EPILOGUES_BYTES + chunks * CHUNK + PIPELINE_BYTES + BARRIER_BYTES; }
 };
 
 // Column of a block's tile `t` of 8 columns, `n` in 0 .. 7.

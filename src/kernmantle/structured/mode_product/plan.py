@@ -212,7 +212,8 @@ class KronSparsePlan:
         table = -(-(8 if self.bias else 4) * self.span * self.tile.columns // 256) * 256
         threes = self.x_first & self.y_first & self.full & (self.tile.l == 3) & (self.y_run * BYTES[self.dtype] == 16)
         table += either(threes, 1536 * self.tile.warps, 0)
-        return table + chunks * self.chunk_bytes + self.pipeline_bytes
+        barriers = either((self.tile.grouped != 0) & (self.tile.resident == 0), 16 * self.tile.stages, 0)
+        return table + chunks * self.chunk_bytes + self.pipeline_bytes + barriers
 
     def image_bytes(self, problem: Problem) -> int:
         """Return the bytes of the rearranged weights."""

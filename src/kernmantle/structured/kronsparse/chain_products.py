@@ -149,6 +149,11 @@ def choose_algorithm(
     return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
 
 
+def is_batched(multiply: Multiply | None) -> bool:
+    """Return whether a product is one of torch's batched products, which reads and writes where its arrays lie."""
+    return isinstance(multiply, partial) and multiply.func is _batched
+
+
 def _launched(
     start: Callable[..., None], route: str, shape: tuple[int, ...], options: Options, x: torch.Tensor,
     weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None, out: Maybe, info: RunInfo,

@@ -108,7 +108,7 @@ def _tiles(problem: Problem, four: bool, span: tuple[int, int, int]) -> Tile | N
     together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
     step, share = max(together, 1 if split or grouped else 16), sharers * sides
     begins_between = not problem.x_first and problem.x_bytes < 4  # words
-    few = split and sides > 1 and l == d < _LEAST_SHARED  # with longer chunks they spill (decision 0106)
+    shortest = split and sides > 1 and l == d < _LEAST_SHARED  # with longer chunks they spill (decision 0106)
     m, columns, chunk, warps, stages, resident, each = grid(
         (1, 2) if split or problem.x_first else (1, 2, 4),
         [
@@ -117,9 +117,9 @@ def _tiles(problem: Problem, four: bool, span: tuple[int, int, int]) -> Tile | N
             if own % (step * sides) == own % ((8 if between else 16) * sides) == 0 and own >= 16 * sides
             and own < 2 * max(16, together, b)
         ],
-        [own for own in (48 if c % 48 == 0 and c % 64 else 64, 32, 16) if own < 2 * max(16, c)][-1 if few else None :],
+        (16,) if shortest else [own for own in (48 if c % 48 == 0 and c % 64 else 64, 32, 16) if own < 2 * max(16, c)],
         [own for own in (16, 12, 8, 4) if own % (4 * share if grouped else share) == 0],
-        (2,) if split and sides > 1 and not few else (4, 3, 2),
+        (2,) if split and sides > 1 and not shortest else (4, 3, 2),
         (True,) if sides > 1 or span == _SPREAD else (True, False),
         (1, 2, 3, 4) if begins_between and problem.batch >= _SHARED_ROWS else (1,),
     )  # fmt: skip

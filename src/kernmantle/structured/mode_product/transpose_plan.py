@@ -14,7 +14,7 @@ from functools import lru_cache
 from ...compiler.nest import BYTES
 from .plan import Problem
 
-ACCESS = 16
+ACCESS, SECTOR = 16, 32  # bytes
 # Bytes a second of the pass before and of that after, for numbers of so many bytes, and seconds to begin with both
 # (H200, decision 0042).
 _BYTES_A_SECOND = {4: (3.4e12, 3.3e12), 2: (3.3e12, 3.2e12)}
@@ -81,8 +81,11 @@ class TransposePlan:
 
 
 def padded(extent: int, size: int) -> int:
-    """Return the extent rounded up to whole vectors."""
-    each = ACCESS // size
+    """Return the extent rounded up to whole vectors, and to whole sectors where it is none and longer than one.
+
+    Rows that begin within a sector are written at half the rate (decision 0106).
+    """
+    each = (SECTOR if extent * size % ACCESS and extent * size > ACCESS else ACCESS) // size
     return -(-extent // each) * each
 
 

@@ -87,6 +87,33 @@ def test_the_order_of_least_time_replaces_a_clearly_slower_one():
     assert [str(own) for own in found.passes] == ["mma 24x2*56x5", "mma 13x2"]
 
 
+def test_another_order_than_that_of_fewest_multiplications_where_it_is_much_quicker():
+    """101 us, and 136 to 139 with the other pass first (H200)."""
+    factors = (Mode(2, 13, 0), Mode(2, 24, 1), Mode(5, 56, 2))
+    found = plan(factors, 1, "bf16", HOPPER, True, Tensor("bf16", 1, has_wgmma=True), 7681)
+    assert [str(own) for own in found.passes] == ["mma 13x2", "two_axis 24x2*56x5"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "extents", "stored", "passes"),
+    [
+        (17, (163, 51, 52), "f16", ["two_axis 51x51*52x52", "axis 163x163"]),  # 44.6 us, by the vendor's product 60
+        (19, (177, 16, 64), "f16", ["mma 16x16*64x64", "axis 177x177"]),  # 20.8 us, 36.4
+        (61, (3, 6, 2, 5, 2, 8, 5, 24), "bf16", ["two_axis 80x80*120x120", "axis 36x36"]),  # 78 us, in three passes 97
+        (64, (256, 256), "f32", ["matmul 256x256", "matmul 256x256"]),  # 100 us, over one axis each 159
+        (2000, (10,) * 4, "f32", ["fma 10x10*10x10*10x10*10x10"]),  # 87 us, over 100 x 100 twice 159
+        (1024, (60, 60), "f32", ["mma 60x60*60x60"]),  # 23.2 us, over two axes 25.8
+        (10, (35, 7, 5, 165, 2), "f16", ["two_axis 165x165*2x2", "axis 35x35", "axis 35x35"]),  # 69 us, 96
+    ],
+)
+def test_products_that_were_timed_by_several_plans_take_the_quickest(rows, extents, stored, passes):
+    """Times of one H200."""
+    half = Tensor("f16", 3, has_wgmma=True) if stored == "f32" else Tensor(stored, 1, has_wgmma=True)
+    aligned = replace(half, is_aligned=math.prod(extents) * (4 if stored == "f32" else 2) % 16 == 0)
+    modes = tuple(Mode(extent, extent, index) for index, extent in enumerate(extents))
+    assert [str(own) for own in plan(modes, 1, stored, HOPPER, True, aligned, rows).passes] == passes
+
+
 @pytest.mark.parametrize(("extent", "right", "warps"), [(72, 9504, 8), (96, 1960, 8), (69, 1, 12), (32, 9504, 16)])
 def test_eight_warps_have_a_wide_factor_of_halves_alone(extent, right, warps):
     run = plain_pass("mma", [Mode(extent, extent, 0)], 0, 1)

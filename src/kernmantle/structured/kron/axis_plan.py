@@ -37,9 +37,9 @@ MOST_JOINED = 4
 COPIED_REGISTERS = ((128, 80), (160, 96), (192, 80), (224, 64), (256, 56))
 COPIED, NOTE = 1024, 16
 COPIES = ((2, 1, 2), (1, 2, 2))
-# Columns to the right of float32, fewer of which leave in short runs: 3 x 65 beside 2 takes some 80 us where 20 were
-# expected (H200).
-LEAST_RIGHT = 8
+# Columns to the right by bytes of a number, fewer of which come and leave in short runs: 3 x 65 beside 2 in float32
+# takes some 80 us where 20 were expected, 165 x 165 beside 2 in float16 60 instead of 30 (H200).
+LEAST_RIGHT = {2: 4, 4: 8}
 # Tiles for a multiprocessor below which a factor takes longer to prepare than is gained.
 LEAST_TILES = 4
 
@@ -217,8 +217,8 @@ def _deep(mode: Mode) -> int:
 def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> Pass | None:
     """Return a pass with all its factors multiplied out to one on so many entries, with so much to its right.
 
-    None where it is too large, they are too many, it has too few tiles for its factor to be prepared, or results of
-    float32 would leave in short runs.
+    None where it is too large, they are too many, it has too few tiles for its factor to be prepared, results would
+    leave in short runs, or factors of halves would make one of two chunks.
     """
     modes = plain.modes
     whole = Mode(plain.columns, plain.rows, 0)
@@ -226,7 +226,7 @@ def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: Device
     sides = (whole.columns, whole.rows)
     if not is_whole or max(sides) > WIDEST or min(sides) < 2 or max(sides) < NARROWEST:
         return None
-    if stored == "f32" and 1 < right < LEAST_RIGHT:
+    if 1 < right < LEAST_RIGHT[SIZES[stored]] or (len(modes) > 1 and SIZES[stored] == 2 and max(sides) > COLUMNS):
         return None
     if pieces_of(whole, entries, right, stored) < LEAST_TILES * limits.sm_count:
         return None

@@ -17,7 +17,7 @@ from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
-from .two_axis_plan import TwoAxisPlan, tile_cycles, tile_latency
+from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, tile_cycles, tile_latency
 
 # Seconds of a kernel beside what it does.
 LAUNCH = 4e-6
@@ -42,10 +42,10 @@ _STORED, _STORED_ALONE, _LONG_ROW, _GROWN = 50, 320, 64, 16
 _PASS_OVERLAP, _VENDOR_OVERLAP = 0.2, 0.4
 # Seconds to multiply factors out in a pass over halves.
 _JOINED = 2.1e-6
-# Times as long as estimated that passes of float32 take whose axes are multiples of 64, and additions of up to three
-# factors whose extents are powers of two: 64 x 64 three times take 1.25 ms for 268 million numbers, 8 x 8 six times by
-# additions 2.0 (H200).
-_WHOLE, _WHOLE_AXIS, _THREE, _THREE_RUN = 0.65, 64, 1.5, 512
+# Times as long as estimated that passes of float32 take whose axes are multiples of 64, or two of 60, and additions of
+# up to three factors whose extents are powers of two: 64 x 64 three times take 1.25 ms for 268 million numbers, 8 x 8
+# six times by additions 2.0 (H200).
+_WHOLE, _THREE, _THREE_RUN = 0.65, 1.5, 512
 # Seconds to prepare an entry of a factor for wgmma, of a product of several for each; times the speed of memory that
 # passes reach, and those over two factors of 128 of float32 (64^3: 560 and 567 us, 128^3: 1941 and 1469, H200).
 _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
@@ -54,15 +54,20 @@ _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 _CLUSTER_MEMORY = {(16, 4): 0.88, (16, 2): 0.97, (32, 4): 0.95, (32, 2): 0.95, (64, 4): 0.76, (64, 2): 0.92}
 # The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not, along rows or
 # not: at least, for 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2
-# bytes; at least where each column of float32 has its own power of two (H200, 45 passes within 16 %, root mean square,
-# most of them expected to take longer than they do; decision 0096).
+# bytes; at least where each column of float32 has its own power of two; to prepare an entry of a factor; times as long
+# where tiles have columns of several entries of up to so many (H200, 45 passes within 11 %, root mean square;
+# decisions 0096 and 0105).
 _AXIS_MEMORY, _AXIS_NUMBERS, _AXIS_ALONE = 1.05, 8192, 1.2e-6
+_AXIS_PREPARED, _AXIS_PACKED = {2: 0.2e-9, 4: 0.8e-9}, {2: (1.6, 16), 4: (1.18, 128)}
 _AXIS_LEAST = {(False, False): 0.7e-6, (False, True): 2.5e-6, (True, False): 0.7e-6, (True, True): 1.2e-6}
 _AXIS_PIECE = {
-    (False, False): {64: (2.3e-6, 2.9e-6, 3.1e-6), 128: (2.5e-6, 3.2e-6, 3.9e-6), 256: (3.0e-6, 3.4e-6, 3.6e-6)},
-    (False, True): {64: (3.3e-6, 4.0e-6, 4.5e-6), 128: (3.4e-6, 4.0e-6, 4.5e-6), 256: (4.0e-6, 4.4e-6, 5.4e-6)},
-    (True, False): {128: (1.25e-6, 1.35e-6, 1.6e-6, 2.3e-6), 256: (1.35e-6, 1.5e-6, 1.7e-6, 2.05e-6)},
-    (True, True): {128: (1.3e-6, 1.4e-6, 1.8e-6, 2.3e-6), 256: (1.35e-6, 1.4e-6, 1.6e-6, 1.7e-6)},
+    (False, False): {64: (2.15e-6, 2.7e-6, 2.8e-6), 128: (2.4e-6, 2.95e-6, 3.8e-6), 256: (2.65e-6, 3.1e-6, 3.25e-6)},
+    (False, True): {64: (3.15e-6, 3.8e-6, 4.3e-6), 128: (3.2e-6, 3.8e-6, 4.3e-6), 256: (3.55e-6, 4.0e-6, 5.0e-6)},
+    (True, False): {
+        64: (1.1e-6, 1.3e-6, 1.8e-6, 4.5e-6), 128: (1.2e-6, 1.3e-6, 1.45e-6, 2.1e-6),
+        256: (1.2e-6, 1.35e-6, 1.5e-6, 1.9e-6),
+    },
+    (True, True): {128: (1.07e-6, 1.2e-6, 1.6e-6, 2.1e-6), 256: (1.25e-6, 1.3e-6, 1.5e-6, 1.6e-6)},
 }  # fmt: skip
 # Times as long as estimated that additions of several factors of 4 take with something to their right, and passes of
 # halves over two axes, and over three, that are multiples of 32: 4 x 4 nine times took 4.21 ms in passes of additions,
@@ -78,6 +83,9 @@ _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into ro
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
 _LEAST_COLUMNS = 2.1  # columns; products of halves whose rows are not aligned are as much slower where there are fewer
 _ODD = 1.4  # times as long again as products of halves take whose rows are odd
+# Share of the estimate that batched products of halves take with factors of so many rows and columns and so many to the
+# right (216 x 216 beside 3168: some 150 us where 270 were expected, H200, decision 0105).
+_LARGE, _MANY_COLUMNS, _LARGE_SHARE = 192, 1024, 0.5
 _NARROW_COLUMNS = 40  # columns to which products of float32 round up where there are few
 _WAITING = 1.5  # times as long as estimated that warps wait which share few tiles of halves with unaligned rows
 # Longest axes that registers hold well in float64, and the share of the additions of longer ones: 16 and 31 (H200).
@@ -172,7 +180,8 @@ def mma_seconds(
         _SPARSE if size == 2 and plan.right > 1 and run < _LEAST_RUN else 1.0
     )
     sides = [side for mode in plan.run.modes for side in (mode.columns, mode.rows)]
-    if size == 4 and joined_factors <= 2 and not any(side % _WHOLE_AXIS for side in sides):
+    is_whole = all(map(fills_fragments, sides)) if len(plan.phases) == 2 else not any(side % WHOLE for side in sides)
+    if size == 4 and joined_factors <= 2 and is_whole:
         together *= _WHOLE
     if size == 2 and len(plan.phases) > 1 and not any(side % _AXIS for side in sides):
         together *= _TWO_AXES if len(plan.phases) == 2 else _THREE_AXES
@@ -186,7 +195,7 @@ def mma_seconds(
 def wgmma_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) -> float:
     """Return a pass by wgmma that moves so many bytes."""
     size = run.modes[0].columns
-    is_wide = stored == "f32" and len(run.modes) == 2 and size > _WHOLE_AXIS
+    is_wide = stored == "f32" and len(run.modes) == 2 and size > WHOLE
     prepared = _PREPARED * size**2 * sum(map(len, run.parts))
     return LAUNCH + prepared + moved / ((_WGMMA_WIDE if is_wide else _WGMMA_MEMORY) * memory_of(limits))
 
@@ -202,7 +211,7 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     """Return a pass over one factor by wgmma on so many entries of its batch, with so much to its right."""
     mode, size = run.modes[0], SIZES[stored]
     moved = size * float(entries) * right * (mode.columns + mode.rows)
-    prepared = _PREPARED * mode.columns * mode.rows * len(run.parts[0])
+    prepared = _AXIS_PREPARED[size] * mode.columns * mode.rows * len(run.parts[0])
     width = mode.columns if right == 1 else right
     vector = math.gcd(width, ACCESS // size)
     rounds = -(-pieces_of(mode, entries, right, stored) // limits.sm_count)
@@ -211,9 +220,11 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     rates = _AXIS_PIECE[size == 2, right == 1]
     whole = next(own for most, own in rates.items() if max(mode.columns, mode.rows) <= most)
     least = _AXIS_LEAST[size == 2, right == 1]
-    if size == 4 and packed_of(right, fibers_of(mode, blocks_of(mode, right, stored))):
-        least = _AXIS_ALONE
-    piece = max(least, whole[(ACCESS // size // vector).bit_length() - 1] * numbers / _AXIS_NUMBERS)
+    own, (packed, most) = whole[(ACCESS // size // vector).bit_length() - 1], _AXIS_PACKED[size]
+    if packed_of(right, fibers_of(mode, blocks_of(mode, right, stored))):
+        least = _AXIS_ALONE if size == 4 else least
+        own *= packed if right <= most and (chunks == 1 or size == 2) else 1.0
+    piece = max(least, own * numbers / _AXIS_NUMBERS)
     return LAUNCH + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
 
 
@@ -288,6 +299,8 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
     padded = -(-tall // rates.high) * rates.high * float(-(-wide // width) * width)
     work = (1 if right == 1 else count) * padded * (rates.start + max(mode.columns, rates.deep)) / rates.products
     runs = (mode.columns, mode.rows) if right == 1 else (right, mode.columns)
+    if size == 2 and right >= _MANY_COLUMNS and min(mode.columns, mode.rows) >= _LARGE:
+        work *= _LARGE_SHARE
     if size == 2 and any(_unaligned(run, size) for run in runs):
         slower = rates.unaligned * (1.0 if right == 1 else 1 + _LEAST_COLUMNS / right)
         slower *= _ODD if any(run % 2 for run in (runs if right == 1 else runs[:1])) else 1.0
@@ -339,7 +352,12 @@ FMA = {
 # Shares of the estimate that additions of a whole product take whose square factors are many of one size: float32 of
 # sizes that are no powers of two (7 products of 5 to 9 factors of 3, 5, 6 and 7 took 0.29 to 0.85 of it), and float64
 # of size 4 (5 products of 4 to 7 factors, 0.26 to 0.43; H200, decision 0095).
-_MANY_ODD, _ODD_SHARE, _MANY_FOURS, _FOURS_SHARE = 5, 0.5, 4, 0.3
+_MANY_ODD, _ODD_SHARE, _MANY_FOURS, _FOURS_SHARE = 4, 0.5, 4, 0.3
+
+
+# The same of halves with factors of up to so many rows and something to their right (3 x 3 and 2 x 2 take 52 us where
+# 168 were expected, H200, decision 0105).
+_TINY, _TINY_SHARE = 3, 0.4
 
 
 def alike_share(modes: Sequence[Mode], right: int, stored: str) -> float:
@@ -370,6 +388,8 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
         share *= _WIDER_DOUBLE
     work *= vectors / (128 * CLOCK * min(limits.sm_count, count * math.ceil(right / _ACROSS)) * share)
     work *= rates.unaligned * math.sqrt(max(1.0, after / before)) if run % 4 else 1.0
+    if SIZES[stored] == 2 and right > 1 and run % 4 == 0 and all(mode.columns == mode.rows <= _TINY for mode in modes):
+        work *= _TINY_SHARE
     factors = sum(mode.factor is not None for mode in modes)
     if stored == "f32" and even and 1 < factors <= 3 and before >= _THREE_RUN:
         return LAUNCH + _THREE * _together(memory, work, overlap)

@@ -15,7 +15,7 @@ from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
 from .mma_choice import plan_of as mma_plan
 from .mma_join import joint_run
 from .modes import Mode, cheapest
-from .passes import Pass, between, in_order, plain_pass, surrounding, views
+from .passes import Pass, between, in_order, orders, plain_pass, surrounding, views
 from .tensor_plan import Tensor
 from .two_axis_plan import surely
 
@@ -33,6 +33,8 @@ COPIED = 4
 LARGE, LEAST_MOVED = 128, 1 << 24
 # Share of the time of the plan of least cost that another one may take to replace it (H200; decision 0063).
 CLEARLY = 0.85
+# The same of another order of its passes than that of fewest multiplications.
+SOONER = 0.6
 # The same of gradients that find intermediate results, beside those that make them again, by passes that take less than
 # expected (16^4: 302 and 678 us, 194 and 834; H200, decision 0074).
 _SAVED = 0.93
@@ -174,7 +176,7 @@ def plan(
     without = _plan(modes, right, stored, limits, fuse, tensor, items, others, host, after)
     entries = {run.kind: items * view.left for run, view in zip(found.passes, views(modes, found.passes), strict=True)}
     run = next(run for run in found.passes if run.kind == TWO_AXES)
-    share = surely(run, entries[TWO_AXES], len(found.passes) == len(without.passes), limits)
+    share = surely(run, stored, entries[TWO_AXES], len(without.passes) - len(found.passes), limits)
     return found if found.seconds < share * without.seconds else without
 
 
@@ -184,6 +186,10 @@ def _plan(
 ) -> CudaKronPlan:  # fmt: skip
     """Return the passes by any of these kernels that should take least time."""
     count, compute = len(modes), "f64" if stored == "f64" else "f32"
+
+    def seconds_of(passes: Sequence[Pass]) -> float:
+        return _seconds(passes, modes, (items, right), stored, limits, fuse, tensor, host)
+
     # Time and passes for the axes before each stop, those behind it being multiplied already.
     best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
     found: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
@@ -207,10 +213,13 @@ def _plan(
     assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
     # What a pass takes depends on those that are applied before it, which only whole plans say.
     ordered = [in_order(passes) for own, passes in sorted(found, key=lambda one: one[0]) if own < math.inf]
-    times = [_seconds(passes, modes, (items, right), stored, limits, fuse, tensor, host) for passes in ordered]
+    times = list(map(seconds_of, ordered))
     total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0])
     if total > CLEARLY * times[0]:
         total, chosen = times[0], ordered[0]
+    if after is None:
+        quickest = min(orders(chosen), key=seconds_of)
+        total, chosen = (seconds_of(quickest), quickest) if seconds_of(quickest) < SOONER * total else (total, chosen)
     if after is not None:
         every = list(zip(times, ordered, strict=True))
         saved = [after(done) * (_SAVED if done else 1.0) for done in (between(passes) for _, passes in every)]

@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 
 from .modes import Mode, cheapest, steps
 
 Limit = Callable[[Sequence[Mode], int], bool]
+# Passes whose orders are all compared.
+MOST_ORDERED = 4
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,12 @@ def in_order(passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
     arranged = [whole[index] for index in reversed(indices)]
     order = [arranged[position].factor for position in cheapest(arranged)]
     return tuple(passes[index] for index in order if index is not None)
+
+
+def orders(passes: Sequence[Pass]) -> list[tuple[Pass, ...]]:
+    """Return the orders of passes that may differ in time: those of few, one of which changes an extent."""
+    is_square = all(run.columns == run.rows for run in passes)
+    return [tuple(passes)] if is_square or len(passes) > MOST_ORDERED else list(permutations(passes))
 
 
 @dataclass(frozen=True)

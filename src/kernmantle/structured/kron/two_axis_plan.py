@@ -16,6 +16,8 @@ from .tensor_plan import MmaLayout, Tensor, TensorPlan
 # Rows and columns of the largest factor, and of both together, of halves and of float32: more take longer to multiply
 # than memory takes.
 WIDEST, WIDEST_TOGETHER, WIDEST_SPLIT = 256, 320, 192
+# Numbers of float32 in a vector, and rows of a fragment for which mma.sync wastes nothing.
+VECTOR, WHOLE = 4, 64
 # Bytes of a copy, and numbers behind a tile that are read and left out.
 ACCESS, SLACK = 16, 24
 # Registers of a thread beside operands and sums, and those that factors take which stay in registers.
@@ -27,9 +29,10 @@ WARPS = (16, 12, 8)
 LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
 STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
 # Entries of the batch for each multiprocessor below which such a pass is no quicker than another, and the share of the
-# time without it that a product may take with it, in as many passes and in another number (70 products, decision 0083).
+# time without it that a product may take with it, in as many passes and in another number, and in fewer passes with
+# square factors of up to so many rows (70 products, decision 0083; 5 products, decision 0105; H200).
 LEAST_ENTRIES = 4
-SURELY = {True: 0.95, False: 0.86}
+SURELY, SURELY_FEWER, MOST_SQUARE = {True: 0.95, False: 0.86}, 0.96, 128
 # Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, a cycle of shared memory of
 # each warp, and a tile of each warp of it, of halves and of float32 (H200, 876 plans within 15 and 12 %, root mean
 # square; decision 0083), and cycles of an instruction of a warp that waits for each.
@@ -221,14 +224,24 @@ def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
     return found
 
 
-def surely(run: Pass, entries: int, is_as_many: bool, limits: DeviceLimits) -> float:
-    """Return the share of the time without this pass that a product may take with it, in as many passes or not.
+def fills_fragments(extent: int) -> bool:
+    """Return whether an axis of float32 fills fragments of 64 rows, but for one vector of 16 bytes at most."""
+    return extent % VECTOR == 0 and -extent % WHOLE <= VECTOR
 
-    0 for few entries, and where mma.sync wastes nothing: 32 x 32 twice 26 us and 29, 64 x 64 of bfloat16 46 and 62.
+
+def surely(run: Pass, stored: str, entries: int, fewer: int, limits: DeviceLimits) -> float:
+    """Return the share of the time without this pass that a product may take with it, in so many passes ``fewer``.
+
+    0 for few entries, and where mma.sync wastes nothing: 32 x 32 twice 26 us and 29, 64 x 64 of bfloat16 46 and 62, 60
+    x 60 of float32 23.2 and 25.8.
     """
     extents = [extent for mode in run.modes for extent in (mode.columns, mode.rows)]
     is_whole = all(extent % LANES == 0 or extent & (extent - 1) == 0 for extent in extents)
-    return 0.0 if is_whole or entries < LEAST_ENTRIES * limits.sm_count else SURELY[is_as_many]
+    is_whole = is_whole or (stored == "f32" and all(map(fills_fragments, extents)))
+    if is_whole or entries < LEAST_ENTRIES * limits.sm_count:
+        return 0.0
+    is_square = all(mode.columns == mode.rows <= MOST_SQUARE for mode in run.modes)
+    return SURELY_FEWER if is_square and fewer > 0 else SURELY[fewer == 0]
 
 
 @lru_cache(maxsize=4096)

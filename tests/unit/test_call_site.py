@@ -302,3 +302,21 @@ def test_a_warm_contraction_has_no_key(monkeypatch) -> None:
         with pytest.raises(pytest.fail.Exception):
             own(x, y, p=2.0)  # an exponent of a class is a key of its own
     km.testing.assert_close(own(x, y, p=2.0), ((x[:, None] - y).double() ** 2).sum(-1), depth=3)
+
+
+def test_rows_among_themselves_are_compared_once(monkeypatch) -> None:
+    """A guard is false of a tensor that is there twice: the same rows are one operand of the key."""
+    x, y = torch.randn(6, 3), torch.randn(6, 3)
+    own = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+    for _ in range(3):
+        own(x, x)
+    with monkeypatch.context() as keyed:
+        keyed.setattr(call_key, "call_key", lambda *_: pytest.fail("a key"))
+        for value in (x, 2 * x):
+            km.testing.assert_close(own(value, value), dense_l1(value, value), depth=3)
+    for other in (x.clone(), y, x[:4].clone(), x):
+        km.testing.assert_close(own(x, other), dense_l1(x, other), depth=3)
+
+
+def dense_l1(x, y):
+    return (x[:, None].double() - y.double()).abs().sum(-1)

@@ -232,7 +232,8 @@ class Contraction:
         if precision is not None and type(precision) is not str:
             return None
         values = self._in_order(operands, named) if self._operand_names else operands
-        options: list[Any] = [precision, len(values) > 1 and values[0] is values[1]]
+        twin = len(values) > 1 and values[0] is values[1]
+        options: list[Any] = [precision, twin]
         others: list[Any] = []
         for name, value in named.items():
             kind = type(value)
@@ -250,9 +251,7 @@ class Contraction:
                     return None
             options.append("out")
             others += outs
-        if others:
-            values = [*values, *others]
-        return tuple(options), values
+        return tuple(options), [*(values[1:] if twin else values), *others]
 
     def _checked(
         self, key: CallKey | None, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None,

@@ -143,6 +143,43 @@ def test_transforms_are_a_miss(warm) -> None:
     assert set(found) == {None}
 
 
+def without_strides():
+    """Tensors of which torch's guard would ask for strides, and end the process."""
+    x = torch.randn(5, 6)
+    return {
+        "nested": torch.nested.nested_tensor([x, x[:3]]),
+        "jagged": torch.nested.nested_tensor([x, x[:3]], layout=torch.jagged),
+        "sparse": x.to_sparse(),
+        "compressed": x.to_sparse_csr(),
+        "opaque": x.to_mkldnn(),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["nested", "jagged", "sparse", "compressed", "opaque"])
+def test_tensors_without_strides_are_errors_of_warm_calls(warm, kind) -> None:
+    layer, x = warm
+    other, v, kernel = without_strides()[kind], torch.randn(5, 6), km.Gaussian(1.0)
+    for _ in range(4):
+        km.cdist(x, v, p=1.5)
+        kernel.matmul(x, x.clone(), v)
+    for call in (layer, lambda own: km.cdist(own, v, p=1.5), lambda own: kernel.matmul(x, x.clone(), own)):
+        with pytest.raises(km.errors.KernmantleError):
+            call(other)
+    assert layer._site.find((other, *tensors_of(layer, x)[1:]), None) is None
+
+
+@pytest.mark.parametrize("kind", ["sparse", "compressed", "opaque"])
+def test_cotangents_without_strides_are_errors_of_warm_steps(kind) -> None:
+    layer, x = layer_and_rows()
+    for _ in range(4):
+        torch.autograd.grad(layer(x), list(layer.parameters()), torch.ones(5, 6))
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(layer(x), list(layer.parameters()), without_strides()[kind])
+    own = torch.autograd.grad(layer(x), list(layer.parameters()), torch.ones(5, 6))
+    assert all(bool(torch.isfinite(each).all()) for each in own)
+
+
 def test_an_activation_is_a_key_of_its_own(warm) -> None:
     layer, x = warm
     assert layer._site.find(tensors_of(layer, x), "relu") is None

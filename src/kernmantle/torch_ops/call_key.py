@@ -20,6 +20,7 @@ from .torch_private import PLAIN, autocasts, guard_of, is_autocast_on, unwatched
 from .tuned_tiles import session
 
 _records, _threads = torch.is_grad_enabled, torch.get_num_threads
+_STRIDED = torch.strided
 _new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
 
 
@@ -90,6 +91,12 @@ class CallSite:
         if last is None:
             return None
         guard, own, count, records, settings, threads, clears, found = last
+        try:
+            for tensor in tensors:
+                if tensor.layout is not _STRIDED or tensor.is_nested:
+                    return None
+        except AttributeError:  # an array of another library, or None
+            return None
         if (
             len(tensors) != count or not guard(*tensors) or option != own or current() is not settings
             or _records() is not records or forward_ad._current_level >= 0 or collected_jobs() is not None

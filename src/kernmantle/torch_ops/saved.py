@@ -21,6 +21,7 @@ Maybe = torch.Tensor | None
 Guard = Callable[..., bool] | None
 
 
+_STRIDED = torch.strided
 _address, _is_in_one_piece, _records = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.is_grad_enabled
 
 
@@ -47,7 +48,11 @@ def bound_pass(
     # Torch runs this in a thread of its own, on a core to which every object that is touched has to come first.
     if guard is None:
         return own if plain(grads) and _are_ready(grads) and lie(before, saved) else None
-    if not guard(*grads, *saved) or forward_ad._current_level >= 0 or before != list(map(_address, saved)):  # pyright: ignore
+    tensors: Any = (*grads, *saved)
+    for tensor in tensors:
+        if tensor.layout is not _STRIDED or tensor.is_nested:
+            return None
+    if not guard(*tensors) or forward_ad._current_level >= 0 or before != list(map(_address, saved)):  # pyright: ignore
         return None
     for grad in grads:
         if grad.data_ptr() % 16:

@@ -123,9 +123,9 @@ def guard_of(tensors: Tensors) -> Callable[..., bool] | None:
     """Return torch's check whether as many tensors are like these, as code that torch.compile writes makes it.
 
     It compares types, extents, strides, dtypes, devices, whether gradients are required, and which transforms and modes
-    see them, in 0.4 us for four. It ends the process at nested tensors of ``torch.strided``: callers ask whether there are
-    any. It knows neither addresses nor whether gradients are recorded, nor forward mode. None where it is False of the
-    tensors themselves, as if one is there twice, and where torch does not have it.
+    see them, in 0.4 us for four. It ends the process at nested tensors of ``torch.strided``: callers look for these
+    before. It knows neither addresses nor whether gradients are recorded, nor forward mode. None where it is False of
+    the tensors themselves, as if one is there twice, and where torch does not have it.
     """
     if _TensorGuards is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 import kernmantle as km
 from kernmantle.testing import assert_close
@@ -19,17 +20,6 @@ CALLS = {
 }
 
 
-class Counter:
-    """A compiler that counts how often it is called."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, graph, example_inputs):
-        self.calls += 1
-        return graph.forward
-
-
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
@@ -43,18 +33,18 @@ def points(rows, seed):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_one_graph(name):
-    counter = Counter()
+    counter = CompileCounter()
     compiled = torch.compile(CALLS[name], fullgraph=True, dynamic=True, backend=counter)
     for m, n in ((33, 5), (37, 8), (20, 11), (100, 13)):
         x, y = points(m, 0), points(n, 1)
         assert_close(compiled(x, y), CALLS[name](x, y), depth=1000)
-    assert counter.calls == 1
+    assert counter.frame_count == 1
 
 
 def test_distances_of_many_rows_have_a_graph_for_each_number_of_blocks():
-    counter = Counter()
+    counter = CompileCounter()
     compiled = torch.compile(km.pdist, fullgraph=True, dynamic=True, backend=counter)
     for rows, graphs in ((33, 1), (129, 1), (300, 2), (317, 2), (1500, 3), (1501, 3)):
         x = points(rows, 2)
         assert_close(compiled(x), torch.pdist(x), depth=10)
-        assert counter.calls == graphs
+        assert counter.frame_count == graphs

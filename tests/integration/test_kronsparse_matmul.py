@@ -145,6 +145,7 @@ class Failing:
     [
         (RuntimeError("addmm: unsupported"), errors.BackendError),
         (torch.OutOfMemoryError("out of memory"), torch.OutOfMemoryError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), RuntimeError),
     ],
 )

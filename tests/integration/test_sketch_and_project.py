@@ -124,6 +124,10 @@ def test_a_file_of_another_problem_is_refused(tmp_path):
     path.write_bytes(b"half")
     with pytest.raises(km.errors.CheckpointError, match="is not a checkpoint"):
         km.linalg.sketch_and_project(LAPLACE, x, y, RIDGE, checkpoint=path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(km.errors.CheckpointError, match=r"cannot be read: .*Is a directory"):
+        km.linalg.sketch_and_project(LAPLACE, x, y, RIDGE, checkpoint=path)
     with pytest.raises(km.errors.CheckpointError, match="no directory"):
         km.linalg.sketch_and_project(LAPLACE, x, y, RIDGE, checkpoint=tmp_path / "none" / "fit.pt")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernmantle.errors import OutOfMemoryError
-from kernmantle.torch_ops import execute
+from kernmantle.torch_ops import cuda, cuda_vjp, execute
 
 GPU = torch.device("cuda", 0)
 LIKE = SimpleNamespace(is_cuda=True, dtype=torch.float64, device=GPU, get_device=lambda: 0)
@@ -63,6 +63,51 @@ def test_memory_that_is_not_there_is_named(gpu, monkeypatch):
     ):
         with pytest.raises(OutOfMemoryError, match=r"\(32768, 32768\) \(8.0 GiB\) on cuda:0"):
             call()
+
+
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+    RuntimeError("Storage size calculation overflowed with sizes=[4611686018427387904]"),
+]
+OTHERS = [
+    torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing"),
+    RuntimeError("Trying to create tensor with negative dimension -1: [-1]"),
+]
+
+
+def takers():
+    """Every function that takes memory, with what it says where there is none."""
+    layouts = execute.layouts_in_one_piece([(2, 3)])
+    return [
+        (lambda: execute.allocate_as(LIKE, (2, 3)), r"\(2, 3\)"),
+        (lambda: execute.allocate_each(LIKE, layouts), r"\(2, 3\)"),
+        (lambda: execute.allocate((2, 3), torch.float64, GPU), r"\(2, 3\)"),
+        (lambda: cuda.scratch(24, GPU, "this needs", "that"), "this needs 0.0 GiB on cuda:0 in addition"),
+        (lambda: cuda_vjp._memory(24, GPU), r"a gradient \(VJP\) needs 0.0 GiB on cuda:0"),
+    ]
+
+
+@pytest.mark.parametrize("error", [*NO_MEMORY, *OTHERS], ids=lambda error: str(error)[:40])
+def test_only_memory_that_ran_out_is_called_so(error, gpu, monkeypatch):
+    def failing(*_, **__):
+        raise error
+
+    monkeypatch.setattr(execute, "empty_on_gpu", failing)
+    for call, said in takers():
+        with monkeypatch.context() as during:
+            during.setattr(torch, "empty", failing)
+            with pytest.raises((RuntimeError, OutOfMemoryError)) as found:
+                call()
+        if error in OTHERS:
+            assert found.value is error
+        else:
+            assert isinstance(found.value, OutOfMemoryError)
+            assert found.match(said)
+            assert found.value.__cause__ is error
 
 
 def test_other_devices_are_taken_memory_of_by_torch(gpu):

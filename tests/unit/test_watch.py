@@ -175,6 +175,20 @@ def test_messages_that_never_arrive_are_an_error_before_the_timeout_of_the_group
 
 
 @pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+    ],
+    ids=["cpu", "cuda"],
+)
+def test_memory_that_ran_out_is_not_blamed_on_another_process(error):
+    with pytest.raises(RuntimeError) as found, exchange.answering("a sum"):
+        raise error
+    assert found.value is error
+
+
+@pytest.mark.parametrize(
     ("device", "asked", "waits"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
 )
 def test_the_host_waits_for_messages_to_gpus_where_that_is_asked_for(monkeypatch, device, asked, waits):

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ..config import current
 from ..errors import WorkerError
+from ..torch_ops.torch_private import is_out_of_memory
 from .watch import give_up, timeout_of
 
 SHARE = 0.9
@@ -27,7 +28,7 @@ def answering(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, dist.DistError) as error:
-        if isinstance(error, (WorkerError, torch.OutOfMemoryError)):
+        if isinstance(error, WorkerError) or is_out_of_memory(error):
             raise
         raise WorkerError(
             f"{what}: a process of the group died, failed or did not answer within the group's timeout, see its own "

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from ..arrays import Wrap, check_same_device, check_same_dtype, common_shape, dtype_name, unwrap
 from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
 from ..torch_ops.checks import shares_memory
-from ..torch_ops.torch_private import is_wrapped, unwatched
+from ..torch_ops.torch_private import is_out_of_memory, is_wrapped, unwatched
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -216,7 +216,7 @@ def enough_memory(routine: str, a: torch.Tensor, beyond: str = _BEYOND, devices:
         yield
     except (RuntimeError, OutOfMemoryError) as error:
         said = str(error)
-        if _TAKEN in said or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in said):
+        if _TAKEN in said or not is_out_of_memory(error):
             raise
         each = f" on each of {devices} GPUs" * (devices > 1)
         asked = f"{routine!r}, {a.shape[-1]}, dtype={a.dtype}" + f", devices={devices}" * (devices > 1)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError
+from ..torch_ops.torch_private import is_out_of_memory
 
 _PART = ".part"  # of files that are being written
 
@@ -41,7 +42,11 @@ class Checkpoint:
         try:
             found: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
             own, state = found["problem"], found["state"]
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise CheckpointError(f"{self.path} is not a checkpoint ({error}): remove it to begin anew") from error
         different = [name for name in self._problem if own.get(name) != self._problem[name]]
         if different:

@@ -26,6 +26,7 @@ from ..runtime.dump import dump
 from ..runtime.kernel_store import Job, loaded, loaded_each
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_vjp, tuned_tiles
+from .torch_private import is_out_of_memory
 
 
 class CudaTarget:
@@ -161,6 +162,8 @@ def scratch(size: int, device: torch.device, need: str, instead: str) -> torch.T
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
     except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         said = f"{need} {size / 2**30:.1f} GiB on {device} in addition to the result; {instead}"
         raise OutOfMemoryError(said) from error
 

@@ -16,6 +16,7 @@ from ..compiler.nest import Nest
 from ..errors import OutOfMemoryError
 from ..runtime.kernel_store import Job, loaded
 from ..runtime.launcher import Launcher, nothing
+from .torch_private import is_out_of_memory
 
 Start = Callable[..., None]
 JobFor = Callable[[str, str, str], Job]
@@ -102,6 +103,8 @@ def _memory(size: int, device: torch.device) -> torch.Tensor:
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
     except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         raise OutOfMemoryError(
             f"a gradient (VJP) needs {size / 2**30:.1f} GiB on {device} in addition to the result, about as much as "
             "its rows; use fewer of them at a time"

@@ -25,7 +25,7 @@ from .info import RunInfo
 from .layout import Calls, Geometry, aligned, arguments, contiguous, geometry, strided
 from .namespaces import torch_namespace
 from .targets import Target, target_for
-from .torch_private import empty_on_gpu, takes_memory_directly
+from .torch_private import empty_on_gpu, is_out_of_memory, takes_memory_directly
 
 Tensors = Sequence[torch.Tensor]
 PlainLayout = tuple[tuple[int, ...], tuple[int, ...]]
@@ -106,8 +106,10 @@ def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         if like.is_cuda and takes_memory_directly(like.get_device()):
             return empty_on_gpu(*_in_one_piece(tuple(shape)), like.dtype)
         return like.new_empty(*shape) if shape else like.new_empty(())  # a third quicker than torch.empty
-    except RuntimeError:
-        return allocate(shape, like.dtype, like.device)  # which says how much was wanted
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise _no_memory(shape, like.dtype, like.device) from error
+        raise
 
 
 def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[torch.Tensor]:
@@ -118,8 +120,10 @@ def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[to
             return [take(shape, strides, dtype) for shape, strides in layouts]
         first = like.new_empty(*layouts[0][0])
         return [first] if len(layouts) == 1 else [first, *(like.new_empty(*shape) for shape, _ in layouts[1:])]
-    except RuntimeError:
-        return [allocate(shape, like.dtype, like.device) for shape, _ in layouts]
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise _no_memory(layouts[0][0], like.dtype, like.device) from error
+        raise
 
 
 def layouts_in_one_piece(shapes: Iterable[Sequence[int]]) -> tuple[PlainLayout, ...]:
@@ -143,11 +147,18 @@ def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
             return torch.empty(*shape, dtype=dtype, device=device)
         return torch.empty((), dtype=dtype, device=device)
     except RuntimeError as error:
-        size = math.prod(shape) * dtype.itemsize
-        raise OutOfMemoryError(
-            f"cannot allocate memory for the result of shape {tuple(shape)} ({size / 2**30:.1f} GiB) on {device}; "
-            "use smaller blocks, or a form that never stores it"
-        ) from error
+        if is_out_of_memory(error):
+            raise _no_memory(shape, dtype, device) from error
+        raise
+
+
+def _no_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> OutOfMemoryError:
+    """Return the error for a result there is no memory for."""
+    size = math.prod(shape) * dtype.itemsize
+    return OutOfMemoryError(
+        f"cannot allocate memory for the result of shape {tuple(shape)} ({size / 2**30:.1f} GiB) on {device}; "
+        "use smaller blocks, or a form that never stores it"
+    )
 
 
 def execute(

@@ -142,6 +142,17 @@ def takes_memory_directly(index: int) -> bool:
     return empty_on_gpu is not None and _current_gpu() == index and _count_modes() == 0
 
 
+_NO_MEMORY = ("allocate memory", "out of memory", "not enough memory", "size calculation overflowed")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out: torch has a class for GPUs, for CPUs only the texts.
+
+    Behind a failed kernel, or while a graph is captured, taking memory raises other errors.
+    """
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error) for text in _NO_MEMORY)
+
+
 is_autocast_on = torch._C._is_any_autocast_enabled
 """Return whether autocast is on for some kind of device."""
 

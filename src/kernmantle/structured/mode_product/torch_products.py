@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from ...errors import BackendError
+from ...torch_ops.torch_private import is_out_of_memory
 from .vendor_cost import MOST_CALLS, sums_strided
 
 BLAS_FARTHEST = 2**31 - 1
@@ -254,7 +255,7 @@ def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
         with quietly():
             return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "CUDA error" in str(error):
+        if is_out_of_memory(error) or "CUDA error" in str(error):
             raise
         raise BackendError(
             f"torch has no sparse product of {x.dtype} on {x.device}: {error}; choose another algorithm"

@@ -1,4 +1,4 @@
-"""Row reductions on a Hopper GPU that is not here: what kernels spill; what would be launched, and with what."""
+"""Row reductions on a Hopper GPU that is not here: plans, what kernels spill, what would be launched and with what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.compiler.nest import SIZES
+from kernmantle.backends.cuda.gram_plan import Layout
+from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
+from kernmantle.backends.cuda.score_plan import ScoreMemory
+from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.torch_ops import cuda_row_reduce
 
@@ -20,6 +23,26 @@ from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS
 
 Launched = list[tuple[Any, int, tuple[Any, ...]]]
+
+
+def planned(case: RowCase, card: str = "sm_90", **changes: int) -> CudaRowPlan:
+    """Return the plan of a case, some of its sizes changed, whose first array lies in one piece."""
+    sizes = case.sizes() | changes
+    strides = []
+    for port in case.rows.ports:
+        steps = {
+            role: sizes[port.roles[1]] if i == 0 and len(port.roles) == 2 else 1 for i, role in enumerate(port.roles)
+        }
+        strides.append(tuple(steps.get(role, 0) for role in ROLES))
+    return plan_rows(case.rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides)))
+
+
+def check_memory(layout: ScoreMemory, wanted: list[int]) -> None:
+    """Check that pieces of a work space are aligned and hold so many bytes."""
+    ends = [*layout.offsets[1:], layout.size]
+    for first, end, size in zip(layout.offsets, ends, wanted, strict=True):
+        assert first % 128 == 0
+        assert end - first >= size
 
 
 def spills(source: str, name: str) -> dict[str, int]:

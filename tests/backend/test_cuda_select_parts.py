@@ -17,8 +17,8 @@ from kernmantle.torch_ops.cuda_row_reduce_parts import best_of_parts
 
 from ..cuda.row_nests import LAPLACE, SQUARES, RowCase
 from ..golden.compiled import compile_source
+from .row_launches import planned
 from .test_cuda_compile import CARDS
-from .test_cuda_select import planned
 
 CASE = RowCase("nearest", SQUARES, "smallest", 20000, 100000, 64, 100)
 

@@ -52,14 +52,11 @@ from kernmantle.structured.mode_product.transpose_plan import transpose_plan, tr
 from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan
 
 from ..backend import test_cuda_apply as rows
-from ..backend import test_cuda_columns as columns
 from ..backend import test_cuda_compile as grams
 from ..backend import test_cuda_kron as kron
-from ..backend import test_cuda_score as scores
-from ..backend import test_cuda_select as selections
+from ..backend import test_cuda_row_forms as forms
 from ..backend import test_cuda_softmax as softmax
 from ..backend import test_cuda_squares as squares
-from ..backend import test_cuda_wide as wide
 from ..backend import test_kron_axis as kron_axis
 from ..backend import test_kron_two_axis as kron_two_axis
 from ..backend import test_kronsparse_compile as kronsparse
@@ -120,23 +117,13 @@ def _rows(card: str, name: str) -> Planned:
     return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
 
 
-def _score(card: str, name: str, gated: bool = False) -> Planned:
-    plan = scores.planned(scores.HEADLINE[name], card)
+def _form(card: str, name: str, gated: bool = False) -> Planned:
+    plan = forms.planned(forms.CASES[name], card)
     if gated:
         assert plan.fallback is not None
         plan = plan.fallback
-    return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
-
-
-def _wide(card: str, name: str) -> Planned:
-    plan = selections.planned(wide.HEADLINE[name], card)
-    return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
-
-
-def _columns(card: str, name: str) -> Planned:
-    deep = name in columns.DEEP
-    plan = columns.planned_deep(name) if deep else selections.planned(columns.HEADLINE[name], card)
-    return Planned(emit_rows(plan), f"{plan.form} {plan.tile.name}", plan.threads, plan.shared, plan.resident)
+    schema = f"{plan.form} {plan.tile.name}" if plan.form in ("columns", "deep") else plan.form
+    return Planned(emit_rows(plan), schema, plan.threads, plan.shared, plan.resident)
 
 
 def _row_pull(card: str, program: Program, by_columns: bool, depth: int, columns: int) -> Planned:
@@ -150,11 +137,6 @@ def _softmax(card: str, name: str, dtype: str, how: str, width: int) -> Planned:
     plan = softmax.planned(softmax.nest(name, dtype, how=how), card, k=width, l=width)
     assert plan is not None
     return Planned(emit_softmax(plan), plan.form, plan.threads, plan.shared)
-
-
-def _select(card: str, name: str) -> Planned:
-    plan = selections.planned(selections.HEADLINE[name], card)
-    return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
 
 
 def _vjp(card: str, name: str) -> Planned:
@@ -368,13 +350,13 @@ def _table() -> dict[str, Kernel]:
     table.add("squares symmetric main", of(_squares, "squares_symmetric", "main"), HOPPER)
     for name in rows.HEADLINE:
         table.add(f"row_reduce {name.removeprefix('rows_')}", of(_rows, name), tuple(CARDS))
-    for name in ("gauss_20", "weights_40", "logsumexp_64", "costs_64"):
-        table.add(f"row_reduce score {name}", of(_score, name), HOPPER)
-    for name in ("nearest_64", "weighted_50", "nearest_256", "nearest_784"):
-        table.add(f"row_reduce select {name}", of(_select, name), HOPPER)
-    table.add("row_reduce wide gauss_3_64", of(_wide, "gauss_3_64"), HOPPER)
-    for name in (*columns.HEADLINE, *columns.DEEP):
-        table.add(f"row_reduce columns {name}", of(_columns, name), HOPPER)
+    for form, names in {
+        "score": ("gauss_20", "weights_40", "logsumexp_64", "costs_64"),
+        "select": ("nearest_64", "weighted_50", "nearest_256", "nearest_784"), "wide": ("gauss_3_64",),
+        "columns": tuple(case.name for own in ("columns", "deep") for case in forms.HEADLINE[own]),
+    }.items():  # fmt: skip
+        for name in names:
+            table.add(f"row_reduce {form} {name}", of(_form, name), HOPPER)
     for dtype in ("bf16", "f32"):
         for how in softmax.HOW:
             name = f"softmax product {dtype}{how.removeprefix(SOFTMAX)}"
@@ -385,7 +367,7 @@ def _table() -> dict[str, Kernel]:
         table.add(f"softmax squares f32{how.removeprefix(SOFTMAX)}", of(_softmax, "squares", "f32", how, 64), HOPPER)
     table.add("pull of rows squares 20", of(_row_pull, SQUARES, False, 20, 1))
     table.add("pull of rows by columns L1 3, 4 columns", of(_row_pull, LAPLACE, True, 3, 4), HOPPER)
-    table.add("row_reduce behind a gate", of(_score, "gauss_20", gated=True), HOPPER)
+    table.add("row_reduce behind a gate", of(_form, "gauss_20", gated=True), HOPPER)
     for name, cards in {
         "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,
         "eight_plain_1": ("sm_80", "sm_90"), "eight_async_powers_1": HOPPER, "wide_async_signs_1": HOPPER,

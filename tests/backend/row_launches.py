@@ -16,7 +16,7 @@ from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import ScoreMemory
 from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.compiler.row_reduce import PRODUCT
-from kernmantle.torch_ops import cuda_row_reduce
+from kernmantle.torch_ops import cuda, cuda_row_reduce
 
 from ..cuda.row_nests import RowCase
 from ..golden.compiled import compile_source
@@ -53,9 +53,27 @@ def spills(source: str, name: str) -> dict[str, int]:
     return {kernel: int(count) for kernel, count in found}
 
 
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """Kernel, blocks and arguments of every launch, of bound ones too, which start nothing."""
+    made: Launched = []
+
+    def bind_launch(kernel: Any, arguments: Any, positions: Any, index: int, blocks: int) -> Any:
+        def launch(addresses: Any) -> None:
+            own = list(arguments)
+            for position, address in zip(positions, addresses, strict=True):
+                own[position] = address
+            made.append((kernel, blocks, tuple(own)))
+
+        return launch
+
+    monkeypatch.setattr(cuda, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    monkeypatch.setattr(cuda, "bind_launch", bind_launch)
+    return made
+
+
 def noted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, kernels: tuple[str, ...]) -> Launched:
     """Replace the kernels of a module, and "main" and "join" of its fallback, by names; what was launched of them."""
-    made: Launched = []
+    made = launched(monkeypatch)
     empty = torch.empty
     monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
     monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
@@ -63,8 +81,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, kernels: tuple[st
     monkeypatch.setattr(module, "_load", lambda chosen: kernels)
     monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
     monkeypatch.setattr(module.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    for each in (cuda_row_reduce, module):
-        monkeypatch.setattr(each, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    monkeypatch.setattr(module, "start", cuda.start)
     return made
 
 

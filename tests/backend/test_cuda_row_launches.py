@@ -11,6 +11,7 @@ from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.torch_ops import cuda_row_reduce
 
 from ..cuda.row_nests import LAPLACE, RowCase
+from .row_launches import launched
 from .test_cuda_compile import CARDS
 
 MAIN, JOIN = object(), object()
@@ -21,14 +22,11 @@ M, N, K, C = 20000, 30000, 1024, 3
 @pytest.fixture
 def launches(monkeypatch):
     """Kernel, blocks and arguments of every launch."""
-    made = []
+    made = launched(monkeypatch)
     monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
     monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
     monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: (MAIN, JOIN))
     monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: torch.empty(shape, dtype=dtype))
-    monkeypatch.setattr(
-        cuda_row_reduce, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given))
-    )
     return made
 
 
@@ -46,7 +44,7 @@ def prepared(k):
 
 def test_bands_cover_all_rows_once(launches):
     chosen, launcher = prepared(K)
-    launcher.run([X, Y, 0, V, OUT], [7.0, -0.2])
+    launcher.run([X, Y, 0, V, OUT], (7.0, -0.2))
     place = 5 + chosen.integers.index(size_slot("m"))
     mains = [(blocks, given) for kernel, blocks, given in launches if kernel is MAIN]
     first = 0
@@ -61,7 +59,7 @@ def test_bands_cover_all_rows_once(launches):
 
 def test_each_band_is_joined_before_the_next(launches):
     _, launcher = prepared(K)
-    launcher.run([X, Y, 0, V, OUT], [7.0, -0.2])
+    launcher.run([X, Y, 0, V, OUT], (7.0, -0.2))
     assert [kernel for kernel, _, _ in launches] == [MAIN, JOIN] * (len(launches) // 2)
     for (_, blocks, main), (_, joins, join) in zip(launches[::2], launches[1::2], strict=True):
         assert joins == blocks - 1
@@ -71,6 +69,24 @@ def test_each_band_is_joined_before_the_next(launches):
 
 def test_few_numbers_pass_in_one_launch(launches):
     _, launcher = prepared(64)
-    launcher.run([X, Y, 0, V, OUT], [7.0, -0.2])
+    launcher.run([X, Y, 0, V, OUT], (7.0, -0.2))
     assert [kernel for kernel, _, _ in launches] == [MAIN, JOIN]
     assert launches[0][2][:4] == (X, Y, V, OUT)
+
+
+@pytest.mark.parametrize("k", [64, K])
+def test_further_launches_differ_in_addresses_alone(launches, k):
+    """They are bound to the numbers of the first one; others are not."""
+    _, launcher = prepared(k)
+    launcher.run([X, Y, 0, V, OUT], (7.0, -0.2))
+    first = [given for *_, given in launches]
+    moved = 1 << 44
+    for numbers in ((7.0, -0.2), (8.0, -0.2), (7.0, -0.2)):
+        launches.clear()
+        launcher.run([X + moved, Y + moved, 0, V + moved, OUT + moved], numbers)
+        at = len(first[0]) - 2
+        for (_, _, given), before in zip(launches, first, strict=True):
+            assert [own - other for own, other in zip(given[:4], before[:4], strict=True)] == [moved] * 4
+            assert given[5:at] == before[5:at]
+            assert given[at : at + 2] == numbers
+            assert given[at + 2 :] == before[at + 2 :]

@@ -11,6 +11,7 @@ from kernmantle.structured.kron.mma_plan import mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
+from kernmantle.torch_ops import cuda as torch_cuda
 from kernmantle.torch_ops.tuned_tiles import tuning
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -91,10 +92,11 @@ def test_a_launch_binds_the_numbers_of_its_first_call(monkeypatch):
 
     for name, found in (
         ("_kernel", lambda _: "kernel"), ("_integers", lambda *_: [7, 8]), ("_tiles", lambda *_: 1),
-        ("resident", lambda *_: 1), ("limits", lambda _: HOPPER), ("bind_launch", bind),
-        ("start", lambda kernel, index, blocks, arguments: started.append(arguments)),
+        ("resident", lambda *_: 1), ("limits", lambda _: HOPPER),
     ):  # fmt: skip
         monkeypatch.setattr(cuda, name, found)
+    monkeypatch.setattr(torch_cuda, "bind_launch", bind)
+    monkeypatch.setattr(torch_cuda, "start", lambda kernel, index, blocks, arguments: started.append(arguments))
     begin = cuda._starting(None, 0, plans()[0])
     calls = [((1, 2, 3), (1.0, 0.0)), ((4, 5, 6), (1.0, 0.0)), ((4, 5, 6), (2.0, 0.0)), ((9, 5, 6), (1.0, 0.0))]
     for pointers, numbers in calls:

@@ -157,11 +157,25 @@ def test_a_launch_is_bound_to_the_numbers_of_the_first_call():
         made.append((addresses, numbers))
         return lambda addresses: once.append((addresses, "bound"))
 
-    start = launch.NumberedLaunch(bind, lambda addresses, numbers: once.append((addresses, numbers)))
+    start = launch.NumberedLaunch(bind, lambda addresses, numbers: once.append((addresses, numbers)), signed=False)
     for addresses, numbers in (([1], (1.0, 0.0)), ([2], (1.0, 0.0)), ([3], (2.0, 0.0)), ([4], (1.0, 0.0))):
         start(addresses, numbers)
     assert made == [([1], (1.0, 0.0))]
     assert once == [([1], (1.0, 0.0)), ([2], "bound"), ([3], (2.0, 0.0)), ([4], "bound")]
+
+
+def test_a_launch_is_not_bound_to_a_zero_whose_sign_counts():
+    made, once = [], []
+
+    def bind(addresses, numbers):
+        made.append(numbers)
+        return lambda addresses: once.append("bound")
+
+    start = launch.NumberedLaunch(bind, lambda addresses, numbers: once.append(str(numbers)), signed=True)
+    for numbers in ((0.0,), (-0.0,), (2.0,), (2.0,), (-0.0,)):
+        start([1], numbers)
+    assert made == [(2.0,)]
+    assert once == ["(0.0,)", "(-0.0,)", "(2.0,)", "bound", "(-0.0,)"]
 
 
 def test_a_bound_launch_goes_to_the_current_stream_of_its_device(notes, host, monkeypatch):

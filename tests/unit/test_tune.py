@@ -119,6 +119,7 @@ def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):
     random, clock = torch.randn, itertools.count(20, -1)
     monkeypatch.setattr(cuda, "load", lambda *plans: [None if collecting() else plan for plan in plans])
     monkeypatch.setattr(cuda, "start", lambda *arguments: None)
+    monkeypatch.setattr(cuda, "bind_launch", lambda *arguments: lambda addresses: None)
     monkeypatch.setattr(torch, "randn", lambda shape, device: random(shape, device="cpu"))
     monkeypatch.setattr(torch.cuda, "device", lambda place: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -52,7 +52,7 @@ class BoundReduction:
         """
         x, y, v, weights = tensors
         # Bound are lengthscales of the rows' dtype alone: their reciprocals need no wider type.
-        arrays = _arrays(x, y, v, _scales(weights, self.lengths, self.divides), self.is_vector)
+        arrays = _arrays(x, y, v, weights, self.lengths, self.divides, self.is_vector)
         if outs:
             (out,) = outs
             inputs = (x, x if y is None else y, v, *weights.values())
@@ -67,13 +67,12 @@ class BoundReduction:
         return result.squeeze(-1) if self.is_vector else result
 
 
-def _scales(weights: Mapping[str, torch.Tensor], names: Sequence[str], divides: bool) -> list[torch.Tensor]:
-    return [weights[name] if divides else weights[name].reciprocal() for name in names]
-
-
-def _arrays(x: Any, y: Any, v: Any, scales: Sequence[Any], is_vector: bool) -> list[torch.Tensor]:
+def _arrays(
+    x: Any, y: Any, v: Any, weights: Mapping[str, torch.Tensor], lengths: Sequence[str], divides: bool, is_vector: bool
+) -> list[torch.Tensor]:
     """Return the operands of the contraction, then v as a matrix."""
-    found = [x, x if y is None else y, *scales]
+    found = [x, x if y is None else y]
+    found.extend([weights[name] if divides else weights[name].reciprocal() for name in lengths])
     if v is not None:
         found.append(v.unsqueeze(-1) if is_vector else v)
     return found
@@ -116,7 +115,7 @@ def bind(
     is_vector = v is not None and v.dim() == 1
     fits = arrays[0].numel() * arrays[1].shape[0] <= _MOST_DIVIDED.get(x.device.type, 0)
     divides = bool(lengths) and fits and x.dtype == torch.float32 and precision is None
-    found = _arrays(x, y, v, _scales(weights, lengths, divides), is_vector)
+    found = _arrays(x, y, v, weights, lengths, divides, is_vector)
     operands, last = (found, None) if v is None else (found[:-1], found[-1])
     bound = bind_apply((divided if divides else gram)(form), how, operands, values, last, precision)
     inputs = [*arrays[:2], *([] if v is None else [v]), *weights.values()]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class Launcher:
     """A prepared kernel: ``run(pointers, numbers)`` starts it, ``description`` is the text of its plan."""
 
-    run: Callable[[Sequence[int], Sequence[float]], None]
+    run: Callable[[Sequence[int], tuple[float, ...]], None]
     description: str
 
 
-def nothing(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+def nothing(pointers: Sequence[int], numbers: tuple[float, ...], *counts: int) -> None:
     """Launch nothing: a kernel that is only collected for precompilation."""

@@ -13,7 +13,7 @@ from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.arch import arch as generation
 from ..backends.cuda.device import core, gpu
 from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
-from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, Queue, zeroed_counter
+from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, NumberedLaunch, Queue, zeroed_counter
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
@@ -27,6 +27,8 @@ from ..runtime.kernel_store import Job, loaded, loaded_each
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_vjp, tuned_tiles
 from .torch_private import is_out_of_memory
+
+Numbers = tuple[float, ...]
 
 
 class CudaTarget:
@@ -73,22 +75,18 @@ def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], i
     blocks = chosen.blocks(sizes, limits(index))
     fixed = chosen.fixed(values)
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        start(kernel, index, blocks, (*pointers, *fixed, *numbers))
-
     @lru_cache(maxsize=64)
-    def tabled(numbers: tuple[float, ...]) -> tuple[Kernel, tuple[Argument, ...]]:
+    def tabled(numbers: Numbers) -> tuple[Kernel, tuple[Argument, ...]]:
         """Return the kernel of the degree that the power takes, and its arguments behind the pointers."""
         own = chosen if chosen.power is None else chosen.of_degree(chosen.power.degree_for(numbers))
         (found,) = load(own)
         assert found is not None
         return found, (*fixed, *numbers, *own.trailing(numbers))
 
-    def run_with_tables(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        own, arguments = tabled(tuple(numbers))
-        start(own, index, blocks, (*pointers, *arguments))
+    def plain(numbers: Numbers) -> tuple[Kernel, tuple[Argument, ...]]:
+        return kernel, (*fixed, *numbers)
 
-    return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
+    return Launcher(numbered(index, blocks, plain if chosen.power is None else tabled), str(chosen))
 
 
 def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
@@ -208,6 +206,34 @@ def bind_launch(
     With ``counts`` the last argument is where the stream's launches count their blocks.
     """
     return BoundLaunch(kernel, arguments, positions, index, blocks, _queue(), _counter if counts else None)
+
+
+def numbered(
+    index: int, blocks: int, described: Callable[[Numbers], tuple[Kernel, tuple[Argument, ...]]],
+    tail: tuple[int, ...] = (), last: int = 0, signed: bool = True,
+) -> NumberedLaunch:  # fmt: skip
+    """Return launches on addresses and numbers, see :class:`NumberedLaunch`.
+
+    ``described`` returns the kernel for numbers, and its arguments behind the addresses. Of the addresses the ``last``
+    ones follow these, and ``tail`` follows all.
+    """
+
+    def arguments(addresses: Sequence[int], rest: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        first = len(addresses) - last
+        return (*addresses[:first], *rest, *addresses[first:], *tail)
+
+    def bind(addresses: Sequence[int], numbers: Numbers) -> BoundLaunch:
+        kernel, rest = described(numbers)
+        first = len(addresses) - last
+        after = first + len(rest)
+        positions = (*range(first), *range(after, after + last))
+        return bind_launch(kernel, arguments(addresses, rest), positions, index, blocks)
+
+    def once(addresses: Sequence[int], numbers: Numbers) -> None:
+        kernel, rest = described(numbers)
+        start(kernel, index, blocks, arguments(addresses, rest))
+
+    return NumberedLaunch(bind, once, signed)
 
 
 _COUNTERS: dict[tuple[int, int], int] = {}

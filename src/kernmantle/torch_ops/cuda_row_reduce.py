@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 
 from ..backends.cuda.gram_plan import DeviceLimits, Layout
-from ..backends.cuda.launch import Kernel
+from ..backends.cuda.launch import Kernel, NumberedLaunch
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, plan_rows
 from ..backends.cuda.select_plan import part_count
@@ -18,7 +18,7 @@ from ..compiler.nest import byte_steps, size_slot, sizes_of, strides_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_forms, cuda_row_reduce_parts
-from .cuda import Entry, index_of, limits, row_kernels, start
+from .cuda import Entry, Numbers, index_of, limits, numbered, row_kernels
 from .execute import allocate
 
 
@@ -54,20 +54,15 @@ class GpuRows:
             return cuda_row_reduce_forms.launcher(chosen, values, own, index)
         in_parts = rows.selects and part_count(rows, sizes, own) > 0
         starts = _starter(replace(chosen, gated=in_parts), values, own, index)
-        trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
-
-        def run(pointers: Sequence[int], numbers: Sequence[float], *counts: int) -> None:
-            if starts is not None:
-                starts(pointers, (*numbers, *trailing(tuple(numbers))), *counts)
-
-        found = Launcher(run, str(chosen))
-        if in_parts:
-            found = cuda_row_reduce_parts.launcher(self.prepare, rows, values, alignment, own, device, run)
+        run = nothing if starts is None else starts
+        if not in_parts:
+            return Launcher(run, str(chosen))
+        found = cuda_row_reduce_parts.launcher(self.prepare, rows, values, alignment, own, device, run)
         return found if starts is not None else Launcher(nothing, found.description)
 
 
 def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int) -> Callable[..., None] | None:
-    """Start the kernels of a plan: of pointers, numbers with what depends on them and, if gated, the counts."""
+    """Start the kernels of a plan: of pointers, numbers and, if gated, the address of the counts."""
     kernels = _load(chosen)
     if kernels is None:
         return None
@@ -78,17 +73,17 @@ def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
     band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
     bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
     work, device = max(chosen.work_bytes(each.blocks, width) for each in bands), torch.device("cuda", index)
+    trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
+    launches = [(each.first, _launches(kernels, each, trailing, index, chosen.gated)) for each in bands]
 
-    def starts(pointers: Sequence[int], rest: tuple[float, ...], *counts: int) -> None:
+    def starts(pointers: Sequence[int], numbers: Numbers, *counts: int) -> None:
         memory = allocate((work,), torch.uint8, device)
-        for each in bands:
-            at = pointers
-            if each.first:
-                at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
-            arguments = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest, *counts)
-            start(kernels[0], index, each.blocks, arguments)
-            if each.blocks > 1 and each.columns > 1:
-                start(kernels[1], index, each.blocks - 1, (*arguments, each.blocks, each.tiles, each.columns))
+        for first, each in launches:
+            at = [p + first * step for p, step in zip(pointers, steps, strict=True)] if first else pointers
+            addresses = [*at, memory.data_ptr(), *counts]
+            del addresses[nowhere]
+            for launch in each:
+                launch(addresses, numbers)
 
     return starts
 
@@ -110,6 +105,22 @@ def _cut(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: i
     sizes = sizes_of(mine)
     blocks = chosen.blocks(sizes, own, sizes["l"])
     return _Band(first, tuple(mine[slot] for slot in chosen.integers), blocks, *chosen.tiles(sizes))
+
+
+def _launches(
+    kernels: tuple[Kernel, ...], band: _Band, trailing: Callable[[Numbers], tuple[float, ...]], index: int, gated: bool
+) -> list[NumberedLaunch]:
+    """Return the launch that reduces, and the one that joins parts where there are some."""
+
+    def described(kernel: Kernel, numbers: Numbers) -> tuple[Kernel, tuple[float, ...]]:
+        return kernel, (*band.fixed, *numbers, *trailing(numbers))
+
+    main, join = (partial(described, kernel) for kernel in kernels)
+    found = [numbered(index, band.blocks, main, last=int(gated))]
+    if band.blocks > 1 and band.columns > 1:
+        tail = band.blocks, band.tiles, band.columns
+        found.append(numbered(index, band.blocks - 1, join, tail, int(gated)))
+    return found
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:

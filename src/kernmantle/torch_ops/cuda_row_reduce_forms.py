@@ -31,7 +31,7 @@ from .cuda import BY_ENTRIES, PRODUCTS_NEED, Entry, row_kernels, scratch, start
 from .execute import allocate
 
 Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
-Run = Callable[[Sequence[int], Sequence[float]], None]
+Run = Callable[[Sequence[int], tuple[float, ...]], None]
 
 
 def launcher(
@@ -76,10 +76,10 @@ def _summed(
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
     size = layout.size + chosen.work_bytes(blocks, width)
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         memory = scratch(size, device, PRODUCTS_NEED, BY_ENTRIES)
         base = memory.data_ptr()
-        rest = (*numbers, *trailing(tuple(numbers)))
+        rest = (*numbers, *trailing(numbers))
         handed = tuple(base + offset for offset in layout.offsets)
         shared = (*pointers[:entry], *pointers[entry + 1 :], base + layout.size, *fixed, *rest, *handed)
         if cleared:
@@ -89,7 +89,7 @@ def _summed(
         start(main, index, blocks, shared)
         if blocks > 1 and columns > 1:
             start(join, index, blocks - 1, (*shared, blocks, tiles, columns))
-        fallback(pointers, rest, handed[0])
+        fallback(pointers, numbers, handed[0])
 
     return run
 
@@ -119,11 +119,11 @@ def _selected(
     band = band_rows(tile, sizes)
     bands = [(first, min(band, sizes["m"] - first)) for first in range(0, sizes["m"], band)]
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         memory = scratch(layout.size, device, "selections on tensor cores need", BY_ENTRIES)
         memory[: select_plan.LIST_BYTES].zero_()
         base = memory.data_ptr()
-        rest = (*numbers, *trailing(tuple(numbers)))
+        rest = (*numbers, *trailing(numbers))
         counts, *handed, bounds = (base + offset for offset in layout.offsets)
         shared = (*pointers[:entry], *pointers[entry + 1 :], bounds, *fixed, *rest, counts, *handed)
         start(split, index, splitters, (*shared, 0, sizes["m"]))
@@ -131,7 +131,7 @@ def _selected(
             blocks = min(own.sm_count, -(-count // tile.m) * columns)
             start(minima, index, blocks, (*shared, first, count))
             start(select, index, -(-count // ROWS_A_BLOCK), (*shared, first, count))
-        fallback(pointers, rest, counts)
+        fallback(pointers, numbers, counts)
 
     return run
 
@@ -149,9 +149,9 @@ def _by_groups(
     size = max(band.bytes for band in bands)
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         memory = allocate((size,), torch.uint8, device)
-        rest = (*numbers, *trailing(tuple(numbers)))
+        rest = (*numbers, *trailing(numbers))
         for band in bands:
             at = [pointer + band.first * step for pointer, step in zip(pointers, steps, strict=True)]
             arguments = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *band.fixed, *rest)
@@ -212,7 +212,7 @@ def of_entries(one: Launcher, rows: RowNest, values: Sequence[int]) -> Launcher:
     steps = list(zip(*(byte_steps(rows.ports, values, role) for role in BATCH), strict=True))
     offsets = [[sum(i * s for i, s in zip(at, step, strict=True)) for step in steps] for at in product(*extents)]
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         for offset in offsets:
             one.run([pointer + o for pointer, o in zip(pointers, offset, strict=True)], numbers)
 

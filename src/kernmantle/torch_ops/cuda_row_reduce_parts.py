@@ -26,7 +26,7 @@ _BAND_BYTES = 256 << 20
 """Most bytes of values and positions selected from the parts at a time."""
 _KINDS = {2: "<i2", 4: "<f4", 8: "<i8"}
 Prepare = Callable[[RowNest, np.ndarray, Sequence[int], torch.device], Launcher]
-Fallback = Callable[[Sequence[int], Sequence[float], int], None]
+Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def launcher(
         mine[size_slot("m")], mine[size_slot("n")] = shape
         launchers[shape] = prepare(short, np.array(mine, np.int64), aligned, device)
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         result = torch.as_tensor(_View(pointers[first], (m, width), _KINDS[BYTES[stored]]), device=device)
         indices = torch.as_tensor(_View(pointers[first + 1], (m, width), _KINDS[8]), device=device)
         counts = torch.zeros(4, dtype=torch.int32, device=device)

@@ -42,8 +42,8 @@ def launcher(
         return Launcher(nothing, str(quick))
     fits, last = lru_cache(maxsize=64)(quick.fits), cache(partial(prepared, plain))
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        (first if fits(tuple(numbers)) else last() or nothing)(pointers, numbers)
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
+        (first if fits(numbers) else last() or nothing)(pointers, numbers)
 
     return Launcher(run, str(quick))
 
@@ -70,7 +70,7 @@ def _kernels(plan: PullPlan, job_for: JobFor) -> dict[str, Kernel] | None:
 def _prepared(
     sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, layout: Layout, index: int, start: Start,
     job_for: JobFor, plan: PullPlan,
-) -> Callable[[Sequence[int], Sequence[float]], None] | None:  # fmt: skip
+) -> Callable[[Sequence[int], tuple[float, ...]], None] | None:  # fmt: skip
     kernels = _kernels(plan, job_for)
     if kernels is None:
         return None
@@ -80,13 +80,13 @@ def _prepared(
     powers = lru_cache(maxsize=64)(plan.power_arguments)
     rest = chosen.tiles - chosen.whole
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         memory = _memory(where.size, device)
         memory[: where.zeroed].zero_()
         base = memory.data_ptr()
         handed = [base + offset for offset in where.offsets]
         arguments = (
-            *pointers, *scalars, *numbers, *powers(tuple(numbers)), *handed, chosen.whole, chosen.splits, chosen.share
+            *pointers, *scalars, *numbers, *powers(numbers), *handed, chosen.whole, chosen.splits, chosen.share
         )  # fmt: skip
         for name in plan.passes:
             start(kernels[name], index, around, arguments)

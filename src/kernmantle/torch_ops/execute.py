@@ -322,20 +322,20 @@ def _matmul_runner(program: Program, product: patterns.Matmul, types: Types) -> 
 class KernelLaunch:
     """One launch of a kernel whose ports are some of the tensors, then the results."""
 
-    start: Callable[[Sequence[int], Sequence[float]], None]
+    start: Callable[[Sequence[int], tuple[float, ...]], None]
     ports: tuple[int, ...] | None
 
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         """Launch; if ``ports`` is None, the kernel takes the tensors in their order."""
         arrays = tensors if self.ports is None else [tensors[port] for port in self.ports]
-        self.start((*map(_address, arrays), *map(_address, outs)), [*map(float, numbers)] if numbers else ())
+        self.start((*map(_address, arrays), *map(_address, outs)), tuple(map(float, numbers)) if numbers else ())
 
 
 @dataclass(frozen=True, eq=False)
 class PartialLaunch:
     """A launch for each offset of the batch axes; partial registers are then joined and finished."""
 
-    start: Callable[[Sequence[int], Sequence[float]], None]
+    start: Callable[[Sequence[int], tuple[float, ...]], None]
     ports: tuple[int, ...]
     calls: Calls
     itemsizes: tuple[int, ...]
@@ -350,7 +350,7 @@ class PartialLaunch:
         if lowering.is_partial:
             written = [allocate(self.shape, DTYPES[port.dtype], outs[0].device) for port in lowering.nest.outs]
         pointers = [*(tensors[port].data_ptr() for port in self.ports), *(t.data_ptr() for t in written)]
-        values = [*map(float, numbers)]
+        values = tuple(map(float, numbers))
         for offsets in self.calls.offsets:
             self.start([p + o * size for p, o, size in zip(pointers, offsets, self.itemsizes, strict=True)], values)
         if lowering.is_partial:

@@ -138,18 +138,22 @@ class BoundApply:
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return the results on tensors and parameters by name."""
-        own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
-        return self.program.results(tensors, own)
+        return self.program.results(tensors, self.values(numbers))
 
     def write(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, Any], out: torch.Tensor) -> None:
         """Write the one result on tensors and parameters by name to a contiguous tensor."""
-        own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
-        self.program(tensors, own, (out,))
+        self.program(tensors, self.values(numbers), (out,))
 
     def task(self, numbers: Mapping[str, Any], info: RunInfo) -> Task:
         """Return the apply with parameters by name, for a call whose derivatives are recorded."""
-        own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
-        return Task(self.text, self.types, own, info, self.program)
+        return Task(self.text, self.types, self.values(numbers), info, self.program)
+
+    def values(self, numbers: Mapping[str, Any]) -> list[float | int]:
+        """Return the numbers of the program from parameters by name."""
+        return [
+            (own if type(own := numbers[entry]) is float else number_of(own, entry)) if type(entry) is str else entry
+            for entry in self.numbers
+        ]  # pyright: ignore
 
 
 def bind_apply(

@@ -172,7 +172,7 @@ class RowLaunch:
     ``fold`` gives the numbers with those that the kernel needs of them, ``cached_fold`` from the last calls.
     """
 
-    start: Callable[[Sequence[int], Sequence[float]], None]
+    start: Callable[[Sequence[int], tuple[float, ...]], None]
     entry: int
     offsets: tuple[tuple[int, ...], ...]
     itemsizes: tuple[int, ...]

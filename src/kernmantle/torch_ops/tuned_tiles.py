@@ -79,7 +79,7 @@ def launcher(
         return Launcher(nothing, default)
     chosen: list[Launcher] = []
 
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
         if not chosen:
             found = {name: made() for name, made in makers.items()}
             tuned = Tuned(dict(sizes), default, measured(found, default, pointers, numbers))
@@ -137,7 +137,7 @@ def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:
 
 
 def measured(
-    found: Mapping[str, Launcher], default: str, pointers: Sequence[int], numbers: Sequence[float]
+    found: Mapping[str, Launcher], default: str, pointers: Sequence[int], numbers: tuple[float, ...]
 ) -> dict[str, float]:
     """Return the seconds of each launcher, the default first; one that takes much longer than another is timed once."""
     times: dict[str, float] = {}

@@ -346,13 +346,15 @@ class NumberedLaunch:
         Returns the bound launch for addresses and numbers like these.
     once : callable
         Launches on addresses and any numbers.
+    signed : bool
+        Whether 0.0 and -0.0, which are equal, give different results: numbers with a zero are then not bound.
     """
 
     def __init__(
         self, bind: Callable[[Sequence[int], tuple[float, ...]], BoundLaunch],
-        once: Callable[[Sequence[int], tuple[float, ...]], None],
+        once: Callable[[Sequence[int], tuple[float, ...]], None], signed: bool,
     ) -> None:  # fmt: skip
-        self._bind, self._once = bind, once
+        self._bind, self._once, self._signed = bind, once, signed
         self._bound: tuple[tuple[float, ...], BoundLaunch] | None = None
 
     def __call__(self, addresses: Sequence[int], numbers: tuple[float, ...]) -> None:
@@ -361,7 +363,7 @@ class NumberedLaunch:
         if bound is not None and bound[0] == numbers:
             bound[1](addresses)
             return
-        if bound is None:
+        if bound is None and not (self._signed and 0.0 in numbers):
             self._bound = numbers, self._bind(addresses, numbers)
         self._once(addresses, numbers)
 

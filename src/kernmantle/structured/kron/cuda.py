@@ -12,12 +12,12 @@ import torch
 from ...backends.cuda import emit
 from ...backends.cuda.arch import arch as generation
 from ...backends.cuda.device import core, gpu
-from ...backends.cuda.launch import BoundLaunch, Kernel, NumberedLaunch
+from ...backends.cuda.launch import Kernel
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime.cache import Built, Key, current_cache, fingerprint
 from ...runtime.kernel_store import collecting
 from ...runtime.launcher import Launcher, nothing
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, numbered
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cost, cuda_emit, mma_emit, tensor_emit, two_axis_emit
@@ -202,13 +202,7 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
         groups = 1 if isinstance(chosen, FmaPlan | ClusterPlan) else chosen.groups
         blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
-    def bind(pointers: Sequence[int], numbers: tuple[float, ...]) -> BoundLaunch:
-        return bind_launch(kernel, (*pointers, *integers, *numbers), range(len(pointers)), index, blocks)
-
-    def once(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:
-        start(kernel, index, blocks, (*pointers, *integers, *numbers))
-
-    return NumberedLaunch(bind, once)
+    return numbered(index, blocks, lambda numbers: (kernel, (*integers, *numbers)), signed=False)
 
 
 def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Make) -> Start:

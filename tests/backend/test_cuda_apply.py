@@ -1,10 +1,6 @@
-"""Every kind of row nest compiles for every generation; what some are written as is kept in golden files.
-
-``python -m tests.backend.test_cuda_apply`` rewrites the golden files.
-"""
+"""Every kind of row nest compiles for every generation; what some are written as is in ``golden.cuda_code``."""
 
 import itertools
-import sys
 from dataclasses import replace
 
 import pytest
@@ -19,7 +15,7 @@ from kernmantle.ir.node import Node, var
 
 from ..cuda.row_nests import LAPLACE, SQUARES, RowCase, cases
 from ..golden.compiled import compile_source
-from .test_cuda_compile import CARDS, GOLDEN
+from .test_cuda_compile import CARDS
 
 HEADLINE = {
     "rows_thin": RowCase("rows_thin", LAPLACE, PRODUCT, 100000, 100000, 3),
@@ -50,11 +46,6 @@ def test_every_tile_of_rows_compiles_and_keeps_its_accumulators(tile: tiles.Tile
     assert (plan.form, plan.tile.name) == ("tile", tile.name)
     cubin = compile_source(emit_rows(plan), "sm_80", headers(), tile.name)
     assert cubin.resources.spill_stores <= 4 * tile.rows * tile.columns, "more is spilled than there are accumulators"
-
-
-@pytest.mark.parametrize("name", HEADLINE)
-def test_emits_the_golden_source(name: str) -> None:
-    assert emit_rows(HEADLINE[name].plan(CARDS["sm_90"])) == (GOLDEN / f"{name}.cu").read_text()
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -123,12 +114,6 @@ def test_squares_of_many_numbers_are_left_to_products(k: int, how: str, there: b
     exact = replace(case.rows, matrix=replace(case.rows.matrix, precision="ieee"))
     assert not by_products(exact, case.sizes(), CARDS["sm_90"])
     assert not by_products(HEADLINE["rows_pipelined"].rows, HEADLINE["rows_pipelined"].sizes(), CARDS["sm_90"])
-
-
-if __name__ == "__main__":
-    for each, case in HEADLINE.items():
-        (GOLDEN / f"{each}.cu").write_text(emit_rows(case.plan(CARDS["sm_90"])))
-    sys.exit(0)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from kernmantle.testing import assert_close
 
 from .llvm_nests import NUMPY
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "llvm"
 exp = FUNCTIONS["exp"]
 BANDWIDTH = 3.0
 LAPLACE = bind(define("mk,nk->mn", lambda a, b: abs(a - b), "sum", lambda s, h: exp(-s / h)), frozenset()).program
@@ -173,12 +171,3 @@ def test_any_strides_and_any_partition_over_threads():
     again = np.zeros_like(plain)
     run(rows, x, y, v, [again], threads=2)
     assert np.array_equal(again, plain)
-
-
-def test_emits_the_golden_source():
-    plan = plan_rows(rows_of(PRODUCT, 0, "f32", "f32", "f32"), 32, 16, {"l": 1})
-    assert emit_rows(plan) == (GOLDEN / "apply.ll").read_text()
-
-
-if __name__ == "__main__":
-    (GOLDEN / "apply.ll").write_text(emit_rows(plan_rows(rows_of(PRODUCT, 0, "f32", "f32", "f32"), 32, 16, {"l": 1})))

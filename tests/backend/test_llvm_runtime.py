@@ -13,7 +13,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +26,6 @@ from kernmantle.errors import CompileError
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
 A, B = var("x0"), var("x1")
 DISTANCE = Node("abs", (Node("sub", (A, B)),))
 RECORDER = """
@@ -65,20 +63,6 @@ def gram(reduce: str = "sum", mapped: Node = DISTANCE, dtype: str = "f32", out: 
         dtype,
         **flags | {"reproducible": REDUCTIONS[reduce].reproducible},
     )
-
-
-CASES = {
-    "l1": (gram(), 32, 16),
-    "l1_symmetric_avx512": (gram(symmetric=True), 64, 32),
-    "minplus_neon": (gram("min", Node("add", (A, B))), 16, 32),
-    "power_double": (gram(mapped=Node("pow", (DISTANCE, var("p"))), dtype="f64"), 32, 16),
-}
-
-
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_golden_text(name):
-    source = text.emit(gram_plan.plan(*CASES[name]))
-    assert source == (GOLDEN / f"{name}.ll").read_text(encoding="utf-8")
 
 
 def test_the_same_plan_gives_the_same_text():
@@ -296,9 +280,3 @@ def test_a_function_that_is_not_there_is_an_error_and_no_call_of_nothing(monkeyp
 def test_the_version_names_the_compiler():
     assert "llvmlite" in runtime.version()
     assert any(character.isdigit() for character in runtime.version())
-
-
-if __name__ == "__main__":
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for each, case in CASES.items():
-        (GOLDEN / f"{each}.ll").write_text(text.emit(gram_plan.plan(*case)), encoding="utf-8")

@@ -1,6 +1,7 @@
 """What the compiler makes of the kernels, recorded for each GPU generation, and the rule by which it may change.
 
-``python -m tests.golden.cuda_code`` records what changed; ``--all`` compiles every kernel anew.
+``python -m tests.golden.cuda_code`` records what changed; ``--all`` compiles every kernel anew; ``--show NAME`` prints
+the text of a kernel.
 
 A kernel passes if its text is the recorded one: the compiler is deterministic. If the text changed it is compiled, and
 the result must be no worse: registers, stack, spilled bytes and static shared bytes not above the record, threads,
@@ -219,13 +220,17 @@ def _update(card: str, everything: bool, pool: ProcessPoolExecutor) -> Iterable[
 
 
 def main() -> None:
-    """Write the records."""
+    """Write the records, or print a text."""
     parser = argparse.ArgumentParser(COMMAND, description=__doc__)
     parser.add_argument("--all", action="store_true", help="compile every kernel anew")
-    everything = parser.parse_args().all
+    parser.add_argument("--show", choices=KERNELS, metavar="NAME", help="print a kernel's text, and record nothing")
+    asked = parser.parse_args()
+    if asked.show is not None:
+        sys.stdout.write(KERNELS[asked.show].make(KERNELS[asked.show].cards[-1]).source)
+        return
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for card in cards():
-            for line in _update(card, everything, pool):
+            for line in _update(card, asked.all, pool):
                 sys.stdout.write(line + "\n")
 
 

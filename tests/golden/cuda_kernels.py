@@ -10,6 +10,7 @@ from kernmantle.backends.cuda import row_pull_emit
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
 from kernmantle.backends.cuda.eigen_plan import emit as emit_eigen
 from kernmantle.backends.cuda.emit import emit
+from kernmantle.backends.cuda.gram_plan import CudaPlan
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.softmax_emit import emit_softmax
 from kernmantle.backends.cuda.system_plan import SystemPlan
@@ -53,6 +54,7 @@ from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan
 
 from ..backend import test_cuda_apply as rows
 from ..backend import test_cuda_compile as grams
+from ..backend import test_cuda_kernels as kernels
 from ..backend import test_cuda_kron as kron
 from ..backend import test_cuda_row_forms as forms
 from ..backend import test_cuda_softmax as softmax
@@ -103,7 +105,10 @@ def of(make: Callable[..., Planned], *arguments: Any, **options: Any) -> Callabl
 
 
 def _gram(card: str, name: str) -> Planned:
-    plan = grams.planned(grams.HEADLINE[name], card)
+    return _planned_gram(grams.planned(grams.HEADLINE[name], card))
+
+
+def _planned_gram(plan: CudaPlan) -> Planned:
     return Planned(emit(plan), f"{plan.schema} {plan.tile.name}", plan.threads, plan.shared, plan.resident)
 
 
@@ -345,6 +350,7 @@ def _table() -> dict[str, Kernel]:
     table = _Table()
     for name in grams.HEADLINE:
         table.add(f"gram {name}", of(_gram, name), tuple(CARDS))
+    table.add("gram composition", lambda _: _planned_gram(kernels.composition()), HOPPER)
     for step in squares.STEPS:
         table.add(f"squares {step}", of(_squares, "squares", step), tuple(CARDS))
     table.add("squares symmetric main", of(_squares, "squares_symmetric", "main"), HOPPER)

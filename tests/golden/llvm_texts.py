@@ -25,9 +25,9 @@ from kernmantle.compiler.nest import Nest
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.node import var
 from kernmantle.structured.kron import cpu_emit as kron_llvm
-from kernmantle.structured.mode_product import cpu_dot_emit, cpu_vectors
+from kernmantle.structured.mode_product import cpu_dot_emit, cpu_small_emit, cpu_vectors
 from kernmantle.structured.mode_product import cpu_emit as kronsparse_llvm
-from kernmantle.structured.mode_product.cpu_plan import LANES, PLAIN, ROWS, Tile
+from kernmantle.structured.mode_product.cpu_plan import LANES, PLAIN, ROWS, SmallTile, Tile
 
 from ..backend.test_cuda_compile import HEADLINE
 from ..backend.test_llvm_apply import rows_of
@@ -73,7 +73,13 @@ def _texts() -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {}
     for name, nest in _grams().items():
         found[f"gram {name} avx2"] = partial(_gram, nest, "avx2", BIG)
-    for name, machine in (("l1", "avx512"), ("l1", "neon"), ("power", "avx512"), ("l1_symmetric", "neon")):
+    for name, machine in (
+        ("l1", "avx512"),
+        ("l1", "neon"),
+        ("minplus", "neon"),
+        ("power", "avx512"),
+        ("l1_symmetric", "neon"),
+    ):
         found[f"gram {name} {machine}"] = partial(_gram, HEADLINE[name].nest, machine, BIG)
     for name in ("l1", "power", "minplus", "logsumexp", "l1_double"):
         found[f"horizontal {name} avx2"] = partial(_gram, HEADLINE[name].nest, "avx2", SMALL)
@@ -102,6 +108,8 @@ def _texts() -> dict[str, Callable[[], str]]:
         found[f"kronsparse packing {own}{apart}"] = partial(kronsparse_llvm.emit_packing, own)
     for dtype in ("f32", "f64"):
         found[f"kronsparse dot {dtype}"] = partial(cpu_dot_emit.emit, Tile(dtype, 4, 2, 4, 2, False, False, PLAIN))
+    small = SmallTile("f32", 8, 2, 2, 2, True, True, True)
+    found["kronsparse small"] = partial(cpu_small_emit.emit, small)
     found["kronsparse row"] = cpu_vectors.emit_row
     for machine in ("x86_64", "aarch64"):
         found[f"threads {machine}"] = partial(text, machine)

@@ -27,6 +27,7 @@ from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.pairwise import KERNELS, METRICS
 from kernmantle.torch_ops.contract import contract
 
+from ..measured import STAMP
 from ..source import ROOT
 
 SHAPE = (20, 30, 5)
@@ -52,12 +53,6 @@ def suite(*rows):
     return Suite("tiny", "cpu", rows or (case(),))
 
 
-STAMP = {
-    "machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}},
-    "versions": {"torch": "9.9"},
-    "source": "abc",
-    "commit": "def",
-}
 SETTINGS = run.Settings(PLAN, rates={"steps": 1e9, "bytes": 1e9})
 
 

@@ -6,34 +6,29 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from benchmarks import clusters, keops_gallery, run
+from benchmarks import clusters, keops_gallery
 from benchmarks.__main__ import chosen
-from benchmarks.case import Peer, Suite
-from benchmarks.timing import Plan
+from benchmarks.case import Peer
+
+from ..measured import statuses
 
 HAS_HDBSCAN = find_spec("hdbscan") is not None
-STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
-SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))
 SMALL = clusters.suite(2000, 1000)
 GALLERY = keops_gallery.suite(100)
-
-
-def results(case):
-    return run.measure(case, Suite("small", "cpu", (case,)), STAMP, SETTINGS)["results"]
 
 
 @pytest.mark.parametrize("case", [*SMALL.rows, *clusters.cpu_suite(1500).rows], ids=lambda case: case.name)
 def test_clusters_of_everybody_are_found(case):
     slow = (clusters.FLASHLIB, clusters.SKLEARN) if "lambda" in case.name else (clusters.FLASHLIB,)
     here = tuple(peer for peer in case.peers if peer.name not in slow)
-    found = results(replace(case, peers=here))
+    found = statuses(replace(case, peers=here))
     expected = {name: "absent" if name == clusters.HDBSCAN and not HAS_HDBSCAN else "ok" for name in found}
-    assert {name: each["status"] for name, each in found.items()} == expected
+    assert found == expected
 
 
 def test_one_cluster_of_everything_is_wrong():
     one = Peer("one", lambda given: lambda: clusters.right(torch.zeros_like(given["truth"]), given["truth"]))
-    assert results(replace(SMALL.rows[0], peers=(one,)))["one"]["status"] == "wrong"
+    assert statuses(replace(SMALL.rows[0], peers=(one,)))["one"] == "wrong"
 
 
 def test_noise_is_no_cluster():
@@ -43,14 +38,13 @@ def test_noise_is_no_cluster():
 
 @pytest.mark.parametrize("case", GALLERY.rows, ids=lambda case: case.name)
 def test_the_gallery_of_keops_runs_on_the_facade(case):
-    found = results(replace(case, peers=()))
-    assert found["kernmantle"]["status"] == "ok", found
+    assert statuses(replace(case, peers=())) == {"kernmantle": "ok"}
 
 
 def test_a_program_of_the_gallery_with_another_width_is_wrong():
     case = GALLERY.rows[0]
     wrong = replace(case, ours=keops_gallery.convolution("cauchy", 100).ours, peers=())
-    assert results(wrong)["kernmantle"]["status"] == "wrong"
+    assert statuses(wrong)["kernmantle"] == "wrong"
 
 
 def test_named_cases_run_in_the_order_of_their_names():

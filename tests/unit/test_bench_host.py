@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import host, run
-from benchmarks.case import Peer, Suite
-from benchmarks.timing import CLOCKS, Plan
+from benchmarks import host
+from benchmarks.case import Peer
+from benchmarks.timing import CLOCKS
 
-STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
-SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, sample=1e-5, pause=0.0))
+from ..measured import measured, statuses
+
 ROWS = host.suite("cpu").rows
 
 
 @pytest.mark.parametrize("case", ROWS, ids=lambda case: case.name)
 def test_everybody_is_right(case):
-    row = run.measure(case, Suite("small", "cpu", (case,)), STAMP, SETTINGS)
+    row = measured(case)
     assert {found["status"] for found in row["results"].values()} == {"ok"}, row["results"]
     assert {"kernmantle", "torch", host.YARDSTICK} <= row["results"].keys()
     assert row["status"] == "ok"
@@ -25,8 +25,7 @@ def test_everybody_is_right(case):
 @pytest.mark.parametrize("case", ROWS[:4], ids=lambda case: case.name)
 def test_a_wrong_result_is_not_timed(case):
     wrong = Peer("wrong", lambda given: lambda: case.ours(given)() * 1.001)
-    row = run.measure(replace(case, peers=(wrong,)), Suite("small", "cpu", (case,)), STAMP, SETTINGS)
-    assert row["results"]["wrong"]["status"] == "wrong"
+    assert statuses(replace(case, peers=(wrong,)))["wrong"] == "wrong"
 
 
 def test_every_family_has_its_step_and_both_clocks_on_a_gpu():

@@ -9,17 +9,10 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import energy, kronsparse, pages, report, run, store
-from benchmarks.timing import Plan
 from kernmantle.errors import ParameterError
 from kernmantle.kronsparse import KSPattern, PackedKSLinear
 
-STAMP = {
-    "machine": {"cpu": {"model": "any", "architecture": "any", "threads": 1}},
-    "versions": {},
-    "source": "",
-    "commit": "",
-}
-SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, sample=1e-4, pause=0.0))
+from ..measured import STAMP, measured
 
 
 def test_the_grid_has_the_shapes_of_transformers() -> None:
@@ -34,7 +27,7 @@ def test_the_grid_has_the_shapes_of_transformers() -> None:
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_every_contestant_of_a_product_is_checked(last, monkeypatch) -> None:
     monkeypatch.setitem(kronsparse.BATCH, "cpu", 40)
-    row = run.measure(kronsparse.case((3, 8, 12, 4), "f32", last, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    row = measured(kronsparse.case((3, 8, 12, 4), "f32", last, "cpu"), kronsparse.suite("cpu"))
     assert row["status"] == "ok"
     assert set(row["results"]) == {run.OURS, kronsparse.UNPACKED, *kronsparse.PEERS}
     assert {name: found["status"] for name, found in row["results"].items() if found["status"] == "wrong"} == {}
@@ -44,7 +37,7 @@ def test_every_contestant_of_a_product_is_checked(last, monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("step", [False, True], ids=["forward", "step"])
 def test_layers_are_checked(step, dtype) -> None:
-    row = run.measure(kronsparse.layer_case(64, dtype, step, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    row = measured(kronsparse.layer_case(64, dtype, step, "cpu"), kronsparse.suite("cpu"))
     assert row["status"] == "ok"
     assert row["results"]["dense"]["status"] == "ok"
 
@@ -53,7 +46,7 @@ def test_a_wrong_product_is_found(monkeypatch) -> None:
     right = PackedKSLinear.forward
     monkeypatch.setattr(PackedKSLinear, "forward", lambda self, x, activation=None: right(self, x, activation) + 1)
     monkeypatch.setitem(kronsparse.BATCH, "cpu", 40)
-    row = run.measure(kronsparse.case((3, 8, 12, 4), "f32", False, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    row = measured(kronsparse.case((3, 8, 12, 4), "f32", False, "cpu"), kronsparse.suite("cpu"))
     assert row["status"] == "wrong"
 
 
@@ -113,7 +106,7 @@ def test_targets_are_met_on_their_machine_only() -> None:
 
 def test_rows_as_comma_separated_values(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(kronsparse.BATCH, "cpu", 40)
-    row = run.measure(kronsparse.case((3, 8, 12, 4), "f32", True, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    row = measured(kronsparse.case((3, 8, 12, 4), "f32", True, "cpu"), kronsparse.suite("cpu"))
     report.spreadsheet([row], tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))

@@ -7,18 +7,11 @@ import torch
 from torch import nn
 
 from benchmarks import kronsparse_models as models
-from benchmarks import run
 from benchmarks.case import Suite
-from benchmarks.timing import Plan
 from kernmantle.kronsparse import KSLinear, PackedKSLinear
 
-STAMP = {
-    "machine": {"cpu": {"model": "any", "architecture": "any", "threads": 1}},
-    "versions": {},
-    "source": "",
-    "commit": "",
-}
-SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, sample=1e-4, pause=0.0))
+from ..measured import measured
+
 SUITE = Suite("kronsparse-models", "cpu", ())
 
 
@@ -48,7 +41,7 @@ def small(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", models.TYPES)
 @pytest.mark.parametrize("part", ["model", "ffn", "up"])
 def test_models_are_checked_against_their_matrices(part, dtype) -> None:
-    row = run.measure(models.case("small", part, dtype, False, "cpu"), SUITE, STAMP, SETTINGS)
+    row = measured(models.case("small", part, dtype, False, "cpu"), SUITE)
     assert row["status"] == "ok", row["results"]
     assert row["results"]["dense"]["status"] == "ok"
     made = models._models("small", part, dtype, "cpu")
@@ -63,8 +56,7 @@ def test_a_model_of_other_weights_is_found_though_its_results_are_normalised(mon
         return nn.Linear(layer.in_features, layer.out_features)
 
     monkeypatch.setattr(models, "filled", other)
-    row = run.measure(models.case("small", "model", "f32", False, "cpu"), SUITE, STAMP, SETTINGS)
-    assert row["status"] == "wrong"
+    assert measured(models.case("small", "model", "f32", False, "cpu"), SUITE)["status"] == "wrong"
 
 
 def test_every_part_of_both_models_has_its_rows() -> None:

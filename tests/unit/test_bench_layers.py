@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import blocks, kronsparse, layers, run
+from benchmarks import blocks, kronsparse, layers
 from benchmarks.case import Suite
 from kernmantle.kronsparse import KSLinear, KSPattern
-from tests.unit.test_bench_kronsparse import SETTINGS, STAMP
+
+from ..measured import measured
 
 SUITE = Suite("layers", "cpu", ())
 
@@ -32,7 +33,7 @@ def test_layers_of_language_models_are_checked(step, how) -> None:
     chain = (4, 8, 8, 1), (1, 8, 8, 4)
     own = kronsparse.layer_case(16, "bf16", step, "cpu", how, chain, "small")
     assert own.name.startswith("small ")
-    row = run.measure(own, SUITE, STAMP, SETTINGS)
+    row = measured(own, SUITE)
     assert row["status"] == "ok"
     assert row["results"]["dense"]["status"] == "ok"
 
@@ -41,7 +42,7 @@ def test_a_step_with_a_bias_has_its_gradient() -> None:
     chain, name = ((4, 8, 8, 1), (1, 8, 8, 4)), "small"
     own = kronsparse.layer_case(16, "f32", True, "cpu", "", chain, name, True)
     assert own.name == "small training step 16 f32 with a bias"
-    row = run.measure(own, SUITE, STAMP, SETTINGS)
+    row = measured(own, SUITE)
     assert row["status"] == row["results"]["dense"]["status"] == "ok"
     given = {name: torch.randn(*shape) for name, shape in (("w0", chain[0]), ("w1", chain[1]))}
     for make in (kronsparse._dense_layer, kronsparse._sparse_layer):
@@ -55,7 +56,7 @@ SMALL = blocks.Shape(3, 5, 128, 2, True)
 @pytest.mark.parametrize("form", blocks.FORMS)
 @pytest.mark.parametrize("dtype", layers.TYPES)
 def test_blocks_are_checked(dtype, form) -> None:
-    row = run.measure(blocks.block_case("small", SMALL, dtype, "eager", "cpu", form), SUITE, STAMP, SETTINGS)
+    row = measured(blocks.block_case("small", SMALL, dtype, "eager", "cpu", form), SUITE)
     assert row["status"] == "ok", row["results"]
     assert row["results"]["dense"]["status"] == "ok"
     made = blocks._blocks(SMALL, dtype, "cpu")
@@ -65,7 +66,7 @@ def test_blocks_are_checked(dtype, form) -> None:
 
 def test_stacks_of_blocks_are_checked() -> None:
     own = blocks.block_case("2 small blocks", SMALL._replace(blocks=2), "f32", "eager", "cpu", "group")
-    assert run.measure(own, SUITE, STAMP, SETTINGS)["status"] == "ok"
+    assert measured(own, SUITE)["status"] == "ok"
     made = blocks._blocks(SMALL._replace(blocks=2), "f32", "cpu")
     assert [
         len([each for each in made[form].modules() if isinstance(each, KSLinear)]) for form in ("group", "dense")
@@ -75,6 +76,6 @@ def test_stacks_of_blocks_are_checked() -> None:
 def test_a_block_of_other_weights_is_found(monkeypatch) -> None:
     blocks._blocks.cache_clear()
     monkeypatch.setattr(blocks, "filled", lambda layer: nn.Linear(layer.in_features, layer.out_features))
-    row = run.measure(blocks.block_case("small", SMALL, "f32", "", "cpu"), SUITE, STAMP, SETTINGS)
+    row = measured(blocks.block_case("small", SMALL, "f32", "", "cpu"), SUITE)
     assert row["status"] == "wrong"
     blocks._blocks.cache_clear()

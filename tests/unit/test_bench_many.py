@@ -12,12 +12,10 @@ from benchmarks.timing import Plan
 from kernmantle.errors import DeviceError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
 
+from ..measured import STAMP
+
 SIZES = many.Sizes(120, 120, 120, 60, 70, 80, ((4, 3, 3), (2, 4, 2)))
 PLAN = Plan(budget=0.0, least=2, most=2, sample=1e-6, pause=0.0)
-STAMP = {
-    "machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "versions": {}, "source": "abc",
-    "commit": "def",
-}  # fmt: skip
 
 
 @pytest.fixture

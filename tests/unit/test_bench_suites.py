@@ -4,16 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import apply, attention, problems, run, scores, unseen, xrfm
-from benchmarks.case import Peer, Suite
-from benchmarks.timing import Plan
+from benchmarks import apply, attention, problems, scores, unseen, xrfm
+from benchmarks.case import Peer
 
-STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
-SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))
-
-
-def results(case):
-    return run.measure(case, Suite("small", "cpu", (case,)), STAMP, SETTINGS)["results"]
+from ..measured import check_scores, measured, statuses
 
 
 def of_torch(wrong):
@@ -28,12 +22,12 @@ def of_torch(wrong):
 
 def test_feature_learning_is_checked_by_its_definition():
     case = xrfm._case(300)
-    found = results(replace(case, peers=(Peer("right", of_torch(0.0)), Peer("wrong", of_torch(0.02)))))
+    found = measured(replace(case, peers=(Peer("right", of_torch(0.0)), Peer("wrong", of_torch(0.02)))))["results"]
     assert [found[name]["status"] for name in ("kernmantle", "right", "wrong")] == ["ok", "ok", "wrong"], found
     assert found["kernmantle"]["error"] < xrfm.SAME
     own = {"wrong": 0.02, "worse": 0.3}
     peers = tuple(Peer(name, of_torch(off), accuracy=0.08) for name, off in own.items())
-    found = results(replace(case, peers=peers))
+    found = measured(replace(case, peers=peers))["results"]
     assert [found[name]["status"] for name in ("kernmantle", "wrong", "worse")] == ["ok", "ok", "wrong"], found
     assert xrfm.SAME < found["wrong"]["error"] < 0.08
 
@@ -41,8 +35,12 @@ def test_feature_learning_is_checked_by_its_definition():
 @pytest.mark.parametrize("columns", [1, 16])
 def test_products_are_those_of_the_matrix(columns):
     case = apply._case((300, 400, 3), columns, {apply.TORCH: apply.dense}, clock="wall")
-    found = results(replace(case, peers=(*case.peers, Peer("half", lambda given: lambda: apply.dense(given)() / 2))))
-    assert [found[name]["status"] for name in ("kernmantle", apply.TORCH, "half")] == ["ok", "ok", "wrong"], found
+    half = Peer("half", lambda given: lambda: apply.dense(given)() / 2)
+    assert statuses(replace(case, peers=(*case.peers, half))) == {
+        "kernmantle": "ok",
+        apply.TORCH: "ok",
+        "half": "wrong",
+    }
 
 
 def test_the_full_suite_adds_what_takes_minutes():
@@ -61,27 +59,20 @@ SMALL = (
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_scores_are_those_written_out(case):
-    peers = tuple(peer for peer in case.peers if peer.package == "torch")
-    wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
-    found = results(replace(case, peers=(*peers, wrong), clock="wall"))
-    assert found.pop("wrong")["status"] == "wrong"
-    assert {each["status"] for each in found.values()} == {"ok"}, found
+    check_scores(case)
 
 
 @pytest.mark.parametrize("place", range(4))
 def test_matrices_of_the_scores_are_those_written_out(place):
     case = scores._grams()[place]
     of = (scores._log_semiring, problems.least_sums, scores._positions, scores._cosines)[place]
-    small = replace(case, problem=of(20, 30, 7), clock="wall")
-    found = results(small)
-    assert {each["status"] for each in found.values()} == {"ok"}, found
+    found = statuses(replace(case, problem=of(20, 30, 7), clock="wall"))
+    assert set(found.values()) == {"ok"}, found
 
 
 @pytest.mark.parametrize("case", unseen.suite(part=200).rows, ids=lambda case: case.name)
 def test_unseen_calls_are_those_written_out(case):
-    wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
-    found = results(replace(case, peers=(wrong,), clock="wall"))
-    assert {name: each["status"] for name, each in found.items()} == {"kernmantle": "ok", "wrong": "wrong"}, found
+    check_scores(replace(case, peers=()))
 
 
 @pytest.mark.parametrize(
@@ -99,9 +90,4 @@ def test_attention_and_soft_minima_are_those_written_out(make, monkeypatch):
     small = {"ITEMS": 1, "HEADS": 2, "LENGTH": 64, "ROWS": 128, "_FEW_HEADS": 2, "_FEW_ROWS": 48, "POINTS": 70}
     for name, value in small.items():
         monkeypatch.setattr(attention, name, value)
-    case = make()
-    peers = tuple(peer for peer in case.peers if peer.package == "torch")
-    wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
-    found = results(replace(case, peers=(*peers, wrong), clock="wall"))
-    assert found.pop("wrong")["status"] == "wrong"
-    assert {each["status"] for each in found.values()} == {"ok"}, found
+    check_scores(make())

@@ -46,7 +46,8 @@ def kernels() -> str:
     lines = ["| kernel | k(x, y) | arguments | k(x, x) | type | notes |", "|---|---|---|---|---|---|"]
     for row in KERNELS.values():
         formula, kind = row.formula.replace("|", "\\|"), "stationary" if row.stationary else ""
-        lines.append(f"| `{row.name}` | {formula} | {_arguments(row)} | `{row.diagonal}` | {kind} | {row.summary} |")
+        diagonal = f"`{row.diagonal}`" if row.diagonal else ""
+        lines.append(f"| `{row.name}` | {formula} | {_arguments(row)} | {diagonal} | {kind} | {row.summary} |")
     return "\n".join(lines)
 
 

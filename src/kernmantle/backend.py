@@ -23,9 +23,10 @@ REFERENCE = "reference"
 class Backend:
     """One backend: its name in ``km.config``, the torch type of its devices, and modules by their dotted names.
 
-    ``kron`` is the module of Kronecker products; without one they are torch's matrix products. ``softmax`` is that of
-    softmax-weighted sums in one pass, whose ``TARGET`` is a ``torch_ops.softmax.SoftmaxTarget``; without one they are
-    two row reductions. A backend that is not ``automatic`` runs only where its name is asked for.
+    ``kron`` is the module of Kronecker products, with the ``NAME`` and the ``planned`` that ``structured.kron.execute``
+    asks for; without one they are torch's matrix products. ``softmax`` is that of softmax-weighted sums in one pass,
+    whose ``TARGET`` is a ``torch_ops.softmax.SoftmaxTarget``; without one they are two row reductions. A backend that
+    is not ``automatic`` runs only where its name is asked for.
     """
 
     name: str

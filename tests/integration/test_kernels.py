@@ -93,6 +93,8 @@ def _check_diagonal(name, settings):
     x, row = rows(7, 4), KERNELS[name]
     kernel = made(name, **settings)
     assert_close(kernel.diagonal(x), kernel(x).diagonal(), depth=32)
+    if not row.diagonal:
+        return
     known = {hyper.name: hyper.default for hyper in row.hyper} | {o.name: o.default for o in row.options}
     numbers = {**known, **settings, "a": (x * x).sum(-1).cpu().numpy(), "columns": 4, "tanh": np.tanh}
     expected = np.broadcast_to(eval(row.diagonal, numbers), (7,))

@@ -40,7 +40,7 @@ class Nest:
     ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
     kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
     loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
-    With ``pulled`` it is a pullback, see ``pullback.py``: k are its rows, and l is an axis of outputs, not reduced.
+    With ``pulled`` it is a ``gradient_patterns.Pullback``: k are its rows, and l is an axis of outputs, not reduced.
     ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
     With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it. ``precision`` says
     how products may be taken: "ieee" as they are written, "default" by any means as accurate as float32, "tf32" once.

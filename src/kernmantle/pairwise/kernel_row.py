@@ -75,7 +75,8 @@ class Row:
     stationary, symmetric, differentiable : bool
         Whether k(x, y) depends on x - y alone; k(x, y) = k(y, x); gradients exist.
     diagonal : str
-        k(x, x) as an expression of hyperparameters, options, the squared length a and the number of columns.
+        k(x, x) as an expression of hyperparameters, options, the squared length a and the number of columns, for the
+        documentation and tests; "" where it is no function of these.
     summary : str
         One line for the documentation.
     source : str

@@ -33,7 +33,11 @@ class Target(Protocol):
         ...
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Compile the kernel or find it; ``alignment`` is that of each port's pointer, in bytes."""
+        """Compile the kernel or find it; ``alignment`` is that of each port's pointer, in bytes.
+
+        ``integers`` are the extents and strides of ``compiler/nest.py``. The launcher takes the addresses of the
+        nest's ports and the values of its numbers. A nest may be ``partial`` whatever ``parallel`` returns.
+        """
         ...
 
 

@@ -111,12 +111,16 @@ def _records() -> str:
 
 
 def _changes() -> str:
-    """What changed since the last release, which towncrier gathers from the fragments in changelog.d."""
+    """What towncrier gathers from the fragments in changelog.d, then what it has written of earlier releases."""
     root = Path(__file__).parents[1]
-    if find_spec("towncrier") is None or not (root / "changelog.d").is_dir():
-        return "The changes are in the folder `changelog.d`; towncrier, which gathers them, is not installed.\n"
+    written = root / "CHANGELOG.md"
+    released = written.read_text(encoding="utf-8") if written.exists() else ""
+    if not any((root / "changelog.d").glob("*.md")):
+        return released
+    if find_spec("towncrier") is None:
+        return f"New changes are in the folder `changelog.d`; towncrier, which gathers them, is missing.\n\n{released}"
     command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", kernmantle.__version__]
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+    return f"{subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout}\n{released}"
 
 
 def _from_rows(app: Any, name: str, source: list[str]) -> None:

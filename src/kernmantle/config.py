@@ -44,7 +44,7 @@ class Config:
         Arithmetic of float32 products: None is float32-accurate by any means, "ieee" float32 arithmetic only,
         "tf32" one pass on tensor cores.
     verbose : bool
-        Whether what is compiled is told on stderr, with registers and spills where the compiler tells them.
+        Whether each compilation is logged to stderr, with registers and spills where the compiler reports them.
     debug : bool
         Whether GPU kernels that are compiled from then on know their lines of source, for profilers and sanitizers.
     dump_source : path or None

@@ -103,7 +103,9 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build", "gallery", "api"))
     for folder in ("examples/gallery", "benchmarks", "changelog.d"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for file in ("pyproject.toml", "CHANGELOG.md"):  # towncrier writes the second at a release
+        if (ROOT / file).exists():
+            shutil.copy(ROOT / file, tmp_path)
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     environment.pop("KERNMANTLE_INTERSPHINX", None)  # no build may need the network

@@ -148,7 +148,7 @@ class Kernel(Products, PredictorGradients, Algebra):
 
     @property
     def hyperparameters(self) -> Mapping[str, Any]:
-        """Values of the hyperparameters by name; a name that two parts share has a number behind it."""
+        """Values of the hyperparameters by name; one that two parts share ends in a number, as ``bandwidth_2``."""
         lengths = {f"lengthscales{'' if i == 0 else f'_{i + 1}'}": w for i, w in enumerate(self._weights.values())}
         seen = {} if self._transform is None else {"transform": self._transform}
         return MappingProxyType({**self._values, **lengths, **seen})

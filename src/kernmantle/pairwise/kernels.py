@@ -235,9 +235,9 @@ _ROWS = (
         source=_TANGENT,
     ),
     Row(
-        "SphereNTK", "the same of x / ‖x‖ and y / ‖y‖", network_on_sphere, lambda x, y: _square(x - y),
+        "SphereNTK", "neural tangent kernel of x / ‖x‖ and y / ‖y‖", network_on_sphere, lambda x, y: _square(x - y),
         hyper=(_BIAS,), options=(_DEPTH,), stationary=False, diagonal="depth * (1 + bias ** 2)",
-        summary="neural tangent kernel on the unit sphere", source=_TANGENT,
+        summary="`NTK` on the unit sphere", source=_TANGENT,
     ),
 )  # fmt: skip
 

@@ -156,7 +156,7 @@ class KSLinear(ChainModule):
         nn.init.uniform_(bias, -1 / math.sqrt(self.in_features), 1 / math.sqrt(self.in_features))
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
-        """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
+        """Apply the layer; an activation ("relu", "gelu", "silu") is applied in the same pass."""
         own = self._parameters
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if is_compiling():
@@ -228,9 +228,8 @@ class KSLinear(ChainModule):
 
         The weights are copied now. The first call of each kind rearranges them, or makes the dense matrix of a factor
         or of the whole layer if "auto" finds that faster; later calls read the result. The snapshot does not see later
-        changes of the layer's parameters: call ``pack`` again after them. On an H200 a packed factor takes 3 us less.
-        Memory: the copies, at most as much again of float32 weights for each kind of tile, and dense matrices. Hooks
-        of the layer are carried over.
+        changes of the layer's parameters: call ``pack`` again after them. Memory: the copies, at most as much again of
+        float32 weights for each kind of tile, and dense matrices. Hooks of the layer are carried over.
 
         Returns
         -------

@@ -131,7 +131,7 @@ class ChainModule(nn.Module):
 
     @property
     def batch_last(self) -> bool:
-        """Return whether the batch is behind the features."""
+        """Return whether the batch axes follow the features."""
         return self._options.batch_last
 
     @property
@@ -233,7 +233,7 @@ class PackedKSLinear(ChainModule):
         self._packed, self._site = PackedChain(len(self.patterns)), CallSite()
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
-        """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
+        """Apply the layer; an activation ("relu", "gelu", "silu") is applied in the same pass."""
         weights, bias, options, packed = self._weights, self._bias, self._options, self._packed
         if torch.compiler.is_compiling():
             check_layer_input(x)

@@ -30,10 +30,10 @@ from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDE
 from kernmantle.structured.kron.gradient_plan import back
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
-from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.structured.kron.passes import plain_pass, square_groups
 from kernmantle.structured.kron.separation import LONGEST, SeparationPlan, longest, separating_seconds
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
-from kernmantle.structured.kron.wgmma_plan import WgmmaPlan, grouped, suits, wgmma
+from kernmantle.structured.kron.wgmma_plan import WgmmaPlan, joined_pass, suits, wgmma
 
 from ..golden.compiled import compile_source
 from .test_cuda_compile import CARDS, SPILL_FREE
@@ -300,7 +300,7 @@ def test_rows_take_one_pass_by_clusters_where_arrays_are_aligned() -> None:
         [(16, 8), (8, 16), (16, 16), (16, 16), (16, 16)],
         [(8, 8), (32, 32), (16, 16), (16, 16)],
     ):
-        assert cluster_plan.grouped(modes(others)) == []
+        assert cluster_plan.joined_pass(plain_pass("mma", modes(others), 0, len(others)), aligned) is None
     # float16 may not hold what factors are multiplied out to
     joint = plain_pass("mma", modes([(4, 4)] * 8), 0, 8)
     assert cluster_plan.joined_pass(joint, Tensor("f16", 1, is_aligned=True)) is None
@@ -324,11 +324,11 @@ def test_multiples_of_64_take_wgmma_where_arrays_are_aligned() -> None:
 
 
 def test_small_neighbours_make_factors_of_64_or_128() -> None:
-    assert grouped(modes([(8, 8)] * 4)) == [(0, 1), (2, 3)]
-    assert grouped(modes([(2, 2), (32, 32), (64, 64)])) == [(0, 1), (2,)]
-    assert grouped(modes([(4, 4), (32, 32), (128, 128)])) == [(0, 1), (2,)]
-    assert grouped(modes([(128, 128), (2, 2), (64, 64)])) == [(0,), (1, 2)]
-    assert grouped(modes([(4, 4)] * 6)) == [(0, 1, 2), (3, 4, 5)]
+    assert square_groups(modes([(8, 8)] * 4), 64, 2) == [(0, 1), (2, 3)]
+    assert square_groups(modes([(2, 2), (32, 32), (64, 64)]), 64, 2) == [(0, 1), (2,)]
+    assert square_groups(modes([(4, 4), (32, 32), (128, 128)]), 128, 2) == [(0, 1), (2,)]
+    assert square_groups(modes([(128, 128), (2, 2), (64, 64)]), 128, 2) == [(0,), (1, 2)]
+    assert square_groups(modes([(4, 4)] * 6), 64, 2) == [(0, 1, 2), (3, 4, 5)]
     for sizes in (
         [(32, 32)],
         [(64, 64)],
@@ -338,7 +338,7 @@ def test_small_neighbours_make_factors_of_64_or_128() -> None:
         [(8, 4), (8, 16)],
         [(2, 2)] * 6,
     ):
-        assert grouped(modes(sizes)) == []
+        assert joined_pass(plain_pass("mma", modes(sizes), 0, len(sizes))) is None
     # float16 may not hold what factors are multiplied out to
     run = replace(plain_pass("mma", modes([(64, 64)] * 2), 0, 2), parts=((0, 1), (2,)))
     assert not suits(run, MANY, 1, Tensor("f16", 1, is_aligned=True), CARDS["sm_90"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmantle.structured.kron import two_axis_emit
+from kernmantle.structured.kron import tensor_emit
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_plan import SIZES
 from kernmantle.structured.kron.modes import Mode
@@ -56,7 +56,7 @@ def by_two_axes(name: str) -> TwoAxisPlan:
 @pytest.mark.parametrize("name", PASSES)
 def test_passes_over_two_axes_compile_without_spills(name: str) -> None:
     found = by_two_axes(name)
-    taken = compiled(two_axis_emit.emit(found), "sm_90").resources
+    taken = compiled(tensor_emit.emit_two_axes(found), "sm_90").resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
 

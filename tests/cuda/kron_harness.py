@@ -30,7 +30,6 @@ from kernmantle.structured.kron import (
     mma_emit,
     separation,
     tensor_emit,
-    two_axis_emit,
 )
 from kernmantle.structured.kron.axis_plan import AxisPlan
 from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
@@ -45,7 +44,7 @@ from kernmantle.structured.kron.factor_gradient_plan import (
     RegisterGramPlan,
     gram,
 )
-from kernmantle.structured.kron.mma_join import joined, takes
+from kernmantle.structured.kron.mma_choice import joined, takes
 from kernmantle.structured.kron.mma_plan import LANES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass, views
@@ -446,7 +445,7 @@ def emitted(chosen: Plan) -> str:
     if isinstance(chosen, ClusterPlan):
         return tensor_emit.emit_clusters(chosen)
     if isinstance(chosen, TwoAxisPlan):
-        return two_axis_emit.emit(chosen)
+        return tensor_emit.emit_two_axes(chosen)
     if isinstance(chosen, AxisPlan):
         return tensor_emit.emit_axis(chosen)
     return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)

@@ -26,7 +26,6 @@ from kernmantle.structured.kron import (
     gradient_emit,
     separation,
     tensor_emit,
-    two_axis_emit,
 )
 from kernmantle.structured.kron.back_axis_plan import back_axis
 from kernmantle.structured.kron.back_registers_plan import back_registers
@@ -184,7 +183,7 @@ def _kron_axis(_card: str, name: str) -> Planned:
 
 def _kron_two_axis(_card: str, name: str) -> Planned:
     plan = kron_two_axis.by_two_axes(name)
-    return Planned(two_axis_emit.emit(plan), str(plan), plan.threads, plan.shared)
+    return Planned(tensor_emit.emit_two_axes(plan), str(plan), plan.threads, plan.shared)
 
 
 def _kron_gram(

@@ -9,7 +9,7 @@ import torch
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron.cuda import eager_plan, planned_for, tensor_for
 from kernmantle.structured.kron.cuda_plan import plan
-from kernmantle.structured.kron.mma_join import takes
+from kernmantle.structured.kron.mma_choice import takes
 from kernmantle.structured.kron.mma_plan import mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import between, plain_pass

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import SIZES
-from .modes import Mode
 from .passes import Pass, square_pass
 from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
@@ -19,8 +15,6 @@ FACTORS = {16: 4, 32: 3, 64: 3}
 # Times as long as estimated that these count as part of a product of more axes: where 13 x 13, 4 x 4 or 2 x 2 is left,
 # in float32, other passes are 7, 12 and 20 % quicker (H200).
 WHOLE, IN_PARTS = {16: 1.0, 32: 1.0, 64: 1.0}, {32: 1.25, 64: 1.25}
-# Factors that are multiplied out to one.
-MOST_JOINED = 3
 # What a generation needs to have: others with clusters were not measured.
 FEATURES: tuple[Feature, ...] = ("clusters", "wgmma", "measured")
 # Rows for a multiprocessor from which a pass is quicker than others: of 16^4 8 rows of float32 take 6.9 us instead of
@@ -97,36 +91,11 @@ def cluster(
     return ClusterPlan(run, shapes, stored, tensor, limits.arch, layout, *own)
 
 
-def grouped(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
-    """Return the places of factors that make four of 16 or three of 32 or 64, neighbours multiplied out; or nothing."""
-    if any(mode.columns != mode.rows or mode.columns < 2 for mode in modes):
-        return []
-    by_size = [_grouped(modes, size, count) for size, count in FACTORS.items()]
-    return max(by_size, key=len)
-
-
-def _grouped(modes: Sequence[Mode], size: int, count: int) -> list[tuple[int, ...]]:
-    groups: list[tuple[int, ...]] = []
-    extent = size
-    for index, mode in enumerate(modes):
-        if extent == size:
-            groups, extent = [*groups, (index,)], mode.columns
-        else:
-            groups, extent = [*groups[:-1], (*groups[-1], index)], extent * mode.columns
-    whole = [_extent(modes, group) == size and len(group) <= MOST_JOINED for group in groups]
-    return groups if len(groups) == count and all(whole) else []
-
-
-def _extent(modes: Sequence[Mode], group: Sequence[int]) -> int:
-    return math.prod(modes[index].columns for index in group)
-
-
-@lru_cache(maxsize=4096)
 def joined_pass(plain: Pass, tensor: Tensor) -> Pass | None:
     """Return a pass whose small neighbours are multiplied out to four factors of 16, or three of 32 or 64, or None."""
-    groups = grouped(plain.modes)
-    fits = tensor.holds_products or all(len(group) == 1 for group in groups)
-    return square_pass(plain, groups) if groups and fits else None
+    found = (square_pass(plain, size, count) for size, count in FACTORS.items())
+    run = next((own for own in found if own is not None), None)
+    return run if run is not None and (tensor.holds_products or max(map(len, run.parts)) == 1) else None
 
 
 def suits(run: Pass, entries: int, right: int, stored: str, tensor: Tensor, limits: DeviceLimits) -> bool:

@@ -20,7 +20,7 @@ from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, numbered
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
-from . import cost, cuda_emit, mma_emit, tensor_emit, two_axis_emit
+from . import cost, cuda_emit, mma_emit, tensor_emit
 from .aligned_choice import aligned_plans
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
@@ -152,7 +152,7 @@ def _kernel(chosen: Plan) -> Kernel | None:
         if isinstance(chosen, AxisPlan):
             return tensor_emit.emit_axis(chosen)
         if isinstance(chosen, TwoAxisPlan):
-            return two_axis_emit.emit(chosen)
+            return tensor_emit.emit_two_axes(chosen)
         return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
     kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))

@@ -12,8 +12,8 @@ from . import cost
 from .aligned_choice import CLUSTERS, WIDE_CLUSTERS, aligned_passes, of_part
 from .cluster_plan import IN_PARTS, WHOLE
 from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
+from .mma_choice import joint_run
 from .mma_choice import plan_of as mma_plan
-from .mma_join import joint_run
 from .modes import Mode, cheapest
 from .passes import Pass, between, in_order, orders, plain_pass, surrounding, views
 from .tensor_plan import Tensor

@@ -1,7 +1,8 @@
-"""The tile of a pass on tensor cores: the preferred one or, for few tiles, that with the shortest waits of warps."""
+"""Which factors tensor cores take, small neighbours multiplied out, and the tile of a pass over them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,10 +11,21 @@ from typing import Any
 import numpy as np
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import LANES, LEAST, LEAST_WIDE, MOST_NEIGHBOURS, SIZES, WIDE, MmaPlan, mma_candidates
+from .mma_plan import (
+    LANES,
+    LEAST,
+    LEAST_WIDE,
+    MOST_NEIGHBOURS,
+    NARROWEST,
+    SIZES,
+    WIDE,
+    MmaPlan,
+    mma_candidates,
+    rounded_up,
+)
 from .modes import Mode
-from .passes import plain_pass
-from .tensor_plan import MmaLayout, Tensor
+from .passes import Pass, plain_pass
+from .tensor_plan import WIDEST, MmaLayout, Tensor
 
 # Cycles of a warp that waits for each step itself: for a unit, to read 16 positions, of a product of 16 x 16 x 16, to
 # store 16 rows; of a multiprocessor for each of these by its warps together, where results of the last phase are stored
@@ -21,6 +33,8 @@ from .tensor_plan import MmaLayout, Tensor
 _UNIT, _READ, _PRODUCT, _STORE = 200, 40, 16, 50
 _READ_TOGETHER, _PRODUCT_TOGETHER, _STORE_TOGETHER, _STORE_ALONE = 14, 5, 10, 40
 _ROUND, _WORDS = 700, 4
+# What a phase costs in entries of a line, and one of a factor too small for tensor cores beside.
+PHASE, PADDED = 48, 64
 
 
 def preparing_cycles(plan: MmaPlan) -> int:
@@ -139,3 +153,68 @@ def _enough(
     if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):
         return ()
     return found
+
+
+def suits(mode: Mode, widest: int = WIDEST) -> bool:
+    """Return whether tensor cores pay for a factor."""
+    return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= widest
+
+
+def takes(mode: Mode, tensor: Tensor) -> bool:
+    """Return whether there is a kernel for a factor: also for a few rows or columns, which are padded."""
+    is_narrow = tensor.half != "f64" and max(mode.columns, mode.rows) <= tensor.widest
+    return suits(mode, tensor.widest) or (is_narrow and min(mode.columns, mode.rows) > 1)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Neighbouring factors that are multiplied out, at these places, as one axis."""
+
+    mode: Mode
+    indices: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def joined(modes: tuple[Mode, ...], tensor: Tensor) -> tuple[Joined, ...]:
+    """Return the axes with small neighbours joined so that the tensor cores have least to do."""
+    costs: list[float] = [0.0]
+    begins: list[int] = [0]
+    for stop in range(1, len(modes) + 1):
+        found = [(costs[first] + _cost(modes[first:stop], tensor.joined), first) for first in reversed(range(stop))]
+        best = min(found)
+        costs.append(best[0])
+        begins.append(best[1])
+    groups: list[Joined] = []
+    stop = len(modes)
+    while stop:
+        own = modes[begins[stop] : stop]
+        whole = Mode(math.prod(mode.columns for mode in own), math.prod(mode.rows for mode in own), own[0].factor)
+        groups.append(Joined(whole, tuple(range(begins[stop], stop))))
+        stop = begins[stop]
+    return tuple(reversed(groups))
+
+
+def _cost(modes: Sequence[Mode], most: int) -> float:
+    """Work for every entry of a factor of these, and what a phase costs beside; one alone is always there."""
+    columns, rows = math.prod(mode.columns for mode in modes), math.prod(mode.rows for mode in modes)
+    whole = Mode(columns, rows, 0)
+    if len(modes) > 1:
+        has_identity = any(mode.factor is None for mode in modes)
+        if has_identity or not suits(whole) or max(columns, rows) > most:
+            return math.inf
+    return PHASE + max(rounded_up(columns), rounded_up(rows)) + (0 if suits(whole) else PADDED)
+
+
+@lru_cache(maxsize=4096)
+def joint_run(plain: Pass, tensor: Tensor, most_shared: int) -> tuple[Pass, int] | None:
+    """Return a pass whose small neighbours are multiplied out, and the most factors of one; None without a kernel."""
+    groups = joined(plain.modes, tensor)
+    axes = [group.mode for group in groups]
+    entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
+    if not all(takes(mode, tensor) for mode in axes) or 4 * entries > most_shared:
+        return None
+    if len(axes) == 1 and max(axes[0].columns, axes[0].rows) < NARROWEST:  # additions are as quick as memory
+        return None
+    run = plain_pass("mma", axes, 0, len(axes))
+    parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
+    return replace(run, first=plain.first, stop=plain.stop, parts=parts), max(len(group.indices) for group in groups)

@@ -11,8 +11,8 @@ from itertools import permutations
 from .modes import Mode, cheapest, steps
 
 Limit = Callable[[Sequence[Mode], int], bool]
-# Passes whose orders are all compared.
-MOST_ORDERED = 4
+# Passes whose orders are all compared; factors that are multiplied out to a square one.
+MOST_ORDERED, MOST_JOINED = 4, 3
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,29 @@ def _plain_pass(kind: str, modes: tuple[Mode, ...], first: int, stop: int) -> Pa
     return Pass(kind, first, stop, tuple(own), tuple(parts))
 
 
-def square_pass(plain: Pass, groups: Sequence[Sequence[int]]) -> Pass:
-    """Return the pass on tensor cores whose groups of neighbours are multiplied out to square factors of one size."""
-    size = math.prod(plain.modes[index].columns for index in groups[0])
-    modes = tuple(Mode(size, size, number) for number in range(len(groups)))
+def square_groups(modes: Sequence[Mode], size: int, count: int) -> list[tuple[int, ...]]:
+    """Return the places of neighbours that make ``count`` square factors of ``size`` rows multiplied out, or none."""
+    if any(mode.columns != mode.rows or mode.columns < 2 for mode in modes):
+        return []
+    groups: list[tuple[int, ...]] = []
+    extent = size
+    for index, mode in enumerate(modes):
+        if extent == size:
+            groups, extent = [*groups, (index,)], mode.columns
+        else:
+            groups, extent = [*groups[:-1], (*groups[-1], index)], extent * mode.columns
+    extents = (math.prod(modes[index].columns for index in group) for group in groups)
+    is_whole = all(extent == size and len(group) <= MOST_JOINED for extent, group in zip(extents, groups, strict=True))
+    return groups if is_whole and len(groups) == count else []
+
+
+@lru_cache(maxsize=4096)
+def square_pass(plain: Pass, size: int, count: int) -> Pass | None:
+    """Return the pass on tensor cores over ``count`` square factors of ``size`` rows, or None where there are none."""
+    groups = square_groups(plain.modes, size, count)
+    if not groups:
+        return None
+    modes = tuple(Mode(size, size, number) for number in range(count))
     parts = tuple(tuple(plain.first + index for index in group) for group in groups)
     return replace(plain, kind="mma", modes=modes, parts=parts)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .mma_plan import SIZES
-from .modes import Mode
 from .passes import Pass, square_pass
 from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
@@ -23,8 +19,6 @@ MOST_STAGES = 8
 NOTED, LARGEST = 16 + 48, 64
 # Bytes between rows of results.
 PADDING = 16
-# Factors that are multiplied out to one.
-MOST_JOINED = 3
 # Tiles for a multiprocessor below which factors take longer to prepare than is gained.
 LEAST_TILES = 4
 
@@ -117,28 +111,10 @@ def _fixed(size: int, stored: str, tensor: Tensor) -> int:
     return factors + LARGEST + (2 * ROW * (ROW * SIZES[stored] + PADDING) if are_rows else 0)
 
 
-def grouped(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
-    """Return the places of factors that make two of 64 or 128, neighbours multiplied out, or nothing."""
-    total = math.prod(mode.columns for mode in modes)
-    size = math.isqrt(total)
-    if size not in EXTENTS or total != size**2 or any(mode.columns != mode.rows for mode in modes):
-        return []
-    groups: list[tuple[int, ...]] = []
-    extent = size
-    for index in reversed(range(len(modes))):
-        if extent == size:
-            groups, extent = [(index,), *groups], modes[index].columns
-        else:
-            groups, extent = [(index, *groups[0]), *groups[1:]], extent * modes[index].columns
-    whole = all(math.prod(modes[index].columns for index in group) == size for group in groups)
-    return groups if whole and max(map(len, groups)) <= MOST_JOINED else []
-
-
-@lru_cache(maxsize=4096)
 def joined_pass(plain: Pass) -> Pass | None:
-    """Return a pass with small neighbours multiplied out to factors of 64 or 128; None where they are none."""
-    groups = grouped(plain.modes)
-    return square_pass(plain, groups) if groups else None
+    """Return a pass with small neighbours multiplied out to two factors of 64 or of 128; None where they are none."""
+    found = (square_pass(plain, size, 2) for size in EXTENTS)
+    return next((own for own in found if own is not None), None)
 
 
 def suits(run: Pass, entries: int, right: int, tensor: Tensor, limits: DeviceLimits) -> bool:

@@ -16,6 +16,8 @@ from .gradient_groups import Groups, Size, whole
 from .gradient_plan import BackPlan
 
 ENTRY = "km_back"
+# What a pass gets (KronPass).
+_PASS = "{(const T*)v, (const T*)x, (T*)out, (float*)parts, items, width, (float)slope}"
 _NAMES = {BackWgmmaPlan: "Wgmma", BackAxisPlan: "Axis", BackRegistersPlan: "Registers"}
 
 
@@ -86,7 +88,7 @@ def _emit_slotted(plan: BackWgmmaPlan | BackAxisPlan | BackRegistersPlan) -> str
         *_signature(plan),
         f"    typedef {kind} T;",
         *(_factor(axis, plan.groups[axis], firsts[axis]) for axis in axes),
-        "    const Back::Arguments g = {(const T*)v, (const T*)x, (T*)out, (float*)parts, items, width, (float)slope};",
+        f"    const Back::Arguments g = {_PASS};",
         f"    Back::run(g, {', '.join(f'factor{axis}' for axis in axes)}, "
         f"[&]({', '.join(f'const float* joint{axis}' for axis in axes)}) {{",
         f"        float* own = g.parts + (long long)blockIdx.x * {plan.parts};",
@@ -120,8 +122,7 @@ def _emit_chain(plan: ChainPlan) -> str:
         "    extern __shared__ __align__(16) unsigned char raw[];",
         f"    float* const tables = (float*)raw;\n    T* const values = (T*)(tables + {plan.tables[-1][0]});",
         f"    unsigned short* const listed = (unsigned short*)(values + {plan.slots[-1]});",
-        "    const Chain::Arguments g = {",
-        "        (const T*)v, (const T*)x, (T*)out, (float*)parts, items, width, (float)slope, listed};",
+        f"    const Chain::Arguments g = {{{_PASS}, listed}};",
         "    Chain::list_fibers(listed);",
         f"    const long long across = {f'(width + {plan.across - 1}) / {plan.across}' if plan.has_columns else '1'};",
         f"    const long long tiles = (items + {plan.items - 1}) / {plan.items} * across;",

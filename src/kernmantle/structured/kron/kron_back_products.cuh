@@ -2,7 +2,6 @@
 // memory, products of tiles that are split, and sums of a block. GROUPS of four warps multiply, two sets of LOADERS load.
 #pragma once
 #include "kron_back_tile.cuh"
-#include "kron_separate.cuh"
 #include "pipeline.cuh"
 #include "ptx_wgmma_along.cuh"
 

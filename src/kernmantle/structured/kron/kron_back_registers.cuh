@@ -34,14 +34,7 @@ struct KronBackRegisters {
     static constexpr int SHARED_BYTES = STAGED > SUMS ? STAGED : SUMS;
     static constexpr float LESS = SCALED ? 0x1p-19f : 1.0f, MORE = SCALED ? 0x1p19f : 1.0f;
 
-    struct Arguments {
-        const T* v;
-        const T* x;
-        T* out;
-        float* parts;
-        i64 items, width;
-        float slope;
-    };
+    typedef KronPass<T> Arguments;
     // Words of a matrix as left operand: rows lane / 4 and 8 more, columns 2 (lane % 4) and 8 more; high halves, then low ones.
     struct Words {
         unsigned part[PLANES][4];

@@ -1,6 +1,7 @@
 // Tiles of x and of the gradient v for the gradients of two neighbouring axes of a Kronecker product (kron_back_wgmma.cuh): what a set of
 // four warps loads of them, and how that becomes a matrix of halves of 64 x 64 in shared memory.
 #pragma once
+#include "kron_separate.cuh"
 #include "layout.cuh"
 #include "split_hi_lo.cuh"
 
@@ -18,14 +19,7 @@ struct KronBackTile {
     // Bytes of a matrix in halves, of which float32 has two: high parts and low ones.
     static constexpr int MATRIX = 64 * 64 * 2, PLANES = SPLIT ? 2 : 1;
 
-    struct Arguments {
-        const T* v;
-        const T* x;
-        T* out;
-        float* parts;
-        i64 items, width;
-        float slope;
-    };
+    typedef KronPass<T> Arguments;
 
     static KM_DEVICE int tiles(const Arguments& g) { return (int)(g.items / ITEMS); }
     // Where a number stands in a part of a matrix: rows of 128 bytes, swizzled.

@@ -23,13 +23,7 @@ struct KronChain {
     static constexpr bool EXACT = sizeof(T) == 2;
     static constexpr int LISTS = B::SQUARE ? 1 : 2;
 
-    struct Arguments {
-        const T* v;
-        const T* x;
-        T* out;
-        float* parts;
-        i64 items, width;
-        float slope;
+    struct Arguments : KronPass<T> {
         const unsigned short* listed;
     };
 

@@ -5,6 +5,18 @@
 
 namespace km {
 
+// What a pass gets that finds gradients: the gradient v of the product, x, its own result, each block's share of the gradients, how many
+// entries stand before its axes and how many columns behind, and by what the result is multiplied.
+template <class T>
+struct KronPass {
+    const T* v;
+    const T* x;
+    T* out;
+    float* parts;
+    i64 items, width;
+    float slope;
+};
+
 // A matrix in memory.
 template <class T>
 struct KronMatrix {

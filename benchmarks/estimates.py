@@ -46,7 +46,13 @@ _SINCE = (
 _LESS_RESULT = ("h200-kron", "2026-11-29T09:00")
 """A file whose products are written to ``out``, and until when its bytes were counted less those of the result,
 so that 0 says nothing."""
-FILES = (*_SUITES, "h200-kron", "h100-structured-random")
+_WHAT = {
+    "h200-contraction": "contractions, H200", "h100-scores": "nearest rows, products with kernels, semirings, H100",
+    "h200-scores": "the same, H200", "h200-apply": "products with kernels, H200",
+    "h200-unseen": "shapes that no constant was fitted to, of all kinds, H200", "h200-kron": "Kronecker products, H200",
+    "h100-structured-random": "random Kronecker and Kronecker-sparse products, H100, also shorter ones",
+}  # fmt: skip
+FILES = tuple(_WHAT)
 
 
 @dataclass(frozen=True)
@@ -126,17 +132,30 @@ def compared(folder: Path, files: Sequence[str] = FILES) -> list[Comparison]:
     return found
 
 
+def _summary(rows: Sequence[Comparison]) -> Iterator[tuple[str, list[str]]]:
+    """Each file, with how many ratios of predicted to measured seconds it has, and how they are spread."""
+    for file in dict.fromkeys(row.file for row in rows):
+        ratios = sorted(row.ratio for row in rows if row.file == file)
+        low, *_, high = quantiles(ratios, n=10)
+        values = (median(ratios), low, high, ratios[0], ratios[-1])
+        yield file, [str(len(ratios)), *(f"{value:.2f}" for value in values)]
+
+
 def table(rows: Sequence[Comparison]) -> Table:
     """Ratios of predicted to measured seconds by file."""
     shown = Table(
         "rows of", "how many", "median ratio", "10 %", "90 %", "least", "most", title="predicted over measured seconds"
     )
-    for file in dict.fromkeys(row.file for row in rows):
-        ratios = sorted(row.ratio for row in rows if row.file == file)
-        low, *_, high = quantiles(ratios, n=10)
-        values = (median(ratios), low, high, ratios[0], ratios[-1])
-        shown.add_row(file, str(len(ratios)), *(f"{value:.2f}" for value in values))
+    for file, values in _summary(rows):
+        shown.add_row(file, *values)
     return shown
+
+
+def markdown(rows: Sequence[Comparison]) -> str:
+    """The same as a table of the documentation."""
+    lines = ["| rows | how many | median | 10 % | 90 % | least | most |", "|---|---|---|---|---|---|---|"]
+    lines += [f"| {_WHAT[file]} | {' | '.join(values)} |" for file, values in _summary(rows)]
+    return "\n".join(lines)
 
 
 def worst(rows: Sequence[Comparison], count: int = 10) -> list[str]:

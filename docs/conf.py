@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference_pages
 
 import kernmantle
-from benchmarks import history, pages
+from benchmarks import estimates, history, pages
 from kernmantle.pairwise import CONSTRUCTORS
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -136,6 +136,8 @@ def _from_rows(app: Any, name: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- rows -->", pages.page(results))
         for path in (*results, Path(pages.__file__)):
             app.env.note_dependency(str(path))
+    if name == "benchmarks":
+        source[0] = source[0].replace("<!-- estimates -->", estimates.markdown(estimates.compared(RESULTS)))
     if name == "regressions":
         source[0] = source[0].replace("<!-- series -->", history.page(RESULTS))
         for path in (*sorted(RESULTS.glob("*.json*")), Path(history.__file__)):

@@ -53,10 +53,10 @@ SCAN_ROWS, SCAN_COLUMNS = 16, 1 << 16
 """Rows from which on tiles are used, and fewest columns of fewer rows."""
 MANY_COLUMNS = ("columns", "deep")
 """Forms whose entries are made and multiplied with v on tensor cores."""
-_ACROSS = 8
+_ACROSS = 8  # minima that each tile of columns leaves of a row
 WORK_BYTES = 64 << 20
 """Most bytes of work space."""
-SLOTS = 3
+SLOTS = 3  # of a block in the work space: for its first row block, its last, and whole ones (``apply.cuh``)
 JOINERS = 256  # threads of a block that joins parts
 _DEEPEST = 16  # columns of points that a thread keeps in registers
 _POSITION_BYTES = 8
@@ -67,12 +67,12 @@ _LONG_UNROLL, _LONG_CELLS = 8, 24
 1e5 points in 3-D takes 3.63 ms on an H200, by 4 rows at a time 3.72."""
 _RUN_BYTES = 8  # of a row whose exponentials are added up: their sum in the runs before, and what it lost
 _SHALLOW = 128  # columns of points up to which two stages are enough
-_STAGE_DEPTH = 32
+_STAGE_DEPTH = 32  # columns of points of a stage
 _CHUNK = 16  # columns of v that a pass takes
-_DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
-_REGISTERS = 1 << 16
-_CACHE_BYTES = 36 << 20
-_MOST_COLUMNS, _MOST_RESULTS = 64, 32
+_DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048  # columns of points, and rows of x and y, from which on products pay
+_REGISTERS = 1 << 16  # of a multiprocessor
+_CACHE_BYTES = 36 << 20  # of the second-level cache that rows of one launch may take
+_MOST_COLUMNS, _MOST_RESULTS = 64, 32  # columns of v, or results of a row, up to which a kernel replaces blocks
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from functools import lru_cache
 from .modes import Mode, Step, columns, steps
 from .passes import Pass, in_order, merged, plain_pass, runs
 
-BUFFER_BYTES = 256 << 10
-CHUNK_BYTES = 16 << 10
-LEAST_RUN_BYTES = 128
-MERGED = 9
-SHORT = 8
+BUFFER_BYTES = 256 << 10  # of one of both buffers, which the second-level cache holds
+CHUNK_BYTES = 16 << 10  # of the part that several steps go over before the next one, in the first-level cache
+LEAST_RUN_BYTES = 128  # of what lies together in memory and a block reads
+MERGED = 9  # rows or columns up to which two factors are multiplied out
+SHORT = 8  # rows of the last factor below which it is multiplied out with its neighbour, up to the square of this
 # Columns of a factor up to which our kernel is taken: of 16 and 100 rows of x with two factors b x b, float32, it took
 # so many times as long as torch's two products on one core of an AMD EPYC with AVX-512 (decision 0073): b = 48: 0.6 to
 # 0.7, 57: 0.6 to 0.7, 63: 0.5 to 0.6, 65: 1.2, 72: 1.2, 80: 1.2, 96: 1.1 to 1.2.

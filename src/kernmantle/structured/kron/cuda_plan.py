@@ -19,14 +19,14 @@ from .passes import Pass, between, in_order, orders, plain_pass, surrounding, vi
 from .tensor_plan import Tensor
 from .two_axis_plan import surely
 
-ROWS = 1024
+ROWS = 1024  # of x, for which passes are priced where nothing is said
 TWO_AXES = "two_axis"
 KINDS = ("mma", "axis", TWO_AXES, "fma", "matmul", CLUSTERS)
-VALUES = {"f32": 64, "f64": 32}
-TILE = {"f32": 8192, "f64": 4096}
-WIDEST = 32
-RIGHT = 32
-COALESCED = 8
+VALUES = {"f32": 64, "f64": 32}  # of a thread in registers
+TILE = {"f32": 8192, "f64": 4096}  # entries of a block in shared memory
+WIDEST = 32  # rows and columns of a factor that FMA instructions take
+RIGHT = 32  # entries to the right of the factors that a block takes at least
+COALESCED = 8  # neighbouring entries from which on global memory is read and written without shared memory between
 # Entries of a factor that a thread copies at once, so that a small pass waits for memory once.
 COPIED = 4
 # Factors of more rows or columns take tensor cores longer to prepare than the vendor's product of so few bytes.

@@ -381,6 +381,33 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     assert cache.fetch(replace(KEY, source="0"), never) == BINARY
 
 
+@pytest.mark.parametrize("old", [True, False])
+def test_a_user_without_a_home_has_a_directory_of_temporary_files(old, tmp_path, monkeypatch):
+    def homeless(*_):
+        if old:
+            return Path("~/.cache/kernmantle")
+        raise RuntimeError("could not determine the home directory for '~/.cache'")
+
+    monkeypatch.setattr(cache_module.platformdirs, "user_cache_path", homeless)
+    monkeypatch.setattr(cache_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    cache, compiler = Cache(), Compiler()
+    assert cache.fetch(KEY, compiler) == Cache().fetch(KEY, never) == BINARY
+    assert [path.name for path in tmp_path.iterdir()] == [f"kernmantle-{os.getuid()}"]
+
+    def nowhere():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(cache_module.tempfile, "gettempdir", nowhere)
+    monkeypatch.setattr(store_module, "opened", refused)
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.warns(CacheWarning, match="kernels stay in memory"):
+        assert Cache().fetch(KEY, compiler) == BINARY
+
+
 def test_the_configured_directory(tmp_path):
     with config(cache_dir=tmp_path):
         assert current_cache() is current_cache()

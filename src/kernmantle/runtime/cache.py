@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -24,7 +25,7 @@ import platformdirs
 
 from ..config import current
 from ..errors import CacheWarning
-from .store import Corrupt, Entry, Store, sha256
+from .store import Corrupt, Entry, Store, owned, sha256
 
 SCHEMA = 1  # version of the layout on disk
 _MEMORY_BYTES = 64 << 20  # bytes of binaries that a process has in memory
@@ -88,7 +89,7 @@ class Cache:
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
-        self.directory = Path(directory) if directory is not None else platformdirs.user_cache_path("kernmantle", False)
+        self.directory = Path(directory) if directory is not None else _of_user()
         self._store = Store(self.directory, SCHEMA)
         self._memory: OrderedDict[str, Built] = OrderedDict()
         self._memory_bytes = 0
@@ -262,6 +263,20 @@ class Cache:
         if first:
             message = f"the kernel cache in {self.directory} cannot be used, kernels stay in memory: {error}"
             warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+def _of_user() -> Path:
+    """Return the user's cache directory; one for temporary files if the user has no home, as in some containers."""
+    try:
+        found = platformdirs.user_cache_path("kernmantle", False)
+    except RuntimeError:
+        found = Path("~")  # what older versions of platformdirs leave as it is
+    if found.is_absolute():
+        return found
+    try:
+        return Path(tempfile.gettempdir(), owned("kernmantle"))
+    except FileNotFoundError:
+        return Path(os.sep, owned("kernmantle"))  # nothing can be written anywhere: kernels stay in memory
 
 
 def _tell(key: Key, built: Built, seconds: float) -> None:

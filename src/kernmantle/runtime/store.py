@@ -59,12 +59,16 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def owned(name: str) -> str:
+    """Return a name for the user alone."""
+    return f"{name}-{os.getuid() if hasattr(os, 'getuid') else 'local'}"
+
+
 class Store:
     """Entries of one schema and one user under a cache directory; every failure is an OSError or Corrupt."""
 
     def __init__(self, directory: Path, schema: int) -> None:
-        owner = str(os.getuid()) if hasattr(os, "getuid") else "local"
-        self.root = directory / f"kernels-{schema}-{owner}"
+        self.root = directory / owned(f"kernels-{schema}")
         self._locks: set[int] = set()
 
     @contextmanager

@@ -120,7 +120,9 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         Whether ``fit`` prepares :meth:`inverse_transform`.
     alpha : float
         Regularisation of that.
-    eigen_solver, tol, max_iter, iterated_power, remove_zero_eig, random_state, copy_X, n_jobs
+    remove_zero_eig : bool
+        Whether to leave out components whose eigenvalue is 0 also where ``n_components`` says how many are wanted.
+    eigen_solver, tol, max_iter, iterated_power, random_state, copy_X, n_jobs
         Of scikit-learn, without effect: eigenvectors are those of LAPACK, without random numbers; X is never changed.
 
     Attributes
@@ -193,7 +195,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         values, vectors = torch.linalg.eigh(matrix)
         values, vectors = values.flip(0)[:wanted], vectors.flip(1)[:, :wanted]
         significant = values > values[:1].abs() * rows.shape[0] * torch.finfo(values.dtype).eps
-        if self.n_components is None:
+        if self.n_components is None or self.remove_zero_eig:
             values, vectors = values[significant], vectors[:, significant]
         else:
             values = torch.where(significant, values, 0)

@@ -45,7 +45,7 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     if all(isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_nested for t in inputs):
         return list(inputs), _identity  # pyright: ignore[reportReturnType]
     labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(inputs))]
-    tensors = [_to_tensor(value, label) for value, label in zip(inputs, labels, strict=True)]
+    tensors = [to_tensor(value, label) for value, label in zip(inputs, labels, strict=True)]
     first = inputs[0]
     if isinstance(first, torch.Tensor):
         return tensors, _identity
@@ -81,12 +81,12 @@ def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
                 f"{name} is a numpy view with strides {out.strides} bytes, which torch cannot write to; pass an array "
                 "without negative strides and copy it"
             )
-        return _to_tensor(out, name)
+        return to_tensor(out, name)
     if _root(out) in _IMMUTABLE:
         raise OutputError(f"{name} is a {_described(out)}, which cannot be written to")
     if getattr(out, "__cuda_array_interface__", {"data": (0, True)})["data"][1]:
         raise OutputError(f"{name} must be a writable torch tensor, numpy array or CUDA array, not {_described(out)}")
-    return _to_tensor(out, name)
+    return to_tensor(out, name)
 
 
 def check_same_device(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> torch.device:
@@ -155,7 +155,8 @@ def _nested(one: Callable[[torch.Tensor], object]) -> Wrap:
     return wrap
 
 
-def _to_tensor(value: object, name: str) -> torch.Tensor:
+def to_tensor(value: object, name: str) -> torch.Tensor:
+    """Return an array as a tensor, on its memory where torch takes its strides; raise DtypeError for what is none."""
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             raise DtypeError(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .arrays import to_tensor
 from .errors import BackendError, ParameterError
 from .pairwise import Kernel
 from .pairwise.kernel import check_kernel
@@ -156,7 +157,7 @@ def spectrum(eigenvalues: Any, *, label: str | None = None, axes: Any = None) ->
     >>> axes.lines[0].get_ydata().tolist()
     [4.0, 2.0, 1.0]
     """
-    values = torch.as_tensor(getattr(eigenvalues, "w", eigenvalues)).detach().cpu()
+    values = to_tensor(getattr(eigenvalues, "w", eigenvalues), "eigenvalues").detach().cpu()
     if values.dim() != 1:
         raise ParameterError(f"eigenvalues has shape {tuple(values.shape)}; pass one vector of them")
     axes = _axes(axes)

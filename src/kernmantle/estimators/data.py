@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from ..arrays import to_tensor
 from .state import Stored
 
 Back = Callable[[torch.Tensor], Any]
@@ -35,7 +36,11 @@ class TakesPrecomputed(Stored, BaseEstimator):
 
 def placed(estimator: BaseEstimator, array: np.ndarray, *, copy: bool = False) -> torch.Tensor:
     """Return a numpy array on the device of the estimator; a copy has memory of its own, for what a fit stores."""
-    own = array.copy() if copy or not (array.flags.writeable and array.flags.c_contiguous) else array
+    flags = (
+        array.flags
+    )  # numpy calls what is reversed along an axis of one entry contiguous, and torch does not take it
+    shared = flags.writeable and flags.c_contiguous and all(stride >= 0 for stride in array.strides) and not copy
+    own = array if shared else array.copy()
     tensor = torch.from_numpy(own)
     device = getattr(estimator, "device", None)
     if device is None:
@@ -94,7 +99,7 @@ def rows_and_targets(
     """Copies of the rows, as a tensor, and of the targets (numbers as a tensor, else labels); how results go back."""
     if isinstance(X, torch.Tensor):
         rows = _checked(estimator, X, True)
-        targets = y if isinstance(y, torch.Tensor) else torch.as_tensor(np.asarray(y)) if numeric else np.array(y)
+        targets = y if isinstance(y, torch.Tensor) else to_tensor(np.asarray(y), "y") if numeric else np.array(y)
         if len(targets) != rows.shape[0]:
             raise ValueError(f"X has {rows.shape[0]} rows, y has {len(targets)}")
         if isinstance(targets, torch.Tensor):
@@ -123,7 +128,7 @@ def weights_of(sample_weight: Any, rows: torch.Tensor, *, negative: bool = False
         return None
     values = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, torch.Tensor) else sample_weight
     checked = _check_sample_weight(values, np.empty((rows.shape[0], 1)), ensure_non_negative=not negative)
-    weights = torch.as_tensor(checked).to(rows)
+    weights = to_tensor(checked, "sample_weight").to(rows)
     return None if bool((weights == weights[0]).all()) and float(weights[0]) == 1 else weights
 
 

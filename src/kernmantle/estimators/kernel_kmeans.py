@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
 
+from ..arrays import to_tensor
 from ..pairwise import Kernel
 from .base import KernelEstimator
 from .data import rows_of, weights_of
@@ -230,7 +231,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         """Return the labels that a run begins with."""
         rows, count, kernel = space.rows, self.n_clusters, space.kernel
         if not isinstance(self.init, str):
-            own = torch.as_tensor(self.init, device=rows.device).long()
+            own = to_tensor(self.init, "init").to(rows.device).long()
             if own.shape != rows.shape[:1] or not bool(((own >= 0) & (own < count)).all()):
                 raise ValueError(
                     f"init of KernelKMeans must have a label from 0 to {count - 1} for each of the {rows.shape[0]} rows"

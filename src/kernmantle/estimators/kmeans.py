@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
 
+from ..arrays import to_tensor
 from ..pairwise import cdist
 from .data import rows_of, weights_of
 from .lloyd import Run, assigned, lloyd
@@ -214,7 +215,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
                 self.n_clusters, shares, lambda chosen: cdist(rows[chosen], rows, "sqeuclidean"), random
             )]  # fmt: skip
         own = self.init(back(rows), self.n_clusters, random_state=random) if callable(self.init) else self.init
-        centres = torch.as_tensor(own).detach().to(rows, copy=True)
+        centres = to_tensor(own, "init").detach().to(rows, copy=True)
         if centres.shape != (self.n_clusters, rows.shape[1]):
             raise ValueError(
                 f"init of KMeans has shape {tuple(centres.shape)}, it must have {(self.n_clusters, rows.shape[1])}: "

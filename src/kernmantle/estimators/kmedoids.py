@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
 
+from ..arrays import to_tensor
 from ..pairwise import Kernel, argkmin, cdist
 from ..pairwise.distances import contraction
 from ..pairwise.inputs import find, request
@@ -57,7 +58,7 @@ class OfMetric(Stored):
     def _of(self, rows: torch.Tensor) -> dict[str, Any]:
         """Return the options, of which arrays are on the device of rows."""
         return {
-            name: torch.as_tensor(value).to(rows) if hasattr(value, "shape") else value
+            name: to_tensor(value, name).to(rows) if hasattr(value, "shape") else value
             for name, value in self.options.items()
         }
 
@@ -321,7 +322,7 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         rows, count = distances.rows, self.n_clusters
         equal = rows.new_ones(rows.shape[0])
         if not isinstance(self.init, str):
-            own = torch.as_tensor(self.init, device=rows.device).long()
+            own = to_tensor(self.init, "init").to(rows.device).long()
             fits = own.shape == (count,) and bool(((own >= 0) & (own < rows.shape[0])).all())
             if not fits or own.unique().numel() < count:
                 raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arrays import to_tensor
 from ..checks import integer
 from ..pairwise import Kernel
 from ..pairwise.distance import Distances, distances
@@ -78,7 +79,7 @@ class Measure(Stored):
         if self.is_precomputed:
             return Distances.precomputed(rows)
         options = {
-            name: torch.as_tensor(value).to(rows) if isinstance(value, (np.ndarray, list, torch.Tensor)) else value
+            name: to_tensor(value, name).to(rows) if isinstance(value, (np.ndarray, list, torch.Tensor)) else value
             for name, value in self.options.items()
         }
         return distances(self.metric, options, rows, others)

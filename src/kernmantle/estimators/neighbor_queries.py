@@ -40,6 +40,9 @@ class Fitted(TakesPrecomputed):
         tags.input_tags.positive_only = self._is_precomputed
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_measure")  # a fit that fails has counted the features
+
     def _keep(self, rows: torch.Tensor, back: Back, measure: Measure) -> None:
         check_index(self)
         if measure.is_precomputed:

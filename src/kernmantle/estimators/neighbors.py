@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 
+from ..arrays import to_tensor
 from ..pairwise import Kernel
 from ..pairwise.own_metric import Metric
 from .classifier import named
@@ -72,7 +73,7 @@ class _Neighbors(NearestQueries):
 
 def _of_function(weights: Callable[[Any], Any], values: torch.Tensor, back: Back) -> torch.Tensor:
     """Return the shares by a function of the distances; ValueError where those of a row are all 0."""
-    found = torch.as_tensor(weights(back(values))).to(values)
+    found = to_tensor(weights(back(values)), "weights(distances)").to(values)
     if found.shape != values.shape:
         raise ValueError(f"weights gave shape {tuple(found.shape)} for distances of shape {tuple(values.shape)}")
     total = found.sum(1, keepdim=True)
@@ -131,8 +132,9 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
 
     def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
         """Keep the rows and their labels."""
-        rows, self.classes_, self._codes, back = rows_and_classes(self, X, y)
+        rows, classes, codes, back = rows_and_classes(self, X, y)
         self._fit_rows(rows, back)
+        self.classes_, self._codes = classes, codes
         return self
 
     def _votes(self, X: Any) -> tuple[torch.Tensor, Back]:
@@ -183,8 +185,8 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
     def fit(self, X: Any, y: Any) -> KNeighborsRegressor:
         """Keep the rows and their targets."""
         rows, targets, back = rows_and_targets(self, X, y)
-        self._targets = targets
         self._fit_rows(rows, back)
+        self._targets = targets
         return self
 
     def predict(self, X: Any) -> Any:

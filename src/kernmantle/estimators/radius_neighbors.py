@@ -128,20 +128,19 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
 
     def fit(self, X: Any, y: Any) -> RadiusNeighborsClassifier:
         """Keep the rows and their labels."""
-        rows, self.classes_, codes, back = rows_and_classes(self, X, y)
-        self.outlier_label_ = self._label_of_outliers(codes)
+        rows, classes, codes, back = rows_and_classes(self, X, y)
+        label = self._label_of_outliers(classes, codes)
         self._fit_rows(rows, back)
-        self._votes = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).to(rows)
+        self.classes_, self.outlier_label_ = classes, label
+        self._votes = torch.nn.functional.one_hot(torch.from_numpy(codes), len(classes)).to(rows)
         return self
 
-    def _label_of_outliers(self, codes: np.ndarray) -> Any:
+    def _label_of_outliers(self, classes: np.ndarray, codes: np.ndarray) -> Any:
         label = self.outlier_label
         if isinstance(label, str) and label == "most_frequent":
-            return self.classes_[np.bincount(codes).argmax()]
-        if label is not None and (np.ndim(label) or np.append(self.classes_, label).dtype != self.classes_.dtype):
-            raise TypeError(
-                f"outlier_label={label!r} cannot be converted to the type of y, which is {self.classes_.dtype}"
-            )
+            return classes[np.bincount(codes).argmax()]
+        if label is not None and (np.ndim(label) or np.append(classes, label).dtype != classes.dtype):
+            raise TypeError(f"outlier_label={label!r} cannot be converted to the type of y, which is {classes.dtype}")
         return label
 
     def predict_proba(self, X: Any) -> Any:
@@ -227,8 +226,8 @@ class RadiusNeighborsRegressor(MultiOutputMixin, RegressorMixin, _WithinRadius):
     def fit(self, X: Any, y: Any) -> RadiusNeighborsRegressor:
         """Keep the rows and their targets."""
         rows, targets, back = rows_and_targets(self, X, y)
-        self._targets = targets
         self._fit_rows(rows, back)
+        self._targets = targets
         return self
 
     def predict(self, X: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from tqdm import tqdm
 
+from ..arrays import to_tensor
 from ..errors import LinearAlgebraError
 from ..pairwise import Kernel
 from .base import KernelEstimator
@@ -222,7 +223,8 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
         validation_set = None
         if validation is not None:
             own = _validation_rows(validation[0], rows)
-            validation_set = own, torch.as_tensor(labels_as_array(validation[1])).to(rows).reshape(-1, columns.shape[1])
+            answers = to_tensor(labels_as_array(validation[1]), "validation[1]").to(rows)
+            validation_set = own, answers.reshape(-1, columns.shape[1])
         self.best_iteration_ = 0
         self._keep(self._fitted(rows, columns, _squared, validation_set))
         self._flat = targets.dim() == 1
@@ -310,7 +312,7 @@ class RecursiveFeatureMachineClassifier(Decides, _Recursive):
 
 def _validation_rows(X: Any, like: torch.Tensor) -> torch.Tensor:
     """Return validation rows as a tensor like the rows of a fit."""
-    rows = X.to(like) if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X)).to(like)
+    rows = X.to(like) if isinstance(X, torch.Tensor) else to_tensor(np.asarray(X), "validation[0]").to(like)
     if rows.dim() != 2 or rows.shape[1] != like.shape[1]:
         raise ValueError(f"validation rows have shape {tuple(rows.shape)}, the others have {like.shape[1]} features")
     return rows

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from ..arrays import Wrap
+from ..arrays import Wrap, to_tensor
 from ..checks import integer, positive
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..pairwise import Kernel
@@ -302,7 +302,7 @@ def _checked(call: Call, targets: torch.Tensor, ridge: Any) -> Any:
         raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(targets.shape)}")
     if not isinstance(ridge, torch.Tensor) and not np.ndim(ridge):
         return positive(ridge, "ridge")
-    value = torch.as_tensor(ridge, device=call.x.device).to(call.x.dtype)
+    value = to_tensor(ridge, "ridge").to(call.x)
     if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != n):
         raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(value.shape)}")
     return value

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..arrays import to_tensor
 from ..checks import integer
 from ..errors import DtypeError, ParameterError, ShapeError
 from .arguments import random_source
@@ -67,7 +68,7 @@ class MaskedKronecker:
         if uneven is not None:
             raise ShapeError(f"covariance has a factor that is not square, of shape {tuple(uneven.shape)}")
         self._product, self._factors = covariance, list(factors)
-        self._mask = torch.as_tensor(mask, device=covariance.device)
+        self._mask = to_tensor(mask, "mask").to(covariance.device)
         grid = tuple(factor.shape[0] for factor in factors)
         if self._mask.dtype != torch.bool or tuple(self._mask.shape) != grid:
             raise ShapeError(

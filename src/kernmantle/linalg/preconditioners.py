@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arrays import to_tensor
 from ..checks import integer, positive
 from ..errors import ParameterError
 from ..torch_ops.outside import outside
@@ -80,7 +81,7 @@ def _check_ridge(ridge: Any, operator: Product) -> torch.Tensor:
     if not isinstance(ridge, torch.Tensor) and not np.ndim(ridge):
         diagonal = torch.full((), positive(ridge, "ridge"), dtype=operator.dtype, device=operator.device)
     else:
-        diagonal = torch.as_tensor(ridge, dtype=operator.dtype, device=operator.device)
+        diagonal = to_tensor(ridge, "ridge").to(operator.device, operator.dtype)
     if diagonal.dim() > 1 or (diagonal.dim() == 1 and diagonal.shape[0] != operator.size):
         raise ParameterError(f"ridge must be a number or one for each of {operator.size} rows")
     if not diagonal.is_cuda and not bool((diagonal > 0).all()):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arrays import unwrap
+from ..arrays import to_tensor, unwrap
 from ..checks import integer, positive
 from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import Kernel
@@ -157,7 +157,7 @@ def prepared(
 def _ridge(ridge: Any, n: int, source: RowSource, like: torch.Tensor) -> float | torch.Tensor:
     if not np.ndim(ridge):
         return positive(ridge, "ridge")
-    each = torch.as_tensor(ridge).detach()
+    each = to_tensor(ridge, "ridge").detach()
     if each.shape != (n,):
         raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(each.shape)}")
     return source.sorted(each).to(like)

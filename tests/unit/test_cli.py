@@ -40,7 +40,13 @@ def test_help_lists_every_command(capsys):
     assert all(name in out and text in out for name, (_, text) in COMMANDS.items())
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["cache", "nonsense"], ["cache", "prune", "much"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"], ["cache", "nonsense"], ["cache", "prune", "much"], ["inspect", "a * b", "--size", "0"],
+        ["inspect", "a * b", "--size=-3"], ["inspect", "a * b", "--size", "much"],
+    ],
+)  # fmt: skip
 def test_wrong_arguments_are_refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)

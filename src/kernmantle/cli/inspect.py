@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--reduce", default="sum", help="name of the reduction")
     parser.add_argument("--epilogue", help="function of the sum s, for example 's ** (1 / p)'")
     parser.add_argument("--dtype", default="f32", choices=["f16", "bf16", "f32", "f64"], help="type of the operands")
-    parser.add_argument("--size", type=int, default=2048, help="length of every axis, for the plans")
+    parser.add_argument("--size", type=_extent, default=2048, help="length of every axis, for the plans")
     parser.add_argument("--card", default="sm_90", choices=CARDS, help="architecture of the GPU")
     parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"], help="sources to print")
     options = parser.parse_args(arguments)
@@ -183,6 +183,13 @@ def described(program: Program) -> list[tuple[str, str]]:
         found.append((f"cotangent of s{accumulator}", str(rule)))
     through = (True,) * len(program.reductions)
     return found + [(f"gradient by {name}", str(autodiff.pullback(program, name, through))) for name in names]
+
+
+def _extent(text: str) -> int:
+    number = int(text) if text.strip().isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"invalid length {text!r}; write a positive integer")
+    return number
 
 
 def nest_of(program: Program, dtype: str, size: int) -> Nest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
                 f"{labels[0]} is a {kind}, so the result would be one and lose the gradient of {label}; "
                 f"pass {labels[0]} as a tensor or {label}.detach()"
             )
-    return tensors, _nested(_exporter(first, labels[0]))
+    return tensors, partial(_nested, _exporter(first, labels[0]))  # results that hold it can be pickled
 
 
 def has_strides(tensor: torch.Tensor) -> bool:
@@ -146,13 +146,10 @@ def _identity(result: Any) -> Any:
     return result
 
 
-def _nested(one: Callable[[torch.Tensor], object]) -> Wrap:
-    def wrap(result: Any) -> Any:
-        if isinstance(result, (tuple, list)):
-            return type(result)(map(wrap, result))
-        return None if result is None else one(result)
-
-    return wrap
+def _nested(one: Callable[[torch.Tensor], object], result: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        return type(result)(_nested(one, each) for each in result)
+    return None if result is None else one(result)
 
 
 def to_tensor(value: object, name: str) -> torch.Tensor:
@@ -251,17 +248,18 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, name: str) -> torch.Te
         raise DtypeError(f"{name} is a numpy array of {array.dtype}, which torch does not have") from None
 
 
-def _exporter(first: object, name: str) -> Callable[[torch.Tensor], object]:
-    def numpy_of(tensor: torch.Tensor) -> object:
-        if tensor.requires_grad:  # of a hyperparameter: those of arguments are refused before anything runs
-            raise GradientError(
-                f"{name} is a {type(first).__name__}, so the result would be one and lose the gradient of a "
-                f"hyperparameter; pass {name} as a tensor, or call within torch.no_grad()"
-            )
-        return tensor.cpu().numpy()
+def _numpy_of(name: str, kind: str, tensor: torch.Tensor) -> object:
+    if tensor.requires_grad:  # of a hyperparameter: those of arguments are refused before anything runs
+        raise GradientError(
+            f"{name} is a {kind}, so the result would be one and lose the gradient of a hyperparameter; pass {name} as "
+            "a tensor, or call within torch.no_grad()"
+        )
+    return tensor.cpu().numpy()
 
+
+def _exporter(first: object, name: str) -> Callable[[torch.Tensor], object]:
     if is_numpy_like(first):
-        return numpy_of
+        return partial(_numpy_of, name, type(first).__name__)
     library: Any = sys.modules.get(_root(first))
     if hasattr(first, "__array_namespace__"):
         library = first.__array_namespace__()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -58,6 +58,46 @@ def test_copies(name, way, backend):
         assert torch.equal(found, wanted)
 
 
+SQUARE = np.eye(4) + X.numpy().T @ X.numpy()
+RESULTS = {
+    "Spectrum": lambda own: km.linalg.eigh(own(SQUARE)),
+    "part of a Spectrum": lambda own: km.linalg.eigh(own(SQUARE), subset_by_index=(2, 3)),
+    "SVD": lambda own: km.linalg.svd(own(SQUARE), 2),
+    "Solution": lambda own: km.linalg.solve_cholesky(own(SQUARE), own(SQUARE[0])),
+    "KernelSolution": lambda own: km.linalg.solve_kernel(km.Gaussian(1.0), own(SQUARE), own(SQUARE[0]), 0.1),
+    "CholeskyFactor": lambda own: km.linalg.cholesky_factor(own(SQUARE)),
+    "LUFactor": lambda own: km.linalg.lu_factor(own(SQUARE)),
+    "Transport": lambda own: km.ot.sinkhorn(own(SQUARE), own(SQUARE + 1), eps=1.0),
+    "PermutationTest": lambda own: km.stats.mmd(own(SQUARE), own(SQUARE + 1), permutations=3, random_state=0),
+}
+
+
+def arrays_of(record):
+    """All arrays in a record, by the way to them."""
+    if hasattr(record, "dtype"):
+        return {"": record}
+    inside = dict(enumerate(record)) if isinstance(record, tuple) else {}
+    inside |= getattr(record, "__dict__", {})
+    return {f"{name}.{key}": own for name, each in inside.items() for key, own in arrays_of(each).items()}
+
+
+@pytest.mark.parametrize("own", [np.array, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("way", [lambda c: pickle.loads(pickle.dumps(c)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_copied_and_pickled_whole(name, way, own):
+    found = RESULTS[name](own)
+    twin = way(found)
+    assert type(twin) is type(found)
+    assert repr(twin) == repr(found)
+    ours, theirs = arrays_of(twin), arrays_of(found)
+    assert ours.keys() == theirs.keys() != set()
+    for key, array in ours.items():
+        assert type(array) is type(theirs[key])
+        assert_close(array, theirs[key])
+    if name == "Transport":
+        assert_close(twin.plan @ own(SQUARE[0]), found.plan @ own(SQUARE[0]))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_table_of_cases_round_trips(name):
     case = CASES[name]

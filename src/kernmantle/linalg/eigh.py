@@ -68,6 +68,9 @@ class Spectrum(tuple[Any, Any]):
         self.info, self.residual, self.ran, self.error = info, residual, ran, error
         return self
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (*self, self.info, self.residual, self.ran, self.error)
+
     @property
     def w(self) -> Any:
         """Eigenvalues."""

@@ -61,6 +61,9 @@ class SVD(tuple[Any, Any, Any]):
         self.residual, self.error, self.info, self.ran = residual, error, info, ran
         return self
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (*self, self.residual, self.error, self.info, self.ran)
+
     @property
     def u(self) -> Any:
         """Left vectors."""

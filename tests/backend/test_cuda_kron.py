@@ -1,7 +1,4 @@
-"""Kronecker passes on GPUs: what is planned for every card, and that the kernels compile without spilling.
-
-``python -m tests.backend.test_cuda_kron`` rewrites the golden files.
-"""
+"""Kronecker passes on GPUs: what is planned for every card, and that the kernels compile without spilling."""
 
 import itertools
 import math

@@ -1,7 +1,4 @@
-"""Sums of squared differences as products: what is planned, and that its kernels compile everywhere without spilling.
-
-``python -m tests.backend.test_cuda_squares`` rewrites the golden files.
-"""
+"""Sums of squared differences as products: what is planned, and that its kernels compile without spilling."""
 
 from dataclasses import replace
 from functools import cache
@@ -113,6 +110,19 @@ def test_a_plan_prints_what_it_does() -> None:
     text = str(chosen(squares(), CARDS["sm_90"]))
     assert "wgmma sm_90 tile 128x192x64" in text
     assert "products of f16 halves to 1e-05" in text
+
+
+def test_a_tile_that_was_not_measured_is_taken_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, card = Case("squares", squares(), BIG), CARDS["sm_90"]
+    ports = range(len(case.nest.ports))
+    asked = case.nest, case.extents(), card, Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    before = squares_plan(*asked)
+    new = replace(PRODUCT_TILES[0], name="new", efficiency=0)
+    monkeypatch.setattr("kernmantle.backends.cuda.squares_plan.PRODUCT_TILES", (new, *PRODUCT_TILES))
+    assert squares_plan(*asked) == before
+    found = squares_plan(*asked, tile="new")
+    assert found is not None
+    assert found.main.tile is new
 
 
 def test_tiles_have_different_names() -> None:

@@ -1,7 +1,4 @@
-"""Text of the kernels of Kronecker-sparse products on a CPU.
-
-``python -m tests.backend.test_llvm_kronsparse`` rewrites the golden files.
-"""
+"""Text of the kernels of Kronecker-sparse products on a CPU; ``python -m tests.golden.llvm_texts`` records it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compiling, loading and running LLVM kernels, and the text they are made from.
 
-``python -m tests.backend.test_llvm_runtime`` rewrites the golden files.
+``python -m tests.golden.llvm_texts`` records the text.
 """
 
 from __future__ import annotations

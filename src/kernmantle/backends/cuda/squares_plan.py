@@ -101,7 +101,9 @@ def _scratch(
 
 
 def cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
-    """Return the time of the products by a coarse model, in clocks."""
+    """Return the time of the products by a coarse model, in clocks; infinite for a tile that was not measured."""
+    if not tile.efficiency:
+        return math.inf
     own = limits.generation
     rate = own.half_products * (own.mma_share if tile.schema == "mma" else 1.0)
     products = 1 if planes(nest) == 1 else 3

@@ -1,4 +1,4 @@
-"""Kronecker-sparse matrices, under the name that users import; the room is ``structured/kronsparse``."""
+"""Kronecker-sparse matrices, under the name that users import; the code is in ``structured/kronsparse``."""
 
 from .structured.kronsparse import *  # noqa: F403
 from .structured.kronsparse import __all__ as __all__  # noqa: PLC0414

@@ -220,7 +220,7 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices
         return back(self.kernel_.matmul(rows, self._rows.to(rows), centred) - self._means.to(rows) @ centred)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return rows whose components are near those that are given, (m, features), by kernel ridge regression.
+        """Return rows (m, features) whose components approximate these, by kernel ridge regression.
 
         Parameters
         ----------

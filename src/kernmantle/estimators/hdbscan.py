@@ -174,7 +174,7 @@ class HDBSCAN(ClusterMixin, TakesPrecomputed):
     p : float, optional
         Power of the Minkowski distance.
     alpha : float
-        Divides distances beside core distances.
+        Divides distances before they are compared with core distances.
     cluster_selection_method : {"eom", "leaf"}
         The clusters of the largest excess of mass, or the leaves of the tree, which are smaller and more alike.
     allow_single_cluster : bool

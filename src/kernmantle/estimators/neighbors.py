@@ -118,7 +118,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
 
     Notes
     -----
-    Cost of m rows beside n known ones: m n distances, none of which is stored but the nearest. There is no index to
+    Cost of m rows and n fitted ones: m n distances, none of which is stored but the nearest. There is no index to
     build: ``fit`` keeps the rows. Votes have no gradient. Ties go to the label that comes first.
 
     Examples

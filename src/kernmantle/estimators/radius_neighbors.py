@@ -97,9 +97,9 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
 
     Notes
     -----
-    One product of the matrix of votes, which is never stored, with one column for each class: cost of m rows beside n
-    known ones m n distances, with ``weights="distance"`` twice. Ties go to the label that comes first. Votes have no
-    gradient.
+    One product of the matrix of votes, which is never stored, with one column for each class. Cost of m
+    rows and n fitted ones: m n distances, with ``weights="distance"`` twice. Ties go to the label that comes first.
+    Votes have no gradient.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""torchao's way to change a model: a configuration, and a function that applies it to the layers that a filter takes.
+"""Models changed as torchao changes them: by a configuration, and a function that applies it to layers of a filter.
 
 Works with and without torchao. With it, ``torchao.quantization.quantize_`` takes the configuration, too.
 """

@@ -158,7 +158,7 @@ def eigh(
     b : array, shape (..., n, n), optional
         Positive definite: solve ``a v = w b v``, with ``vᵀ b v = 1``, for a matrix a. Batch axes broadcast.
     subset_by_index : (first, last), optional
-        Places in ascending order, from 0, both included.
+        Indices of the eigenvalues in ascending order, from 0, both included.
     subset_by_value : (low, high), optional
         Values in (low, high], of one matrix. On CUDA this waits, to know how many they are.
     eigvals_only : bool

@@ -287,7 +287,7 @@ def falkon(
     seconds : float, optional
         Begin no iteration after so many.
     memory : int, optional
-        Bytes of rows that may be copied to the device, by default 0.4 of what is free beside the factor. More rows than
+        Bytes of rows that may be copied to the device, by default 0.4 of what the factor leaves free. More rows than
         that are read again in each product, while the device works.
     device : torch.device or str, optional
         Where to compute; by default where x is, and a GPU for rows on the host if there is one.

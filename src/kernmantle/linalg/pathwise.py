@@ -265,8 +265,8 @@ def pathwise_posterior(
 
     Notes
     -----
-    There are no gradients. Cost beside the systems, which share all products: n · features · samples operations.
-    Memory: n (1 + samples) numbers, three times. Source: Wilson et al., Pathwise conditioning, 2021.
+    There are no gradients. Cost in addition to the systems, which share all products: n · features · samples
+    operations. Memory: n (1 + samples) numbers, three times. Source: Wilson et al., Pathwise conditioning, 2021.
 
     Examples
     --------

@@ -121,8 +121,8 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
     -----
     Source: Frangella, Tropp and Udell, Randomized Nyström preconditioning, 2023.
 
-    Cost beside the columns: n · rank² operations. No gradient: it changes how many iterations a solution takes, not
-    the solution.
+    Cost in addition to the columns: n · rank² operations. No gradient: it changes how many iterations a solution
+    takes, not the solution.
 
     Examples
     --------

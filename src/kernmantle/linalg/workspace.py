@@ -26,7 +26,7 @@ class Workspace:
     Attributes
     ----------
     device, host : int
-        Workspace on each GPU, or in host memory for one matrix there, and on the host beside it.
+        Workspace on each GPU, or in host memory for one matrix there, and on the host in addition.
     matrix : int
         The matrices themselves, on each GPU, overwritten in place.
     exact : bool

@@ -85,7 +85,7 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
 
     In a training step of halves on a GPU in which each layer would multiply by its matrix, one launch makes all
     matrices below one another, and one product multiplies by them: the gradient of x is one product as well, summed
-    over the layers on its way. The results are then views of one tensor.
+    over the layers by that product. The results are then views of one tensor.
 
     Parameters
     ----------

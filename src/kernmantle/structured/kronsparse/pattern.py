@@ -278,7 +278,7 @@ def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 
     Notes
     -----
-    Cost: one small matrix product for each pair of blocks that meet. Gradients exist for both.
+    Cost: one small matrix product for each pair of overlapping blocks. Gradients exist for both.
 
     Examples
     --------

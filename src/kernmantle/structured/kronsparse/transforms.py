@@ -283,7 +283,7 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     """Return the discrete Fourier transform of n real numbers, real parts (n) before imaginary parts (n).
 
     ``torch.fft.fft(x)`` is ``torch.complex(*chain(x).chunk(2, -1))``: a factor of b = c = 2 r for each prime factor r
-    of n, the first of c = r, behind a permutation of x.
+    of n, the first of c = r, after a permutation of x.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ HANDED = "copy_context" in inspect.getsource(torch.autograd.graph._engine_run_ba
 """Whether torch hands the threads that compute gradients the context of their caller, as 2.11 does not."""
 TRACES = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 12),
-    reason="torch 2.11 raises an error where its compiler meets this, as first_steps says",
+    reason="torch 2.11 raises an error where its compiler meets this, as SUPPORT.md says",
 )
 WITH_KERNELS = pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
 """Backends but the reference: what torch.compile traces is the same on all of them."""

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from scipy.spatial import distance
 
+import kernmantle as km
 from kernmantle.testing import assert_close
 
 from ..source import PACKAGE, ROOT
@@ -121,12 +121,15 @@ def test_own_kernel_is_its_formula():
     assert_close(found, ((1 + squares / (2 * shape)) ** -shape).numpy(), depth=3)
 
 
-def test_blocks_find_the_nearest():
+def test_the_nearest_by_an_own_distance_vote():
     example = load("nearest_neighbours")
     random = np.random.default_rng(0)
     queries, points = random.normal(size=(50, 6)), random.normal(size=(80, 6))
-    found = np.concatenate(list(example.nearest(queries, points, 1.3, block=16)))
-    assert (found == distance.cdist(queries, points, "minkowski", p=1.3).argmin(1)).all()
+    gaps = np.abs(queries[:, None] - points)
+    wanted = (gaps / (1 + np.abs(queries[:, None]) + np.abs(points))).sum(-1).argsort(1)[:, :3]
+    found = km.argkmin(queries, points, 3, metric=example.relative)
+    assert (found == wanted).all()
+    assert example.vote(np.array([7, 4, 4, 9]), np.array([[0, 1, 2], [3, 3, 0]])).tolist() == [4, 9]
 
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))

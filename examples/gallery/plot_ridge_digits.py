@@ -3,7 +3,7 @@ Kernel ridge regression on digits
 =================================
 
 :class:`kernmantle.estimators.KernelClassifier` fits one ridge regression per class in the feature space of a kernel,
-and calibrates probabilities on a validation set. The kernel is a name or an expression: sums and products of kernels
+and calibrates probabilities on rows that are left out. The kernel is a name or an expression: sums and products of kernels
 form one fused kernel.
 """
 

@@ -3,8 +3,8 @@ Kernel ridge regression on digits
 =================================
 
 :class:`kernmantle.estimators.KernelClassifier` fits one ridge regression per class in the feature space of a kernel,
-and calibrates probabilities on rows that are left out. The kernel is a name or an expression: sums and products of kernels
-form one fused kernel.
+and calibrates probabilities on rows that are left out. The kernel is a name or an expression: sums and products of
+kernels form one fused kernel.
 """
 
 import matplotlib.pyplot as plt

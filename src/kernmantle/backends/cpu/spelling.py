@@ -164,7 +164,7 @@ class ExpressionEmitter:
         return self.call(op, kind, texts, args[0].lanes)
 
     def call(self, name: str, kind: str, texts: Sequence[str], lanes: int) -> str:
-        """Call of a function of ``llvm_math``."""
+        """Return the call of a function of ``libm``."""
         self.needed.add((name, self.element, lanes))
         arguments = ", ".join(f"{kind} {text}" for text in texts)
         return self.function.emit(f"call {kind} @{symbol(name, self.element, lanes)}({arguments})")

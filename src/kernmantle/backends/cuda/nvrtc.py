@@ -123,7 +123,7 @@ def compile_source(
         What messages call the kernel.
     fuse : bool
         Whether multiplications may be fused into additions.
-    lines : bool
+    debug : bool
         Whether the binary knows the lines of the source.
 
     Raises

@@ -291,7 +291,7 @@ def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
-    """Choose how to run a row nest; ``facts`` are of its ports."""
+    """Choose how to run a row nest; ``layout`` is that of its ports."""
     if scans(rows, sizes):
         return _scanned(rows, sizes, limits, layout)
     direct = _plan_directly(rows, sizes, limits, layout)

@@ -62,7 +62,7 @@ def _is_linear(rows: RowNest) -> bool:
 def softmax_tile(
     rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, row_ends: int, column_ends: int
 ) -> Tile | None:
-    """Return the tile, None if this form does not apply or is not faster; ``ends`` are the operands of entries."""
+    """Return the tile, None if this form does not apply or is not faster; both ``ends`` count operands of entries."""
     v, derived = rows.v, rows.how in (GRADIENTS, *FORWARD)
     assert v is not None
     same = v.dtype == rows.matrix.operands[0].dtype

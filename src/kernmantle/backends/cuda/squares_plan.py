@@ -31,7 +31,7 @@ _WIDEST_LOG = 128
 
 @dataclass(frozen=True)
 class Scratch:
-    """Offsets in bytes of the list, of the halves of both operands and of the facts of their rows, and the whole."""
+    """Offsets in bytes of the list, of the halves of both operands and of the norms of their rows, and the whole."""
 
     offsets: tuple[int, ...]
     size: int

@@ -168,8 +168,8 @@ class Costs:
     ``reached`` is the share of its instructions and accesses, ``apart`` what an access of a warp takes besides that
     begins at no multiple of a line or has parts far from each other, ``step`` instructions of a step, ``wait`` what a
     thread waits for memory, ``block`` what a block takes besides, ``share`` and ``last`` what it takes a warp to add
-    shared sums of a row, and to store them in the order of the batch. ``cache``, ``memory`` and ``copied`` are bytes a
-    second, ``start`` and ``copying`` seconds to begin; what overlaps is added in a ``power``.
+    shared sums of a row, and to store them in the order of the batch. ``cache`` and ``memory`` are bytes a second,
+    ``start`` and ``copying`` seconds to begin; what overlaps is added in a ``power``.
     """
 
     reached: float

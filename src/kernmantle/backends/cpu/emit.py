@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ...compiler.nest import Port
 from .builder import ELEMENTS, loop_hints
 from .functions import definitions
 from .gram_plan import CpuPlan
@@ -15,22 +18,32 @@ from .vjp_emit import PullbackEntry
 
 def emit(plan: CpuPlan) -> str:
     """Return LLVM IR of a plan; the same plan always gives the same text."""
-    needed: set[tuple[str, str, int]] = set()
-    nest = plan.nest
-    element = ELEMENTS[nest.compute]
-    form = Across if plan.across else Tile
     entry = PullbackEntry if plan.pulled else Entry
+    return module(plan, str(plan), entry(plan).text(), set())
+
+
+def module(
+    plan: CpuPlan, title: str, entry: str, needed: set[tuple[str, str, int]], consumers: Sequence[str] = (),
+    packed: Sequence[tuple[Port, int]] = (), results: Sequence[Port] = (),
+) -> str:  # fmt: skip
+    """Return an entry with its tiles, what consumes these, and all that they call.
+
+    ``needed`` are functions that the consumers call, ``packed`` further operands in panels of a width, ``results``
+    further outputs.
+    """
+    form = Across if plan.across else Tile
+    element = ELEMENTS[plan.nest.compute]
     tiles = [form(plan, False, needed).text("!0")]
     if plan.optimistic:
         tiles.append(form(plan, True, needed).text("!2"))
-    widths = [(ports, width) for ports, width in (
-        (plan.row_ports, plan.rows), (plan.column_ports, plan.columns), (plan.k_ports, 1))]  # fmt: skip
-    packs = sorted({(port.dtype, width) for ports, width in widths for port in ports})
-    parts = [f"; {plan}", entry(plan).text(), *tiles]
-    parts += [pack(stored, element, width) for stored, width in packs]
+    panels = ((plan.row_ports, plan.rows), (plan.column_ports, plan.columns), (plan.k_ports, 1))
+    packs = {(port.dtype, width) for ports, width in panels for port in ports}
+    packs |= {(port.dtype, width) for port, width in packed}
+    parts = [f"; {title}", entry, *tiles, *consumers]
+    parts += [pack(stored, element, width) for stored, width in sorted(packs)]
     cells = sorted({port.dtype for port in plan.cell_ports})
     parts += [gather(stored, element, plan.rows, plan.columns) for stored in cells]
-    stored_outs = sorted({port.dtype for port in nest.outs})
+    stored_outs = sorted({port.dtype for port in (*plan.nest.outs, *results)})
     parts += [scatter(stored, plan.columns) for stored in stored_outs]
     if plan.symmetric:
         parts += [mirror(stored, plan.columns, plan.lanes) for stored in stored_outs]

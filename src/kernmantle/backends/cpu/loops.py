@@ -225,7 +225,7 @@ class Entry:
     ) -> None:
         f, plan = self.f, self.plan
         (ic, rows, _), (jc, columns, _) = down, across
-        cells, depth, position, first, last = tail
+        _, depth, _, _, last = tail
         layers = depth.removeprefix("i64 ")
         with f.loop("0", columns, str(plan.columns)) as jr:
             j0 = f.add(jc, jr)
@@ -249,16 +249,23 @@ class Entry:
                     f"i64 {f.least(str(plan.columns), f.i64('sub nsw', columns, jr))}",
                     f"i64 {skew}",
                 ]
-                tile = f.add(
-                    f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels), f.i64("sdiv", jr, str(plan.columns))
-                )
-                state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
-                rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
-                call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
-                f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+                self._call_tile((ir, jr), arguments, counts, tail)
             if plan.symmetric:
                 with f.when(last.removeprefix("i1 ")):
                     self._mirror((ic, j0), stop, f.least(str(plan.columns), f.i64("sub nsw", columns, jr)))
+
+    def _call_tile(
+        self, corner: tuple[str, str], arguments: list[str], counts: list[str], tail: tuple[str, ...]
+    ) -> None:
+        """Call the micro-kernel of a tile, whose accumulators have their place by its first row and column."""
+        f, plan, (cells, depth, position, first, last) = self.f, self.plan, tail
+        down, across = corner
+        down_by = f.multiply(f.i64("sdiv", down, str(plan.rows)), self.panels)
+        tile = f.add(down_by, f.i64("sdiv", across, str(plan.columns)))
+        state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
+        rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
+        call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
+        f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
 
     def _mirror(self, corner: tuple[str, str], rows: str, columns: str) -> None:
         """Copy the strips of a panel to the other side of the diagonal."""

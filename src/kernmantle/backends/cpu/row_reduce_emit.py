@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...compiler.nest import Port
-from .builder import ELEMENTS, loop_hints
-from .functions import definitions
+from .emit import module
 from .loops import Entry
-from .micro_kernel import Tile, map_ports, tile_name
-from .pack import gather, pack, pack_name, scatter
+from .micro_kernel import map_ports
+from .pack import pack_name
 from .row_reduce_panels import consumers
 from .row_reduce_plan import CpuRowPlan
 
@@ -33,7 +31,7 @@ class RowEntry(Entry):
         f, plan = self.f, self.plan
         rows = f.least(str(plan.row_block), f.multiply(f.ceiling(self.size["m"], plan.rows), str(plan.rows)))
         tiles = f.multiply(f.i64("sdiv", rows, str(plan.rows)), self.panels) if plan.looped else "0"
-        pointer = f.at(self.state, self._rounded(f.multiply(tiles, str(plan.state_bytes))))
+        pointer = f.at(self.state, f.i64("and", f.add(f.multiply(tiles, str(plan.state_bytes)), "63"), "-64"))
         self.panel = pointer
         pointer = f.at(pointer, str(self.row_plan.panel_bytes))
         group = self.row_plan.group
@@ -43,9 +41,6 @@ class RowEntry(Entry):
             pointer = f.at(pointer, f.multiply(self.width, str(plan.row_block * plan.width)))
         self.accumulators = pointer
         self.accumulator_bytes = f.multiply(self.width, str(self.row_plan.column_bytes))
-
-    def _rounded(self, size: str) -> str:
-        return self.f.i64("and", self.f.add(size, "63"), "-64")
 
     def _rows(self, first: str, last: str) -> None:
         """Blocks of the result's rows, each over all columns of the matrix."""
@@ -84,7 +79,7 @@ class RowEntry(Entry):
         """Panel after panel: its tiles, then, when the last of k is in, what is done with it."""
         f, plan = self.f, self.plan
         (ic, rows, _), (jc, columns, _) = down, across
-        cells, depth, position, first, last = tail
+        _, depth, _, _, last = tail
         layers = depth.removeprefix("i64 ")
         with f.loop("0", columns, str(plan.columns)) as jr:
             with f.loop("0", rows, str(plan.rows)) as ir:
@@ -92,12 +87,7 @@ class RowEntry(Entry):
                 arguments = [f"ptr {self._operand_address(port, ir, jr, layers, index)}" for port in map_ports(plan)]
                 arguments.append(f"ptr {f.at(self.panel, f.multiply(ir, str(plan.columns)), self.element)}")
                 counts = [*self._counts((ir, rows), (jr, columns)), f"i64 {-plan.rows}"]
-                down_by = f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels)
-                tile = f.add(down_by, f.i64("sdiv", jr, str(plan.columns)))
-                state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
-                rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
-                call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
-                f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+                self._call_tile((ir, jr), arguments, counts, tail)
             with f.when(last.removeprefix("i1 ")):
                 arguments = [f"ptr {self.panel}", f"ptr {self.weights}", f"ptr {self._accumulators_at(jr)}"]
                 arguments += [f"i64 {count}" for count in (rows, ic, self.size["l"])]
@@ -133,21 +123,6 @@ class RowEntry(Entry):
 def emit_rows(plan: CpuRowPlan) -> str:
     """Return LLVM IR of a row plan; the same plan always gives the same text."""
     needed: set[tuple[str, str, int]] = set()
-    matrix = plan.matrix
-    element = ELEMENTS[matrix.nest.compute]
-    tiles = [Tile(matrix, False, needed).text("!0")]
-    if matrix.optimistic:
-        tiles.append(Tile(matrix, True, needed).text("!2"))
-    ports: list[tuple[Port, int]] = [(port, matrix.rows) for port in matrix.row_ports]
-    ports += [(port, matrix.columns) for port in matrix.column_ports] + [(port, 1) for port in matrix.k_ports]
-    ports += [(plan.rows.v, plan.group)] if plan.rows.v is not None else []
-    packs = sorted({(port.dtype, width) for port, width in ports})
-    stored = sorted({port.dtype for port in (*matrix.nest.outs, *plan.rows.outs)})
-    parts = [f"; {plan}", RowEntry(plan).text(), *tiles, *consumers(plan, needed)]
-    parts += [pack(dtype, element, width) for dtype, width in packs]
-    cells = sorted({port.dtype for port in matrix.cell_ports})
-    parts += [gather(dtype, element, matrix.rows, matrix.columns) for dtype in cells]
-    parts += [scatter(dtype, matrix.columns) for dtype in stored]
-    parts += definitions(needed)
-    parts.append(loop_hints(matrix.unroll))
-    return "\n\n".join(parts) + "\n"
+    packed = [(plan.rows.v, plan.group)] if plan.rows.v is not None else []
+    made = consumers(plan, needed)
+    return module(plan.matrix, str(plan), RowEntry(plan).text(), needed, made, packed, plan.rows.outs)

@@ -12,10 +12,9 @@ import kernmantle as km
 from kernmantle.backends.cuda import columns_plan, row_reduce_plan
 from kernmantle.backends.cuda.tiles import CARDS, Tile
 from kernmantle.compiler.row_reduce import PRODUCT
-from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
-from .points import assert_same_in_a_graph, normal, share, squared
+from .points import assert_alike, assert_distances, assert_same_in_a_graph, normal, share, small_sizes_too, squared
 from .row_nests import SQUARES, RowCase
 from .tasks import apply
 from .test_score_rows import ENDS, HARD, WEIGHTED, hard
@@ -35,14 +34,10 @@ DEEP = [
 
 
 @pytest.fixture(autouse=True)
-def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("these kernels are of Hopper GPUs")
-    PLANS.clear()
-    for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH", "_LEAST_WIDTH"):
-        monkeypatch.setattr(columns_plan, name, 1)
-    yield
-    PLANS.clear()
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from small_sizes_too(
+        monkeypatch, columns_plan, "_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH", "_LEAST_WIDTH"
+    )
 
 
 def share_of_products(found: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> float:
@@ -124,12 +119,7 @@ def deep_twin(kind: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["itself", "offset", "small", "large", "outlier", "twins", "equal"])
 def test_deep_squared_distances_that_lose_digits(kind: str) -> None:
-    x, y = deep_twin(kind, normal(1500, 300))
-    d = squared(x, y)
-    h = float(d.median().sqrt()) or 1.0
-    v = normal(y.shape[0], 24)
-    assert share(km.Laplace(bandwidth=h, p=2.0).matmul(x, y, v), (-d.sqrt() / h).exp(), v) < 2e-6
-    assert share(km.Gaussian(h).matmul(x, y, v), (-d / (2 * h * h)).exp(), v) < 1e-6
+    assert_distances(*deep_twin(kind, normal(1500, 300)), 24)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -139,10 +129,7 @@ def test_deep_points_that_are_not_finite(value: float, side: int) -> None:
     given[side][5, 3] = value
     x, y, v = given
     found, wanted = km.Gaussian(17.0).matmul(x, y, v), (-squared(x, y) / 578).exp() @ v.double()
-    assert torch.equal(found.isnan(), wanted.isnan())
-    assert torch.equal(found[wanted.isinf()].double(), wanted[wanted.isinf()])
-    fine = torch.isfinite(wanted)
-    assert torch.allclose(found[fine].double(), wanted[fine], rtol=1e-4, atol=1e-3)
+    assert_alike(found, wanted)
 
 
 def tiles() -> list[tuple[Tile, int, int, int]]:
@@ -187,12 +174,7 @@ def test_scales_of_entries_and_of_columns(scale: float) -> None:
 
 @pytest.mark.parametrize("name", [*HARD, "unlike", "equal"])
 def test_squared_distances_that_lose_digits(name: str) -> None:
-    x, y = hard(name)
-    d = squared(x, y)
-    h = float(d.median().sqrt()) or 1.0
-    v = normal(y.shape[0], 24)
-    assert share(km.Laplace(bandwidth=h, p=2.0).matmul(x, y, v), (-d.sqrt() / h).exp(), v) < 2e-6
-    assert share(km.Gaussian(h).matmul(x, y, v), (-d / (2 * h * h)).exp(), v) < 1e-6
+    assert_distances(*hard(name), 24)
 
 
 def test_other_operands_and_layouts() -> None:
@@ -219,11 +201,7 @@ def test_what_is_not_finite_stays_where_it_takes_part(value: float, side: int) -
         (km.Gaussian(7.0).matmul(x, y, v), (-squared(x, y) / 98).exp()),
         (apply(RAW, "product", [x, y], {}, v)[0], x.double() @ y.double().T),
     ):
-        wanted = entries @ v.double()
-        assert torch.equal(found.isnan(), wanted.isnan())
-        assert torch.equal(found[wanted.isinf()].double(), wanted[wanted.isinf()])
-        fine = torch.isfinite(wanted)
-        assert torch.allclose(found[fine].double(), wanted[fine], rtol=1e-4, atol=1e-3)
+        assert_alike(found, entries @ v.double())
 
 
 def test_the_same_bits_again_and_in_a_graph() -> None:

@@ -7,11 +7,10 @@ import torch
 
 import kernmantle as km
 
-from .log_products import PROMISE, log_cases, log_error
+from .log_products import PROMISE
 
 pytestmark = pytest.mark.cuda
 M, N, K = 2048, 1920, 256
-CASES = {given.case.name: given for given in log_cases()}
 PLUS = km.Contraction("mk,nk->mn", lambda a, b: a + b, reduce="logsumexp")
 
 
@@ -27,13 +26,6 @@ def _error(found: torch.Tensor, want: torch.Tensor) -> float:
     same = (found == want) | (found.isnan() & want.isnan())
     off = torch.where(same, 0.0, (found.double() - want).abs() / (PROMISE + 2.0**-22 * want.abs()))
     return float(torch.where(off.isfinite(), off, torch.inf).max())
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_case_keeps_its_promise(name: str) -> None:
-    from .harness import Machine, run_squares
-
-    assert log_error(CASES[name], run_squares(Machine(), CASES[name])) <= 1
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 5.0, 30.0, 1000.0])

@@ -10,10 +10,9 @@ import torch
 
 import kernmantle as km
 from kernmantle.backends.cuda import score_plan
-from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
-from .points import assert_same_in_a_graph, normal, squared
+from .points import assert_same_in_a_graph, normal, small_sizes_too, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -26,14 +25,8 @@ EDGES += [(257, 4225, 17), (256, 128, 21), (200, 300, 37), (383, 513, 49), (192,
 
 
 @pytest.fixture(autouse=True)
-def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("score tiles are of Hopper GPUs")
-    PLANS.clear()
-    for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH"):
-        monkeypatch.setattr(score_plan, name, 1)
-    yield
-    PLANS.clear()
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from small_sizes_too(monkeypatch, score_plan, "_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH")
 
 
 def share(found: torch.Tensor, wanted: torch.Tensor, size: torch.Tensor) -> float:

@@ -12,11 +12,10 @@ import torch
 
 import kernmantle as km
 from kernmantle.backends.cuda import select_plan
-from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops import cuda_row_reduce_parts
 from kernmantle.torch_ops.info import RunInfo
 
-from .points import normal, squared
+from .points import normal, small_sizes_too, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -34,14 +33,10 @@ EDGES = [
 
 
 @pytest.fixture(autouse=True)
-def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("score tiles are of Hopper GPUs")
-    PLANS.clear()
-    for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_COLUMNS", "_LEAST_DEPTH"):
-        monkeypatch.setattr(select_plan, name, 1)
-    yield
-    PLANS.clear()
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from small_sizes_too(
+        monkeypatch, select_plan, "_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_COLUMNS", "_LEAST_DEPTH"
+    )
 
 
 def nearest(contraction: km.Contraction, x: torch.Tensor, y: torch.Tensor, count: int, **given: Any) -> Any:

@@ -10,10 +10,9 @@ import torch
 
 import kernmantle as km
 from kernmantle.backends.cuda import wide_plan
-from kernmantle.runtime.dispatch import PLANS
 from kernmantle.torch_ops.info import RunInfo
 
-from .points import assert_same_in_a_graph, normal, share, squared
+from .points import assert_alike, assert_same_in_a_graph, normal, share, small_sizes_too, squared
 from .tasks import apply
 
 pytestmark = pytest.mark.cuda
@@ -28,14 +27,8 @@ EDGES = [
 
 
 @pytest.fixture(autouse=True)
-def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("these kernels are of Hopper GPUs")
-    PLANS.clear()
-    for name in ("_LEAST_WORK", "_LEAST_ROWS"):
-        monkeypatch.setattr(wide_plan, name, 1)
-    yield
-    PLANS.clear()
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from small_sizes_too(monkeypatch, wide_plan, "_LEAST_WORK", "_LEAST_ROWS")
 
 
 @pytest.mark.parametrize(("m", "n", "k", "width"), EDGES)
@@ -114,11 +107,7 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
         for contraction, entries in ((RAW, x.double() @ y.double().T), (CITY, None)):
             if entries is None:
                 entries = 1 / (1 + (x.double()[:, None] - y.double()).abs().sum(-1))
-            wanted, found = entries @ v.double(), apply(contraction, "product", [x, y], {}, v)[0].double()
-            assert torch.equal(found.isnan(), wanted.isnan())
-            assert torch.equal(found[wanted.isinf()], wanted[wanted.isinf()])
-            fine = torch.isfinite(wanted)
-            assert torch.allclose(found[fine], wanted[fine], rtol=1e-4, atol=1e-3)
+            assert_alike(apply(contraction, "product", [x, y], {}, v)[0], entries @ v.double())
         place[5, 2] = old
 
 

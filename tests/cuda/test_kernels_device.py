@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,22 +12,14 @@ import kernmantle as km
 from kernmantle.compat import kermac
 from kernmantle.testing import assert_close
 
+from ..arrays import nothing_waits
+
 pytestmark = pytest.mark.cuda
 M, N, K = 1200, 2500, 700
 
 
 def _given(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
-
-
-@contextlib.contextmanager
-def nothing_waits() -> Iterator[None]:
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {

@@ -10,12 +10,10 @@ import torch
 import kernmantle as km
 from kernmantle.estimators import GaussianProcessRegressor, KernelRidge
 
+from ..arrays import normal
+
 pytestmark = pytest.mark.cuda
 LAPLACE = km.Laplace(1.0, p=2)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def task(n, columns=None):

@@ -2,6 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.testing import assert_close
 
 from .row_nests import cases
 
@@ -20,11 +24,6 @@ def test_runs_give_the_same_bits_again() -> None:
 @pytest.mark.parametrize(("spread", "middle"), [(1.0, 0.0), (1.0, 100.0), (20.0, 0.0)])
 @pytest.mark.parametrize("k", [2, 3, 4, 10])
 def test_long_passes_agree_where_points_are_small_and_where_not(k: int, spread: float, middle: float) -> None:
-    import torch
-
-    import kernmantle as km
-    from kernmantle.testing import assert_close
-
     generator = torch.Generator("cuda").manual_seed(k)
     x, y, v = (torch.randn(100_000, width, device="cuda", generator=generator) for width in (k, k, 1))
     x, y = spread * x + middle, spread * y + middle
@@ -42,10 +41,6 @@ def test_long_passes_agree_where_points_are_small_and_where_not(k: int, spread: 
 @pytest.mark.parametrize("k", [2, 3, 4, 10, 15])
 def test_close_points_far_from_their_middle_keep_their_digits(k: int, distance: float) -> None:
     """Squared distances by norms and products lose digits with the distance from the middle; differences do not."""
-    import torch
-
-    import kernmantle as km
-
     generator = torch.Generator("cuda").manual_seed(k)
     middles = torch.randn(50, k, device="cuda", generator=generator)
     middles *= distance / middles.norm(dim=1, keepdim=True)
@@ -62,10 +57,6 @@ def test_close_points_far_from_their_middle_keep_their_digits(k: int, distance: 
 @pytest.mark.parametrize("k", [3, 10])
 def test_weights_of_any_size_keep_their_digits(k: int, size: float) -> None:
     """Sums without the norms of rows are up to 2^31 times as large as results."""
-    import torch
-
-    import kernmantle as km
-
     generator = torch.Generator("cuda").manual_seed(k)
     x, y = (0.5 * torch.randn(9000, k, device="cuda", generator=generator) for _ in range(2))
     x[:50] *= 4.5 / x[:50].norm(dim=1, keepdim=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import pytest
@@ -11,6 +10,8 @@ import torch
 import kernmantle as km
 from kernmantle.linalg import cusolver
 from kernmantle.testing import assert_close, tolerance
+
+from ..arrays import nothing_waits
 
 pytestmark = pytest.mark.cuda
 needs_cusolver = pytest.mark.skipif(
@@ -26,17 +27,6 @@ def normal(*shape, dtype=torch.float64, seed=0):
 def spd(*shape, dtype=torch.float64, seed=0):
     root = normal(*shape, seed=seed)
     return (root @ root.mT / shape[-1] + torch.eye(shape[-1], device="cuda", dtype=torch.float64)).to(dtype)
-
-
-@contextlib.contextmanager
-def nothing_waits():
-    """Anything of torch's that waits for the device is an error."""
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_cusolver_is_here():

@@ -17,6 +17,7 @@ from kernmantle.pairwise import KERNELS
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import row_reduce_blocks, row_reduce_one_block
 
+from ..arrays import normal as rows
 from ..kernel_oracles import ORACLES, SETTINGS
 
 NAMES = sorted(KERNELS)
@@ -30,11 +31,6 @@ REDUCTIONS = {
 @pytest.fixture(params=["llvm", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
     return {"llvm": "cpu"}.get(request.param, request.param)
-
-
-def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
 
 
 def singles(device, *shapes):

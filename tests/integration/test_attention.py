@@ -12,6 +12,8 @@ import kernmantle as km
 from kernmantle.errors import DeviceError, DtypeError, EquationError, GradientError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
 
+from ..arrays import normal as rows
+
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -28,11 +30,6 @@ SCORES = {
         km.Contraction("ik,jk->ij", lambda a, b: a + b, reduce="max"), lambda d, a, b: (a + b).max(-1),
     ),
 }  # fmt: skip
-
-
-def rows(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def drawn(dtype=torch.float64, batch=(2, 3), extents=(17, 23), columns=(4, 5)):

@@ -15,9 +15,7 @@ from kernmantle.compat import install, kermac
 from kernmantle.compat.kermac import InnerOperator, KernelDescriptor, KernelType, PowerType
 from kernmantle.testing import assert_close
 
-
-def rows(*shape, seed=0, device="cpu"):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device)
+from ..arrays import normal as rows
 
 
 @pytest.mark.parametrize("p", [1, 1.0, 2, 2.0, 1.3, 3])

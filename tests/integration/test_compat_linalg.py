@@ -15,9 +15,7 @@ from kernmantle.compat.kermac import linalg as kermac_linalg
 from kernmantle.compat.kernel_tools import kernels, linalg
 from kernmantle.testing import assert_close
 
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+from ..arrays import normal
 
 
 def spd(*shape, seed=0):

@@ -48,12 +48,6 @@ XD, YD = X[:, None, :], Y[None, :, :]
 DIFF = XD - YD
 
 
-@pytest.fixture
-def reference():
-    with km.config(backend="reference"):
-        yield
-
-
 def pair():
     return LazyTensor(XD), LazyTensor(YD)
 

@@ -16,6 +16,7 @@ from kernmantle.testing import assert_close
 from kernmantle.torch_ops import execute
 from kernmantle.torch_ops.torch_private import in_callers_context
 
+from ..arrays import Module
 from .conftest import BACKENDS
 
 HANDED = "copy_context" in inspect.getsource(torch.autograd.graph._engine_run_backward)
@@ -233,15 +234,6 @@ def test_transforms_inside_what_is_compiled(how, device):
     found = torch.compile(total, backend="aot_eager", fullgraph=True)(x)
     assert_close(found, total(x), depth=16)
     assert found.abs().max() > 0.1
-
-
-class Module(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 GAUSSIAN = km.Gaussian(1.5)

@@ -15,18 +15,10 @@ from kernmantle.pairwise import KERNELS, METRICS
 from kernmantle.pairwise.constructors import make
 from kernmantle.testing import assert_close
 
+from ..arrays import Module
 from ..cases import sampled
 
 M, N, K = 5, 6, 4
-
-
-class Call(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -39,7 +31,7 @@ def foreign(program):
 
 def agrees(function, *args, depth=K):
     """A call beside its exported program in torch's operations alone."""
-    model = function if isinstance(function, torch.nn.Module) else Call(function)
+    model = function if isinstance(function, torch.nn.Module) else Module(function)
     program = torch.export.export(model, args)
     assert foreign(program) != []
     plain = program.run_decompositions(torch.export.default_decompositions() | decompositions())
@@ -97,7 +89,7 @@ def test_products_of_matrices_stay_products():
     x, y = normal(2, M, K), normal(N, K, seed=1)
     contraction = km.Contraction("mk,nk->nm", lambda a, b: a * b, epilogue=lambda s: s / 2)
     agrees(contraction, x, y)
-    program = torch.export.export(Call(contraction), (x, y))
+    program = torch.export.export(Module(contraction), (x, y))
     plain = program.run_decompositions(torch.export.default_decompositions() | decompositions())
     largest = max(
         node.meta["val"].numel() for node in plain.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)
@@ -158,7 +150,7 @@ def test_sizes_may_be_dynamic():
     kernel = km.Laplace(2.0)
     shapes = (({0: rows}, {0: columns}, {0: columns}),)
     args = normal(M, K), normal(N, K, seed=1), normal(N, 2, seed=2)
-    program = torch.export.export(Call(kernel.matmul), args, dynamic_shapes=shapes)
+    program = torch.export.export(Module(kernel.matmul), args, dynamic_shapes=shapes)
     plain = program.run_decompositions(torch.export.default_decompositions() | decompositions())
     others = normal(9, K, seed=3), normal(3, K, seed=4), normal(3, 2, seed=5)
     assert_close(plain.module()(*others), kernel.matmul(*others), depth=K)
@@ -166,7 +158,7 @@ def test_sizes_may_be_dynamic():
 
 def test_a_fold_has_none():
     fold = km.Contraction("mk,nk->mn", None, reduce=km.Fold(lambda acc, a, b: acc * a + b, 0.0))
-    program = torch.export.export(Call(fold), (normal(M, K), normal(N, K, seed=1)))
+    program = torch.export.export(Module(fold), (normal(M, K), normal(N, K, seed=1)))
     with pytest.raises(BackendError, match="Fold has no decomposition"):
         program.run_decompositions(torch.export.default_decompositions() | decompositions())
 
@@ -181,7 +173,7 @@ def test_a_fold_has_none():
     ],
 )  # fmt: skip
 def test_what_is_decomposed_for_onnx_needs_no_table(function, args, monkeypatch):
-    model = function if isinstance(function, torch.nn.Module) else Call(function)
+    model = function if isinstance(function, torch.nn.Module) else Module(function)
     program = torch.export.export(model, args)
     assert foreign(program.run_decompositions()) != []
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
@@ -207,7 +199,7 @@ def test_onnx_runtime_computes_the_same(dtype, tmp_path):
 
     kernel = km.Gaussian(1.5)
     args = normal(M, K, dtype=dtype), normal(N, K, seed=1, dtype=dtype), normal(N, 2, seed=2, dtype=dtype)
-    torch.onnx.export(Call(kernel.matmul), args, tmp_path / "model.onnx", dynamo=True)
+    torch.onnx.export(Module(kernel.matmul), args, tmp_path / "model.onnx", dynamo=True)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     names = [each.name for each in session.get_inputs()]
     (found,) = session.run(None, dict(zip(names, (arg.numpy() for arg in args), strict=True)))

@@ -12,6 +12,8 @@ from kernmantle.errors import GradientError
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import blocks, row_reduce_one_block
 
+from ..arrays import Module
+
 WIDTH = 1.3
 KERNEL = km.Gaussian(WIDTH)
 
@@ -154,15 +156,6 @@ COMPILED = {
         lambda x, y, v: x @ torch.kron(y[:2], v[:2]),
     ),
 }  # fmt: skip
-
-
-class Module(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 PACKAGED = ("cdist", "matmul", "contract", "values of rows", "kron_matmul")

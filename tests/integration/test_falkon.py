@@ -11,17 +11,11 @@ import torch
 import kernmantle as km
 from kernmantle.linalg import row_source
 
+from ..arrays import waves as task
+
 quiet = pytest.mark.filterwarnings("ignore::kernmantle.errors.KernmantleWarning")
 RIDGE = 0.5
 LAPLACE = km.Laplace(1.0, p=2)
-
-
-def task(n=700, columns=None, dtype=torch.float64):
-    source = torch.Generator().manual_seed(n)
-    x = torch.rand(n, 3, generator=source, dtype=torch.float64)
-    shape = (n,) if columns is None else (n, columns)
-    y = (4 * x.sum(1)).sin().reshape(n, *(1,) * (len(shape) - 1)) + 0.2 * torch.randn(shape, generator=source).double()
-    return x.to(dtype), y.to(dtype)
 
 
 def matrices(x, c):

@@ -9,6 +9,8 @@ from kernmantle import errors
 from kernmantle.integrations.gpytorch import FusedKernel, FusedKernelOperator, LaplaceKernel, MaternKernel, RBFKernel
 from kernmantle.testing import assert_close
 
+from ..arrays import normal as rows
+
 PAIRS = {
     "rbf": (RBFKernel, gpytorch.kernels.RBFKernel),
     "matern 1/2": (lambda **o: MaternKernel(0.5, **o), lambda **o: gpytorch.kernels.MaternKernel(0.5, **o)),
@@ -19,10 +21,6 @@ SHAPES = {
     "one length a column": {"ard_num_dims": 3},
     "batch": {"batch_shape": torch.Size([2]), "ard_num_dims": 3},
 }
-
-
-def rows(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def both(name, options):

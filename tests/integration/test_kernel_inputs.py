@@ -15,10 +15,7 @@ from kernmantle.pairwise import gradient
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import blocks
 
-
-def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
+from ..arrays import normal as rows
 
 
 @pytest.fixture(params=[True, False], ids=["blocks", "one block"])

@@ -19,13 +19,10 @@ from kernmantle.testing import assert_close
 from kernmantle.torch_ops import blocks, row_reduce_autograd, row_reduce_blocks, row_reduce_one_block
 from kernmantle.torch_ops.recompute import recompute
 
+from ..arrays import normal as rows
+
 KERNEL = 0.5 * km.Gaussian(2.0) + km.Laplace(1.5)
 NAMES = sorted(KERNELS)
-
-
-def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
 
 
 @pytest.fixture(params=[1 << 30, 4 * 11 * 8, 5 * 8], ids=["one block", "blocks of rows", "blocks of both"])

@@ -15,15 +15,11 @@ from kernmantle import errors
 from kernmantle.pairwise import KERNELS
 from kernmantle.testing import assert_close
 
+from ..arrays import normal as rows
 from ..kernel_oracles import CASES, ORACLES
 
 NAMES = sorted(KERNELS)
 IDS = [f"{name} {settings}" for name, settings in CASES]
-
-
-def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
 
 
 def made(name, **settings):

@@ -10,19 +10,10 @@ import torch
 import kernmantle as km
 from kernmantle.testing import assert_close, tolerance
 
+from ..arrays import normal, with_spectrum
+
 SIZES = [0, 1, 2, 7, 64, 65, 200]
 DTYPES = [torch.float32, torch.float64]
-
-
-def normal(*shape, dtype=torch.float64, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def with_spectrum(values, seed=0):
-    """Symmetric matrix of known eigenvalues."""
-    n = len(values)
-    basis = torch.linalg.qr(normal(n, n, seed=seed)).Q if n else torch.zeros(0, 0, dtype=torch.float64)
-    return (basis * torch.as_tensor(values, dtype=torch.float64)) @ basis.mT
 
 
 def graded(n, condition):

@@ -17,15 +17,7 @@ from kernmantle.linalg.preconditioners import LowRank
 from kernmantle.linalg.stochastic import lanczos
 from kernmantle.testing import assert_close, tolerance
 
-
-def normal(*shape, dtype=torch.float64, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def with_spectrum(values, seed=0):
-    basis = torch.linalg.qr(normal(len(values), len(values), seed=seed)).Q
-    return (basis * torch.as_tensor(values, dtype=torch.float64)) @ basis.mT
-
+from ..arrays import normal, with_spectrum
 
 ROWS = normal(500, 3)
 LAPLACE = km.Laplace(3.0, p=2)

@@ -11,13 +11,11 @@ import kernmantle as km
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import nested
 
+from ..arrays import normal as rows
+
 L1 = km.Contraction("mk,nk->mn", lambda a, b, h=1.0: abs(a - b) / h)
 SQUARES = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2)
 SOFTMAX = km.Contraction("mn,nc->mc", lambda s, v: (-s, v), reduce="softmax")
-
-
-def rows(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def test_each_accumulator_is_one_row_reduction():

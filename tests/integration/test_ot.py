@@ -25,12 +25,9 @@ from kernmantle.errors import (
 )
 from kernmantle.testing import assert_close
 
+from ..arrays import normal as rows
+
 EXACT = {"tolerance": 1e-13, "max_iterations": 10_000}
-
-
-def rows(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def weights(*shape, seed=0, dtype=torch.float64):

@@ -13,9 +13,7 @@ import kernmantle as km
 from kernmantle.linalg.krylov import default_tolerance
 from kernmantle.testing import assert_close
 
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from ..arrays import normal
 
 
 def with_values(m, n, values):

@@ -17,6 +17,8 @@ import kernmantle as km
 from kernmantle import errors
 from kernmantle.testing import assert_close
 
+from ..arrays import Foreign
+
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(17, 5)), RANDOM.normal(size=(9, 5))
 METRICS = {
@@ -169,19 +171,6 @@ def test_precomputed_is_given_back():
     assert (km.pairwise_kernels(distances, metric="precomputed") == distances).all()
     with pytest.raises(errors.ShapeError, match="it needs 17 columns"):
         km.pairwise_distances(X, metric="precomputed")
-
-
-class Foreign:
-    """Array of a library that knows DLPack, as CuPy's."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 @pytest.fixture

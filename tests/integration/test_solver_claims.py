@@ -10,14 +10,7 @@ import torch
 import kernmantle as km
 from kernmantle.testing import assert_close
 
-
-def normal(*shape, dtype=torch.float64, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def with_spectrum(values, seed=0):
-    basis = torch.linalg.qr(normal(len(values), len(values), seed=seed)).Q
-    return (basis * torch.as_tensor(values, dtype=torch.float64)) @ basis.mT
+from ..arrays import normal, with_spectrum
 
 
 @pytest.mark.parametrize("n", [40, 100, 300])

@@ -11,18 +11,7 @@ import torch
 from kernmantle.arrays import check_same_device, check_same_dtype, is_numpy_like, promoted, unwrap, unwrap_out
 from kernmantle.errors import DeviceError, DtypeError, GradientError, OutputError
 
-
-class Foreign:
-    """Array of a made-up library that knows DLPack and nothing else."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
+from ..arrays import Foreign
 
 
 class ForeignStandard(Foreign):

@@ -16,9 +16,7 @@ from kernmantle.runtime.dispatch import PLANS
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import cuda_system
 
-
-def normal(*shape, dtype=torch.float64, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+from ..arrays import normal
 
 
 def spd(*shape):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 
 from ..arrays import is_numpy_like
 from ..checks import integer, positive
-from ..errors import KernmantleWarning, LinearAlgebraError, ShapeError
+from ..errors import LinearAlgebraError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
 from ..runtime.progress import bar
@@ -30,7 +29,16 @@ from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
 from .row_source import RowSource, available, drawn, host_rows, tensor_of
 from .sketch_and_project import CHECKED
-from .sketch_problem import MEMORY_SHARE, Limits, call_of, check_no_gradient, targets_of
+from .sketch_problem import (
+    MEMORY_SHARE,
+    Limits,
+    call_of,
+    check_no_gradient,
+    delivered,
+    described,
+    missed,
+    targets_of,
+)
 
 FEWEST, MOST = 4, 16
 """Rows of the sample for each centre (decision 0036)."""
@@ -232,11 +240,9 @@ def _checked(problem: _Problem, a: torch.Tensor, predicted: torch.Tensor, seed: 
 
 def _fingerprint(problem: _Problem, sample: int, seed: int) -> dict[str, Any]:
     """Return what a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
-    values = {name: str(value) for name, value in problem.kernel.hyperparameters.items()}
     return {
-        "kernel": repr(problem.kernel), "hyperparameters": values, "rows": problem.source.size,
-        "columns": problem.source.columns, "dtype": str(problem.y.dtype), "targets": list(problem.y.shape),
-        "ridge": problem.ridge, "sample": sample, "seed": seed, "centres": len(problem.centres),
+        **described(problem.kernel, problem.source, problem.y), "ridge": problem.ridge, "sample": sample, "seed": seed,
+        "centres": len(problem.centres),
         "sum of the centres": float(problem.centres.double().sum()),
         "sum of squares of y": float(_squares(problem.y).sum()),
     }  # fmt: skip
@@ -402,27 +408,16 @@ def _result(
     residual, error = history[-1], error.cpu()
     converged = residual + error <= limits.tolerance
     info = torch.where(converged, 0, why or STAGNATED).to(torch.int32)
-    worst = float((residual + error).max())
-    if not math.isfinite(worst) or (check_errors and not bool(converged.all())):
-        raise LinearAlgebraError(_message(len(levels) - 1, limits, worst))
     if not bool(converged.all()):
-        warnings.warn(_message(len(levels) - 1, limits, worst), KernmantleWarning, stacklevel=4)
+        done = f"falkon stopped after {len(levels) - 1} of {limits.steps} iterations"
+        missed(done, float((residual + error).max()), limits, "max_iterations, seconds, sample", check_errors)
     dtype, device = problem.y.dtype, problem.y.device
-    parts = [coefficients, residual.to(dtype), history, converged, info, error.to(dtype)]
-    parts = [(part[..., 0] if vector else part).to(device) for part in parts]
-    centres = problem.centres
-    if is_numpy_like(y):
-        centres, *parts = (part.cpu().numpy() for part in (centres, *parts))
+    parts = [part.to(device) for part in (coefficients, residual.to(dtype), history, converged, info, error.to(dtype))]
+    x, residual, history, converged, info, error = delivered(parts, vector, y)
+    centres = problem.centres.cpu().numpy() if is_numpy_like(y) else problem.centres
     where = "streamed" if problem.source.streamed else "in memory"
     ran = (
         f"conjugate gradients for {len(problem.centres)} centres, {problem.source.size} rows {where}, preconditioned "
         f"by {sample} of them"
     )
-    return CentreSolution(parts[0], parts[1], parts[2], len(levels) - 1, parts[3], ran, parts[4], parts[5], centres)
-
-
-def _message(iterations: int, limits: Limits, worst: float) -> str:
-    return (
-        f"falkon stopped after {iterations} of {limits.steps} iterations at a residual of {worst:.2g}, "
-        f"where {limits.tolerance:.2g} was asked; raise max_iterations, seconds, sample, the tolerance or the ridge"
-    )
+    return CentreSolution(x, residual, history, len(levels) - 1, converged, ran, info, error, centres)

@@ -9,15 +9,12 @@ pass coefficients of rows that no block has had yet are zero, and their columns 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..arrays import is_numpy_like
-from ..errors import KernmantleWarning, LinearAlgebraError
 from ..pairwise import Kernel
 from ..runtime.progress import bar
 from ..torch_ops.outside import outside
@@ -26,7 +23,7 @@ from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
 from .preconditioners import LowRank, nystrom
 from .row_source import drawn
-from .sketch_problem import Limits, Problem, fingerprint, prepared
+from .sketch_problem import Limits, Problem, delivered, fingerprint, missed, prepared
 
 JITTER = (1e-6, 1e-5, 1e-4, 1e-3)  # of the mean of the diagonal, tried in turn
 EIGENVALUE = 0.1
@@ -308,30 +305,16 @@ def _result(
 ) -> Iterations:  # fmt: skip
     converged = residual + 2 * error <= limits.tolerance
     info = torch.where(converged, 0, LIMIT).to(torch.int32)
-    _say(state, limits, residual, bool(converged.all()), check_errors)
+    if not bool(converged.all()):
+        done = f"sketch-and-project stopped after {state.step} of {limits.steps} steps"
+        missed(done, float(residual.max()), limits, "passes, seconds", check_errors)
     history = torch.tensor(state.history, dtype=torch.float64).reshape(-1, residual.shape[0]).sqrt()
     coefficients = problem.source.unsorted(state.w)
     dtype = coefficients.dtype
-    parts = [residual.to(dtype), history, converged, info, error.to(dtype)]
-    parts = [part[..., 0] if vector else part for part in parts]
-    coefficients = coefficients[:, 0] if vector else coefficients
-    if is_numpy_like(y):
-        coefficients, *parts = (part.cpu().numpy() for part in (coefficients, *parts))
+    parts = [coefficients, residual.to(dtype), history, converged, info, error.to(dtype)]
+    x, residual, history, converged, info, error = delivered(parts, vector, y)
     how = "factored" if problem.rank is None else f"by Nyström approximations of rank {problem.rank}"
     where = "streamed" if problem.source.order is None else "in memory"
     blocks, size = problem.source.blocks, problem.source.block
     ran = f"sketch-and-project, {blocks} blocks of {size} rows {where}, {how}"
-    return Iterations(coefficients, parts[0], parts[1], state.step, parts[2], ran, parts[3], parts[4])
-
-
-def _say(state: _State, limits: Limits, residual: torch.Tensor, converged: bool, check_errors: bool) -> None:
-    worst = float(residual.max())
-    if converged:
-        return
-    message = (
-        f"sketch-and-project stopped after {state.step} of {limits.steps} steps at a residual of {worst:.2g}, where "
-        f"{limits.tolerance:.2g} was asked; raise passes, seconds, the tolerance or the ridge"
-    )
-    if check_errors or not math.isfinite(worst):
-        raise LinearAlgebraError(message)
-    warnings.warn(message, KernmantleWarning, stacklevel=5)
+    return Iterations(x, residual, history, state.step, converged, ran, info, error)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..arrays import to_tensor, unwrap
+from ..arrays import is_numpy_like, to_tensor, unwrap
 from ..checks import integer, positive
-from ..errors import GradientError, ParameterError, ShapeError
+from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
 from ..pairwise.kernel_inputs import Call
@@ -80,16 +82,40 @@ class Limits:
         return step >= self.steps or time.monotonic() >= self.deadline
 
 
+def missed(done: str, worst: float, limits: Limits, options: str, check_errors: bool) -> None:
+    """Warn that a solver ended above its tolerance; raise LinearAlgebraError if asked, and where nothing is finite."""
+    message = (
+        f"{done} at a residual of {worst:.2g}, where {limits.tolerance:.2g} was asked; raise {options}, the tolerance "
+        f"or the ridge"
+    )
+    if check_errors or not math.isfinite(worst):
+        raise LinearAlgebraError(message)
+    warnings.warn(message, KernmantleWarning, stacklevel=5)
+
+
+def delivered(parts: Sequence[torch.Tensor], vector: bool, y: Any) -> list[Any]:
+    """Return results of columns as those of a vector if the targets are one, and as arrays of their kind."""
+    own = [part[..., 0] if vector else part for part in parts]
+    return [part.cpu().numpy() for part in own] if is_numpy_like(y) else own
+
+
+def described(kernel: Kernel, source: RowSource, y: torch.Tensor) -> dict[str, Any]:
+    """Return what a checkpoint says of a kernel, its rows and the targets."""
+    values = {name: str(value) for name, value in kernel.hyperparameters.items()}
+    return {
+        "kernel": repr(kernel), "hyperparameters": values, "rows": source.size, "columns": source.columns,
+        "dtype": str(y.dtype), "targets": list(y.shape),
+    }  # fmt: skip
+
+
 def fingerprint(problem: Problem) -> dict[str, Any]:
     """Return what a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
     source, y = problem.source, problem.y
     picked = source.rows(*source.span(0)).double()
-    values = {name: str(value) for name, value in problem.kernel.hyperparameters.items()}
     ridge = float(problem.ridge.double().sum()) if isinstance(problem.ridge, torch.Tensor) else problem.ridge
     return {
-        "kernel": repr(problem.kernel), "hyperparameters": values, "rows": source.size, "columns": source.columns,
-        "block": source.block, "in memory": source.order is not None, "rank": problem.rank, "seed": problem.seed,
-        "dtype": str(y.dtype), "targets": list(y.shape), "ridge": ridge,
+        **described(problem.kernel, source, y), "block": source.block, "in memory": source.order is not None,
+        "rank": problem.rank, "seed": problem.seed, "ridge": ridge,
         "sum of the first rows": float(picked.sum()), "sum of squares of y": float(y.double().square().sum()),
     }  # fmt: skip
 

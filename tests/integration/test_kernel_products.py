@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import kernmantle as km
 from kernmantle import errors
 from kernmantle.pairwise import KERNELS, bound
-from kernmantle.runtime.lru import LRUCache
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import blocks, row_reduce_autograd, row_reduce_blocks, row_reduce_one_block
 from kernmantle.torch_ops.recompute import recompute
@@ -54,7 +54,7 @@ def test_matmul_of_a_batch(small_blocks):
 def test_products_with_lengthscales_are_bound_with_or_without_reciprocals(entries, columns, device, monkeypatch):
     """A kernel divides by lengthscales where entries are few; more are multiplied by reciprocals made before."""
     monkeypatch.setitem(bound._MOST_DIVIDED, device, entries)
-    monkeypatch.setattr(bound, "PLANS", LRUCache(64))
+    PLANS.clear()
     shapes = (9, columns), (11, columns), (11, 2), (9, 2)
     x, y, v, cotangent = (rows(*shape, seed=seed, device=device).float() for seed, shape in enumerate(shapes))
     lengths, out = 0.5 + torch.arange(columns, device=device).float() / 4, v.new_empty(9, 2)
@@ -85,7 +85,7 @@ def test_products_with_lengthscales_are_bound_with_or_without_reciprocals(entrie
         found = torch.autograd.grad(recorded.matmul(*moving), [*moving, trained], cotangent)
         for one, other in zip(found, gradients, strict=True):
             assert_close(one, other, depth=64 * columns)
-    assert {plan.divides for plan in bound.PLANS.values() if isinstance(plan, bound.BoundReduction)} == {entries > 0}
+    assert {plan.divides for plan in PLANS.values() if isinstance(plan, bound.BoundReduction)} == {entries > 0}
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, "of lengthscales"], ids=["sum", "lengthscales"])

@@ -14,23 +14,23 @@ from kernmantle.pairwise.kernel import Kernel
 
 CASES = {row.name: row for row in host.suite("cpu").rows}
 MOST = {
-    "contract 64 x 64 x 16, forward": (12, 7),
-    "cdist 16 x 16 x 4, forward": (18, 10),
+    "contract 64 x 64 x 16, forward": (13, 8),
+    "cdist 16 x 16 x 4, forward": (19, 11),
     "k.matmul 64 x 64 x 8, forward": (19, 11),
     "k.matmul 64 x 64 x 8 of scales, forward": (19, 11),
-    "k(x, y) 64 x 64 x 8, forward": (15, 10),
-    "k(x, y) 64 x 64 x 8 to out, forward": (15, 11),
-    "kron_matmul 16 x 8^3, forward": (17, 9),
-    "kron_matmul 16 x 8^3, forward and backward": (39, 13),
-    "kron_sparse_matmul 16 x (6,64,64,1), forward": (14, 11),
-    "KSLinear 16 x 384 to 1536, forward": (9, 7),
-    "KSLinear 16 x 384 to 1536, forward and backward": (16, 8),
-    "solve_cholesky 32, forward": (43, 12),
+    "k(x, y) 64 x 64 x 8, forward": (16, 11),
+    "k(x, y) 64 x 64 x 8 to out, forward": (16, 12),
+    "kron_matmul 16 x 8^3, forward": (16, 8),
+    "kron_matmul 16 x 8^3, forward and backward": (38, 12),
+    "kron_sparse_matmul 16 x (6,64,64,1), forward": (13, 9),
+    "KSLinear 16 x 384 to 1536, forward": (10, 8),
+    "KSLinear 16 x 384 to 1536, forward and backward": (17, 9),
+    "solve_cholesky 32, forward": (42, 12),
 }
 """Functions and files of a warm call on a CPU."""
 THROUGH = {
-    "kron_matmul": {"first": (20, 10), "second": (7, 4), "warm": (7, 4)},
-    "KSLinear.forward": {"first": (16, 8), "second": (9, 5), "warm": (4, 3)},
+    "kron_matmul": {"first": (21, 10), "second": (12, 5), "warm": (7, 4)},
+    "KSLinear.forward": {"first": (17, 8), "second": (10, 5), "warm": (4, 3)},
 }
 """Functions to which the argument x is passed, and their files: of the first two calls with a layout, and of a warm
 one."""
@@ -87,7 +87,8 @@ def test_lengthscales_take_no_further_step(call: str) -> None:
 def test_what_is_passed_is_counted() -> None:
     case = CASES["kron_matmul 16 x 8^3, forward"]
     call = case.ours(case.problem.inputs("cpu"))
-    call()
+    for _ in range(3):
+        call()
     found = passed(call)
     assert found[0].file == "structured/kron/matmul.py"
     assert found[0].calls == 1

@@ -12,7 +12,6 @@ import torch
 from ..arrays import common_shape, unwrap
 from ..checks import positive
 from ..errors import ParameterError
-from ..runtime.dispatch import PLANS
 from ..torch_ops.outside import outside
 from ..torch_ops.torch_private import unwatched
 from . import cusolver, small, transformed
@@ -415,8 +414,8 @@ def solve_cholesky(
     tensor(1, dtype=torch.int32)
     """
     asked = jitter is not None, overwrite_a, overwrite_b, refine, check, check_errors
-    key = small.key_of(("solve_cholesky", bool(lower)), a, b, *asked)
-    if key is not None and (bound := PLANS.get(key)) is not None:
+    key, bound = small.key_and_plan(("solve_cholesky", bool(lower)), a, b, *asked)
+    if bound is not None:
         return bound((a, b))
     pair = system(a, b)
     amounts = check_jitter(jitter)

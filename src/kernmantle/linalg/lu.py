@@ -10,7 +10,6 @@ import torch
 
 from ..arrays import common_shape, unwrap
 from ..errors import ParameterError
-from ..runtime.dispatch import PLANS
 from ..torch_ops.outside import outside
 from . import cusolver, small, transformed
 from .arguments import (
@@ -280,8 +279,8 @@ def solve_lu(
     >>> km.linalg.solve_lu(torch.tensor([[0.0, 2.0], [1.0, 5.0]]), torch.tensor([4.0, 11.0])).x
     tensor([1., 2.])
     """
-    key = small.key_of(("solve_lu", True), a, b, overwrite_a, overwrite_b, refine, check, check_errors)
-    if key is not None and (bound := PLANS.get(key)) is not None:
+    key, bound = small.key_and_plan(("solve_lu", True), a, b, overwrite_a, overwrite_b, refine, check, check_errors)
+    if bound is not None:
         return bound((a, b))
     pair = system(a, b)
     under = transformed.solution(

@@ -10,8 +10,7 @@ import torch
 
 from ..backends.cuda.launch import BoundLaunch
 from ..runtime.dispatch import PLANS, CallKey
-from ..torch_ops import cuda_system
-from ..torch_ops.call_key import call_key, is_recorded
+from ..torch_ops import call_key, cuda_system
 from ..torch_ops.cuda_system import Arrays
 from ..torch_ops.execute import allocate, allocate_as
 from ..torch_ops.torch_private import PLAIN, is_tracked, plain
@@ -43,12 +42,12 @@ class BoundSystem:
         return Solution(x, info, RAN)
 
 
-def key_of(operation: tuple[str, bool], a: Any, b: Any, *asked: object) -> CallKey | None:
-    """Return the key of a call that asks for no more than a solution; None for other calls, and what has no kernel."""
+def key_and_plan(operation: tuple[str, bool], a: Any, b: Any, *asked: object) -> tuple[CallKey | None, Any]:
+    """Return the bound call of what asks for no more than a solution, and on a miss its key, where it has a kernel."""
     if any(asked) or type(a) not in PLAIN or a.dim() < 2 or not takes(a):
-        return None
-    key = call_key(operation, (), (a, b))
-    return None if key is None or is_recorded(key) else key
+        return None, None
+    key, found = call_key.key_and_plan(operation, (), (a, b), by_shape=True)
+    return None if key is None or call_key.is_recorded(key) else key, found
 
 
 def _bind(key: CallKey, pair: System, arrays: Arrays, pivoted: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError, ShapeError
+from .bound import classes_of
 from .hyperparameters import shown, value_of
 from .inputs import readable
 from .kernel_algebra import ATOM
@@ -55,7 +56,7 @@ def assign(kernel: Any, name: str, new: Any) -> None:
         kernel._weights[list(kernel._weights)[index]] = value
     else:
         kernel._values[name] = value
-    kernel._sites = {}
+    kernel._classes = classes_of(kernel._values)
     spelled, now = f"{name}={shown(old[name])}", f"{name}={shown(value)}"
     if kernel._level == ATOM and kernel._text.count("(") == 1 + spelled.count("(") and spelled in kernel._text:
         kernel._text = kernel._text.replace(spelled, now)

@@ -78,21 +78,32 @@ def _arrays(
     return found
 
 
-def key_of(
-    form: Form, values: Mapping[str, Any], weights: Mapping[str, torch.Tensor], how: str, x: Any, y: Any, v: Any,
-    precision: str | None, out: Any = None,
-) -> CallKey | None:  # fmt: skip
-    """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
-    if torch.compiler.is_compiling() or len(form.operands) != len(weights):
+def classes_of(values: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return what a plan depends on of hyperparameters: names, and exponents of a class.
+
+    None if some are tensors, and while torch.compile traces, which would guard their values.
+    """
+    if torch.compiler.is_compiling():
         return None
-    if precision is not None and type(precision) is not str:
-        return None
-    options: list[Any] = [how, precision]
+    found: list[Any] = []
     for name, value in values.items():
         if type(value) is not float and type(value) is not int:
             return None
-        options += name, value if value in POWER_CLASSES else None
-    return call_key(("reduction", form.key), tuple(options), (x, y, v, out, *[weights[name] for name in form.weights]))
+        found += name, value if value in POWER_CLASSES else None
+    return tuple(found)
+
+
+def key_of(
+    form: Form, classes: tuple[Any, ...], weights: Mapping[str, torch.Tensor], how: str, x: Any, y: Any, v: Any,
+    precision: str | None, out: Any = None,
+) -> CallKey | None:  # fmt: skip
+    """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
+    if len(form.operands) != len(weights):
+        return None
+    if precision is not None and type(precision) is not str:
+        return None
+    tensors = x, y, v, out, *[weights[name] for name in form.weights]
+    return call_key(("reduction", form.key), (how, precision, *classes), tensors)
 
 
 def bind(

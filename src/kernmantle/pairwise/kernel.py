@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError
-from ..torch_ops.call_key import CallSite
 from ..torch_ops.info import RunInfos
 from . import bias
 from . import matrix as apply
 from .assign import assign
+from .bound import classes_of
 from .hyperparameters import shown, value_of
 from .kernel_algebra import ATOM, Algebra, bracketed
 from .kernel_form import Form, gram, is_stationary, is_symmetric, own_form, swapped
@@ -55,7 +55,7 @@ class Kernel(Products, PredictorGradients, Algebra):
            [0.5, 1. ]])
     """
 
-    __slots__ = ("_form", "_infos", "_level", "_named", "_sites", "_text", "_transform", "_values", "_weights")
+    __slots__ = ("_classes", "_form", "_infos", "_level", "_named", "_text", "_transform", "_values", "_weights")
     __array_ufunc__ = None
 
     def __init__(
@@ -86,7 +86,7 @@ class Kernel(Products, PredictorGradients, Algebra):
     ) -> None:  # fmt: skip
         self._form, self._text, self._level, self._transform, self._named = form, text, level, transform, named
         self._values, self._weights, self._infos = dict(values), dict(weights), RunInfos()
-        self._sites: dict[str, CallSite] = {}
+        self._classes = classes_of(self._values)
 
     def __getattr__(self, name: str) -> Any:
         """The value of a hyperparameter of your own maps, or of a composed kernel, by its name."""

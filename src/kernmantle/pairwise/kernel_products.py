@@ -9,8 +9,7 @@ import torch
 
 from ..compiler.row_reduce import PRODUCT
 from ..errors import ShapeError
-from ..runtime.dispatch import PLANS
-from ..torch_ops.call_key import CallSite
+from ..torch_ops.call_key import find, find_by_key
 from ..torch_ops.info import RunInfos
 from ..torch_ops.scores import Scores
 from . import bound, neighbours
@@ -36,7 +35,7 @@ class Products:
     _values: dict[str, Value]
     _weights: dict[str, torch.Tensor]
     _infos: RunInfos
-    _sites: dict[str, CallSite]
+    _classes: tuple[Any, ...] | None
     _transform: torch.Tensor | None
     _text: str
 
@@ -96,25 +95,22 @@ class Products:
 
     def _reduced(self, how: str, x: Any, y: Any, v: Any = None, precision: str | None = None, out: Any = None) -> Any:
         """Return the product with v, or a reduction of the rows: a bound call, or after all checks."""
-        own, arguments = (self._form, self._values, self._weights), (how, x, y, v, precision, out)
-        tensors = [each for each in (x, y, v, out, *self._weights.values()) if each is not None]
-        option, key, plan = (y is None, v is None, out is None, precision), None, None
-        is_traced = torch.compiler.is_compiling()
-        if not is_traced and (site := self._sites.get(how)) is not None:
-            plan = site.find(tensors, option)
-        if plan is None and self._transform is None:
-            key = bound.key_of(*own, *arguments)
-            plan = None if key is None else PLANS.get(key)
-            if key is not None and plan is not None and not is_traced:
-                self._sites.setdefault(how, CallSite()).keep(key, tensors, option, plan)
+        form, classes, weights, key, plan = self._form, self._classes, self._weights, None, None
+        if classes is not None and self._transform is None and not torch.compiler.is_compiling():
+            tensors = [each for each in (x, y, v, out, *weights.values()) if each is not None]
+            call = form.key, classes, how, precision, y is None, v is None, out is None
+            plan = find(call, tensors)
+            if plan is None:
+                key = bound.key_of(form, classes, weights, how, x, y, v, precision, out)
+                plan = find_by_key(key, call, tensors)
         if plan is not None:
             self._infos.of(how).route = plan.route
-            return plan((x, y, v, self._weights), self._values, () if out is None else (out,))
+            return plan((x, y, v, weights), self._values, () if out is None else (out,))
         if how == PRODUCT:
             _check_vector(v)
         call, others = self.prepared(x, y, precision, **({} if how != PRODUCT else {"v": v}))
         result = apply.matmul(call, *others, out=out) if how == PRODUCT else call.finished(apply.reduced(call, how))
-        bound.bind(key, *own, *arguments)
+        bound.bind(key, form, self._values, weights, how, x, y, v, precision, out)
         return result
 
     def sum(self, x: Any, y: Any = None) -> Any:

@@ -2,8 +2,8 @@
 
 A key holds everything that the checks and the plan of a call depend on. Values of numbers and addresses are not part
 of it. A caller builds the key once, gets the bound call and calls it; on a miss it checks, plans, compiles, and stores
-the bound call. What a caller calls again and again, such as a layer, has the bound call of its last key
-(``torch_ops.call_key.CallSite``), while torch's guards say that the key would be the same.
+the bound call. What is called again and again with tensors of one shape has the bound call of its last key, while
+torch's guards say that the key would be the same (``torch_ops.call_key.find``).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class BoundCall(Protocol):
 
 
 Bound = TypeVar("Bound", bound=BoundCall)
-PLANS: LRUCache[CallKey, Any] = LRUCache(4096)
-"""The bound calls of every family. ``clear_all`` empties it."""
+PLANS: LRUCache[Hashable, Any] = LRUCache(4096)
+"""The bound calls of every family, by their keys, and by what is guarded. ``clear_all`` empties it."""
 
 
 def bound(key: CallKey, make: Callable[[], Bound]) -> Bound:

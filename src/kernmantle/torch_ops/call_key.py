@@ -68,71 +68,76 @@ def call_key(
     return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))
 
 
-class CallSite:
-    """The bound call of a caller whose tensors are mostly those of its last call, found without a key.
+class _Guarded:
+    """The bound call that tensors of one shape had last, with what says that their key would be the same.
 
-    A key takes the host a fifth of what a layer's forward call takes. While torch's guard says that the tensors are
-    like those of the last call, and settings are the same, so is its key. A guard is made for the third call in a row.
-    Whoever has a site has a new one where something else of its key changes. It is copied and pickled empty.
+    ``before`` is the key of the last miss: a guard is made where two of them in a row are the same.
     """
 
-    __slots__ = ("_before", "_last")
+    __slots__ = ("before", "last")
 
     def __init__(self) -> None:
-        self._before: CallKey | None = None
-        self._last: tuple[Any, ...] | None = None
+        self.before: CallKey | None = None
+        self.last: tuple[Any, ...] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CallSite, ()
 
-    def find(self, tensors: Sequence[Any], option: object) -> Any:
-        """Return the bound call for tensors and an option of the call, None on a miss."""
-        last = self._last
-        if last is None:
-            return None
-        guard, own, count, records, settings, threads, clears, found = last
-        try:
-            for tensor in tensors:
-                if tensor.layout is not _STRIDED or tensor.is_nested:
-                    return None
-        except AttributeError:  # an array of another library, or None
-            return None
-        if (
-            len(tensors) != count or not guard(*tensors) or option != own or current() is not settings
-            or _records() is not records or forward_ad._current_level >= 0 or collected_jobs() is not None
-            or session() is not None or _threads() != threads or PLANS.clears != clears
-        ):  # fmt: skip
-            return None
+def find(call: Hashable, tensors: Sequence[Any], by_shape: bool = False) -> Any:
+    """Return the bound call that these tensors have by torch's guards, without their key; None on a miss.
+
+    A key takes the host a fifth of what a layer's forward call takes. ``call`` has what the key of the caller has
+    beside its tensors and settings; it says which tensors there are, none of them None. What it has last is found, or
+    with ``by_shape``, for callers who share it, last with the shape of the first tensor.
+    """
+    try:
         for tensor in tensors:
-            if tensor.data_ptr() & 15:
+            if tensor.layout is not _STRIDED or tensor.is_nested or tensor.data_ptr() & 15:
                 return None
-        self._before = None
+        entry = PLANS.get((call, tensors[0].shape) if by_shape else call)
+    except (AttributeError, TypeError, RuntimeError):  # an array of another library, what has no hash or no memory
+        return None
+    if entry is None or (last := entry.last) is None:
+        return None
+    guard, count, records, settings, threads, found = last
+    if (
+        len(tensors) != count or not guard(*tensors) or current() is not settings or _records() is not records
+        or forward_ad._current_level >= 0 or collected_jobs() is not None or session() is not None
+        or _threads() != threads
+    ):  # fmt: skip
+        return None
+    entry.before = None
+    return found
+
+
+def find_by_key(key: CallKey | None, call: Hashable, tensors: Sequence[Any], by_shape: bool = False) -> Any:
+    """Return the bound call that a key has, None on a miss; :func:`find` finds it the third time in a row."""
+    found = None if key is None else PLANS.get(key)
+    if found is None or session() is not None:
         return found
+    if len(set(map(id, tensors))) < len(tensors) or any(tensor is None for tensor in tensors):
+        return found  # a guard is false of tensors that are there twice
+    at = (call, tensors[0].shape) if by_shape else call
+    entry = PLANS.get(at)
+    if entry is None:
+        entry = PLANS.setdefault(at, _Guarded())
+    if entry.before != key:
+        entry.before = key
+        return found
+    guard = None if any(tensor.data_ptr() % 16 for tensor in tensors) else guard_of(tensors)
+    if guard is not None:
+        entry.last = guard, len(tensors), _records(), current(), _threads(), found
+    return found
 
-    def plan(
-        self, operation: Hashable, options: tuple[Hashable, ...], values: Sequence[Any]
-    ) -> tuple[CallKey | None, Any]:
-        """Return the bound call of a user's call, and on a miss its key if it has one, see :func:`call_key`."""
-        found = self.find(values, options)
-        if found is not None:
-            return None, found
-        key = call_key(operation, options, values)
-        found = None if key is None else PLANS.get(key)
-        if found is not None and key is not None:
-            self.keep(key, values, options, found)
-        return key, found
 
-    def keep(self, key: CallKey, tensors: Sequence[Any], option: object, found: Any) -> None:
-        """Store the bound call that the key of these tensors has, if the key of the last miss was the same."""
-        if self._before != key:
-            self._before = key
-            return
-        if session() is not None or len(set(map(id, tensors))) < len(tensors):
-            return  # a guard is false of tensors that are there twice
-        guard = None if any(t is None or t.data_ptr() % 16 for t in tensors) else guard_of(tensors)
-        if guard is not None:
-            own = current(), _threads(), PLANS.clears
-            self._last = guard, option, len(tensors), _records(), *own, found
+def key_and_plan(
+    operation: Hashable, options: tuple[Hashable, ...], tensors: Sequence[Any], by_shape: bool = False
+) -> tuple[CallKey | None, Any]:
+    """Return the bound call of a user's call on tensors, and on a miss its key if it has one, see :func:`call_key`."""
+    call = operation, options
+    found = find(call, tensors, by_shape)
+    if found is not None:
+        return None, found
+    key = call_key(operation, options, tensors)
+    return key, find_by_key(key, call, tensors, by_shape)
 
 
 def is_recorded(key: CallKey) -> bool:

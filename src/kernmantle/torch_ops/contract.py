@@ -19,7 +19,7 @@ from ..runtime.dispatch import PLANS, CallKey
 from ..runtime.lru import LRUCache
 from .autograd import Attributes, apply, assumed_constant, constant, record
 from .bound import Bound, BoundContraction, bind_program
-from .call_key import CallSite, call_key, is_recorded
+from .call_key import is_recorded, key_and_plan
 from .checks import Call, check_call, check_out, check_precision, check_terms, number_of, reach
 from .derivation import no_gradient
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, name_of
@@ -115,7 +115,7 @@ class Contraction:
         self.is_symmetric = symmetric(definition)
         self._of_rows = next((row.name for row in definition.reductions if row.is_of_rows), "")
         self.info = RunInfo()
-        self._operation, self._single, self._site = ("contraction", self.text), definition.single, CallSite()
+        self._operation, self._single = ("contraction", self.text), definition.single
         self._exponents = definition.exponents
         self._names = definition.equation.names
         self._operand_names = frozenset(definition.operand_names)
@@ -124,7 +124,7 @@ class Contraction:
     def _share(self, other: Contraction) -> None:
         """Take everything from another contraction of the same text, one by one, as torch.compile can trace."""
         self.definition, self.text, self.is_symmetric = other.definition, other.text, other.is_symmetric
-        self._of_rows, self.info, self._site = other._of_rows, other.info, other._site
+        self._of_rows, self.info = other._of_rows, other.info
         self._operation, self._single, self._exponents = other._operation, other._single, other._exponents
         self._names, self._operand_names, self._positional = other._names, other._operand_names, other._positional
 
@@ -185,8 +185,7 @@ class Contraction:
         """
         values = named if params is None else _merged(params, named)
         described = self._described(operands, values, None, None)
-        key = None if described is None else call_key(("lazy", self.text), *described)
-        shape = None if key is None else PLANS.get(key)
+        key, shape = (None, None) if described is None else key_and_plan(("lazy", self.text), *described)
         if shape is not None:
             numbers = {name: value for name, value in values.items() if name not in self._operand_names}
             return Scores(self, operands[0] if operands else None, self._in_order(operands, values), numbers, shape)
@@ -201,7 +200,7 @@ class Contraction:
     ) -> Any:
         """Return the result of a call; ``info`` takes its route."""
         described = self._described(operands, named, out, precision)
-        key, plan = (None, None) if described is None else self._site.plan(self._operation, *described)
+        key, plan = (None, None) if described is None else key_and_plan(self._operation, *described)
         if plan is not None:
             info.route = plan.route
             return plan(self._in_order(operands, named) if self._operand_names else operands, named, out)
@@ -212,7 +211,7 @@ class Contraction:
     ) -> tuple[bool, Any]:
         """Return whether the plan of a call is bound, which then needs no check, and its result."""
         described = self._described(operands, named, out, precision)
-        plan = None if described is None else self._site.plan(self._operation, *described)[1]
+        plan = None if described is None else key_and_plan(self._operation, *described)[1]
         if plan is None:
             return False, None
         self.info.route = plan.route

@@ -20,8 +20,8 @@ from ..ir.reductions import PRODUCT
 from ..ir.simplify import POWER_CLASSES
 from ..runtime.dispatch import PLANS, CallKey
 from .autograd import Attributes, assumed_constant
-from .call_key import call_key
 from .call_key import is_recorded as is_recorded_key
+from .call_key import key_and_plan
 from .checks import Call, check_call, check_out, check_precision, check_terms, is_host_number
 from .derivation import no_gradient
 from .dtypes import NAMES
@@ -96,8 +96,7 @@ def run_nested(
     precision: str | None, info: RunInfo,
 ) -> Any:  # fmt: skip
     """Return the result of a contraction with scores among its operands; ``gather`` sorts and checks its arguments."""
-    key = _key(contraction, operands, named, precision) if out is None else None
-    plan = None if key is None else PLANS.get(key)
+    key, plan = _plan(contraction, operands, named, precision) if out is None else (None, None)
     if plan is not None:
         info.route = plan.route
         return plan(operands, named)
@@ -139,15 +138,15 @@ def run_nested(
     return wrap(results[0] if single else tuple(results))
 
 
-def _key(
+def _plan(
     contraction: Defined, operands: Sequence[Any], named: Mapping[str, Any], precision: str | None
-) -> CallKey | None:
-    """Return the key of a call, on which its checks and plan depend; None if it has to go through all checks."""
+) -> tuple[CallKey | None, Any]:
+    """Return the bound call, and on a miss its key; neither if the call has to go through all checks."""
     scores = next((value for value in operands if isinstance(value, Scores)), None)
     if torch.compiler.is_compiling() or scores is None or not isinstance(scores.first, torch.Tensor):
-        return None
+        return None, None
     if any(name is not None for name in contraction.definition.equation.names):
-        return None
+        return None, None
     options: list[Any] = [precision]
     tensors = [*scores.operands]
     for value in operands:
@@ -156,9 +155,9 @@ def _key(
             tensors.append(value)
     for name, value in (*scores.parameters.items(), *named.items()):
         if type(value) is not float and type(value) is not int:
-            return None
+            return None, None
         options += name, value if value in POWER_CLASSES else None
-    return call_key(("nested", contraction.text, scores.contraction.text), tuple(options), tensors)
+    return key_and_plan(("nested", contraction.text, scores.contraction.text), tuple(options), tensors)
 
 
 def _is_bindable(nested: Nested, args: _Arguments) -> bool:

@@ -198,7 +198,7 @@ class KronCall:
     whether there are factors that are none; ``product`` is None where arrays are to be bound at each call. ``sizes``
     are the bytes from the first entry of x and of each factor to after the last one, of y, and of the result.
     ``backward`` has what finds gradients, by which are needed and how many arrays are saved, for a gradient in one
-    piece.
+    piece. ``is_recorded`` says that derivatives are recorded.
     """
 
     text: str
@@ -211,6 +211,7 @@ class KronCall:
     sizes: tuple[tuple[int, ...], int, int] = ((), 0, 0)
     keeps: bool = False
     layout: PlainLayout = ((), ())
+    is_recorded: bool = False
     pays: dict[tuple[bool, ...], bool] = field(default_factory=dict)
     backward: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 

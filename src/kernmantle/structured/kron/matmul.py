@@ -9,7 +9,7 @@ import torch
 
 from ...errors import GradientError, ParameterError
 from ...runtime.dispatch import PLANS, CallKey
-from ...torch_ops.call_key import call_key, is_recorded
+from ...torch_ops.call_key import call_key, find, find_by_key, is_recorded
 from ...torch_ops.checks import reach
 from ...torch_ops.execute import allocate, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
@@ -126,12 +126,11 @@ def multiply(
         raise ParameterError(f"store must be None, True or False, not {store!r}")
     if type(factors) is not list and isinstance(factors, torch.nn.ParameterList):
         factors = list(factors)
-    key = None if store else _key(x, factors, side, alpha, beta, y, out, precision, fuse, store)
-    found: KronCall | None = None if key is None else PLANS.get(key)
-    if found is not None and key is not None:
+    key, found = (None, None) if store else _plan(x, factors, side, alpha, beta, y, out, precision, fuse, store)
+    if found is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
         y = y if found.added else None
-        if out is None and is_recorded(key):  # with out= there is no key for what is recorded
+        if out is None and found.is_recorded:  # with out= there is no key for what is recorded
             return found.recorded(x, own, y, (alpha, beta), info)
         if out is None or not found.overlaps(x, own, y, out):
             return found((x, own, y), (alpha, beta), out, info)
@@ -149,23 +148,36 @@ def multiply(
     return call.wrap(result) if out is None else out
 
 
-def _key(
+def _plan(
     x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any, store: Any
-) -> CallKey | None:
-    """Return the key of a call; None for arguments of unusual kinds, and for ``out`` where a gradient is recorded."""
+) -> tuple[CallKey | None, KronCall | None]:
+    """Return the bound call, and on a miss the key.
+
+    There is none for arguments of unusual kinds, and for ``out`` where a gradient is recorded.
+    """
     if (
         torch.compiler.is_compiling()
         or type(alpha) not in _NUMBERS
         or type(beta) not in _NUMBERS
         or type(factors) not in (list, tuple)
     ):
-        return None
+        return None, None
     if type(side) is not str or type(fuse) is not bool or (precision is not None and type(precision) is not str):
-        return None
+        return None, None
     sizes = tuple([factor if type(factor) is int else None for factor in factors])
     own = [factor for factor in factors if type(factor) is not int]
-    key = call_key(("kron_matmul", sizes), (side, precision, fuse, store, beta == 0, y is out), (x, *own, y, out))
-    return None if key is None or (out is not None and is_recorded(key)) else key
+    operation, options = ("kron_matmul", sizes), (side, precision, fuse, store, beta == 0, y is out)
+    call, tensors = None, []
+    if len(own) < 2 or own[0] is not own[-1]:  # a guard is false of factors that are there twice
+        call = operation, options, y is None, out is None
+        tensors = [each for each in (x, *own, y, None if y is out else out) if each is not None]
+        found = find(call, tensors, by_shape=True)
+        if found is not None:
+            return None, found
+    key = call_key(operation, options, (x, *own, y, out))
+    if key is None or (out is not None and is_recorded(key)):
+        return None, None
+    return key, find_by_key(key, call, tensors, by_shape=True) if tensors else PLANS.get(key)
 
 
 def _bound(
@@ -197,6 +209,7 @@ def _bound(
     if may_save and not keeps:
         found = bind(text, call.options, *arrays)
     layout = layouts_in_one_piece([call.shape])[0]
-    plan = KronCall(text, call.options, form, call.shape, added, has_identities, found, sizes, keeps, layout)
-    PLANS[key] = plan
+    plan = PLANS[key] = KronCall(
+        text, call.options, form, call.shape, added, has_identities, found, sizes, keeps, layout, is_recorded(key)
+    )
     return plan, own

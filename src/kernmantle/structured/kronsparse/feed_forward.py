@@ -22,7 +22,7 @@ from .chain_products import Backward, Weights, canonical, splits_streams
 from .chain_step import Step, bind_step
 from .chain_through import ThroughStep, bind_through
 from .chain_training import kind_of
-from .groups import is_watched, key_of, shares, trains
+from .groups import is_watched, key_and_plan, shares, trains
 from .linear import KSLinear
 from .matmul import check_activation
 from .matrices import MADE, BoundMatrices, bind_matrices
@@ -108,11 +108,11 @@ def _bound(
     else:
         weights = *first._factors(), *second._factors()
     tensors = x, residual, first.bias, second.bias, *weights
-    key = key_of(f"mlp {activation}", layers, x, tensors)
-    if key is None:
-        return None
-    found = PLANS.get(key)
+    absent = [each is None for each in tensors[:4]]
+    key, found = key_and_plan(f"mlp {activation} {residual is x} {absent}", layers, x, tensors)
     if found is None:
+        if key is None:
+            return None
         found = PLANS[key] = _bind(layers, x, residual, weights, activation) or _ALONE
     return None if found is _ALONE else _apply(found, layers, *tensors)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from ...config import current
 from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
-from ...torch_ops.call_key import call_key
+from ...torch_ops.call_key import call_key, find, find_by_key
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
 from ..mode_product.execute import DENSE
@@ -142,11 +142,12 @@ def _stacked(
         return None
     weights = [weight for layer in layers for weight in layer._factors()]
     biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    key = key_of("stack", layers, x, [*weights, *biases])
-    if key is None or x.shape[-1] != layers[0].in_features or len(biases) not in (0, len(layers)):
+    if x.shape[-1] != layers[0].in_features or len(biases) not in (0, len(layers)):
         return None
-    found = PLANS.get(key)
+    key, found = key_and_plan("stack", layers, x, [*weights, *biases])
     if found is None:
+        if key is None:
+            return None
         shared = len(layers) > 1 and all(
             layer.in_features == x.shape[-1] and shares(layer, layer._factors(), x, x.dtype) for layer in layers
         )
@@ -171,11 +172,22 @@ def is_watched(layer: Any) -> bool:
     return bool(hooks)
 
 
-def key_of(kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]) -> CallKey | None:
-    """Return the key of what is bound for layers, their parameters and so many rows; None where it has none."""
+def key_and_plan(
+    kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]
+) -> tuple[CallKey | None, Any]:
+    """Return what is bound for layers, their parameters and so many rows, and on a miss its key if it has one.
+
+    ``kind`` says which tensors there are.
+    """
+    call = kind, splits_streams(x.device), *[layer._traced_form for layer in layers]
+    own = [x, *[each for each in tensors if each is not None and each is not x]]
+    found = find(call, own)
+    if found is not None:
+        return None, found
     forms = tuple([(layer._form, layer._options) for layer in layers])
     options = x.dtype, x.device, count_of(x.shape, x.dtype), splits_streams(x.device)
-    return call_key(("kron_sparse layers", kind, forms), options, tensors)
+    key = call_key(("kron_sparse layers", kind, forms), options, tensors)
+    return key, find_by_key(key, call, own)
 
 
 class _Group:
@@ -222,11 +234,10 @@ class _Group:
             return around
         layers = [layer for layer in self.layers if layer not in around] if around else self.layers
         weights = [weight for layer in layers for weight in layer._factors()]
-        key = key_of("group", layers, x, weights)
-        if key is None:
-            return around
-        found = PLANS.get(key)
+        key, found = key_and_plan("group", layers, x, weights)
         if found is None:
+            if key is None:
+                return around
             found = PLANS[key] = _bind(layers, x)
         if found.matrices is None:
             return around

@@ -16,8 +16,7 @@ from ...arrays import dtype_name, unwrap
 from ...checks import integer
 from ...config import current
 from ...errors import DtypeError, ShapeError
-from ...runtime.dispatch import PLANS
-from ...torch_ops.call_key import CallSite
+from ...torch_ops.call_key import find, find_by_key
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
 from ..mode_product.execute import ACTIVATIONS, DENSE
@@ -135,7 +134,6 @@ class KSLinear(ChainModule):
         """Set what keys and errors call the patterns and weights."""
         self._form = str(self.patterns)  # whose hash is cached, as part of keys
         self._traced_form = f"{self._options.batch_last:d} {self._options.algorithm} {self._form}"
-        self._site = CallSite()
         self._keys = tuple(map(str, range(len(self.patterns))))
         self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
 
@@ -168,14 +166,13 @@ class KSLinear(ChainModule):
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
         tensors = (x, *weights) if bias is None else (x, *weights, bias)
-        found = self._site.find(tensors, activation)
+        call = self._traced_form, activation, bias is None
+        found = find(call, tensors)
         if found is None:
             options = self._options
             key = chain_key(x, weights, bias, activation, options, None, None, self._form, True)
-            found = None if key is None else PLANS.get(key)
-            if found is not None and key is not None:
-                self._site.keep(key, tensors, activation, found)
-            else:
+            found = find_by_key(key, call, tensors)
+            if found is None:
                 check_layer_input(x)
                 check_weights(self.patterns, weights)
                 x, weights, bias = check_types(x, weights, bias, self._names)

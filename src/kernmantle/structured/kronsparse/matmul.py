@@ -10,7 +10,8 @@ import torch
 from ...arrays import Wrap, check_same_device, dtype_name, unwrap
 from ...config import current
 from ...errors import DtypeError, GradientError, ParameterError, ShapeError
-from ...runtime.dispatch import PLANS, CallKey
+from ...runtime.dispatch import CallKey
+from ...torch_ops.call_key import find, find_by_key
 from ...torch_ops.checks import autocasts, check_out, check_precision, overlap
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import Types
@@ -112,10 +113,15 @@ def multiply(
     is_chain = isinstance(weight, (list, tuple, torch.nn.ParameterList))
     weights: Sequence[Any] = weight if is_chain else (weight,)  # pyright: ignore[reportAssignmentType]
     parts = None if packed is None else packed.parts
-    key = None
-    if pattern is None or _has_hash(pattern):
-        key = chain_key(x, weights, bias, activation, options, packed, out, (is_chain, pattern))
-    found = None if key is None else PLANS.get(key)
+    key = found = None
+    if (pattern is None or _has_hash(pattern)) and not torch.compiler.is_compiling():
+        tensors = [each for each in (x, *weights, bias, out) if each is not None]
+        identity = None if packed is None else packed.identity
+        call = "kron_sparse_matmul", is_chain, pattern, activation, options, bias is None, out is None, identity
+        found = find(call, tensors, by_shape=True)
+        if found is None:
+            key = chain_key(x, weights, bias, activation, options, packed, out, (is_chain, pattern))
+            found = find_by_key(key, call, tensors, by_shape=True)
     if found is not None and (out is None or not any(overlap(out, each) for each in _operands(x, weights, bias))):
         result = found((x, weights, bias, parts), info, out)
         return result if out is None else _written(out, out)

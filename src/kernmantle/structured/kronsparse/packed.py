@@ -12,8 +12,7 @@ from torch import nn
 from ...arrays import has_strides, unwrap
 from ...config import current
 from ...errors import DtypeError, KernmantleError, ParameterError
-from ...runtime.dispatch import PLANS
-from ...torch_ops.call_key import CallSite
+from ...torch_ops.call_key import find, find_by_key
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import (
@@ -230,7 +229,7 @@ class PackedKSLinear(ChainModule):
         self._names = ["x", *(f"weights.{index}" for index in range(len(self.patterns))), "bias"]
         self._ran = RunInfo()
         self._weights, self._bias = tuple(map(snapshot, weights)), None if bias is None else snapshot(bias)
-        self._packed, self._site = PackedChain(len(self.patterns)), CallSite()
+        self._packed = PackedChain(len(self.patterns))
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is applied in the same pass."""
@@ -243,18 +242,17 @@ class PackedKSLinear(ChainModule):
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
         tensors = (x,) if bias is None else (x, bias)
-        if (found := self._site.find(tensors, activation)) is not None:
-            return found((x, weights, bias, packed.parts), self._ran, None)
-        key = chain_key(x, weights, bias, activation, options, packed, is_cast=True)
-        found = None if key is None else PLANS.get(key)
-        if found is not None and key is not None:
-            self._site.keep(key, tensors, activation, found)
-        else:
-            check_layer_input(x)
-            x, weights, bias = check_types(x, weights, bias, self._names)
-            check_features(x, self.patterns, options.batch_last)
-            options = options._replace(precision=current().precision or "")
-            found = bind_chain(key, x, weights, bias, check_activation(activation), options, True)
+        call = packed.identity, activation, options
+        found = find(call, tensors)
+        if found is None:
+            key = chain_key(x, weights, bias, activation, options, packed, is_cast=True)
+            found = find_by_key(key, call, tensors)
+            if found is None:
+                check_layer_input(x)
+                x, weights, bias = check_types(x, weights, bias, self._names)
+                check_features(x, self.patterns, options.batch_last)
+                options = options._replace(precision=current().precision or "")
+                found = bind_chain(key, x, weights, bias, check_activation(activation), options, True)
         return found((x, weights, bias, packed.parts), self._ran, None)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedKSLinear:
@@ -264,7 +262,7 @@ class PackedKSLinear(ChainModule):
             bias = None if self._bias is None else fn(self._bias)
         if bias is not self._bias or any(new is not old for new, old in zip(weights, self._weights, strict=True)):
             self._weights, self._bias = weights, bias
-            self._packed, self._site = PackedChain(len(weights)), CallSite()
+            self._packed = PackedChain(len(weights))
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

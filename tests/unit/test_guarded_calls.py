@@ -1,4 +1,4 @@
-"""A layer finds the bound call of its last tensors without a key, and only where their key would be the same."""
+"""The bound call of the last tensors is found without a key, and only where their key would be the same."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 import kernmantle as km
+from kernmantle.pairwise import kernel_products
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.runtime.kernel_store import collected
 from kernmantle.runtime.lru import clear_all
+from kernmantle.structured.kron import matmul as kron_calls
+from kernmantle.structured.kronsparse import chain_autograd
 from kernmantle.torch_ops import call_key, torch_private
-from kernmantle.torch_ops.call_key import CallSite
+from kernmantle.torch_ops.call_key import find
 from kernmantle.torch_ops.torch_private import guard_of
 from kernmantle.torch_ops.tuned_tiles import tuning
 
@@ -43,27 +46,38 @@ def dense(layer, x):
     return value + layer.bias.detach().double()
 
 
+@pytest.fixture(autouse=True)
+def _no_plans():
+    PLANS.clear()
+
+
+def found_for(layer, x, activation=None):
+    """The bound call of a layer that guards find."""
+    tensors = (x, *layer.weights) if layer.bias is None else tensors_of(layer, x)
+    return find((layer._traced_form, activation, layer.bias is None), tensors)
+
+
 @pytest.fixture
 def warm():
     layer, x = layer_and_rows()
     for _ in range(3):
         layer(x)
-    assert layer._site.find(tensors_of(layer, x), None) is not None
+    assert found_for(layer, x) is not None
     return layer, x
 
 
-def test_the_second_call_in_a_row_is_what_a_site_stores() -> None:
+def test_the_second_call_in_a_row_is_guarded() -> None:
     layer, x = layer_and_rows()
     found = []
     for _ in range(4):
         layer(x)
-        found.append(layer._site.find(tensors_of(layer, x), None))
+        found.append(found_for(layer, x))
     assert found[:2] == [None, None]  # the first one binds, the second one finds it by its key
     assert found[2] is found[3] is not None
     assert found[3] in PLANS.values()
 
 
-def test_a_site_answers_as_the_key_does(warm, monkeypatch) -> None:
+def test_a_call_found_by_guards_answers_as_that_of_its_key(warm, monkeypatch) -> None:
     layer, x = warm
     monkeypatch.setattr(call_key, "call_key", lambda *_: pytest.fail("a key"))
     monkeypatch.setattr("kernmantle.structured.kronsparse.linear.chain_key", lambda *_: pytest.fail("a key"))
@@ -97,9 +111,7 @@ CHANGED = {
 @pytest.mark.parametrize("change", CHANGED)
 def test_another_key_is_a_miss(warm, change) -> None:
     layer, x = warm
-    other = CHANGED[change](layer, x)
-    tensors = (other, *layer.weights) if layer.bias is None else tensors_of(layer, other)
-    assert layer._site.find(tensors, None) is None
+    assert found_for(layer, CHANGED[change](layer, x)) is None
 
 
 AROUND = {
@@ -120,8 +132,8 @@ AROUND = {
 def test_other_settings_are_a_miss(warm, around) -> None:
     layer, x = warm
     with AROUND[around]():
-        assert layer._site.find(tensors_of(layer, x), None) is None
-    assert layer._site.find(tensors_of(layer, x), None) is not None
+        assert found_for(layer, x) is None
+    assert found_for(layer, x) is not None
 
 
 def test_torchs_threads_are_a_setting(warm) -> None:
@@ -129,7 +141,7 @@ def test_torchs_threads_are_a_setting(warm) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(before + 1)
-        assert layer._site.find(tensors_of(layer, x), None) is None
+        assert found_for(layer, x) is None
     finally:
         torch.set_num_threads(before)
 
@@ -137,9 +149,9 @@ def test_torchs_threads_are_a_setting(warm) -> None:
 def test_transforms_are_a_miss(warm) -> None:
     layer, x = warm
     found = []
-    torch.func.vmap(lambda row: found.append(layer._site.find(tensors_of(layer, x), None)) or row)(x)
-    torch.func.grad(lambda row: found.append(layer._site.find(tensors_of(layer, x), None)) or row.sum())(x)
-    torch.jit.trace(lambda row: found.append(layer._site.find(tensors_of(layer, x), None)) or row + 1, (x,))
+    torch.func.vmap(lambda row: found.append(found_for(layer, x)) or row)(x)
+    torch.func.grad(lambda row: found.append(found_for(layer, x)) or row.sum())(x)
+    torch.jit.trace(lambda row: found.append(found_for(layer, x)) or row + 1, (x,))
     assert set(found) == {None}
 
 
@@ -166,7 +178,7 @@ def test_tensors_without_strides_are_errors_of_warm_calls(warm, kind) -> None:
     for call in (layer, lambda own: km.cdist(own, v, p=1.5), lambda own: kernel.matmul(x, x.clone(), own)):
         with pytest.raises(km.errors.KernmantleError):
             call(other)
-    assert layer._site.find((other, *tensors_of(layer, x)[1:]), None) is None
+    assert found_for(layer, other) is None
 
 
 @pytest.mark.parametrize("kind", ["sparse", "compressed", "opaque"])
@@ -182,7 +194,7 @@ def test_cotangents_without_strides_are_errors_of_warm_steps(kind) -> None:
 
 def test_an_activation_is_a_key_of_its_own(warm) -> None:
     layer, x = warm
-    assert layer._site.find(tensors_of(layer, x), "relu") is None
+    assert found_for(layer, x, "relu") is None
     for _ in range(3):
         km.testing.assert_close(layer(x, "relu"), dense(layer, x).relu(), depth=24)
 
@@ -199,13 +211,29 @@ def test_rows_that_take_turns_have_one_guard_at_most(monkeypatch) -> None:
     assert made == [1, 1]
 
 
-def test_copies_and_pickles_have_sites_of_their_own(warm) -> None:
+def test_layers_of_one_form_share_what_is_found(warm) -> None:
+    """So do copies and pickles. A plan has nothing of the tensors that it was bound for."""
     layer, x = warm
-    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert other._site is not layer._site
-        assert other._site.find(tensors_of(other, x), None) is None
+    others = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), layer_and_rows()[0]
+    others[0].weights[0].data.mul_(3)
+    for other in others:
+        assert found_for(other, x) is found_for(layer, x) is not None
         for _ in range(3):
-            assert torch.equal(other(x), layer(x))
+            km.testing.assert_close(other(x), dense(other, x), depth=24)
+            grads = torch.autograd.grad(other(x).square().sum(), list(other.parameters()))
+            own = copy.deepcopy(other).double()
+            wanted = torch.autograd.grad(dense_recorded(own, x.double()).square().sum(), list(own.parameters()))
+            for grad, exact in zip(grads, wanted, strict=True):
+                km.testing.assert_close(grad, exact, depth=24 * 5)
+
+
+def dense_recorded(layer, x):
+    """The result of a layer in float64, of which gradients can be taken."""
+    value = x
+    for weight in layer.weights:
+        a, b, c, d = weight.shape
+        value = torch.einsum("nakl,ajkl->najl", value.reshape(-1, a, c, d), weight).reshape(-1, a * b * d)
+    return value + layer.bias
 
 
 def test_without_torchs_guards_every_call_has_a_key(monkeypatch) -> None:
@@ -213,7 +241,7 @@ def test_without_torchs_guards_every_call_has_a_key(monkeypatch) -> None:
     layer, x = layer_and_rows()
     for _ in range(3):
         km.testing.assert_close(layer(x), dense(layer, x), depth=24)
-    assert layer._site.find(tensors_of(layer, x), None) is None
+    assert found_for(layer, x) is None
 
 
 def test_a_guard_is_none_of_a_tensor_that_is_there_twice() -> None:
@@ -223,20 +251,20 @@ def test_a_guard_is_none_of_a_tensor_that_is_there_twice() -> None:
     assert guard is not None
     assert guard(y, x)
     assert not guard(y, x[:2])
-    assert CallSite().find((x, y), None) is None
+    assert find("no call", (x, y)) is None
 
 
-def test_a_packed_layer_has_a_site_until_it_is_converted() -> None:
+def test_a_packed_layer_is_found_until_it_is_converted() -> None:
     layer, x = layer_and_rows()
     packed = layer.pack()
     for _ in range(3):
         km.testing.assert_close(packed(x), dense(layer, x), depth=24)
     own = (x, packed._bias)
-    assert packed._site.find(own, None) is not None
-    assert packed._site.find((x[:3].clone(), packed._bias), None) is None
+    assert find((packed._packed.identity, None, packed._options), own) is not None
+    assert find((packed._packed.identity, None, packed._options), (x[:3].clone(), packed._bias)) is None
     packed.double()
     wide = x.double()
-    assert packed._site.find((wide, packed._bias), None) is None
+    assert find((packed._packed.identity, None, packed._options), (wide, packed._bias)) is None
     for _ in range(3):
         km.testing.assert_close(packed(wide), dense(layer, x), depth=24)
 
@@ -296,7 +324,8 @@ def test_calls_of_a_kernel_are_found_and_follow_what_changes(monkeypatch, name, 
     def agree(width, *arrays):
         found = call(own, *arrays, out[: len(arrays[0])]).clone()
         with monkeypatch.context() as keyed:
-            keyed.setattr(CallSite, "find", lambda *_: None)
+            for module in (call_key, kernel_products):
+                keyed.setattr(module, "find", lambda *_: None)
             assert torch.equal(found, call(kernel_of(name, width), *arrays, out[: len(arrays[0])]))
 
     for scale in (1.0, 1.0, 1.0, -2.0):
@@ -357,3 +386,77 @@ def test_rows_among_themselves_are_compared_once(monkeypatch) -> None:
 
 def dense_l1(x, y):
     return (x[:, None].double() - y.double()).abs().sum(-1)
+
+
+SCORES = km.Contraction("mk,nk->mn", lambda x, y: (x - y) ** 2)
+FUNCTIONS = {
+    "kron_matmul": (lambda x, f, g, h: km.kron_matmul(x, [f, g]), lambda x, f, g, h: x @ torch.kron(f, g)),
+    "kron_matmul to out": (
+        lambda x, f, g, h: km.kron_matmul(x, [f, g], out=x.new_empty(len(x), 9)),
+        lambda x, f, g, h: x @ torch.kron(f, g),
+    ),
+    "kron_matmul plus y": (
+        lambda x, f, g, h: km.kron_matmul(x, [f, g], y=x.new_ones(len(x), 9), beta=2.0),
+        lambda x, f, g, h: x @ torch.kron(f, g) + 2,
+    ),
+    "kron_matmul and an identity": (
+        lambda x, f, g, h: km.kron_matmul(x, [2, g]),
+        lambda x, f, g, h: x @ torch.kron(torch.eye(2).to(g), g),
+    ),
+    "kron_matmul of one factor twice": (
+        lambda x, f, g, h: km.kron_matmul(x, [g, g]),
+        lambda x, f, g, h: x @ torch.kron(g, g),
+    ),
+    "kron_sparse_matmul": (
+        lambda x, f, g, h: km.kron_sparse_matmul(x, h[None, ..., None]),
+        lambda x, f, g, h: x @ h.mT,
+    ),
+    "scores": (
+        lambda x, f, g, h: km.contract("mn,n->m", lambda s, w: km.exp(-s) * w, SCORES.lazy(x, h), h[:, 0]),
+        lambda x, f, g, h: torch.exp(-((x[:, None] - h) ** 2).sum(-1)) @ h[:, 0],
+    ),
+}
+
+
+def no_key(*arguments):
+    """What scores are an operand of asks for a key, which it does not have."""
+    assert key_of(*arguments) is None
+
+
+key_of = call_key.call_key
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_found_and_follow_what_changes(monkeypatch, name) -> None:
+    """Values are read at each call; other rows, types, strides and gradients have keys of their own."""
+    torch.manual_seed(2)
+    call, plain = FUNCTIONS[name]
+    own = [torch.randn(shape) for shape in ((6, 4), (2, 3), (2, 3), (5, 4))]
+
+    def agree(x, *others):
+        wanted = plain(*(each.detach().double().contiguous() for each in (x, *others)))
+        km.testing.assert_close(call(x, *others).detach(), wanted, depth=16)
+
+    for _ in range(4):
+        agree(*own)
+    if "twice" not in name:
+        with monkeypatch.context() as keyed:
+            for module in (call_key, kron_calls, chain_autograd):
+                keyed.setattr(module, "call_key", no_key)
+            for tensor in own:
+                tensor.mul_(-1.5)
+            agree(*own)
+    x, f, g, h = own
+    for _ in range(3):
+        agree(x[:3].clone(), f, g, h)
+        agree(x.mT.contiguous().mT, f, g, h)
+        agree(x, f.mT.contiguous().mT, g, h)
+        agree(*own)
+        agree(*(each.double() for each in own))
+    moving = x.clone().requires_grad_()
+    if "out" not in name:
+        for _ in range(4):
+            (grad,) = torch.autograd.grad(call(moving, f, g, h).square().sum(), moving)
+            exact = x.double().requires_grad_()
+            (wanted,) = torch.autograd.grad(plain(exact, *(each.double() for each in own[1:])).square().sum(), exact)
+            km.testing.assert_close(grad, wanted, depth=81)

@@ -99,9 +99,8 @@ CLUSTERS = ((powers(16, 4), 3), (powers(64, 3), 2), (powers(32, 3), 3), (powers(
 # Over one axis by wgmma: columns and rows, entries of the batch, columns to its right.
 AXES_ALONE = (
     ((57, 57), 9, 300), ((57, 57), 2, 1280), ((57, 57), 5, 301), ((249, 249), 40, 14), ((216, 216), 3, 193),
-    ((20, 24), 9, 300), ((20, 24), 2, 2048), ((60, 60), 700, 1), ((120, 120), 350, 1), ((193, 200), 200, 1),
-    ((112, 100), 350, 1), ((13, 13), 90, 27), ((96, 96), 3, 136), ((5, 40), 33, 33), ((128, 128), 2, 400),
-    ((75, 26), 700, 1),
+    ((20, 24), 9, 300), ((20, 24), 2, 2048), ((13, 13), 90, 27), ((96, 96), 3, 136), ((5, 40), 33, 33),
+    ((128, 128), 2, 400),
 )  # fmt: skip
 # Over two axes, neighbours multiplied out: rows, and the place of the plan among all of the pass in fifths.
 TWO_AXES: tuple[tuple[Sizes, int, int], ...] = (
@@ -397,9 +396,8 @@ def _by_clusters(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, in
 def _by_one_axis(case: KronCase, own: DeviceLimits) -> tuple[Plan, Pass, int, int]:
     """The axis by itself."""
     run = replace(plain_pass("fma", case.modes, 0, 1), kind="axis")
-    ends = [extent if case.beside == 1 else case.beside for extent, _ in _ends(run, case.stored)]
-    copy, store = (math.gcd(end, 16 // _bytes(case.stored)) for end in ends)
-    facts = MmaLayout(copy * _bytes(case.stored), store, False)
+    vector = math.gcd(case.beside, 16 // _bytes(case.stored))
+    facts = MmaLayout(vector * _bytes(case.stored), vector, False)
     shapes = tuple((q, p) for p, q in case.sizes)
     chosen = axis_plan.axis(run, shapes, case.stored, TENSORS[case.dtype], facts, case.beside, own)
     return chosen, run, case.left, case.beside

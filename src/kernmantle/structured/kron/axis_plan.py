@@ -1,4 +1,4 @@
-"""Plans of Kronecker passes over one factor of up to 256 rows and columns by wgmma, in arrays that begin anywhere."""
+"""Plans of Kronecker passes by wgmma over one factor of up to 256 rows and columns with others to its right."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LEAST_TILES = 4
 
 @dataclass(frozen=True)
 class AxisPlan(TensorPlan):
-    """A pass over one factor with ``right`` columns to its right, or of 1 along rows of memory.
+    """A pass over one factor with ``right`` columns to its right.
 
     A group of warps multiplies ``blocks`` times 64 lines at a time; ``sets`` of warps load a piece each, and where it
     ``is_prefetched``, what they read next comes into the second-level cache ahead.
@@ -68,11 +68,6 @@ class AxisPlan(TensorPlan):
     def groups(self) -> int:
         """Tiles that a block takes at once."""
         return 1
-
-    @property
-    def is_last(self) -> bool:
-        """Return whether the axis lies along rows of memory."""
-        return self.right == 1
 
     @property
     def packed(self) -> int:
@@ -102,7 +97,7 @@ class AxisPlan(TensorPlan):
     @property
     def words(self) -> int:
         """Words of a piece that a thread loads."""
-        return _words(self.mode, self.stored, self.vector, self.is_last, self.blocks, self.sets)
+        return _words(self.mode, self.stored, self.vector, self.blocks, self.sets)
 
     @property
     def loader_registers(self) -> int:
@@ -119,8 +114,8 @@ class AxisPlan(TensorPlan):
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        own = self.stages * _stage(self.mode, self.tensor, self.is_last, self.blocks, self.tops > 0)
-        fixed = _fixed(self.mode, self.stored, self.is_last, self.tops)
+        own = self.stages * _stage(self.mode, self.tensor, self.blocks, self.tops > 0)
+        fixed = _fixed(self.mode, self.stored, self.tops)
         return fixed + own + self.copies * (COPIED * self.words + NOTE * self.sets)
 
     @property
@@ -153,36 +148,35 @@ def packed_of(right: int, fibers: int) -> int:
 
     Where tiles of one entry would have many columns that are not there: all entries together have whole tiles.
     """
-    return right if right > 1 and -(-right // fibers) * fibers > MOST_PADDED * right else 0
+    return right if -(-right // fibers) * fibers > MOST_PADDED * right else 0
 
 
 def tiles_of(entries: int, right: int, fibers: int) -> int:
     """Return the tiles of so many lines over so many entries of the batch, with so much to the right."""
-    if right == 1 or packed_of(right, fibers):
+    if packed_of(right, fibers):
         return -(-entries * right // fibers)
     return entries * -(-right // fibers)
 
 
-def _words(mode: Mode, stored: str, vector: int, is_last: bool, blocks: int, sets: int) -> int:
+def _words(mode: Mode, stored: str, vector: int, blocks: int, sets: int) -> int:
     """Return the words of a piece that each thread of so many sets loads."""
     fibers, unit, loaders = fibers_of(mode, blocks), max(2, vector), 8 // sets
     columns = mode.columns if _chunks(mode) == 1 else _deep(mode)
-    along = columns if is_last else fibers
-    units = -(-along // unit)
+    units = fibers // unit
     lanes = next((lanes for lanes in (4, 8, 16) if units <= lanes), 32)
-    down = fibers // loaders * lanes // 32 if is_last else -(-columns // (loaders * 32 // lanes))
+    down = -(-columns // (loaders * 32 // lanes))
     alone = 2 if SIZES[stored] == 2 and vector == 1 else 1
     return down * -(-units // lanes) * unit * SIZES[stored] * alone // 4
 
 
-def _is_copied(mode: Mode, is_last: bool, stored: str) -> bool:
+def _is_copied(mode: Mode, stored: str) -> bool:
     """Return whether loaders wait for numbers in shared memory, not in registers."""
-    return stored == "f32" and (is_last or max(mode.columns, mode.rows) > ROWS)
+    return stored == "f32" and max(mode.columns, mode.rows) > ROWS
 
 
 def _tops(right: int, fibers: int, stored: str, is_copied: bool) -> int:
     """Return the largest entries of columns that warps have where each column of float32 has its own power of two."""
-    return 16 * fibers if stored == "f32" and right > 1 and (is_copied or packed_of(right, fibers)) else 0
+    return 16 * fibers if stored == "f32" and (is_copied or packed_of(right, fibers)) else 0
 
 
 def _parts(tensor: Tensor) -> int:
@@ -190,17 +184,16 @@ def _parts(tensor: Tensor) -> int:
     return min(2, tensor.products)
 
 
-def _stage(mode: Mode, tensor: Tensor, is_last: bool, blocks: int, is_alone: bool) -> int:
+def _stage(mode: Mode, tensor: Tensor, blocks: int, is_alone: bool) -> int:
     """Return the bytes of a stage: a piece, two barriers and what is noted of it."""
     fibers, deep = fibers_of(mode, blocks), _deep(mode)
-    rows = -(-deep // GROUP) * fibers if is_last else fibers // GROUP * deep
-    scales = fibers if is_last or is_alone else 1
-    return 128 * _parts(tensor) * rows + 16 + (4 * scales + 8 + 7) // 8 * 8 + 8
+    scales = fibers if is_alone else 1
+    return 128 * _parts(tensor) * fibers // GROUP * deep + 16 + (4 * scales + 8 + 7) // 8 * 8 + 8
 
 
-def _fixed(mode: Mode, stored: str, is_last: bool, tops: int) -> int:
+def _fixed(mode: Mode, stored: str, tops: int) -> int:
     """Return the bytes beside the stages: 64 rows of results of each group, and largest entries."""
-    padded = WIDE_PADDING if stored == "f32" and not is_last and _chunks(mode) == 1 else PADDING
+    padded = WIDE_PADDING if stored == "f32" and _chunks(mode) == 1 else PADDING
     return 2 * GROUP * (GROUP * SIZES[stored] + padded) + max(LARGEST, 4 * tops)
 
 
@@ -217,8 +210,8 @@ def _deep(mode: Mode) -> int:
 def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> Pass | None:
     """Return a pass with all its factors multiplied out to one on so many entries, with so much to its right.
 
-    None where it is too large, they are too many, it has too few tiles for its factor to be prepared, results would
-    leave in short runs, or factors of halves would make one of two chunks.
+    None where it is too large, they are too many, it has too few tiles for its factor to be prepared, nothing or little
+    lies to its right, or factors of halves would make one of two chunks.
     """
     modes = plain.modes
     whole = Mode(plain.columns, plain.rows, 0)
@@ -226,7 +219,7 @@ def axis_pass(plain: Pass, entries: int, right: int, stored: str, limits: Device
     sides = (whole.columns, whole.rows)
     if not is_whole or max(sides) > WIDEST or min(sides) < 2 or max(sides) < NARROWEST:
         return None
-    if 1 < right < LEAST_RIGHT[SIZES[stored]] or (len(modes) > 1 and SIZES[stored] == 2 and max(sides) > COLUMNS):
+    if right < LEAST_RIGHT[SIZES[stored]] or (len(modes) > 1 and SIZES[stored] == 2 and max(sides) > COLUMNS):
         return None
     if pieces_of(whole, entries, right, stored) < LEAST_TILES * limits.sm_count:
         return None
@@ -245,29 +238,26 @@ def axis(
     limits: DeviceLimits,
 ) -> AxisPlan:  # fmt: skip
     """Return the plan of a pass that :func:`fits`, with as many stages as a block has memory for."""
-    mode, is_last = run.modes[0], right == 1
+    mode = run.modes[0]
     blocks, vector = blocks_of(mode, right, stored), layout.copy // SIZES[stored]
     fibers = fibers_of(mode, blocks)
-    width = right if is_last or packed_of(right, fibers) else MANY
-    is_copied = _is_copied(mode, is_last, stored)
+    width = right if packed_of(right, fibers) else MANY
+    is_copied = _is_copied(mode, stored)
     tops = _tops(right, fibers, stored, is_copied)
-    free = limits.shared_per_block - _fixed(mode, stored, is_last, tops)
-    stage = _stage(mode, tensor, is_last, blocks, tops > 0)
+    free = limits.shared_per_block - _fixed(mode, stored, tops)
+    stage = _stage(mode, tensor, blocks, tops > 0)
     if is_copied:
         for sets, copies, stages in COPIES:
-            copied = COPIED * _words(mode, stored, vector, is_last, blocks, sets) + NOTE * sets
+            copied = COPIED * _words(mode, stored, vector, blocks, sets) + NOTE * sets
             if copies * copied + stages * stage <= free:
                 return AxisPlan(
                     run, shapes, stored, tensor, limits.arch, layout, width, blocks, sets, stages, False, copies
                 )
     stages = free // stage
     is_short = mode.columns <= GROUP or SIZES[stored] == 2
-    most = MOST_WORDS if layout.copy == 16 and is_short and not is_last else MOST_ODD
-    most = MOST_WORDS if layout.copy == 16 and SIZES[stored] == 4 and is_last else most
+    most = MOST_WORDS if layout.copy == 16 and is_short else MOST_ODD
     most = MOST_CHUNKS // (4 // SIZES[stored]) if _chunks(mode) > 1 else most
-    allowed = [
-        sets for sets in (4, 2) if sets <= stages and _words(mode, stored, vector, is_last, blocks, sets) <= most
-    ]
+    allowed = [sets for sets in (4, 2) if sets <= stages and _words(mode, stored, vector, blocks, sets) <= most]
     sets = allowed[0] if allowed else 1
     return AxisPlan(
         run, shapes, stored, tensor, limits.arch, layout, width, blocks, sets,

@@ -52,22 +52,20 @@ _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 # Times the speed of memory that passes over whole rows reach, by rows of a factor and bytes of a number (16^4: 173 and
 # 79 us, 32^3: 92 and 42, 64^3: 806 and 325, H200).
 _CLUSTER_MEMORY = {(16, 4): 0.88, (16, 2): 0.97, (32, 4): 0.95, (32, 2): 0.95, (64, 4): 0.76, (64, 2): 0.92}
-# The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not, along rows or
-# not: at least, for 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2
+# The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not: at least, for
+# 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2
 # bytes; at least where each column of float32 has its own power of two; to prepare an entry of a factor; times as long
 # where tiles have columns of several entries of up to so many (H200, 45 passes within 11 %, root mean square;
 # decisions 0096 and 0105).
 _AXIS_MEMORY, _AXIS_NUMBERS, _AXIS_ALONE = 1.05, 8192, 1.2e-6
 _AXIS_PREPARED, _AXIS_PACKED = {2: 0.2e-9, 4: 0.8e-9}, {2: (1.6, 16), 4: (1.18, 128)}
-_AXIS_LEAST = {(False, False): 0.7e-6, (False, True): 2.5e-6, (True, False): 0.7e-6, (True, True): 1.2e-6}
+_AXIS_LEAST = 0.7e-6
 _AXIS_PIECE = {
-    (False, False): {64: (2.15e-6, 2.7e-6, 2.8e-6), 128: (2.4e-6, 2.95e-6, 3.8e-6), 256: (2.65e-6, 3.1e-6, 3.25e-6)},
-    (False, True): {64: (3.15e-6, 3.8e-6, 4.3e-6), 128: (3.2e-6, 3.8e-6, 4.3e-6), 256: (3.55e-6, 4.0e-6, 5.0e-6)},
-    (True, False): {
+    False: {64: (2.15e-6, 2.7e-6, 2.8e-6), 128: (2.4e-6, 2.95e-6, 3.8e-6), 256: (2.65e-6, 3.1e-6, 3.25e-6)},
+    True: {
         64: (1.1e-6, 1.3e-6, 1.8e-6, 4.5e-6), 128: (1.2e-6, 1.3e-6, 1.45e-6, 2.1e-6),
         256: (1.2e-6, 1.35e-6, 1.5e-6, 1.9e-6),
     },
-    (True, True): {128: (1.07e-6, 1.2e-6, 1.6e-6, 2.1e-6), 256: (1.25e-6, 1.3e-6, 1.5e-6, 1.6e-6)},
 }  # fmt: skip
 # Times as long as estimated that additions of several factors of 4 take with something to their right, and passes of
 # halves over two axes, and over three, that are multiples of 32: 4 x 4 nine times took 4.21 ms in passes of additions,
@@ -212,14 +210,13 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     mode, size = run.modes[0], SIZES[stored]
     moved = size * float(entries) * right * (mode.columns + mode.rows)
     prepared = _AXIS_PREPARED[size] * mode.columns * mode.rows * len(run.parts[0])
-    width = mode.columns if right == 1 else right
-    vector = math.gcd(width, ACCESS // size)
+    vector = math.gcd(right, ACCESS // size)
     rounds = -(-pieces_of(mode, entries, right, stored) // limits.sm_count)
     chunks = -(-mode.columns // PIECE_COLUMNS)
     numbers = fibers_of(mode, blocks_of(mode, right, stored)) * mode.columns / chunks
-    rates = _AXIS_PIECE[size == 2, right == 1]
+    rates = _AXIS_PIECE[size == 2]
     whole = next(own for most, own in rates.items() if max(mode.columns, mode.rows) <= most)
-    least = _AXIS_LEAST[size == 2, right == 1]
+    least = _AXIS_LEAST
     own, (packed, most) = whole[(ACCESS // size // vector).bit_length() - 1], _AXIS_PACKED[size]
     if packed_of(right, fibers_of(mode, blocks_of(mode, right, stored))):
         least = _AXIS_ALONE if size == 4 else least

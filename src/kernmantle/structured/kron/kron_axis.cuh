@@ -1,10 +1,8 @@
-// Passes of Kronecker products over one factor by wgmma, of up to 256 rows and columns, for arrays whose numbers lie beside each
-// other along the columns or (LAST) along the factor's axis.
+// Passes of Kronecker products over one factor by wgmma, of up to 256 rows and columns, with columns to the right of its axis.
 //
 // Eight warps load, and two groups of four warps multiply 64 rows of the factor each, as those of kron_wgmma.cuh. A tile has FIBERS
-// lines along the axis: columns beside each other of one entry of the batch, out[q, r] = sum_k factor[q, k] x[k, r], or rows
-// of memory, out[n, q] = sum_k factor[q, k] x[n, k], whose product is transposed in shared memory. A group has lines of its own where
-// the factor has up to 64 rows and columns, else both have the same. Lines, rows and columns that are not there are zeros.
+// columns, beside each other or of several entries of the batch, out[q, r] = sum_k factor[q, k] x[k, r]. A group has columns of its own
+// where the factor has up to 64 rows and columns, else both have the same. Columns and rows that are not there are zeros.
 // The factor is in registers, 128 of its rows in every block; tiles of more than 128 columns come in two CHUNKS of k.
 #pragma once
 #include "kron_axis_load.cuh"
@@ -16,8 +14,8 @@ template <class B, class Args>
 struct KronWgmmaAxis : KronAxisLoader<B, Args> {
     typedef KronAxisTile<B, Args> Tile;
     using typename Tile::T, typename Tile::H, typename Tile::Piece, typename Tile::State;
-    using Tile::LAST, Tile::SPLIT, Tile::BOTH, Tile::ROWS, Tile::COLUMNS, Tile::CHUNKS, Tile::STEPS, Tile::DEEP, Tile::STAGES;
-    using Tile::COPIES, Tile::THREADS, Tile::SUMMED, Tile::BLOCKS, Tile::OWN, Tile::DOWN, Tile::PART, Tile::PIECE, Tile::RIGHT;
+    using Tile::SPLIT, Tile::BOTH, Tile::ROWS, Tile::COLUMNS, Tile::CHUNKS, Tile::STEPS, Tile::DEEP, Tile::STAGES;
+    using Tile::COPIES, Tile::THREADS, Tile::SUMMED, Tile::BLOCKS, Tile::OWN, Tile::PART, Tile::PIECE, Tile::RIGHT;
     using Tile::ALONE, Tile::FILLING, Tile::EMPTYING, Tile::OUT_PITCH, Tile::OUT, Tile::COPIED, Tile::RESULTS, Tile::BARRIERS;
     using Tile::NOTES, Tile::TOPS, Tile::COPY_NOTES, Tile::larger, Tile::column_of, Tile::tiles_of, Tile::first_row, Tile::steps;
 
@@ -43,13 +41,14 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
         if (threadIdx.x % 32 == 0) own = *at;
         return __shfl_sync(0xffffffffu, own, 0);
     }
-    // Results in shared memory leave it: `rows` rows of `columns` numbers, `step` apart in memory, of which `first` are ahead of them.
-    static KM_DEVICE void store(const Args& g, const unsigned char* results, i64 to, i64 step, int rows, int columns, int first, int group) {
+    // Results in shared memory leave it: `rows` rows of `columns` numbers, of which `first` are ahead of them.
+    static KM_DEVICE void store(const Args& g, const unsigned char* results, i64 to, int rows, int columns, int first, int group) {
         constexpr int V = B::VECTOR_OUT, ACROSS_OUT = 64 / V, DOWN_OUT = 128 / ACROSS_OUT;
         ptx::bar_sync<128>(1 + group);
         const int row = threadIdx.x % 128 / ACROSS_OUT, column = threadIdx.x % ACROSS_OUT * V;
         if (column >= columns) return;
-        T* const there = (T*)g.out + to + row * step + (LAST ? column : column_of(first + column, g.out_stride[KRON_C]));
+        const i64 step = g.out_stride[KRON_RUN];
+        T* const there = (T*)g.out + to + row * step + column_of(first + column, g.out_stride[KRON_C]);
         const unsigned char* const from = results + row * OUT_PITCH + column * (int)sizeof(T);
 #pragma unroll 8
         for (int i = 0; i < 64 / DOWN_OUT; ++i)
@@ -58,8 +57,7 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
 
     static __device__ void multiply(const Args& g, const unsigned char* stages, unsigned char* results, const Piece* pieces, PipelineBarriers<STAGES> barriers, const HalfScale& scale, int tiles) {
         const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, begin = first_row() + (BOTH ? 64 * group : 0), first = BOTH ? 0 : OWN * group;
-        // Columns of 64 lines lie behind each other, rows of lines below each other.
-        const unsigned from = __shfl_sync(0xffffffffu, shared_address(stages) + first / 64 * (LAST ? 64 : DOWN) * 128, 0);
+        const unsigned from = __shfl_sync(0xffffffffu, shared_address(stages) + first / 64 * DEEP * 128, 0);
         const unsigned long long fibers = ptx::wgmma_descriptor(from, 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
         unsigned high[CHUNKS * STEPS][4], low[SPLIT ? CHUNKS * STEPS : 1][4];
 #pragma unroll
@@ -73,9 +71,8 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
             }
         }
         const float back = scale.inverse * (float)g.alpha;
-        const i64 step = LAST ? g.out_stride[KRON_C] : g.out_stride[KRON_RUN], row_step = LAST ? 1 : g.out_stride[KRON_RUN], fiber_step = LAST ? g.out_stride[KRON_C] : 0;
         const int rows = min(64, ROWS - begin);
-        unsigned char* const own = results + group * OUT + (16 * warp + lane / 4) * (LAST ? (int)sizeof(T) : OUT_PITCH) + lane % 4 * 2 * (LAST ? OUT_PITCH : (int)sizeof(T));
+        unsigned char* const own = results + group * OUT + (16 * warp + lane / 4) * OUT_PITCH + lane % 4 * 2 * (int)sizeof(T);
         float* const sums = (float*)(results + group * OUT) + threadIdx.x % 128;
         // Products of 64 lines of a piece.
         const auto clear = [&](float(&d)[8][4], bool has_sums) {
@@ -89,12 +86,9 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
             for (int term = SPLIT ? 0 : 2; term < 3; ++term) {
 #pragma unroll
                 for (int s = 0; s < STEPS; ++s) {
-                    const int piece = stage * PIECE + (term == 1) * PART;
-                    const int at = LAST ? s / 4 * (DOWN * 128) + b * (64 * 128) + s % 4 * 32 : b * (DOWN * 128) + s * (16 * 128);
-                    const unsigned long long other = fibers + ((piece + at) >> 4);
+                    const int at = stage * PIECE + (term == 1) * PART + b * (DEEP * 128) + s * (16 * 128);
                     const auto& own = term == 0 ? low[SPLIT ? chunk * STEPS + s : 0] : high[chunk * STEPS + s];
-                    if constexpr (LAST) ptx::wgmma_rs(H(), d, own, other, 1);
-                    else ptx::wgmma_rs_along(H(), d, own, other);
+                    ptx::wgmma_rs_along(H(), d, own, fibers + (at >> 4));
                 }
             }
             ptx::wgmma_commit_group();
@@ -109,7 +103,7 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
 #pragma unroll
             for (int n = 0; n < 8; ++n) {
                 float by[2] = {all, all};
-                if constexpr (ALONE && SPLIT) {
+                if constexpr (ALONE) {
                     const Pack<float, 2> own = *(const Pack<float, 2>*)(piece.inverse + first + 64 * b + 8 * n + 2 * (lane % 4));
                     by[0] = back * own.v[0], by[1] = back * own.v[1];
                 }
@@ -125,20 +119,13 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
             for (int n = 0; n < 8; ++n) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    if constexpr (LAST) {
-#pragma unroll
-                        for (int i = 0; i < 2; ++i) *(T*)(own + (8 * n + i) * OUT_PITCH + h * 8 * (int)sizeof(T)) = Store<T>::from(d[n][2 * h + i]);
-                    } else {
-                        Pack<T, 2> two;
-                        two.v[0] = Store<T>::from(d[n][2 * h]);
-                        two.v[1] = Store<T>::from(d[n][2 * h + 1]);
-                        *(Pack<T, 2>*)(own + h * 8 * OUT_PITCH + n * 8 * (int)sizeof(T)) = two;
-                    }
+                    Pack<T, 2> two;
+                    two.v[0] = Store<T>::from(d[n][2 * h]);
+                    two.v[1] = Store<T>::from(d[n][2 * h + 1]);
+                    *(Pack<T, 2>*)(own + h * 8 * OUT_PITCH + n * 8 * (int)sizeof(T)) = two;
                 }
             }
-            const i64 to = out + begin * row_step + (first + 64 * b) * fiber_step;
-            if constexpr (LAST) store(g, results + group * OUT, to, step, there - 64 * b, rows, 0, group);
-            else store(g, results + group * OUT, to, step, rows, there - 64 * b, begins + first + 64 * b, group);
+            store(g, results + group * OUT, out + begin * g.out_stride[KRON_RUN], rows, there - 64 * b, begins + first + 64 * b, group);
         };
         State state;
 #pragma unroll 1

@@ -86,7 +86,7 @@ template <class B, class Args>
 struct KronAxisTile {
     typedef typename B::T T;
     typedef typename B::H H;
-    static constexpr bool LAST = B::LAST, SPLIT = sizeof(T) == 4, BOTH = B::ROWS > 64 || B::COLUMNS > 64;
+    static constexpr bool SPLIT = sizeof(T) == 4, BOTH = B::ROWS > 64 || B::COLUMNS > 64;
     static constexpr int ROWS = B::ROWS, COLUMNS = B::COLUMNS, CHUNKS = (COLUMNS + 127) / 128, STEPS = (COLUMNS + 16 * CHUNKS - 1) / (16 * CHUNKS), DEEP = 16 * STEPS;
     // Blocks that share the rows of the factor.
     static constexpr int SHARING = (ROWS + 127) / 128;
@@ -97,37 +97,35 @@ struct KronAxisTile {
     static_assert(B::BLOCKS <= 2, "one group of products is under way while another is waited for");
     static constexpr int BLOCKS = B::BLOCKS, OWN = 64 * BLOCKS, FIBERS = BOTH ? OWN : 2 * OWN;
     // A piece as it lies in memory and in shared memory: rows of 64 halves, those of the first 64 columns of all rows first.
-    static constexpr int DEPTH = CHUNKS > 1 ? DEEP : COLUMNS, DOWN = LAST ? FIBERS : DEEP, HERE = LAST ? FIBERS : DEPTH, ALONG = LAST ? DEPTH : FIBERS, WIDE = LAST ? (DEEP + 63) / 64 : FIBERS / 64;
-    static constexpr int PARTS = SPLIT ? 2 : 1, PART = WIDE * DOWN * 128, PIECE = PARTS * PART;
+    static constexpr int DEPTH = CHUNKS > 1 ? DEEP : COLUMNS, PARTS = SPLIT ? 2 : 1, PART = FIBERS / 64 * DEEP * 128, PIECE = PARTS * PART;
     // Neighbours that a load brings, and that a lane has at a time; lanes of a row, loads along it and down the rows of a warp.
-    static constexpr int VECTOR = B::VECTOR, UNIT = VECTOR > 2 ? VECTOR : 2, UNITS = (ALONG + UNIT - 1) / UNIT;
+    static constexpr int VECTOR = B::VECTOR, UNIT = VECTOR > 2 ? VECTOR : 2, UNITS = FIBERS / UNIT;
     static constexpr int LANES = UNITS > 16 ? 32 : UNITS > 8 ? 16 : UNITS > 4 ? 8 : 4, ACROSS = (UNITS + LANES - 1) / LANES, AT_ONCE = 32 / LANES;
-    static constexpr int OF_WARP = FIBERS / LOADERS, STEP = LAST ? AT_ONCE : LOADERS * AT_ONCE, LOADS = LAST ? OF_WARP / AT_ONCE : (HERE + STEP - 1) / STEP;
+    static constexpr int STEP = LOADERS * AT_ONCE, LOADS = (DEPTH + STEP - 1) / STEP;
     // RIGHT: a tile has columns of several entries of the batch, of so many each, one after another.
     static constexpr int RIGHT = B::RIGHT;
-    // Powers of two by which numbers are multiplied: one for each line, or for all columns of a tile of one entry. Arrivals that make
+    // Powers of two by which numbers are multiplied: one for each column, or for all of a tile of one entry. Arrivals that make
     // a stage full, and empty: of all threads where all of them write and read what is noted of a piece.
-    static constexpr bool ALONE = LAST || (SPLIT && (RIGHT || COPIES));
+    static constexpr bool ALONE = SPLIT && (RIGHT || COPIES);
     static constexpr int SCALES = ALONE ? FIBERS : 1, FILLING = ALONE ? SET : LOADERS, EMPTYING = ALONE ? 256 : 8;
     typedef KronFiberPiece<SCALES> Piece;
     typedef Pack<T, UNIT> Unit;
     // Bytes from row to row of results in shared memory, in which lanes that write together meet in few banks.
-    static constexpr int OUT_PITCH = 64 * (int)sizeof(T) + (SPLIT && !LAST && CHUNKS == 1 ? 32 : 16), OUT = 64 * OUT_PITCH;
+    static constexpr int OUT_PITCH = 64 * (int)sizeof(T) + (SPLIT && CHUNKS == 1 ? 32 : 16), OUT = 64 * OUT_PITCH;
     // Words of a thread of a piece that is copied, bytes of such a piece, and where these are.
     static constexpr int WORDS = LOADS * ACROSS * UNIT, COPY = 4 * WORDS * SET, COPIED = STAGES * PIECE, RESULTS = COPIED + COPIES * SETS * COPY, BARRIERS = RESULTS + 2 * OUT, NOTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
     static constexpr int TOPS = NOTES + STAGES * (int)sizeof(Piece);
     // Largest entries of warps, or of each column that a warp has.
-    static constexpr int COPY_NOTES = TOPS + 4 * (!LAST && ALONE ? 2 * SETS * LOADERS * FIBERS : THREADS / 32), SHARED_BYTES = COPY_NOTES + COPIES * SETS * 16;
-    static constexpr int ITEMS = LAST ? FIBERS : 1, TILE_WIDTH = LAST ? 1 : FIBERS;
-    typedef typename Either<(RIGHT > 0), KronFiberScheduler<FIBERS, (RIGHT > 0 ? RIGHT : 1)>, KronTileScheduler<ITEMS, TILE_WIDTH>>::Type Scheduler;
+    static constexpr int COPY_NOTES = TOPS + 4 * (ALONE ? 2 * SETS * LOADERS * FIBERS : THREADS / 32), SHARED_BYTES = COPY_NOTES + COPIES * SETS * 16;
+    typedef typename Either<(RIGHT > 0), KronFiberScheduler<FIBERS, (RIGHT > 0 ? RIGHT : 1)>, KronTileScheduler<1, FIBERS>>::Type Scheduler;
     typedef PipelineState<STAGES> State;
 
-    static KM_DEVICE int spot(int row, int column) { return column / 64 * (DOWN * 128) + row * 128 + swizzle_128(row, column % 64 / 8) + column % 8 * 2; }
+    static KM_DEVICE int spot(int row, int column) { return column / 64 * (DEEP * 128) + row * 128 + swizzle_128(row, column % 64 / 8) + column % 8 * 2; }
     static KM_DEVICE float larger(float top, float a) { return fabsf(a) < infinity<float>() ? fmaxf(top, fabsf(a)) : top; }
     // Lines of a tile that are there, the column with which it begins, and where one of its columns is.
     static KM_DEVICE int fibers_of(const Scheduler& tile) {
         if constexpr (RIGHT > 0) return tile.fibers();
-        else return LAST ? tile.items() : tile.right();
+        else return tile.right();
     }
     static KM_DEVICE int begin_of(const Scheduler& tile) {
         if constexpr (RIGHT > 0) return tile.column;
@@ -139,7 +137,7 @@ struct KronAxisTile {
     }
     static KM_DEVICE int tiles_of(const Args& g) {
         if constexpr (RIGHT > 0) return int(g.size[KRON_A] * g.size[KRON_B]) * Scheduler::tiles_of(g);
-        else return int(kron_tiles<ITEMS, TILE_WIDTH>(g));
+        else return int(kron_tiles<1, FIBERS>(g));
     }
 
     // The number of a block among those with the same rows of the factor, which of these it has, and how many tiles it takes.

@@ -76,8 +76,8 @@ def emit_axis(plan: AxisPlan) -> str:
     constants = {
         "ROWS": plan.mode.rows, "COLUMNS": plan.mode.columns, "VECTOR": plan.vector,
         "VECTOR_OUT": plan.layout.out_width, "BLOCKS": plan.blocks, "RIGHT": plan.packed, "SETS": plan.sets,
-        "STAGES": plan.stages, "LOADER_REGISTERS": plan.loader_registers, "LAST": plan.is_last,
-        "PREFETCH": plan.is_prefetched, "SCALED": plan.is_scaled, "COPIES": plan.copies,
+        "STAGES": plan.stages, "LOADER_REGISTERS": plan.loader_registers, "PREFETCH": plan.is_prefetched,
+        "SCALED": plan.is_scaled, "COPIES": plan.copies,
     }  # fmt: skip
     functions = [
         "    // Whether neighbouring rows of the factor lie beside each other, and one of its entries.",

@@ -268,13 +268,13 @@ class KronCase:
         grad, transposed = given["g"], [factor.mT for factor in self.factors(given)]
         return {"x by auto": lambda: kron_matmul(grad, transposed)}
 
-    def backward(self, given: Mapping[str, torch.Tensor], whole: bool = False) -> Calls:
-        """The wanted gradients from a product made before, or of the ``whole`` step."""
+    def backward(self, given: Mapping[str, torch.Tensor], whole: bool = False, make: Make | None = None) -> Calls:
+        """The wanted gradients from a product made before, as ``make`` does it, or of the ``whole`` step."""
         x, factors, grad = given["x"].detach(), [own.detach() for own in self.factors(given)], given["g"]
         columns, across = x.mT.contiguous().mT, grad.mT.contiguous().mT
 
         def through(product: Callable[..., torch.Tensor], x: torch.Tensor, grad: torch.Tensor) -> Callable[[], Any]:
-            return _gradients(lambda x, *own: product(x, list(own)), x, factors, grad, self.wanted, whole)
+            return _gradients(lambda x, *own: product(x, list(own)), x, factors, grad, self.wanted, whole, make)
 
         calls = {
             OURS: through(kron_matmul, x, grad), "shuffle": through(shuffle, columns, across),

@@ -149,13 +149,13 @@ def _backward(
     case: Drawn, given: Mapping[str, torch.Tensor], side: str, kind: str, graphs: list[torch.cuda.CUDAGraph]
 ) -> random_structured.Calls:
     """Gradients, or steps; gradients that a graph captures are those of a product of a graph, which is kept."""
-    if isinstance(case, SparseCase) and side == "backward" and kind == "cuda":
+    if side == "backward" and kind == "cuda":
         return case.backward(given, False, partial(_made, graphs))
     return case.backward(given, side == "step")
 
 
 def _how(case: Drawn, side: str, kind: str) -> str:
-    is_captured = side == "step" or side == {"kron": "forward", "kronsparse": "backward"}[case.kind]
+    is_captured = side != "forward" or case.kind == "kron"
     return f"{side} in a graph" if is_captured and kind == "cuda" else side
 
 

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 import torch
 
 from ...backends.cuda import emit
-from ...backends.cuda.arch import arch as generation
 from ...backends.cuda.device import core, gpu
 from ...backends.cuda.launch import Kernel
 from ...backends.cuda.tiles import DeviceLimits
@@ -32,7 +31,7 @@ from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaPlan, mma_candidates
 from .modes import Mode, text_of
 from .run import SAVING, Arrays, Launch, Numbers, Port, Prepare, Start
-from .tensor_plan import MmaLayout, Tensor
+from .tensor_plan import MmaLayout, Tensor, takes_wgmma
 from .two_axis_plan import TwoAxisPlan, two_axis_candidates
 from .wgmma_plan import WgmmaPlan
 
@@ -77,9 +76,9 @@ def planned_for(
 ) -> tuple[CudaKronPlan, Tensor | None]:
     """Return the passes on a device of these limits, and how tensor cores multiply in them."""
     tensor = _tensor(arrays, options.partition(" ")[0], own.arch)
-    if tensor is not None and _takes_wgmma(arrays, tensor, own.arch):
-        tensor = replace(tensor, has_wgmma=True, is_aligned=_is_aligned(arrays))
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
+    if tensor is not None and arrays.y is None and takes_wgmma(tensor, stored, right, own.arch):
+        tensor = replace(tensor, has_wgmma=True, is_aligned=_is_aligned(arrays))
     fuse, after = options.endswith(" fuse"), _gradients(own, modes, arrays, options)
     chosen = plan(modes, right, stored, own, fuse, tensor, items, KINDS, 1.0, after)
     if chosen.seconds < SMALL_SECONDS and after is None:
@@ -123,12 +122,6 @@ def tensor_for(stored: str, precision: str, arch: str) -> Tensor | None:
     if stored == "f32":
         return Tensor("f16", 1 if precision == "tf32" else 3)
     return Tensor(stored, 1)
-
-
-def _takes_wgmma(arrays: Arrays, tensor: Tensor, arch: str) -> bool:
-    """Return whether wgmma may multiply these arrays: one column, with nothing added."""
-    is_exact = tensor.products > 1 or arrays.x.element_size() == 2
-    return "wgmma" in generation(arch).features and is_exact and arrays.y is None and arrays.x.shape[-1] == 1
 
 
 def _is_aligned(arrays: Arrays) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
@@ -22,7 +22,7 @@ from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size
 from .gradient_plan import BackPlan, back, back_seconds
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
-from .tensor_plan import Tensor
+from .tensor_plan import Tensor, takes_wgmma
 
 PassPlan = BackPlan | ChainPlan | BackWgmmaPlan | BackAxisPlan | BackRegistersPlan
 # Types of arrays whose steps have a price.
@@ -53,8 +53,16 @@ class GpuPrice:
         """Return the seconds of the product of a text."""
         shapes = tuple((p, q) for q, p in self.shapes) if is_adjoint else self.shapes
         modes = parse(text, shapes)
-        found = plan(modes, self.columns, self.stored, self.limits, self.fuse, self.tensor, self.items)
+        found = plan(modes, self.columns, self.stored, self.limits, self.fuse, self._tensor(modes), self.items)
         return found.seconds
+
+    def _tensor(self, modes: Sequence[Mode]) -> Tensor | None:
+        """Return how tensor cores multiply in a partial product, whose arrays lie in one piece."""
+        if self.tensor is None or not takes_wgmma(self.tensor, self.stored, self.columns, self.limits.arch):
+            return self.tensor
+        whole = 16 // SIZES[self.stored]
+        is_aligned = rows(modes) % whole == 0 and columns(modes) % whole == 0
+        return replace(self.tensor, has_wgmma=True, is_aligned=is_aligned)
 
     def sum(self, group: Sequence[Mode], left: int, right: int) -> float:
         """Return the seconds of the gradients of neighbouring factors."""

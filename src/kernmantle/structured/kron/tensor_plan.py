@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from ...backends.cuda.arch import arch as generation
 from .passes import Pass
 
 WIDEST = 256
@@ -52,6 +53,12 @@ class Tensor:
         if self.half == "f64":
             return "f64 tensor cores"
         return f"{self.products} products of scaled f16 halves" if self.products > 1 else f"{self.half} products"
+
+
+def takes_wgmma(tensor: Tensor, stored: str, columns: int, arch: str) -> bool:
+    """Return whether wgmma may multiply arrays of a type with so many columns, where nothing is added."""
+    is_exact = tensor.products > 1 or stored in ("f16", "bf16")
+    return "wgmma" in generation(arch).features and is_exact and columns == 1
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
+from kernmantle.structured.kron.gradient_cost import over_two_rows, sum_seconds
 from kernmantle.testing import assert_close
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -57,6 +58,27 @@ def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, 
     assert sizes == [count, right]
     assert blocks % tiles == 0
     assert blocks <= 132
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_sum_over_two_rows_at_a_time_is_that_of_both(started, monkeypatch, is_wide):
+    monkeypatch.setattr(gradient_cuda, "load_kernels", lambda *_, **__: [(10, 6, 1)])
+    u, v = torch.randn(3000, 3, 1), torch.randn(3000, 5, 1)
+    found = gradient_cuda.bind_two_rows(u, v, is_wide)(u, v)
+    assert_close(found, torch.einsum("lqr,lpr->qp", v.double(), u.double()), depth=3000)
+    assert [sizes for _, *sizes in started] == [[1500, 1]]
+
+
+def test_rows_of_an_odd_number_of_halves_are_summed_two_at_a_time():
+    def rows(size, count=10**6, right=1, stored="bf16"):
+        found = over_two_rows(size, count, right, stored, HOPPER)
+        return found and (found.rows, found.columns)
+
+    assert [rows((17, 17)), rows((5, 8)), rows((63, 2))] == [(34, 34), (10, 16), (126, 4)]
+    others = [rows((16, 8)), rows((17, 17), stored="f32"), rows((17, 17), right=3), rows((17, 17), 10**6 + 1)]
+    assert others == [None] * 4
+    methods = sum_seconds((17, 17), 6772398, 1, "bf16", HOPPER, True)
+    assert min(methods, key=methods.get) == "two rows"
 
 
 def test_what_has_no_kernel_is_left_to_products(started):

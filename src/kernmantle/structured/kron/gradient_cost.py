@@ -151,8 +151,9 @@ def sum_seconds(
 ) -> Mapping[str, float]:  # fmt: skip
     """Return the seconds of v[l, q, r] u[l, p, r] summed over ``count`` l and ``right`` r, by each method.
 
-    By our "kernel", one product of rows as they lie ("mm"), "batched" products that are added up, or one product of
-    arrays that are brought into "rows". Sums of halves are in float32 where they are ``is_wide``.
+    By our "kernel", that kernel over "two rows" at a time, one product of rows as they lie ("mm"), "batched" products
+    that are added up, or one product of arrays that are brought into "rows". Sums of halves are in float32 where they
+    are ``is_wide``.
     """
     q, p = size
     moved = float(SIZES[stored]) * count * right * (q + p) / _MEMORY
@@ -161,6 +162,9 @@ def sum_seconds(
     if chosen is not None:
         found["kernel"] = _kernel_seconds(chosen, count, right, limits)
     rate, half = VENDOR_RATES[stored], SIZES[stored] == 2
+    doubled = over_two_rows(size, count, right, stored, limits) if has_kernel else None
+    if doubled is not None:
+        found["two rows"] = 2 * LAUNCH + _kernel_seconds(doubled, count // 2, 1, limits)
     if right == 1 or count == 1:
         found["mm"] = _mm_seconds(size, count * right, stored)
         return found
@@ -173,6 +177,19 @@ def sum_seconds(
     copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _SHORT] * (_THIN if min(size) < _THINNEST else 1.0))
     found["rows"] = copies + _mm_seconds(size, count * right, stored)
     return found
+
+
+def over_two_rows(
+    size: tuple[int, int], count: int, right: int, stored: str, limits: DeviceLimits
+) -> GramPlan | RegisterGramPlan | None:
+    """Return the plan of a sum over two rows at a time, where one of an odd number of halves begins within a word.
+
+    Both are a row of twice the length, in whose sum theirs are the blocks of the diagonal; None where that is no way.
+    """
+    if SIZES[stored] != 2 or right > 1 or count % 2 or all(side % 2 == 0 for side in size):
+        return None
+    found = gram(2 * size[0], 2 * size[1], 1, stored, True, limits.arch)
+    return None if found is None or found.chunks(count // 2, 1) < 2 else found
 
 
 # Times as long as memory takes for its results that a kernel takes more which applies a factor to what it sums: that of

@@ -82,7 +82,7 @@ def kron_gradients(case: random_structured.KronCase) -> Times:
         return gradient_steps.seconds_of_steps(text, shapes, case.wanted[1:], case.wanted[0], (), price)
 
     found = {"": seconds()}
-    for name in ("back", "chain", "back_wgmma", "back_axis", "back_registers"):
+    for name in ("chain", "back_wgmma", "back_axis", "back_registers"):
         original = getattr(gradient_cost, name)
         setattr(gradient_cost, name, lambda *_: None)
         found[name] = seconds()

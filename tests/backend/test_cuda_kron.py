@@ -23,8 +23,7 @@ from kernmantle.structured.kron import (
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.cluster_plan import ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
-from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, GramPlan, gram
-from kernmantle.structured.kron.gradient_plan import back
+from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, gram
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass, square_groups
@@ -394,25 +393,6 @@ def test_long_sums_are_left_to_the_vendor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "sides", "stored", "card"),
-    [
-        *itertools.product(
-            [(8,) * 4, (16, 16), (32, 32), (12, 12), (32, 40), (48, 48)], [(64, 1)], ["f32"], ["sm_90"]
-        ),
-        *itertools.product([(16, 16), (12, 12)], [(1, 256), (1, 144)], ["f32", "f16"], ["sm_90"]),
-        ((16, 16), (256, 1), "f16", "sm_90"), ((32, 40), (24, 1), "bf16", "sm_90"), ((8,) * 4, (8, 1), "f32", "sm_80"),
-        ((16, 16), (1, 256), "f32", "sm_80"),
-    ],
-)  # fmt: skip
-def test_passes_over_two_axes_compile_for_their_blocks(size, sides, stored, card) -> None:
-    found = back(tuple((extent, extent) for extent in size), sides, 1, stored, CARDS[card])
-    taken = compiled(gradient_emit.emit(found), card).resources
-    assert taken.spill_stores <= SPILL_FREE
-    assert taken.registers * found.threads * found.blocks <= CARDS[card].registers_per_sm
-    assert found.shared <= CARDS[card].shared_per_block
-
-
-@pytest.mark.parametrize(
     ("size", "right", "stored", "card"),
     [
         *itertools.product([(8,) * 4, (12,) * 3, (34, 4, 10), (25, 16, 8), (7, 9)], [1], ["f32", "f16"], ["sm_90"]),
@@ -443,18 +423,6 @@ def test_gradients_of_factors_are_shared_out() -> None:
     assert short is not None
     assert (short.order, short.right, short.vec_v) == ("flat", 3, 1)
     assert short.shares(42 * 10, 3, 264) == 10
-
-
-def test_halves_whose_runs_are_no_whole_vectors_are_set_apart() -> None:
-    def runs(*sizes: tuple[int, int]) -> list[int | None]:
-        found = [gram(size, size, right, "bf16", True, "sm_90") for size, right in sizes]
-        return [own.right if isinstance(own, GramPlan) and own.order == "apart" else None for own in found]
-
-    assert runs((34, 15), (60, 3), (15, 7), (95, 7)) == [15, 3, 7, 7]
-    assert runs((49, 1), (16, 8), (64, 3), (69, 75), (48, 1), (42, 714), (130, 3), (8, 3)) == [None] * 8
-    wide = gram(160, 7, 1, "f16", True, "sm_90")
-    assert isinstance(wide, GramPlan)
-    assert (wide.order, wide.capacities, wide.tiles) == ("apart", (160, 16), 1)
 
 
 def test_runs_of_float32_lie_in_one_piece() -> None:

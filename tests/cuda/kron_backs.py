@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +16,10 @@ from kernmantle.structured.kron import gradient_emit
 from kernmantle.structured.kron.back_axis_plan import BackAxisPlan, back_axis
 from kernmantle.structured.kron.back_registers_plan import TEAMS, WARP, BackRegistersPlan, back_registers_candidates
 from kernmantle.structured.kron.back_wgmma_plan import BackWgmmaPlan, back_wgmma_candidates
-from kernmantle.structured.kron.chain_gradient_plan import ChainPlan
+from kernmantle.structured.kron.chain_gradient_plan import VECTOR, ChainPlan
 from kernmantle.structured.kron.chain_gradient_plan import grouped as axes_of
 from kernmantle.structured.kron.gradient_cost import PassPlan
 from kernmantle.structured.kron.gradient_groups import Size, whole
-from kernmantle.structured.kron.gradient_plan import EDGE, VECTOR, BackPlan, padded, tiled
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -31,8 +31,8 @@ BLOCKS = 4
 
 
 @dataclass(frozen=True)
-class BackCase:
-    """Gradients of the factors of an axis and of that behind it, at most two each, and what is beside both.
+class BackCase(ABC):
+    """A pass: the factors of an axis and of that behind it, or all, and what is beside them.
 
     Sizes are (rows, columns); ``used`` is how many items a tile takes.
     """
@@ -42,14 +42,13 @@ class BackCase:
     items: int
     beside: int
     dtype: str
-    splits: bool = False
     used: int = 0
 
     @property
     def name(self) -> str:
         """What its test is called."""
         groups = "_".join("x".join(f"{q}.{p}" for q, p in group) for group in (self.first, self.last) if group)
-        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}{'_halves' * self.splits}{self.used or ''}"
+        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}{self.used or ''}"
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -61,12 +60,9 @@ class BackCase:
         """Entries of the larger array."""
         return self.items * max(whole(self.sizes)) * self.beside
 
+    @abstractmethod
     def plan(self, own: DeviceLimits) -> PassPlan:
-        """Of the step alone."""
-        widths, groups = (self.beside,) if self.beside > 1 else whole(self.last), (self.first, self.last)
-        vector = math.gcd(VECTOR // TYPES[self.dtype]().itemsize, *widths)
-        found = BackPlan(groups, self.dtype, own.arch, self.used, vector, self.beside > 1, self.splits)
-        return found if self.used else tiled(found)
+        """Of the pass."""
 
     def source(self, own: DeviceLimits) -> str:
         """CUDA C++ of the step."""
@@ -218,19 +214,6 @@ def _square(*extents: int) -> tuple[Size, ...]:
     return tuple((extent, extent) for extent in extents)
 
 
-BACKS = [
-    BackCase(first, last, items, beside, dtype, splits)
-    for first, last, items, beside in (
-        (_square(16), _square(16), 150, 1), (_square(32), _square(32), 13, 1),
-        (_square(64), _square(64), 4, 1), (_square(8), _square(8, 8), 37, 1), (_square(8, 8), _square(4, 4), 9, 1),
-        (_square(8, 8), _square(8, 8), 5, 1), (_square(4, 4), _square(32), 40, 1), (_square(16), _square(16), 3, 40),
-        (_square(12), _square(12), 150, 1), (((20, 31),), ((24, 10),), 13, 1), (_square(3), ((5, 9), (3, 1)), 37, 1),
-        (((7, 9),), ((10, 13),), 3, 41), (((3, 5), (4, 2)), _square(11), 40, 1), (_square(48), _square(40), 5, 1),
-    )
-    for dtype, splits in (("f32", True), ("f32", False), ("f16", True), ("f16", False))
-    if not splits or padded(whole(first)) >= EDGE
-]  # fmt: skip
-BACKS += [BackCase(_square(10), _square(10), 100, 1, dtype, True, 10) for dtype in ("f32", "f16")]
 CHAINS = [
     ChainCase(sizes, (), items, beside, dtype, used=used, across=across, threads=threads)
     for sizes, items, beside, used, across, threads in (

@@ -57,7 +57,6 @@ from kernmantle.testing.tolerances import DEVIATIONS
 from .harness import Machine, limits
 from .kron_backs import (
     ALONE,
-    BACKS,
     CHAINS,
     REGISTERS,
     TILES,
@@ -477,7 +476,7 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
             applies = bool(found.factors)
             return {("gram", found.stored, found.order, found.vec, found.vec_v, found.vec_u, applies)}
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
-        kind = "gram", found.stored, found.order, bool(found.factors), found.order == "apart" and found.right > 1
+        kind = "gram", found.stored, found.order, bool(found.factors)
         return {(*kind, is_round), (*kind, found.capacities, found.vec_u > 1)}
     if isinstance(case, ChainCase):
         plan = case.plan(own)
@@ -502,11 +501,6 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
         }
     if isinstance(case, BackAxisCase):
         return {("one axis", case.plan(own).items, any(len(group) > 1 for group in case.plan(own).groups))}
-    if isinstance(case, BackCase):
-        return {
-            ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
-            ("back", case.dtype, case.splits, case.plan(own).vector),
-        }
     if isinstance(case, SeparationCase):
         return {("separation", case.dtype), ("separation", case.entries > separation.THREADS)}
     return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
@@ -630,7 +624,7 @@ def check(case: KronCase, found: Array) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine = Machine()
-    every = (*cases(), *GRAMS, *BACKS, *CHAINS, *TILES, *ALONE, *REGISTERS, *SEPARATIONS)
+    every = (*cases(), *GRAMS, *CHAINS, *TILES, *ALONE, *REGISTERS, *SEPARATIONS)
     wanted = selected(every, [word for word in words if word != "--few"])
     if "--few" in words:
         wanted = few(wanted, limits())

@@ -32,7 +32,6 @@ from kernmantle.structured.kron.back_registers_plan import back_registers
 from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
-from kernmantle.structured.kron.gradient_plan import back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
@@ -193,12 +192,6 @@ def _kron_gram(
     assert plan is not None
     source = factor_gradient_emit.emit(plan)
     return Planned(source, f"gram {rows}x{columns}", plan.threads, plan.shared, plan.blocks)
-
-
-def _kron_back(card: str, sizes: tuple[int, ...], sides: tuple[int, int], dtype: str) -> Planned:
-    plan = back(tuple((size, size) for size in sizes), sides, 1, dtype, CARDS[card])
-    assert plan is not None
-    return Planned(gradient_emit.emit(plan), f"back {sizes} {sides}", plan.threads, plan.shared, plan.blocks)
 
 
 def _kron_tiles(card: str, sizes: tuple[int, ...], before: int, dtype: str) -> Planned:
@@ -399,14 +392,10 @@ def _table() -> dict[str, Kernel]:
     table.add("kron gram 8x8 f32", of(_kron_gram, 8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", of(_kron_gram, 31, 63, 7, "f32"), HOPPER)
     table.add("kron gram 128x128 f16", of(_kron_gram, 128, 128, 1, "f16"), HOPPER)
-    table.add("kron gram 60x60 apart f16", of(_kron_gram, 60, 60, 3, "f16"), HOPPER)
-    table.add("kron gram 160x7 apart bf16", of(_kron_gram, 160, 7, 1, "bf16"), HOPPER)
+    table.add("kron gram 60x60 f16", of(_kron_gram, 60, 60, 3, "f16"), HOPPER)
     table.add("kron gram 8x8 applied f32", of(_kron_gram, 8, 8, 64, "f32", ((8, 8),)), HOPPER)
     table.add("kron gram 32x32 applied f32", of(_kron_gram, 32, 32, 64, "f32", ((32, 32),)), HOPPER)
     table.add("kron gram 64x64 applied bf16", of(_kron_gram, 64, 64, 64, "bf16", ((8, 8), (8, 8))), HOPPER)
-    table.add("kron back 16^4 f32", of(_kron_back, (16, 16), (1, 256), "f32"), ("sm_80", "sm_90"))
-    table.add("kron back 8^4 f32", of(_kron_back, (8,) * 4, (8, 1), "f32"), ("sm_80", "sm_90"))
-    table.add("kron back 48x48 f32", of(_kron_back, (48, 48), (64, 1), "f32"), ("sm_80", "sm_90"))
     table.add("kron tiles 8^4 f32", of(_kron_tiles, (8,) * 4, 8, "f32"), HOPPER)
     table.add("kron tiles 10x10 f32", of(_kron_tiles, (10, 10), 100, "f32"), HOPPER)
     table.add("kron tiles 64x64 bf16", of(_kron_tiles, (64, 64), 1, "bf16"), HOPPER)
@@ -421,7 +410,6 @@ def _table() -> dict[str, Kernel]:
     table.add("kron chain 8^4 f32", of(_kron_chain, (8,) * 4, 1, "f32"), HOPPER)
     table.add("kron chain 12x9 f32", of(_kron_chain, (12, 9), 40, "f32"), HOPPER)
     table.add("kron chain 31x6x11 bf16", of(_kron_chain, (31, 6, 11), 1, "bf16"), HOPPER)
-    table.add("kron back 16^4 f16", of(_kron_back, (16, 16), (1, 256), "f16"), HOPPER)
     table.add("kron separate 12x46 5x205 f32", of(_kron_separate, ((12, 46), (5, 205)), "f32"))
     table.add("kron separate 7x7 20x20 9x9 bf16", of(_kron_separate, ((7, 7), (20, 20), (9, 9)), "bf16"), HOPPER)
     for pattern, dtype, first, cards in (

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from kernmantle import kron_matmul
-from kernmantle.backends.cuda.tiles import CARDS, DeviceLimits
+from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient, gradient_cuda
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_groups import whole
-from kernmantle.structured.kron.gradient_plan import BackPlan, back, tiled
 from kernmantle.structured.kron.gradient_steps import gradient_steps
 from kernmantle.structured.kron.modes import parse, text_of
 from kernmantle.structured.kron.tensor_plan import Tensor
@@ -89,7 +88,7 @@ def _square(*extents):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "right", "kind"),
-    [(_square(48, 40), 1, "wgmma"), (_square(16, 16), 12, "beside"), (_square(8, 8, 8), 1, "all"),
+    [(_square(48, 40), 1, "wgmma"), (_square(16, 16), 12, "all"), (_square(8, 8, 8), 1, "all"),
      (_square(4, 4, 2, 8), 1, "then"), (_square(13, 12), 3, "all"), (((5, 7), (20, 31)), 1, "all"),
      (((9, 3), (2, 5)), 6, "all"), (_square(5, 5), 624, "registers")],
 )  # fmt: skip
@@ -146,37 +145,6 @@ def test_a_factor_that_stands_twice_has_one_gradient(started, monkeypatch):
     assert_close(found[0], wanted, depth=x.numel(), magnitude=wanted.abs().max())
 
 
-def _back(sizes, before=1, right=1, columns=1, stored="f32", own=HOPPER):
-    return back(sizes, (before, right), columns, stored, own)
-
-
-def test_small_neighbours_are_one_axis_in_as_little_room_as_can_be():
-    assert _back(_square(*[8] * 4)).groups == (_square(8, 8), _square(8, 8))
-    assert _back(_square(16, 16)).groups == (_square(16), _square(16))
-    assert _back(_square(4, 4, 4, 4), right=64).groups == (_square(4, 4), _square(4, 4))
-    assert _back(((5, 7), (9, 3), (20, 31))).groups == (((5, 7), (9, 3)), ((20, 31),))
-    for none in ((64,), (8, 8), (128, 128), (5, 65), (8,) * 5):  # one axis has room for it, or two have not
-        assert _back(_square(*none)) is None
-    assert _back(_square(16, 8, 8), right=64) is None
-
-
-def test_two_axes_of_16_go_into_one_pass_wherever_they_stand():
-    found = _back(_square(16, 16), right=4096)
-    assert found.has_columns
-    assert found.across == 16
-    assert not _back(_square(16, 16)).has_columns
-
-
-def test_one_power_of_two_serves_a_tile_of_one_row_only():
-    def split(extents, before=1, **others):
-        return _back(_square(*extents), before, **others).splits
-
-    assert all([split((64, 64)), split((16, 16), 256), split((12, 12), 144), split((16, 16), right=256)])
-    assert split((64, 64), stored="f16")
-    assert not any([split((32, 32)), split((32, 32), stored="bf16"), split((16, 16), 256, right=12, columns=12)])
-    assert _back(_square(10, 10), 100).items == 10
-
-
 def test_what_has_no_kernel_is_left_to_other_ways(started):
     modes, x = parse("0 1", ((16, 16), (16, 16))), torch.randn(3, 256, 1)
     factors = [torch.randn(16, 16)] * 2
@@ -186,9 +154,6 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
     assert gradient_cuda.bind(modes, [factor.unsqueeze(0) for factor in factors], x) is None
     assert gradient_cuda.bind(parse("0 i4 0", ((8, 8),)), [torch.randn(8, 8)], x) is None
     assert gradient_cuda.bind(parse("0 1", ((16, 65), (16, 16))), factors, torch.randn(3, 65 * 16, 1)) is None
-    small = DeviceLimits("sm_86", 84, 50000)
-    assert _back(_square(64, 64), own=CARDS["sm_120"])
-    assert _back(_square(64, 64), own=small) is None
     assert not started
 
 
@@ -204,18 +169,3 @@ def test_passes_are_taken_where_they_should_be_quicker():
     assert kinds(_square(*[12] * 3), 1024, range(3)) == [("pass", 3)]
     assert kinds(_square(25, 16, 8), 1, range(3), False) == [("pass", 3)]
     assert not any(kind == "pass" for kind, _ in kinds(_square(48, 48, 48), 300, [0], False))
-
-
-def test_copies_are_as_wide_as_lines_allow():
-    assert _back(_square(12, 12)).vector == 4
-    assert _back(_square(12, 10)).vector == 2
-    assert _back(_square(31, 31), stored="f16").vector == _back(((16, 12), (20, 33))).vector == 1
-    assert [_back(_square(16, 16), right=right).vector for right in (3, 64)] == [1, 4]
-
-
-def test_tiles_cover_every_item():
-    plan = BackPlan((_square(16), _square(16)), "f32", "sm_90", 1, 4, has_columns=True)
-    assert [plan.tiles(items, width) for items, width in ((1, 16), (2, 16), (2, 17))] == [1, 2, 4]
-    assert plan.parts == 512
-    assert tiled(BackPlan((_square(12), _square(12)), "f32", "sm_90", 1, 4)).items == 16
-    assert BackPlan((_square(64), _square(64)), "f32", "sm_90", 1, 4).shared * 2 <= HOPPER.shared_per_sm - 2048

@@ -25,13 +25,8 @@ def emit(plan: GramPlan | RegisterGramPlan) -> str:
     constants = {
         "Q": plan.rows, "P": plan.columns, "WARPS_Q": down, "WARPS_P": across, "WARPS_K": along, "MQ": rows,
         "NP": columns, "DEEP": plan.deep, "STAGES": plan.stages, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u,
-        "ORDER": ORDERS.get(plan.order, ""), "RIGHT": plan.right, "APPLIES": bool(plan.factors),
+        "ORDER": ORDERS[plan.order], "RIGHT": plan.right, "APPLIES": bool(plan.factors),
     }  # fmt: skip
-    if plan.order == "apart":
-        order = ORDERS["rows" if plan.right == 1 else "along"]
-        return _kernel(
-            plan, "kron_gram_apart", "KronGramApart", constants | {"ORDER": order, "RIGHT": 1, "RUN": plan.right}
-        )
     header, kernel = ("kron_gram_split", "KronGramSplit") if plan.stored == "f32" else ("kron_gram", "KronGram")
     return _kernel(plan, header, kernel, constants)
 

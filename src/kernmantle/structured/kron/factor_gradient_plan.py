@@ -28,7 +28,7 @@ REGISTER_ENTRIES, _TWO_BLOCKS = {2: 64, 4: 100}, 104
 ALONE = 4
 # Threads of the kernel that adds shares, and entries of its blocks.
 TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
-WARPS, MOST_THREADS = 8, 512
+WARPS = 8
 # Fragments of a warp, of two blocks of a multiprocessor.
 FRAGMENTS = 8
 # Rows or columns of a tile, by the bytes of a number; a warp has up to 32 of each.
@@ -48,8 +48,6 @@ _SPLIT_TILES = (
 )
 # Rows of a fragment, and positions of a step of the tensor cores.
 LANES = 16
-# Rows of so many halves at a step of an odd number lie in the same banks.
-_BANKS = 32
 # Bytes of shared memory that tiles of 128 x 128 take: of halves three stages of 64 positions, padded, and the sum.
 _WIDE_SHARED = STAGES * (128 + 128) * (64 + 8) * 2 + 4 * 128 * 128
 
@@ -59,8 +57,7 @@ class GramPlan:
     """The sum of v[l, q, r] u[l, p, r] over l and r for a factor of q = ``rows`` and p = ``columns``.
 
     ``order``: "along" where positions r follow each other in long runs, "rows" where there is one, "flat" where the
-    entries of an l are copied as they lie, ``right`` positions each, "apart" where halves are moved after that;
-    ``vec_v`` and ``vec_u``: neighbours of a copy.
+    entries of an l are copied as they lie, ``right`` positions each; ``vec_v`` and ``vec_u``: neighbours of a copy.
     ``warps`` are those of a block down, across and along the sum, ``fragments`` rows in 16s and columns in 8s of a
     warp, ``deep`` the positions of a stage. ``factors``: sizes of those whose product's transpose is applied to
     v on the way, none where it is not.
@@ -92,8 +89,8 @@ class GramPlan:
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold."""
-        is_small = SIZES[self.stored] == 2 and self.order != "apart" and not self.factors
-        least = LEAST_STAGES if self.factors or self.order == "apart" else STAGES
+        is_small = SIZES[self.stored] == 2 and not self.factors
+        least = LEAST_STAGES if self.factors else STAGES
         fits = is_small or 2 * self._shared(least) <= generation(self.arch).shared_per_block
         return 2 if fits and self.threads <= 32 * WARPS and math.prod(self.fragments) <= FRAGMENTS else 1
 
@@ -106,10 +103,9 @@ class GramPlan:
     @property
     def stages(self) -> int:
         """Stages of the pipeline: of float32 one more where shared memory has room for it."""
-        is_apart = self.order == "apart"
-        if SIZES[self.stored] == 2 and not is_apart:
+        if SIZES[self.stored] == 2:
             return STAGES
-        most, least = generation(self.arch).shared_per_block, LEAST_STAGES if self.factors or is_apart else STAGES
+        most, least = generation(self.arch).shared_per_block, LEAST_STAGES if self.factors else STAGES
         fits = (own for own in range(STAGES + 1, least, -1) if self.blocks * self._shared(own) <= most)
         return next(fits, least)
 
@@ -121,8 +117,6 @@ class GramPlan:
     def _shared(self, stages: int) -> int:
         size, (down, across) = SIZES[self.stored], self.capacities
         copied, sums = stages * size * self._copied(size), 4 * self.warps[2] * down * across
-        if self.order == "apart":
-            return copied + 2 * size * self._stage(size) + sums
         if size == 2:
             return copied + sums + self._applying
         return max(copied + 4 * SIZES["f16"] * self._stage(SIZES["f16"]) + self._applying, sums)
@@ -147,21 +141,18 @@ class GramPlan:
         """Return the numbers of a stage as they are copied."""
         if self.order == "flat" and size == 4 and self.vec_v == 4:
             return self._run(self.rows) + self._run(self.columns)
-        if self.order == "apart":
-            items = self.deep // self.right * self.right
-            return sum((items * extent + 14) // 8 * 8 for extent in (self.rows, self.columns))
         return self._stage(size)
 
     def _stage(self, size: int) -> int:
         """Return the numbers of a stage, of so many bytes each."""
         down, across = self.capacities
-        if self.order == "along" or (self.order == "apart" and self.right != 1):
+        if self.order == "along":
             return (down + across) * (self.deep + 16 // size)
         return self.deep * (down + across + 16)
 
     def chunks(self, count: int, right: int) -> int:
         """Return the stages that a sum over ``count`` x ``right`` takes."""
-        if self.order in ("flat", "apart"):
+        if self.order == "flat":
             return -(-count // (self.deep // self.right))
         return -(-count * right // self.deep)
 
@@ -277,10 +268,6 @@ def _gram(
     if factors and max(rows, columns) > WIDEST_APPLIED:
         return None
     most, tile = 16 // size if aligned else 1, _tile(rows, columns, stored, arch)
-    if aligned and size == 2 and not factors:
-        found = _apart(rows, columns, right, stored, arch)
-        if found is not None:
-            return found
     if right >= RUN:
         vec = _width(right, most)
         return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec, *tile, factors)
@@ -293,27 +280,6 @@ def _gram(
         vec_v = vec_u = 4 if aligned and max(rows, columns) <= max(_CAPACITIES[4]) else 1
     found = GramPlan(rows, columns, stored, arch, "flat", right, vec_v, vec_u, *tile, factors)
     return found if size == 2 or found.tiles == 1 else replace(found, vec_v=1, vec_u=1)
-
-
-def _apart(rows: int, columns: int, right: int, stored: str, arch: str) -> GramPlan | None:
-    """Return the plan of a sum of halves that is set apart in shared memory; None of others, and of several tiles.
-
-    Runs of odd numbers, unless threads that read them meet in banks; and rows of odd numbers of a wide axis.
-    """
-    is_wide = max(rows, columns) > max(_CAPACITIES[2])
-    if right == 1:
-        fits = is_wide and (rows % 2 == 1 or columns % 2 == 1)
-    else:
-        fits = right < RUN and right % 2 == 1 and rows % _BANKS > 0 and columns % _BANKS > 0
-    tile = _tile(rows, columns, stored, arch)
-    if is_wide:  # beside a narrow side, so that one tile has all of them
-        high, wide = (-(-extent // 32) * 32 if extent > LANES else LANES for extent in (rows, columns))
-        fragments = min(32, high) // LANES, min(32, wide) // (LANES // 2)
-        down, across = high // (LANES * fragments[0]), wide // (LANES // 2 * fragments[1])
-        tile = (down, across, max(1, WARPS // (down * across))), fragments, 64
-    found = GramPlan(rows, columns, stored, arch, "apart", right, 8, 8, *tile)
-    fits = fits and found.tiles == 1 and found.threads <= MOST_THREADS
-    return found if fits and found.shared <= generation(arch).shared_per_block else None
 
 
 def register_gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> RegisterGramPlan:

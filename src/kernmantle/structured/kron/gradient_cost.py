@@ -19,12 +19,11 @@ from .chain_gradient_plan import seconds as chain_seconds
 from .cost import LAUNCH, SIZES
 from .cuda_plan import plan
 from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size, gram
-from .gradient_plan import BackPlan, back, back_seconds
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
 from .tensor_plan import Tensor, takes_wgmma
 
-PassPlan = BackPlan | ChainPlan | BackWgmmaPlan | BackAxisPlan | BackRegistersPlan
+PassPlan = ChainPlan | BackWgmmaPlan | BackAxisPlan | BackRegistersPlan
 # Types of arrays whose steps have a price.
 PRICED = ("f16", "bf16", "f32", "f64")
 _JOINT_ENTRIES = 2048 * 2048
@@ -103,9 +102,6 @@ def pass_over(
     arrays, before, after, columns = call
     items, right = arrays * before, after * columns
     found: list[tuple[float, PassPlan]] = []
-    both = back(sizes, (before, right), columns, stored, limits)
-    if both is not None:
-        found.append((back_seconds(both, items, right, limits), both))
     row = chain(sizes, items, right, stored, limits)
     if row is not None:
         found.append((chain_seconds(row, items, right, limits), row))
@@ -260,8 +256,8 @@ class _KernelRates:
     moved: float
 
 
-# Seconds of a multiprocessor to set one number apart in shared memory, by its bytes.
-_MOVED_APART = {2: 5.5e-11, 4: 8.5e-11}
+# Seconds of a multiprocessor to set one number of float32 apart in shared memory.
+_MOVED_APART = 8.5e-11
 # Times as long as products of float32 take where the only block of a multiprocessor has fewer threads, whose warps have
 # tiles of so many columns in 8s, and more.
 _ALONE, _THREADS, _SHORT_TILES = (2.2, 1.3), 512, 4
@@ -285,7 +281,7 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     down, across = chosen.capacities
     shares = chosen.shares(count, right, chosen.blocks * limits.sm_count)
     stages = -(-chosen.chunks(count, right) // shares) * -(-shares * chosen.tiles // limits.sm_count)
-    if chosen.order in ("flat", "apart"):
+    if chosen.order == "flat":
         down, across = min(down, chosen.rows), min(across, chosen.columns)
     positions = chosen.deep // chosen.right * chosen.right
     copies = positions * (down / chosen.vec_v + across / chosen.vec_u)
@@ -294,10 +290,8 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     if SIZES[chosen.stored] == 4 and chosen.blocks == 1 and chosen.threads < _THREADS:
         products *= _ALONE[chosen.fragments[1] > _SHORT_TILES]
     seconds = rates.stage + copies * rates.copy + products
-    if chosen.order == "apart" or (
-        chosen.order == "flat" and chosen.vec_v == chosen.vec_u == 4 == SIZES[chosen.stored]
-    ):
-        seconds += numbers * _MOVED_APART[SIZES[chosen.stored]]
+    if chosen.order == "flat" and chosen.vec_v == chosen.vec_u == 4 == SIZES[chosen.stored]:
+        seconds += numbers * _MOVED_APART
     elif chosen.order == "flat":
         seconds += numbers * rates.apart
     elif min(chosen.vec_v, chosen.vec_u) == 1:

@@ -12,8 +12,7 @@ from .back_wgmma_plan import EXTENT, BackWgmmaPlan
 from .chain_gradient_plan import ChainPlan
 from .cuda_entry import OVERLAP
 from .gradient_cost import PassPlan
-from .gradient_groups import Groups, Size, whole
-from .gradient_plan import BackPlan
+from .gradient_groups import Groups, Size
 
 ENTRY = "km_back"
 # What a pass gets (KronPass).
@@ -23,39 +22,7 @@ _NAMES = {BackWgmmaPlan: "Wgmma", BackAxisPlan: "Axis", BackRegistersPlan: "Regi
 
 def emit(plan: PassPlan) -> str:
     """Return CUDA C++; the same plan always gives the same text."""
-    if isinstance(plan, BackPlan):
-        return _emit_back(plan)
     return _emit_chain(plan) if isinstance(plan, ChainPlan) else _emit_slotted(plan)
-
-
-def _emit_back(plan: BackPlan) -> str:
-    template = "KronHalves" if plan.splits else "KronBack"
-    constants: dict[str, int | bool | str] = {
-        "JOINED": plan.extents[1] if plan.has_columns else 0, "A": plan.extents[0], "W": plan.across,
-        "VEC": plan.vector, "USED": plan.items,
-    }  # fmt: skip
-    for number, group in enumerate(plan.groups):
-        sizes = (*whole(group), *(group[1] if len(group) > 1 else (0, 0)))
-        names = [f"{name}{number}" for name in ("Q", "P", "INNER_Q", "INNER_P")]
-        constants |= dict(zip(names, sizes, strict=True))
-    # Factors of the first axis, and from the third place on those of the second.
-    slots = [*range(len(plan.groups[0])), *range(2, 2 + len(plan.groups[1]))]
-    text = [
-        f"// {plan}",
-        f'#include "kron_{"halves" if plan.splits else "back"}.cuh"',
-        *struct("Body", {"T": SCALARS[plan.stored]}, constants),
-        shared_check(f"km::{template}<Body>::SHARED_BYTES", plan.shared),
-        *_signature(plan),
-        "    typedef Body::T T;",
-        f"    km::{template}<Body>::Arguments g;",
-        "    g.v = (const T*)v;\n    g.x = (const T*)x;\n    g.out = (T*)out;\n    g.parts = (float*)parts;",
-        *(f"    g.factor[{slot}] = (const T*)f{n};" for n, slot in enumerate(slots)),
-        *(f"    g.stride[{slot}][0] = row{n};\n    g.stride[{slot}][1] = column{n};" for n, slot in enumerate(slots)),
-        "    g.items = items;\n    g.width = width;\n    g.slope = (float)slope;",
-        f"    km::{template}<Body>::run(g);",
-        "}",
-    ]
-    return "\n".join(text) + "\n"
 
 
 def _emit_slotted(plan: BackWgmmaPlan | BackAxisPlan | BackRegistersPlan) -> str:

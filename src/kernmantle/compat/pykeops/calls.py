@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import OutputError, ParameterError, ShapeError
-from .expression import Expression, Leaf, leaves, substituted
+from .expression import Expression, Leaf, Map, leaves, substituted
 from .reductions import Route, reduce_formula
 from .replay import Parts, reduced_again
 from .sparsity import reduce_blocks
@@ -100,8 +100,12 @@ def reduced(
     weights: Expression | None = None,
     count: Any = None,
     route: Route,
+    others: Sequence[Leaf] = (),
 ) -> Any:
-    """Return the tensor of a reduction over axis 0 or 1, or the two of values and positions."""
+    """Return the tensor of a reduction over axis 0 or 1, or the two of values and positions.
+
+    ``others`` are variables beside those of the formula: it is reduced over their axes too.
+    """
     if name not in REDUCTIONS:
         raise ParameterError(f"{name!r} is not a reduction; reductions are {', '.join(REDUCTIONS)}")
     row, letter = REDUCTIONS[name], "ij"[axis]
@@ -109,6 +113,7 @@ def reduced(
         raise ParameterError(f"{name} takes weights: give a second formula")
     if weights is not None and e.dim != 1:
         raise ShapeError(f"{name} with weights takes a scalar formula; this one has dimension {e.dim}")
+    e = over_all_axes(e, [e, *others, *([] if weights is None else [weights])])
     number = (_count(count, name) if row.many else 1) if row.how in ("smallest", "largest") else 0
 
     def reduction(parts: Parts, notes: list[Any]) -> Any:
@@ -120,6 +125,16 @@ def reduced(
         again = reduced_again((e, weights), (row, letter, number, options.wide), reduction)
         found, route.steps, route.again = again.result, again.notes, again
     return row.of(found, options.out)
+
+
+def over_all_axes(e: Expression, variables: Sequence[Expression]) -> Expression:
+    """Return a formula with zeros added over the axes that other variables have, and it has not."""
+    if len(e.axes) == 2:
+        return e
+    for leaf in (leaf for part in variables for leaf in leaves(part)):
+        for axis in leaf.axes - e.axes:
+            e = Map("add", e, Leaf(leaf.tensor.new_zeros(leaf.extents[axis], 1), axis))
+    return e
 
 
 def _evaluated(parts: Parts, row: Reduction, axis: str, count: int, options: Options, route: Route) -> Any:

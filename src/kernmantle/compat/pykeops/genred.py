@@ -253,6 +253,7 @@ class Genred:
             instantiated(self._expression, values), self.reduction_op, self.axis,
             Options.of({**self._options, **options}), count=self.opt_arg, route=route,
             weights=None if self._weights is None else instantiated(self._weights, values),
+            others=list(values.values()),
         )  # fmt: skip
         self._steps, again = route.steps, route.again
         if key is not None and again is not None and again.tape is not None:

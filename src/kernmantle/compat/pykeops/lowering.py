@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import cast
 
 import torch
 
 from ...ir.definition import of_expressions
 from ...ir.node import Node, const, substitute, var
+from ...ir.ops import evaluate
 from ...ir.reductions import REDUCTIONS
 from ...torch_ops.contract import Contraction
 from .expression import BUILDERS, Expression, Fold, Leaf, Map, Number, folded, leaves, substituted
@@ -155,7 +157,9 @@ class _Lowering:
         *maps, output = substitute([*self.maps, output], names)
         equation = ",".join(self.operands[at][0] for at in order) + "->" + out
         contraction = _contraction(equation, tuple(maps), tuple(self.reductions), output)
-        return Lowered(contraction, [self.operands[at][1] for at in order], self.parameters)
+        left = contraction.definition.parameters  # what a choice between equal parts depends on has gone
+        parameters = {name: tensor for name, tensor in self.parameters.items() if name in left}
+        return Lowered(contraction, [self.operands[at][1] for at in order], parameters)
 
 
 def _folds(e: Expression) -> list[Fold]:
@@ -204,7 +208,13 @@ def materialized(e: Expression) -> Leaf:
     output = lowering.outside(e)
     lowered = lowering.finish(output, "".join(letters[axis] for axis in axes) + "c" * (e.dim > 1))
     values = noted(lowered.contraction, *lowered.operands, params=lowered.parameters)
+    if not values.is_floating_point():  # where the largest component is, a number of the formula like any other
+        values = values.to(leaves(e)[0].tensor.dtype)
     return Leaf(values if e.dim > 1 else values.unsqueeze(-1), axes)
+
+
+def _constant(e: Expression) -> Node:
+    return BUILDERS[e.op](*map(_constant, e.args)) if isinstance(e, Map) else const(cast(Number, e).value)
 
 
 def hoisted(e: Expression) -> Expression:
@@ -213,6 +223,8 @@ def hoisted(e: Expression) -> Expression:
     def replace(part: Expression) -> Expression | None:
         if not isinstance(part, Map | Fold) or len(part.axes) == 2:
             return None
+        if not leaves(part):
+            return Number(float(evaluate([_constant(part)], {})[0]))
         return materialized(part) if part.axes or part.dim > 1 or part.folds else part
 
     return substituted(e, replace)

@@ -207,7 +207,7 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{name}: {taken:.1f} us")
     if "--apart" in arguments:
         with ThreadPoolExecutor(1) as own:
-            apart = {name: _apart(*each, own) for name, each in modules.items()}
+            apart = {name: _apart(module, v, g, own) for name, (module, v, g) in modules.items()}
             apart["nothing"] = lambda: own.submit(int).result()
             for name, taken in _least(apart, now=time.perf_counter).items():
                 print(f"{name}, backward in another thread: {taken:.1f} us")

@@ -74,9 +74,7 @@ class OneStepBlock(Block):
         return mlp(self.norm2(x), self.fc1, self.fc2, residual=x)
 
 
-FORMS = {
-    "": "", "mlp": ", an MLP of one step", "group": ", layers in a group", "both": ", an MLP of one step in a group",
-}  # fmt: skip
+FORMS = {"": "", "mlp": ", an MLP of one step", "group": ", layers in a group"}
 """Forms of a block of ours, and what the names of their rows have for them."""
 
 
@@ -96,7 +94,7 @@ def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
     one_step = copy.deepcopy(sparse)
     for block in one_step:
         block.__class__ = OneStepBlock
-    own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse)), "both": group(copy.deepcopy(one_step))}
+    own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse))}
     return {**own, "dense": full.requires_grad_()}
 
 

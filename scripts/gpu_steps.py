@@ -18,8 +18,8 @@ import torch
 from kernmantle.kronsparse import KSLinear
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_training
-from kernmantle.structured.kronsparse.chain_launches import LaunchedBackward
 from kernmantle.structured.kronsparse.chain_step import FACTORS, GROUPED, MATRIX
+from kernmantle.structured.kronsparse.chain_training import RecordedChain
 from kernmantle.testing import tolerance
 
 PATTERNS = ((6, 64, 64, 1), (1, 768, 192, 2))
@@ -112,15 +112,16 @@ def kinds(rows: int, dtype: torch.dtype) -> None:
 def prepared(rows: int, dtype: torch.dtype) -> None:
     """Print a step whose backward pass is prepared, one whose is not, and nn.Linear's."""
     layer, dense, x, cotangent = case(rows, dtype)
-    prepare, own, other = LaunchedBackward.prepare, step(layer, x, cotangent), step(dense, x, cotangent)
+    keep, own, other = RecordedChain.keep_launched, step(layer, x, cotangent), step(dense, x, cotangent)
     taken: dict[str, list[float]] = {"prepared": [], "not prepared": [], "nn.Linear": []}
     for _ in range(9):
         for name, sample in taken.items():
-            setattr(LaunchedBackward, "prepare", prepare if name == "prepared" else lambda *_: None)  # noqa: B010
+            setattr(RecordedChain, "keep_launched", keep if name == "prepared" else lambda *_: None)  # noqa: B010
+            PLANS.clear()
             call = other if name == "nn.Linear" else own
             timed(call, 10)
             sample.append(timed(call, 150))
-    setattr(LaunchedBackward, "prepare", prepare)  # noqa: B010
+    setattr(RecordedChain, "keep_launched", keep)  # noqa: B010
     print(rows, str(dtype).removeprefix("torch."), *(f"{n} {statistics.median(t):.0f}" for n, t in taken.items()))
 
 

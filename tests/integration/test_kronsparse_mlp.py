@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import kernmantle as km
-from kernmantle.structured.kronsparse import chain_through, groups
+from kernmantle.structured.kronsparse import groups
 from kernmantle.structured.mode_product import grouped
 from tests.integration.test_kronsparse_train import computed, launched, steps
 
@@ -175,84 +175,106 @@ def together(steps, monkeypatch):
         monkeypatch.setattr(module, name, other)
 
 
+def residuals(*shape: int) -> list[torch.Tensor | None]:
+    """Ones that lie in one piece, and that do not."""
+    own = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    return [own, None, own.expand(1, *shape)[0], torch.randn(shape[-1], *shape[:-1]).double().movedim(0, -1)]
+
+
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a group"])
-def test_matrices_of_both_layers_are_made_by_one_launch(within, bias, together) -> None:
+def test_products_and_the_residual_are_launched_on_addresses(bias, together) -> None:
     own = Feeding(bias)
-    call = km.kronsparse.group(own) if within else own
     for activation, batch in (("gelu", (8,)), ("relu", (2, 12)), ("silu", (3, 1))):
         own.activation = activation
         x = torch.randn(*batch, 18, dtype=torch.float64, requires_grad=True)
-        residual = torch.randn(*batch, 18, dtype=torch.float64, requires_grad=True)
-        for added in (
-            residual,
-            None,
-            residual.expand(1, *batch, 18)[0],
-            torch.randn(18, *batch).double().movedim(0, -1),
-        ):
-            leaves = [x, *own.parameters(), *([residual] if added is not None and added.requires_grad else [])]
+        for added in residuals(*batch, 18):
+            leaves = [
+                x,
+                *own.parameters(),
+                *([added] if added is not None and added.is_leaf and added.requires_grad else []),
+            ]
             wanted = composed(x, own.first, own.second, activation, added)
             slope = torch.randn_like(wanted)
             theirs = torch.autograd.grad(wanted, leaves, slope)
-            for _ in range(2):
+            for _ in range(3):
                 launched.clear()
-                found = call(x, added)
-                assert launched == [2, 1, 1]
+                found = own(x, added)
+                assert launched == [1, 1, 1, 1]
                 assert type(found.grad_fn).__name__ == "_MLPBackward"
                 torch.testing.assert_close(found, wanted)
                 torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), theirs)
-                assert sorted(launched) == [1] * 6 + [2, 4]
     assert own.first.info == own.second.info == "torch dense"
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a group"])
-def test_every_subset_of_gradients_through_made_matrices(within, together) -> None:
-    own = Feeding()
-    call = km.kronsparse.group(own) if within else own
-    x, residual = (torch.randn(3, 18, dtype=torch.float64) for _ in range(2))
-    leaves = [x, residual, *own.parameters()]
-    for asked in itertools.product((False, True), repeat=len(leaves)):
-        if not any(asked):
-            continue
-        for leaf, needs in zip(leaves, asked, strict=True):
-            leaf.requires_grad_(needs)
-        some = list(itertools.compress(leaves, asked))
-        found, wanted = call(x, residual), composed(x, own.first, own.second, "gelu", residual)
-        torch.testing.assert_close(
-            torch.autograd.grad(found.square().sum(), some), torch.autograd.grad(wanted.square().sum(), some)
-        )
-
-
-@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a group"])
-def test_derivatives_of_made_matrices(within, together, monkeypatch) -> None:
+def test_derivatives_of_steps_on_addresses(together) -> None:
     own = Feeding()
     own.activation = "silu"
-    call = km.kronsparse.group(own) if within else own
     x = torch.randn(2, 18, dtype=torch.float64, requires_grad=True)
     leaves = [x, *own.parameters()]
-    torch.autograd.gradcheck(lambda *_: call(x, x), leaves, fast_mode=True)
-    torch.autograd.gradgradcheck(lambda *_: call(x, x), leaves, fast_mode=True)
+    torch.autograd.gradcheck(lambda *_: own(x, x), leaves, fast_mode=True)
+    torch.autograd.gradgradcheck(lambda *_: own(x, x), leaves, fast_mode=True)
     with torch.autograd.graph.saved_tensors_hooks(
         lambda each: each.mT.contiguous().mT if each.dim() > 1 else each.clone(), lambda each: each
     ):
-        found = call(x, x)
+        found = own(x, x)
     theirs = composed(x, own.first, own.second, "silu", x)
     slope = torch.randn_like(theirs)
     wanted = torch.autograd.grad(theirs, leaves, slope)
     torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), wanted)
-    found = call(x, x)
-    monkeypatch.setattr(chain_through, "splits_streams", lambda _: True)  # a graph is captured of the backward pass
-    torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), wanted)
 
 
-def test_a_group_that_has_one_of_both_layers(together) -> None:
+@pytest.mark.parametrize("dense", ["none", "second"])
+def test_layers_whose_matrices_a_group_has_made_are_called_one_by_one(dense, together) -> None:
     own = Feeding()
-    own.second.algorithm = "dense"
+    if dense == "second":
+        own.second.algorithm = "dense"
     x = torch.randn(3, 18, dtype=torch.float64, requires_grad=True)
-    found, wanted = km.kronsparse.group(own)(x, x), composed(x, own.first, own.second, "gelu", x)
-    torch.testing.assert_close(found, wanted)
     leaves = [x, *own.parameters()]
-    torch.testing.assert_close(torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(wanted.sum(), leaves))
+    grouped_call = km.kronsparse.group(own)
+    for _ in range(4):
+        found, wanted = grouped_call(x, x), composed(x, own.first, own.second, "gelu", x)
+        assert type(found.grad_fn).__name__ == "AddBackward0"
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(wanted.sum(), leaves))
+
+
+def test_a_warm_call_sees_what_changes(use) -> None:
+    use("matrix on addresses")
+    first, second = layers_of("matrix")
+    x, residual = (torch.randn(3, 18, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def warm():
+        for _ in range(4):
+            found = km.kronsparse.mlp(x, first, second, "gelu", residual)
+        assert type(found.grad_fn).__name__ == "_MLPBackward"
+
+    def check(node, rows, added, activation="gelu"):
+        found = km.kronsparse.mlp(rows, first, second, activation, added)
+        assert (type(found.grad_fn).__name__ if found.requires_grad else "") == node
+        torch.testing.assert_close(found, composed(rows, first, second, activation, added))
+        warm()
+
+    warm()
+    check("_MLPBackward", x, None)
+    check("_MLPBackward", x, residual, "relu")
+    check("_MLPBackward", torch.randn(7, 18, dtype=torch.float64), None)
+    check("_MLPBackward", x.detach(), residual.detach())
+    check("_MLPBackward", torch.randn(18, 3, dtype=torch.float64).mT, residual)
+    with torch.no_grad():
+        assert not km.kronsparse.mlp(x, first, second, "gelu", residual).requires_grad
+    hook = second.register_forward_hook(lambda *_: torch.zeros(3, 18, dtype=torch.float64))
+    torch.testing.assert_close(km.kronsparse.mlp(x, first, second, "gelu", residual), residual)
+    hook.remove()
+    warm()
+    with torch.no_grad():
+        first.weights[0].mul_(2)
+    check("_MLPBackward", x, residual)
+    second = layers_of("matrix")[1]
+    check("_MLPBackward", x, residual)
+    first.bias = None
+    check("_MLPBackward", x, residual)
+    with km.config(precision="ieee"):
+        check("_MLPBackward", x, residual)
 
 
 def test_an_activation_is_needed() -> None:

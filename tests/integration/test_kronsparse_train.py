@@ -265,18 +265,18 @@ def test_saved_tensors_that_hooks_bring_back_in_another_layout(kind, steps):
 def ready_passes(monkeypatch):
     """Count backward passes that were prepared in the forward pass, and those that ran so."""
     counted, passes = {"prepared": 0, "ran": 0}, []
-    prepare, run = chain_launches.LaunchedBackward.prepare, chain_launches.ReadyBackward.run
+    ready, run = chain_training.ReadyBackward, chain_launches.ReadyBackward.run
 
-    def prepared(self, *arguments):
+    def prepared(*arguments):
         counted["prepared"] += 1
-        passes.append(prepare(self, *arguments))
+        passes.append(ready(*arguments))
         return passes[-1]
 
     def ran(self, grad):
         counted["ran"] += any(self is each for each in passes)
         return run(self, grad)
 
-    monkeypatch.setattr(chain_launches.LaunchedBackward, "prepare", prepared)
+    monkeypatch.setattr(chain_training, "ReadyBackward", prepared)
     monkeypatch.setattr(chain_launches.ReadyBackward, "run", ran)
     return counted
 

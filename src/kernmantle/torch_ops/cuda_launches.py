@@ -78,7 +78,8 @@ class NativeLaunches:
         if stream != before:
             program = self._on(stream)
         if self._bytes:
-            memory = self._workspace()
+            direct = takes_memory_directly(index)
+            memory = empty_on_gpu((self._bytes,), (1,), torch.uint8) if direct else self._workspace()
             self._pack(own.values, 0, *table, memory.data_ptr())
         else:
             self._pack(own.values, 0, *table, 0)
@@ -88,8 +89,6 @@ class NativeLaunches:
         return True
 
     def _workspace(self) -> torch.Tensor:
-        if takes_memory_directly(self._index):
-            return empty_on_gpu((self._bytes,), (1,), torch.uint8)
         return torch.empty(self._bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
 
     def _on(self, stream: int) -> LaunchProgram:

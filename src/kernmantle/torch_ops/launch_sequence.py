@@ -30,12 +30,12 @@ class LaunchSequence:
 
     def __call__(self, table: list[int]) -> None:
         """Launch on the addresses of a table."""
-        if self._bound and len(table) < MOST and (self._is_eager or not torch_private.is_capturing()):
-            if self._native is None:
-                operands = [pick(range(len(table))) for _, pick in self.launches]
-                self._native = _cuda().NativeLaunches(self._bound, operands, len(table))
-            if self._native.start(table):
-                return
+        native = self._native
+        if native is None and self._bound and len(table) < MOST:
+            operands = [pick(range(len(table))) for _, pick in self.launches]
+            native = self._native = _cuda().NativeLaunches(self._bound, operands, len(table))
+        if native is not None and (self._is_eager or not torch_private.is_capturing()) and native.start(table):
+            return
         for launch, operands in self.launches:
             launch(operands(table))
 

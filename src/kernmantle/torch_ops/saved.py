@@ -63,11 +63,13 @@ def bound_pass(
 def keep_pass(
     passes: dict[Key, tuple[Pass, Guard]], key: Key, before: list[int], saved: Sequence[Maybe],
     grads: Sequence[torch.Tensor], found: Pass,
-) -> None:  # fmt: skip
-    """Store a pass that was bound for these tensors, so that :func:`bound_pass` can find it."""
-    if lie(before, saved) and _are_ready(grads):
-        tensors: Any = (*grads, *saved)
-        passes[key] = found, None if any(each is None for each in saved) else guard_of(tensors)
+) -> bool:  # fmt: skip
+    """Store a pass that was bound for these tensors, so that :func:`bound_pass` can find it; return whether it is."""
+    if not (lie(before, saved) and _are_ready(grads)):
+        return False
+    tensors: Any = (*grads, *saved)
+    passes[key] = found, None if any(each is None for each in saved) else guard_of(tensors)
+    return True
 
 
 def _are_ready(grads: Sequence[torch.Tensor]) -> bool:

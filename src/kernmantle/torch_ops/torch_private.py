@@ -133,7 +133,7 @@ def guard_of(tensors: Tensors) -> Callable[..., bool] | None:
     return check if check(*tensors) else None
 
 
-is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
+is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if torch._C._has_cuda else bool
 """Return whether a graph is captured on the current stream, as ``torch.cuda.is_current_stream_capturing`` does."""
 
 

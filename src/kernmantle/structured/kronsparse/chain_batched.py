@@ -20,6 +20,7 @@ from ...compiler.nest import BYTES
 from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
+from ...torch_ops.torch_private import is_capturing
 from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.execute import block_matrices, uncast
@@ -28,7 +29,7 @@ from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
 from ..mode_product.transpose_plan import ACCESS, in_squares, pass_seconds, start_seconds
 from ..mode_product.vendor_cost import batch_last_seconds
-from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, ReadyBackward, Table
+from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
 from .chain_products import (
     Backward,
     Gradients,
@@ -91,7 +92,7 @@ class BatchedStep:
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, what lies between the factors, features first, and the second one's blocks (d, e, f)."""
         info.route = self.route
-        if self.launches is not None and not splits_streams(x.device):
+        if self.launches is not None and not is_capturing():
             between, blocks, _, value = self.launches.run(x, weights, bias)
             return value, [between, blocks]
         first, second = in_one_piece(weights, x.dtype)
@@ -194,7 +195,7 @@ def _bind_backward(
     if len(bound) < len(launches):
         return None
     found = of_x_at, of_bias_at, of_first_at, of_second_at
-    return table.bind(bound, found, True, False, grad.element_size(), _ROUTE)
+    return table.bind(bound, found, True, False, grad.element_size(), _ROUTE, True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,11 +249,10 @@ class BatchedBackward:
             join_side_stream(device)
         return below, of_bias, found
 
-    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
-        """Return the pass for a gradient like the result, its memory taken now, where it is launches alone."""
-        if self.launches is None or splits_streams(result.device):
-            return None
-        return self.launches.prepare(read, result)
+    @property
+    def launched(self) -> LaunchedBackward | None:
+        """Return what a forward pass takes the memory of, where it is launches alone."""
+        return None if self.launches is None else self.launches.launched
 
 
 def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tensor:

@@ -23,16 +23,21 @@ _MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; 
 class LaunchedForward:
     """A forward pass of launches; its table has no address first, then those of x, weights, a bias and its results.
 
-    ``layouts`` are those of the results.
+    ``layouts`` are those of the results. Behind them is the address of what is added to the last one, where something
+    is.
     """
 
     launches: LaunchSequence
     layouts: tuple[PlainLayout, ...]
 
-    def run(self, x: torch.Tensor, weights: Weights, bias: Maybe) -> list[torch.Tensor]:
+    def run(self, x: torch.Tensor, weights: Weights, bias: Maybe, added: Maybe = None) -> list[torch.Tensor]:
         """Return the results, of the type of x."""
         found = allocate_each(x, self.layouts)
-        table = [0, *map(_address, (x, *weights)), 0 if bias is None else bias.data_ptr(), *map(_address, found)]
+        table = [
+            0, x.data_ptr(), *map(_address, weights), 0 if bias is None else bias.data_ptr(), *map(_address, found)
+        ]  # fmt: skip
+        if added is not None:
+            table.append(added.data_ptr())
         self.launches(table)
         return found
 
@@ -54,13 +59,14 @@ class Table:
 
     def bind(
         self, launches: Sequence[tuple[Launch, Pick]], found: Sequence[int], reads: bool, batch_last: bool, size: int,
-        route: str = "grouped",
+        route: str = "grouped", is_eager: bool = False,
     ) -> LaunchedBackward:  # fmt: skip
         """Return the pass that gives the results at positions ``found``, none at 0; ``size``: bytes of a number."""
         pick = itemgetter(*[at and at - self.first + 1 for at in found])
         written = size * sum(map(math.prod, self.shapes))
         layouts = layouts_in_one_piece(self.shapes)
-        return LaunchedBackward(LaunchSequence(launches), layouts, pick, reads, batch_last, written, route)
+        own = LaunchSequence(launches)
+        return LaunchedBackward(own, layouts, pick, reads, batch_last, written, route, is_eager)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +75,7 @@ class LaunchedBackward:
 
     ``layouts`` are those of what it writes, of which ``pick`` takes the gradients of x, the bias and the weights,
     behind None for one that is not wanted. ``reads`` says that launches read all tensors where they lie.
+    ``is_eager``: a graph that is captured has something else.
     """
 
     launches: LaunchSequence
@@ -78,6 +85,12 @@ class LaunchedBackward:
     batch_last: bool
     written_bytes: int
     route: str
+    is_eager: bool = False
+
+    @property
+    def launched(self) -> LaunchedBackward | None:
+        """Return the pass itself if a forward pass takes its memory, None where that is too much or copied."""
+        return self if self.reads and self.written_bytes <= _MOST_READY else None
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
         """Return the gradients."""
@@ -88,19 +101,12 @@ class LaunchedBackward:
         of_x, of_bias, *of_weights = ReadyBackward(self, addresses((*weights, *values)), grad).run(grad)
         return of_x, of_bias, of_weights
 
-    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
-        """Return the pass for a gradient like the result, its memory taken now; None where that is too much or copied.
-
-        ``read`` are the addresses of weights, x and what was saved. In the thread of the forward pass this takes the
-        host a third of what it takes in autograd's own.
-        """
-        return ReadyBackward(self, read, result) if self.reads and self.written_bytes <= _MOST_READY else None
-
 
 class ReadyBackward:
     """A backward pass, to be run once, whose memory is taken and whose table lacks the address of the gradient.
 
-    ``read`` are the addresses of weights, x and what was saved; the gradient is like ``like``.
+    ``read`` are the addresses of weights, x and what was saved; the gradient is like ``like``. In the thread of the
+    forward pass this takes the host a third of what it takes in autograd's own.
     """
 
     __slots__ = ("_found", "_table", "own")

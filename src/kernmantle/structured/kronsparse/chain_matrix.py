@@ -16,10 +16,10 @@ import torch
 
 from ...config import current
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.execute import allocate_as
+from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
-from ...torch_ops.saved import addresses
+from ...torch_ops.torch_private import is_capturing
 from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern, composes, fused
 from ..mode_product.cost import quickest_gradient
@@ -28,7 +28,7 @@ from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST, entries, summed_product
 from . import chain_execute
-from .chain_launches import GRAD, LaunchedBackward, ReadyBackward, Table
+from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
 from .chain_products import (
     Backward,
     Gradients,
@@ -105,14 +105,13 @@ def _bind_products(weights: Weights, dtype: torch.dtype) -> _Products:
 class MatrixStep:
     """A step through the matrix of the chain; ``products`` makes it by kernels, None where torch's operations do.
 
-    ``launches`` make it of two factors and multiply x by it, on a table of the addresses of x, a bias, the factors, the
-    matrix and the result behind an absent one's; None where torch's operation is one of them.
+    ``launches`` make it of two factors and multiply x by it; None where torch's operation is one of them.
     """
 
     products: _Products | None
     options: Options
     of_x: bool
-    launches: LaunchSequence | None = None
+    launches: LaunchedForward | None = None
     route: str = DENSE
     saves_between: bool = False
 
@@ -125,17 +124,18 @@ class MatrixStep:
         own = weights if self.products.reads_weights else in_one_piece(weights, dtype)
         return self.products(own, len(own))[-1]
 
-    def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
-        """Return the product, and the matrix if the gradient of x reads it."""
+    def forward(
+        self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo, added: Maybe = None
+    ) -> tuple[torch.Tensor, Saved]:
+        """Return the product, to which ``added`` is added, and the matrix if the gradient of x reads it."""
         info.route = self.route
-        if self.launches is not None and self.products is not None and not splits_streams(x.device):
-            shape = self.products.shapes[-1]
-            matrix, value = allocate_as(x, shape), allocate_as(x, (*x.shape[:-1], shape[0]))
-            offset = 0 if bias is None else bias.data_ptr()
-            self.launches([0, x.data_ptr(), offset, *addresses((*weights, matrix, value))])
+        if self.launches is not None and not is_capturing():
+            matrix, value = self.launches.run(x, weights, bias, added)
             return value, [matrix if self.of_x else None]
         matrix = self.make(weights, x.dtype)
         value = uncast(x.device.type, execute.matrix_product, x, matrix, bias, "", self.options.batch_last)
+        if added is not None:
+            value = value + added
         return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
 
     @property
@@ -186,7 +186,8 @@ class MatrixStep:
                 return None
             launches.append(below[0])
             of_x_at = below[1]
-        return table.bind(launches, (of_x_at, of_bias_at, *of_weights_at), True, False, grad.element_size(), DENSE)
+        found = of_x_at, of_bias_at, *of_weights_at
+        return table.bind(launches, found, True, False, grad.element_size(), DENSE, True)
 
     def bind_backward(
         self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
@@ -361,11 +362,10 @@ class MatrixBackward:
             join_side_stream(grad.device)
         return below, within if self.within else of_bias, found
 
-    def prepare(self, read: Sequence[int], result: torch.Tensor) -> ReadyBackward | None:
-        """Return the pass for a gradient like the result, its memory taken now, where it is launches alone."""
-        if self.launches is None or splits_streams(result.device):
-            return None
-        return self.launches.prepare(read, result)
+    @property
+    def launched(self) -> LaunchedBackward | None:
+        """Return what a forward pass takes the memory of, where it is launches alone."""
+        return None if self.launches is None else self.launches.launched
 
     def _of_matrix(self, x: Maybe, flat: torch.Tensor) -> Maybe:
         """Return the gradient of the matrix where gradients of weights are wanted."""
@@ -399,41 +399,39 @@ def _gradients_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Seque
 
 
 def bind_matrix(
-    weights: Weights, dtype: torch.dtype, options: Options, of_x: bool, x: Maybe = None, bias: Maybe = None
-) -> MatrixStep:
+    weights: Weights, dtype: torch.dtype, options: Options, of_x: bool, x: Maybe = None, bias: Maybe = None,
+    added: Maybe = None,
+) -> MatrixStep:  # fmt: skip
     """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded.
 
-    Rows that are like ``x``, in one piece, are multiplied on addresses.
+    Rows that are like ``x``, in one piece, are multiplied on addresses, and what is like ``added`` is added to them.
     """
     by_kernels = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
     products = _bind_products(weights, dtype) if by_kernels else None
-    launches = None if products is None or x is None else _bind_forward(products, x, bias, options)
+    launches = None if products is None or x is None else _bind_forward(products, x, bias, options, added)
     return MatrixStep(products, options, of_x, launches)
 
 
-def _bind_forward(products: _Products, x: torch.Tensor, bias: Maybe, options: Options) -> LaunchSequence | None:
+def _bind_forward(
+    products: _Products, x: torch.Tensor, bias: Maybe, options: Options, added: Maybe
+) -> LaunchedForward | None:
     """Return the launches of a step of two factors; None where torch's operation takes the product with the matrix."""
     if options.batch_last or x.dim() < 2 or not (products.reads_weights and x.is_contiguous()):
         return None
     if len(products.launches) != 1 or (bias is not None and not bias.is_contiguous()):
         return None
-    through = launch_through(x, x.new_empty(products.shapes[-1]), bias)
+    shape = products.shapes[-1]
+    rows, flat = x.view(-1, x.shape[-1]), None if added is None else added.view(-1, shape[0])
+    through = bind_matmul(rows, x.new_empty(shape).mT, x.new_empty((len(rows), shape[0])), bias, added=flat)
     if through is None:
         return None
-    x_at, bias_at, first_at, second_at, matrix_at, value_at = range(1, 7)
+    x_at, first_at, second_at, bias_at, matrix_at, value_at, added_at = range(1, 8)
     (make,) = products.launches
     makes = itemgetter(*make.on_addresses(first_at, second_at, matrix_at))
     offset_at = 0 if bias is None else bias_at
-    return LaunchSequence([(make.launch, makes), (through, itemgetter(x_at, matrix_at, value_at, offset_at))], True)
-
-
-def launch_through(x: torch.Tensor, matrix: torch.Tensor, bias: Maybe, added: Maybe = None) -> Launch | None:
-    """Return the product of x with a matrix, all in one piece; None where torch's operation takes it.
-
-    ``added``, like the result, is added to it.
-    """
-    rows, flat = x.view(-1, x.shape[-1]), None if added is None else added.view(-1, len(matrix))
-    return bind_matmul(rows, matrix.mT, x.new_empty((len(rows), len(matrix))), bias, added=flat)
+    operands = x_at, matrix_at, value_at, offset_at, *(() if added is None else (added_at,))
+    both = (make.launch, makes), (through, itemgetter(*operands))
+    return LaunchedForward(LaunchSequence(both, True), layouts_in_one_piece([shape, (*x.shape[:-1], shape[0])]))
 
 
 @lru_cache(maxsize=1)

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import torch
 
-from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
+from ...torch_ops.execute import layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ..mode_product.operands import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import bind_batched
 from .chain_blocks import bind_blocks
-from .chain_launches import GRAD, Table
+from .chain_launches import GRAD, LaunchedForward, Table
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
@@ -80,12 +80,10 @@ class Step(Protocol):
 class GroupedStep:
     """A launch for each factor forward and one back, or one for all where they can be joined.
 
-    ``layouts`` are those of the results of factors. ``reads_x`` and ``reads_weights`` say that launches read these
-    tensors, and the bias, where they lie.
+    ``reads_x`` and ``reads_weights`` say that launches read these tensors, and the bias, where they lie.
     """
 
-    launches: LaunchSequence
-    layouts: tuple[PlainLayout, ...]
+    launches: LaunchedForward
     reads_x: bool
     reads_weights: bool
     options: Options
@@ -99,9 +97,7 @@ class GroupedStep:
         source = x if self.reads_x else canonical(x, self.options.batch_last)
         if not self.reads_weights:
             weights, bias = in_one_piece(weights, x.dtype), None if bias is None else bias.contiguous()
-        results, offset = allocate_each(x, self.layouts), 0 if bias is None else bias.data_ptr()
-        table = [0, offset, *[each.data_ptr() for each in (*weights, source, *results)]]
-        self.launches(table)
+        results = self.launches.run(source, weights, bias)
         return results.pop(), results
 
     def bind_backward(
@@ -198,11 +194,13 @@ class FactorStep:
         return FactorBackward(tuple(levels), bias, of_x, apart, self.options.batch_last)
 
 
-def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, of_x: bool) -> Step:
-    """Return the step of a kind for tensors of these layouts."""
+def bind_step(
+    kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, of_x: bool, added: Maybe = None
+) -> Step:
+    """Return the step of a kind for tensors of these layouts; "matrix" adds what is like ``added`` to its result."""
     x, weights = x.detach(), [weight.detach() for weight in weights]
     if kind == MATRIX:
-        return bind_matrix(weights, x.dtype, options, of_x, x, None if bias is None else bias.detach())
+        return bind_matrix(weights, x.dtype, options, of_x, x, None if bias is None else bias.detach(), added)
     if kind == GROUPED:
         return bind_grouped(x, weights, bias, options)
     if kind == BATCHED:
@@ -225,13 +223,13 @@ def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Option
     launches, operands, shapes = [], list[int](), list[tuple[int, ...]]()
     for number, weight in enumerate(in_one_piece(weights, x.dtype)):
         a, b, _, d = weight.shape
-        offset, after, offset_at = (bias, activation, 1) if number == count - 1 else (None, "", 0)
+        offset, after, offset_at = (bias, activation, 2 + count) if number == count - 1 else (None, "", 0)
         out = empty(value, a * b * d, last)
         launches.append(grouped().plan_forward(value, weight, offset, options.precision, out, after))
-        operands += (2 + count + number, 2 + number, 3 + count + number, offset_at)
+        operands += (2 + count + number if number else 1, 2 + number, 3 + count + number, offset_at)
         shapes.append(memory_shape(a * b * d, x, last))
         value = out
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
     bound = grouped().bind_each(launches)
-    joined = _with_operands(bound, operands)
-    return GroupedStep(LaunchSequence(joined), layouts_in_one_piece(shapes), reads, inplace, options, bound[-1].route)
+    launches = LaunchedForward(LaunchSequence(_with_operands(bound, operands)), layouts_in_one_piece(shapes))
+    return GroupedStep(launches, reads, inplace, options, bound[-1].route)

@@ -18,7 +18,7 @@ from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.info import RunInfo
 from ...torch_ops.saved import Guard, addresses, bound_pass, keep_pass
-from ...torch_ops.torch_private import applied_directly, plain
+from ...torch_ops.torch_private import applied_directly, is_capturing, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.cluster_plan import ClusterPlan, plans_seconds
@@ -34,10 +34,10 @@ from ..mode_product.factor_matrix_plan import made_seconds
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
-from .chain_batched import BatchedBackward, batched_seconds, is_batched
+from .chain_batched import batched_seconds, is_batched
 from .chain_blocks import blocks_seconds
 from .chain_launches import LaunchedBackward, ReadyBackward
-from .chain_matrix import MatrixBackward, has_matrix
+from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
 
@@ -262,8 +262,9 @@ def _forward_seconds(
 class RecordedChain:
     """A chain whose gradients are recorded: its step is bound, and what the backward pass binds has it in its key.
 
-    ``wanted`` says of x, the bias and each weight whether its gradient is recorded. ``backward`` has the passes that
-    were bound for tensors in one piece, by which gradients are needed.
+    ``wanted`` says of x, the bias and each weight whether its gradient is recorded, ``on_addresses`` is the step's.
+    ``backward`` has the passes that were bound for tensors in one piece, by which gradients are needed, and
+    ``launched`` those of which a forward pass takes the memory.
     """
 
     step: Step
@@ -271,7 +272,9 @@ class RecordedChain:
     options: Options
     settings: tuple[Hashable, ...]
     wanted: tuple[bool, ...]
+    on_addresses: bool
     backward: dict[tuple[bool, ...], tuple[Backward, Guard]] = field(default_factory=dict[Any, Any])
+    launched: dict[tuple[bool, ...], LaunchedBackward] = field(default_factory=dict[Any, Any])
 
     @property
     def route(self) -> str:
@@ -284,11 +287,16 @@ class RecordedChain:
         result = _apply(self, RunInfo() if numbers is None else numbers, x, bias, *weights)
         return ACTIVATIONS[self.activation](result) if self.activation else result
 
+    def keep_launched(self, needed: tuple[bool, ...], launch: Backward) -> None:
+        """Store what forward passes take the memory of for a pass that was bound, where there is something."""
+        launched: LaunchedBackward | None = getattr(launch, "launched", None)
+        self.launched.pop(needed, None)
+        if launched is not None:
+            self.launched[needed] = launched
+
     def read_by_gradients(self, x: torch.Tensor, weights: Sequence[torch.Tensor], saved: Saved) -> tuple[Maybe, ...]:
         """Return the weights, x and what the step saves, None for what no gradient reads."""
         wanted = self.wanted[2:]
-        if False not in wanted:
-            return *weights, x, *saved
         source = x if any(wanted) else None
         if self.step.saves_between:  # what precedes a factor is read by the gradient of its weights
             saved = [each if needs else None for each, needs in zip(saved, wanted[1:], strict=True)]
@@ -312,11 +320,7 @@ def _bind_kind(
 ) -> RecordedChain:
     own, wanted = current(), tuple([each is not None and each.requires_grad for each in (x, bias, *weights)])
     step = bind_step(kind, x, weights, bias, options, x.requires_grad)
-    return RecordedChain(step, activation, options, (own.backend, own.precision), wanted)
-
-
-_PREPARED = LaunchedBackward, MatrixBackward, BatchedBackward
-_UNBOUND: tuple[Any, Guard] = None, None
+    return RecordedChain(step, activation, options, (own.backend, own.precision), wanted, step.on_addresses)
 
 
 @applied_directly
@@ -331,12 +335,12 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, own: RecordedChain, info: RunInfo, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
     ) -> torch.Tensor:
         value, saved = own.step.forward(x, weights, bias, info)
-        read = own.read_by_gradients(x, weights, saved)
-        before, (launch, _) = addresses(read), own.backward.get(own.wanted, _UNBOUND)
-        # A graph that is kept has what is ready for its first pass.
-        ready = launch.prepare(before, value) if isinstance(launch, _PREPARED) else None
-        ctx.ready = None if ready is None else (launch, ready)
-        ctx.made = own, before, copy_context()
+        read = own.read_by_gradients(x, weights, saved) if False in own.wanted else (*weights, x, *saved)
+        before, launched = addresses(read), own.launched.get(own.wanted)
+        ready = None  # a graph that is kept has what is ready for its first pass
+        if launched is not None and not (launched.is_eager and is_capturing()):
+            ready = ReadyBackward(launched, before, value)
+        ctx.made, ctx.ready = (own, before, copy_context()), ready
         ctx.save_for_backward(*read)
         return value
 
@@ -344,13 +348,13 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         own, before, recorded_in = ctx.made
         needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
-        if own.step.on_addresses and not grads[0].is_contiguous() and not torch.is_grad_enabled():
+        if own.on_addresses and not grads[0].is_contiguous() and not torch.is_grad_enabled():
             grads = (grads[0].contiguous(),)
         launch = bound_pass(own.backward, needed, before, tensors, grads)
         # Of threads that go back at once, one has what is ready; gradients are taken over where nothing else has them.
-        ready: tuple[Backward, ReadyBackward] | None = ctx.__dict__.pop("ready", None)
-        if ready is not None and ready[0] is launch:
-            return None, None, *ready[1].run(grads[0])
+        ready: ReadyBackward | None = ctx.__dict__.pop("ready", None)
+        if ready is not None and launch is not None and ready.own is own.launched.get(needed):
+            return None, None, *ready.run(grads[0])
         grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         if launch is None:
@@ -362,7 +366,8 @@ class _Recorded(torch.autograd.Function):
                 return None, None, of_x, bias, *found
             key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
             launch = context.run(bound, key, partial(own.step.bind_backward, x, weights, saved, grad, needed))
-            keep_pass(own.backward, needed, before, tensors, grads, launch)
+            if keep_pass(own.backward, needed, before, tensors, grads, launch):
+                own.keep_launched(needed, launch)
         of_x, bias, found = launch(x, weights, saved, grad)
         return None, None, of_x, bias, *found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,22 +13,21 @@ from torch import nn
 from ...config import current
 from ...errors import ParameterError
 from ...runtime.dispatch import PLANS
-from ...torch_ops.saved import addresses, lie
-from ...torch_ops.torch_private import plain
+from ...torch_ops.info import RunInfo
+from ...torch_ops.saved import Guard, addresses, bound_pass, keep_pass, lie
+from ...torch_ops.torch_private import applied_directly, plain
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
 from .chain_autograd import factor_by_factor
 from .chain_products import Backward, Weights, canonical, splits_streams
-from .chain_step import Step, bind_step
-from .chain_through import ThroughStep, bind_through
+from .chain_step import MATRIX, Step, bind_step
 from .chain_training import kind_of
-from .groups import is_watched, key_and_plan, shares, trains
+from .groups import is_watched, key_and_plan, trains
 from .linear import KSLinear
 from .matmul import check_activation
-from .matrices import MADE, BoundMatrices, bind_matrices
+from .matrices import MADE
 from .pattern import check_weights
 
-Each = TypeVar("Each")
 _aten: Any = torch.ops.aten
 _SLOPES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "relu": lambda grad, value: _aten.threshold_backward(grad, value, 0),
@@ -82,39 +81,29 @@ def mlp(
     """
     if not check_activation(activation):
         raise ParameterError("an MLP has an activation between its layers: 'relu', 'gelu' or 'silu'")
-    found = None if torch.compiler.is_compiling() else _bound(x, first, second, activation, residual)
-    if found is not None:
-        return found
+    if not torch.compiler.is_compiling() and isinstance(first, KSLinear) and isinstance(second, KSLinear):
+        found = _bound(x, first, second, activation, residual)
+        if found is not None:
+            return found
     value = second(ACTIVATIONS[activation](first(x)))
     return value if residual is None else value + residual
 
 
-def _bound(
-    x: torch.Tensor, first: nn.Module, second: nn.Module, activation: str, residual: Maybe
-) -> torch.Tensor | None:
+def _bound(x: torch.Tensor, first: KSLinear, second: KSLinear, activation: str, residual: Maybe) -> torch.Tensor | None:
     """Return the result of one step; None where layers go their own way."""
+    made = MADE.matrices
+    if first in made or second in made or is_watched(first) or is_watched(second):
+        return None
     if type(x) is not torch.Tensor or not x.dim() or not trains(x) or splits_streams(x.device):
         return None
-    if not (isinstance(first, KSLinear) and isinstance(second, KSLinear)):
-        return None
-    layers = first, second
-    if any(is_watched(layer) for layer in layers):
-        return None
-    made = MADE.matrices
-    if first in made and second in made:
-        weights = made[first], made[second]
-    elif first in made or second in made:
-        return None
-    else:
-        weights = *first._factors(), *second._factors()
-    tensors = x, residual, first.bias, second.bias, *weights
-    absent = [each is None for each in tensors[:4]]
-    key, found = key_and_plan(f"mlp {activation} {residual is x} {absent}", layers, x, tensors)
+    inputs = x, residual, first.bias, second.bias, *first._factors(), *second._factors()
+    absent = [each is None for each in inputs[:4]]
+    key, found = key_and_plan(f"mlp {activation} {residual is x} {absent}", (first, second), x, inputs)
     if found is None:
         if key is None:
             return None
-        found = PLANS[key] = _bind(layers, x, residual, weights, activation) or _ALONE
-    return None if found is _ALONE else _apply(found, layers, *tensors)
+        found = PLANS[key] = _bind((first, second), x, residual, inputs[4:], activation) or _ALONE  # pyright: ignore
+    return None if found is _ALONE else _apply(found, first._ran, second._ran, *inputs)
 
 
 _ALONE = object()
@@ -123,113 +112,82 @@ _ALONE = object()
 
 @dataclass(frozen=True, eq=False)
 class BoundMLP:
-    """The steps of two layers for tensors of one layout.
+    """The steps of two layers for tensors of one layout, of which the first takes the ``count`` first weights.
 
-    ``matrices`` makes the matrices of both, which steps then take for their weights; without it they take the ``count``
-    weights of the first layer, and the rest. ``wanted`` says of x, the residual, both biases and each weight whether
-    its gradient is recorded; ``backward`` has the passes of both that were bound for tensors in one piece, by which
-    gradients are needed.
+    ``adds``: the second step adds the residual. ``backward`` has the passes of both that were bound for tensors in one
+    piece, by which gradients of x, the residual, both biases and each weight are needed.
     """
 
-    steps: tuple[Step, Step]
+    steps: tuple[Step, Any]
+    adds: bool
     activation: str
     count: int
-    matrices: BoundMatrices | None = None
-    backward: dict[tuple[bool, ...], tuple[Backward, Backward]] = field(default_factory=dict[Any, Any])
-
-    def halves(self, weights: Sequence[Each]) -> tuple[Sequence[Each], Sequence[Each]]:
-        """Return what belongs to the weights of both layers."""
-        return weights[: self.count], weights[self.count :]
+    backward: dict[tuple[bool, ...], tuple[tuple[Backward, Backward], Guard]] = field(default_factory=dict[Any, Any])
 
 
 def _bind(
     layers: Sequence[KSLinear], x: torch.Tensor, residual: Maybe, weights: Weights, activation: str
 ) -> BoundMLP | None:
     first, second = layers
-    tensors, are_made = (x, residual, first.bias, second.bias, *weights), weights[0].dim() == 2
+    tensors = x, residual, first.bias, second.bias, *weights
     free = not any(layer.batch_last for layer in layers) and x.shape[-1] == first.in_features
     fits = free and first.out_features == second.in_features and any(weight.requires_grad for weight in weights)
     kinds = all(own is None or (own.dtype == x.dtype and own.device == x.device) for own in tensors)
     if not (fits and kinds) or (residual is not None and residual.shape != (*x.shape[:-1], second.out_features)):
         return None
-    if are_made:
-        return _bind_through(layers, x, residual, activation, None)
-    for layer in layers:
-        check_weights(layer.patterns, layer._factors())
-    if all(shares(layer, layer._factors(), x, x.dtype) for layer in layers):
-        found = _bind_through(layers, x, residual, activation, bind_matrices(weights))
-        if found is not None:
-            return found
-    steps, value, precision = list[Step](), x.detach(), current().precision or ""
-    for layer in layers:
+    steps, value, precision, adds = list[Step](), x.detach(), current().precision or "", False
+    for layer, added in zip(layers, (None, residual), strict=True):
         own, options = layer._factors(), layer._options._replace(precision=precision)
+        check_weights(layer.patterns, own)
         bias = None if layer.bias is None else layer.bias.detach()
         kind = kind_of(canonical(value, False), own, options)
-        steps.append(bind_step(kind, value, own, bias, options, True))
+        sums = added.detach() if kind == MATRIX and added is not None and added.is_contiguous() else None
+        steps.append(bind_step(kind, value, own, bias, options, True, sums))
+        adds = sums is not None and steps[-1].on_addresses
         value = x.new_empty((*x.shape[:-1], layer.out_features))
-    return BoundMLP((steps[0], steps[1]), activation, len(first._factors()))
+    return BoundMLP((steps[0], steps[1]), adds, activation, len(first._factors()))
 
 
-def _bind_through(
-    layers: Sequence[KSLinear], x: torch.Tensor, residual: Maybe, activation: str, matrices: BoundMatrices | None
-) -> BoundMLP | None:
-    """Return steps through matrices, which ``matrices`` makes if it is there; None where torch takes some."""
-    value, steps, count = x.detach(), list[Step](), 1 if matrices is None else len(layers[0]._factors())
-    for layer, added in zip(layers, (None, residual), strict=True):
-        bias = None if layer.bias is None else layer.bias.detach()
-        matrix = value.new_empty((layer.out_features, layer.in_features))
-        step = bind_through(value, matrix, bias, None if added is None else added.detach())
-        if step is None:
-            return None
-        steps.append(step)
-        value = x.new_empty((*x.shape[:-1], layer.out_features))
-    return BoundMLP((steps[0], steps[1]), activation, count, matrices)
-
-
+@applied_directly
 class _MLP(torch.autograd.Function):
     """x, the residual, both biases and all weights to the result, for calls that nothing but autograd sees."""
 
     @staticmethod
     def forward(
-        ctx: Any, own: BoundMLP, layers: Sequence[KSLinear], x: torch.Tensor, residual: Maybe, bias: Maybe,
+        ctx: Any, own: BoundMLP, info: RunInfo, other_info: RunInfo, x: torch.Tensor, residual: Maybe, bias: Maybe,
         other_bias: Maybe, *weights: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        first, second = own.steps
-        made = [] if own.matrices is None else own.matrices.make(weights)
-        one, other = ([made[0]], [made[1]]) if made else own.halves(weights)
-        before, saved = first.forward(x, one, bias, layers[0]._ran)
+        (first, second), count = own.steps, own.count
+        before, saved = first.forward(x, weights[:count], bias, info)
         between = ACTIVATIONS[own.activation](before)
-        if isinstance(second, ThroughStep):
-            value, rest = second.forward(between, other, other_bias, layers[1]._ran, residual)
+        if own.adds:
+            value, rest = second.forward(between, weights[count:], other_bias, other_info, residual)
         else:
-            value, rest = second.forward(between, other, other_bias, layers[1]._ran)
+            value, rest = second.forward(between, weights[count:], other_bias, other_info)
             if residual is not None:
                 value.add_(residual)
-        read = *weights, x, bias, before, between, *made, *saved, *rest
-        ctx.made = own, addresses(read), len(saved), copy_context(), other_bias
-        ctx.save_for_backward(*read)
+        read = *weights, x, before, between, *saved, *rest
+        ctx.made = own, addresses(read), len(saved), copy_context(), bias is not None
+        ctx.save_for_backward(*read, *(() if bias is None else (bias,)))
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        (own, before, count, context, _), read = ctx.made, ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled() or not plain(grads):
-            return None, None, *context.copy().run(_differentiably, own, needed, read, grads[0])
-        grad = grads[0].contiguous()
-        same = lie(before, read)
-        if not same:  # steps read tensors as they lay when they were bound
+        (own, before, saves, context, has_bias), read = ctx.made, ctx.saved_tensors
+        needed = ctx.needs_input_grad[3:]
+        read, bias = (read[:-1], read[-1]) if has_bias else (read, None)
+        if not grads[0].is_contiguous() and not torch.is_grad_enabled():
+            grads = (grads[0].contiguous(),)
+        passes = bound_pass(own.backward, needed, before, read, grads)
+        if passes is None and (torch.is_grad_enabled() or not plain(grads)):
+            return None, None, None, *context.copy().run(_differentiably, own, needed, read, bias, grads[0])
+        if passes is None and not lie(before, read):  # steps read tensors as they lay when they were bound
             read = [each if each is None else each.clone(memory_format=torch.contiguous_format) for each in read]
-        found = own.backward.get(needed) if same and grad.data_ptr() % 16 == 0 else None
-        (of_x, of_bias, of_weights), (of_other, of_rest), bound = _gradients(
-            own, needed, read, count, grad, found, context
-        )
-        if found is None and same and grad.data_ptr() % 16 == 0:
-            own.backward[needed] = bound
-        every: Sequence[Maybe] = (*of_weights, *of_rest)
-        if own.matrices is not None:
-            every = own.matrices.take_apart(read[: len(needed) - 4], every, True)
-        return None, None, of_x, grads[0] if needed[1] else None, of_bias, of_other, *every
+        found, bound = _gradients(own, needed, read, saves, grads[0], passes, context)
+        if passes is None:
+            keep_pass(own.backward, needed, before, read, grads, bound)
+        of_x, of_bias, of_other, every = found
+        return None, None, None, of_x, grads[0] if needed[1] else None, of_bias, of_other, *every
 
 
 _apply: Any = super(torch.autograd.Function, _MLP).apply  # pyright: ignore[reportAttributeAccessIssue]
@@ -238,42 +196,36 @@ _apply: Any = super(torch.autograd.Function, _MLP).apply  # pyright: ignore[repo
 def _gradients(
     own: BoundMLP, needed: tuple[bool, ...], read: Sequence[Any], saves: int, grad: torch.Tensor,
     bound: tuple[Backward, Backward] | None, context: Any,
-) -> tuple[tuple[Maybe, Maybe, Sequence[Maybe]], tuple[Maybe, Sequence[Maybe]], tuple[Backward, Backward]]:  # fmt: skip
-    """Return the gradients of x, bias and weights of the first layer, of those of the second, and the passes.
+) -> tuple[tuple[Maybe, Maybe, Maybe, Sequence[Maybe]], tuple[Backward, Backward]]:  # fmt: skip
+    """Return the gradients of x, both biases and all weights, and the passes of both layers."""
+    total, count = len(needed) - 4, own.count
+    one, other, (x, before, between), rest = read[:count], read[count:total], read[total : total + 3], read[total + 3 :]
+    of_one, of_other = needed[4 : 4 + count], needed[4 + count :]
 
-    Of layers whose matrices are made, those of the matrices stand for those of the weights.
-    """
-    total, (one, other) = len(needed) - 4, own.halves(read[: len(needed) - 4])
-    (x, _, before, between), rest = read[total : total + 4], read[total + 4 :]
-    of_first, of_second = own.halves(needed[4:])
-    deep = needed[0] or needed[2] or any(of_first)
-    if own.matrices is not None:
-        (one, other), rest = (rest[:1], rest[1:2]), rest[2:]
-        of_first, of_second = [any(of_first)], [any(of_second)]
-    asked = (deep, needed[3], *of_second)
-    second = (
-        bound[1] if bound else context.copy().run(own.steps[1].bind_backward, between, other, rest[saves:], grad, asked)
-    )
-    of_between, of_other, of_rest = second(between, other, rest[saves:], grad)
+    def bind(step: Step, *operands: Any) -> Backward:
+        return context.copy().run(step.bind_backward, *operands)
+
+    asked = needed[0] or needed[2] or any(of_one), needed[3], *of_other
+    second = bound[1] if bound else bind(own.steps[1], between, other, rest[saves:], grad, asked)
+    of_between, of_other_bias, of_rest = second(between, other, rest[saves:], grad)
     if of_between is None or before is None:
-        return (None, None, [None] * len(of_first)), (of_other, of_rest), (bound[0] if bound else second, second)
+        return (None, None, of_other_bias, [*([None] * count), *of_rest]), (bound[0] if bound else second, second)
     moved = _SLOPES[own.activation](of_between, before)
-    asked = (needed[0], needed[2], *of_first)
-    first = bound[0] if bound else context.copy().run(own.steps[0].bind_backward, x, one, rest[:saves], moved, asked)
-    return first(x, one, rest[:saves], moved), (of_other, of_rest), (first, second)
+    asked = needed[0], needed[2], *of_one
+    first = bound[0] if bound else bind(own.steps[0], x, one, rest[:saves], moved, asked)
+    of_x, of_bias, of_weights = first(x, one, rest[:saves], moved)
+    return (of_x, of_bias, of_other_bias, [*of_weights, *of_rest]), (first, second)
 
 
 def _differentiably(
-    own: BoundMLP, needed: tuple[bool, ...], read: Sequence[Any], grad: torch.Tensor
+    own: BoundMLP, needed: tuple[bool, ...], read: Sequence[Any], bias: Maybe, grad: torch.Tensor
 ) -> tuple[Maybe, ...]:
     """Return the gradients with whatever derivative of them is being recorded."""
     total = len(needed) - 4
-    (x, bias), options = read[total : total + 2], Options(False, "auto", current().precision or "")
-    weights = read[:total]  # a matrix is a factor of one block
+    weights, x, options = read[:total], read[total], Options(False, "auto", current().precision or "")
     with torch.enable_grad():
-        one, other = own.halves([weight[None, :, :, None] if weight.dim() == 2 else weight for weight in weights])
-        before = factor_by_factor(x, one, bias, "", options)
-        value = factor_by_factor(ACTIVATIONS[own.activation](before), other, None, "", options)
+        before = factor_by_factor(x, weights[: own.count], bias, "", options)
+        value = factor_by_factor(ACTIVATIONS[own.activation](before), weights[own.count :], None, "", options)
         inputs = (x, None, bias, None, *weights)
         asked = [at for at, needs in enumerate(needed) if needs and inputs[at] is not None]
         made = torch.autograd.grad(value, [inputs[at] for at in asked], grad, create_graph=True)  # pyright: ignore

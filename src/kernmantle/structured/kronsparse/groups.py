@@ -241,7 +241,8 @@ class _Group:
             found = PLANS[key] = _bind(layers, x)
         if found.matrices is None:
             return around
-        made = apply_matrices(found.matrices, *[weights[at] for at in found.weights])
+        chosen = weights if len(found.weights) == len(weights) else [weights[at] for at in found.weights]
+        made = apply_matrices(found.matrices, *chosen)
         return {**around, **dict(zip([layers[at] for at in found.layers], made, strict=True))}
 
 

@@ -18,7 +18,7 @@ import torch
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.saved import addresses, lie
-from ...torch_ops.torch_private import plain
+from ...torch_ops.torch_private import applied_directly, plain
 from ..mode_product.chain_plan import fused
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_execute
@@ -171,6 +171,7 @@ def _bind_products(chains: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [grouped().bind_matrices(chains)] * len(chains), grouped().bind_matrix_gradients(chains)
 
 
+@applied_directly
 class _Matrices(torch.autograd.Function):
     """Weights of chains of two factors to their matrices, for calls that nothing but autograd sees."""
 

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 
 from ..backend import Backend
+from ..compiler.lower import Lowering
 from ..compiler.nest import SIZES
 from ..compiler.row_reduce import COLUMNS, Apply, RowNest, can_lower, lower_rows
 from ..config import current
 from ..ir.equation import broadcast
 from ..ir.ops import evaluate
+from ..ir.program import Program
 from ..runtime.dispatch import bound
 from ..runtime.launcher import Launcher
 from .call_key import program_key
@@ -146,21 +148,35 @@ def _kernel(
         sizes[role] = geo.sizes[axis]
     if not target.takes(rows, sizes, device):
         return None
-    rank = len(geo.batch)
-    named = [operand for operand in apply.inner.operands if not operand.number]
-    axes = [*(operand.axes for operand in named), *([apply.column + COLUMNS] if apply.weighted else [])]
+    outs = [(apply.out, shapes(apply, geo)) for _ in types.outs]
+    column = apply.column + COLUMNS if apply.weighted else ""
+    return bind_rows(target.prepare, rows, lowering.matrix, apply.inner, geo, tensors, column, outs)
+
+
+def bind_rows(
+    prepare: Callable[..., Launcher | None], rows: RowNest, matrix: Lowering, inner: Program, geo: Geometry,
+    tensors: Tensors, column: str, outs: Sequence[tuple[str, Sequence[int]]],
+) -> tuple[RowLaunch, str] | None:  # fmt: skip
+    """Return the kernel of a row nest on such tensors and its description; None where ``prepare`` has none.
+
+    ``column`` are the axes of v, the last tensor, "" without one; ``outs`` axes and shape of each result.
+    """
+    rank, device = len(geo.batch), tensors[0].device
+    named = [operand for operand in inner.operands if not operand.number]
+    axes = [*(operand.axes for operand in named), *([column] if column else [])]
     ports = [strided(own, t.shape, t.stride(), rank) for own, t in zip(axes, tensors, strict=True)]
-    shape = shapes(apply, geo)
-    result = strided(apply.out, shape, contiguous(shape), rank)
-    nowhere = strided("", (), (), rank)
-    ports = [*ports[: len(named)], nowhere, *ports[len(named) :], *(result for _ in types.outs)]
-    calls = arguments(lowering.matrix, geo, ports, [])
+    ports.insert(len(named), strided("", (), (), rank))
+    ports += [strided(own, shape, contiguous(shape), rank) for own, shape in outs]
+    calls = arguments(matrix, geo, ports, [])
     alignment = [t.data_ptr() % 16 or 16 for t in tensors]
-    alignment = [*alignment[: len(named)], 16, *alignment[len(named) :], *(16 for _ in types.outs)]
-    launcher = target.prepare(rows, calls.integers, alignment, device)
-    itemsizes = [t.element_size() for t in tensors] + [DTYPES[name].itemsize for name in types.outs]
+    alignment.insert(len(named), 16)
+    launcher = prepare(rows, calls.integers, [*alignment, *(16 for _ in outs)], device)
+    if launcher is None:
+        return None
+    itemsizes = [t.element_size() for t in tensors]
     itemsizes.insert(len(named), 1)
-    fold = partial(with_folded, tuple(operand.name for operand in apply.inner.numbers), rows, types.compute)
+    itemsizes += [DTYPES[port.dtype].itemsize for port in rows.outs]
+    fold = partial(_with_folded, tuple(operand.name for operand in inner.numbers), rows)
     launch = RowLaunch(launcher.run, len(named), calls.offsets, tuple(itemsizes), fold, lru_cache(maxsize=64)(fold))
     return launch, f"{device.type}: {launcher.description}"
 
@@ -192,7 +208,7 @@ class RowLaunch:
             self.start([p + o * size for p, o, size in zip(pointers, offsets, self.itemsizes, strict=True)], values)
 
 
-def with_folded(names: tuple[str, ...], rows: RowNest, compute: str, numbers: tuple[float, ...]) -> tuple[float, ...]:
+def _with_folded(names: tuple[str, ...], rows: RowNest, numbers: tuple[float, ...]) -> tuple[float, ...]:
     """Return the numbers of a program, then the further numbers that its kernel reads."""
-    largest, values = _LARGEST[compute], dict(zip(names, numbers, strict=True))
+    largest, values = _LARGEST[rows.matrix.compute], dict(zip(names, numbers, strict=True))
     return (*numbers, *(max(-largest, min(largest, float(value))) for value in evaluate(rows.folded, values)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,9 +26,9 @@ from .call_key import program_key
 from .dtypes import DTYPES, NAMES
 from .execute import Types, allocate
 from .info import RunInfo
-from .layout import Geometry, arguments, contiguous, geometry, strided
+from .layout import Geometry, geometry
 from .row_reduce import Defined, task_of
-from .row_reduce_execute import RowLaunch, with_folded
+from .row_reduce_execute import RowLaunch, bind_rows
 from .targets import backend_for
 
 Tensors = Sequence[torch.Tensor]
@@ -173,28 +173,19 @@ def _bind(weighting: Weighting, how: str, tensors: Tensors, wide: bool) -> Bound
         return BoundSoftmax(None)
     stored = [NAMES[t.dtype] for t in tensors]
     lowering = lower_softmax(weighting, stored[:-1], stored[-1], how, "f32" if wide else None)
-    rows, rank = lowering.rows, len(batch)
+    rows = lowering.rows
     axis_of = {role: axis for axis, role in lowering.matrix.roles.items()}
-    named = [operand for operand in inner.operands if not operand.number]
-    axes = [*(operand.axes for operand in named), axis_of["n"] + COLUMNS]
-    ports = [strided(each, t.shape, t.stride(), rank) for each, t in zip(axes, tensors, strict=True)]
     out_axes = ["".join(axis_of[role] for role in port.roles) for port in rows.outs]
     shapes = [geo.out_shape(each) for each in out_axes]
     if how in (TANGENTS, DUALS):  # those of operands have their batch axes
         first = 2 if how == TANGENTS else 0
         shapes[first : first + 3] = [tuple(tensors[index].shape) for index in (0, 1, -1)]
-    outs = [strided(each, shape, contiguous(shape), rank) for each, shape in zip(out_axes, shapes, strict=True)]
-    ports = [*ports[: len(named)], strided("", (), (), rank), *ports[len(named) :], *outs]
-    calls = arguments(lowering.matrix, geo, ports, [])
-    alignment = [t.data_ptr() % 16 or 16 for t in tensors]
-    alignment = [*alignment[: len(named)], 16, *alignment[len(named) :], *(16 for _ in outs)]
-    launcher = _target(backend).prepare(rows, calls.integers, alignment, device)
-    if launcher is None:
+    outs = list(zip(out_axes, shapes, strict=True))
+    found = bind_rows(
+        _target(backend).prepare, rows, lowering.matrix, inner, geo, tensors, axis_of["n"] + COLUMNS, outs
+    )
+    if found is None:
         return BoundSoftmax(None)
-    dtypes = [DTYPES[port.dtype] for port in rows.outs]
-    itemsizes = [t.element_size() for t in tensors] + [dtype.itemsize for dtype in dtypes]
-    itemsizes.insert(len(named), 1)
-    fold = partial(with_folded, tuple(operand.name for operand in inner.numbers), rows, "f32")
-    launch = RowLaunch(launcher.run, len(named), calls.offsets, tuple(itemsizes), fold, lru_cache(maxsize=64)(fold))
-    first = len(dtypes) - WRITTEN[how]
-    return BoundSoftmax(launch, tuple(shapes[first:]), tuple(dtypes[first:]), f"{device.type}: {launcher.description}")
+    first = len(outs) - WRITTEN[how]
+    dtypes = tuple([DTYPES[port.dtype] for port in rows.outs[first:]])
+    return BoundSoftmax(found[0], tuple(shapes[first:]), dtypes, found[1])

@@ -30,8 +30,17 @@ struct System {
     KM_DEVICE T& at(int row, int column) const { return first[column * PITCH + row]; }
 
     KM_DEVICE void read(const T* from, bool here, i64 down, i64 across) const {
-        for (int j = 0; j < order; ++j)
-            at(lane, j) = here && lane < order ? from[lane * down + j * across] : T(lane == j);
+        constexpr int AT_ONCE = 4;  // on their way before the first of them is written
+        for (int begin = 0; begin < order; begin += AT_ONCE) {
+            T part[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int j = begin + i;
+                part[i] = here && lane < order && j < order ? from[lane * down + j * across] : T(lane == j);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) at(lane, begin + i) = part[i];
+        }
         __syncwarp();
     }
 
@@ -40,20 +49,18 @@ struct System {
             if (lane < order) to[lane * down + j * across] = j <= lane || !lower_only ? at(lane, j) : T(0);
     }
 
-    // L on and below the diagonal; nothing above it is read or written.
+    // L on and below the diagonal; nothing above it is of use or written. A column takes all columns before it at once, so that
+    // nothing is written between what is read.
     KM_DEVICE void cholesky() {
         for (int k = 0; k < order; ++k) {
-            const T square = at(k, k);
-            if (!(square > 0) && !failed) failed = k + 1;
-            const T root = sqrt(square);
-            __syncwarp();
-            if (lane >= k) at(lane, k) = lane == k ? root : at(lane, k) / root;
-            __syncwarp();
-            if (lane > k) {
-                const T own = at(lane, k);
+            T rest = at(lane, k);
 #pragma unroll 4
-                for (int j = k + 1; j <= min(lane, order - 1); ++j) at(lane, j) -= own * at(j, k);
-            }
+            for (int j = 0; j < k; ++j) rest -= at(lane, j) * at(k, j);
+            const T square = of(rest, k);
+            if (!(square > 0) && !failed) failed = k + 1;
+            const T root = sqrt(square), own = (lane > k && lane < order ? rest : T(1)) / root;  // dividing 0 takes longer
+            __syncwarp();
+            if (lane >= k) at(lane, k) = lane == k ? root : own;
             __syncwarp();
         }
     }
@@ -84,8 +91,15 @@ struct System {
             if (lane > k && lane < order) {
                 const T own = head == 0 ? at(lane, k) : at(lane, k) / head;
                 at(lane, k) = own;
-#pragma unroll 4
-                for (int j = k + 1; j < order; ++j) at(lane, j) -= own * at(k, j);
+                int j = k + 1;
+                for (; j + 4 <= order; j += 4) {
+                    T mine[4], above[4];  // read before the first of them is written
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) mine[i] = at(lane, j + i), above[i] = at(k, j + i);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) at(lane, j + i) = mine[i] - own * above[i];
+                }
+                for (; j < order; ++j) at(lane, j) -= own * at(k, j);
             }
             __syncwarp();
         }
@@ -101,11 +115,12 @@ struct System {
     // A triangle from the top and one from the bottom, each as it lies or, ACROSS, as its transpose.
     template <bool DOWN, bool UNIT, bool ACROSS>
     KM_DEVICE T triangle(T x) const {
+        const T own = UNIT || lane >= order ? T(1) : at(lane, lane);
+#pragma unroll 2
         for (int step = 0; step < order; ++step) {
             const int k = DOWN ? step : order - 1 - step;
-            if (!UNIT && lane == k) x /= at(k, k);
-            const T done = of(x, k);
-            if (DOWN ? lane > k : lane < k) x -= (ACROSS ? at(k, lane) : at(lane, k)) * done;
+            const T entry = ACROSS ? at(k, lane) : at(lane, k), done = of(UNIT ? x : (lane == k ? x : T(1)) / own, k);
+            x = lane == k ? done : (DOWN ? lane > k : lane < k) ? x - entry * done : x;
         }
         return x;
     }

@@ -133,23 +133,6 @@ def test_estimators_that_are_not_here_say_what_to_do():
     assert shown.fit_transform(km.cdist(X, metric="canberra")).shape == (40, 2)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "match"),
-    [
-        (lambda: km.Gaussian(gamma=0.5), r"bandwidth=\(2 \* gamma\) \*\* -0.5"),
-        (lambda: km.Laplace(gamma=0.5), "bandwidth=1 / gamma"),
-        (lambda: km.Gaussian(sigma=0.5), "sigma is bandwidth here"),
-        (lambda: km.argkmin(X, Y, k=3), "how many neighbours is count="),
-        (lambda: km.argkmin(X, Y, n_neighbors=3), "how many neighbours is count="),
-        (lambda: km.attention(X, X, X, is_causal=True), "causal=True"),
-        (lambda: km.attention(X, X, X, score="canberra", attn_mask=np.eye(40) > 0), "mask= takes a boolean mask"),
-    ],
-)
-def test_arguments_of_other_libraries_lead_to_ours(wrong, match):
-    with pytest.raises(ParameterError, match=match):
-        wrong()
-
-
 def test_gammas_of_the_hints_are_right():
     assert_close(km.Gaussian((2 * 0.3) ** -0.5)(X, Y), rbf_kernel(X, Y, gamma=0.3), depth=4)
     assert_close(km.Laplace(1 / 0.3, p=1)(X, Y), np.exp(-0.3 * cdist(X, Y, "cityblock")), depth=4)

@@ -60,6 +60,13 @@ HINTS = [
     (lambda: estimators.GaussianProcessRegressor(alpha=0.1), "noise="),
     (lambda: estimators.GaussianProcessRegressor(optimizer=None), "optimise=False"),
     (lambda: estimators.GaussianProcessRegressor(normalize_y=True), "standardised"),
+    (lambda: km.Gaussian(gamma=0.5), r"bandwidth=\(2 \* gamma\) \*\* -0.5"),
+    (lambda: km.Laplace(gamma=0.5), "bandwidth=1 / gamma"),
+    (lambda: km.Gaussian(sigma=0.5), "sigma is bandwidth here"),
+    (lambda: km.argkmin(X, Y, k=3), "how many neighbours is count="),
+    (lambda: km.argkmin(X, Y, n_neighbors=3), "how many neighbours is count="),
+    (lambda: km.attention(X, X, X, is_causal=True), "causal=True"),
+    (lambda: km.attention(X, X, X, score="canberra", attn_mask=np.eye(40) > 0), "mask= takes a boolean mask"),
 ]
 
 

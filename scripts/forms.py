@@ -1,14 +1,16 @@
 """What each form of structured products gains over the others, by the models that choose them, on an H200.
 
-``python scripts/forms.py`` takes the random products of ``benchmarks/random_structured.py``, powers of the tables and
-Monarch matrices, needs no GPU, and prints for each form how many products take it, by how much the next best would be
-slower in the median and at most, and how many of them by 3 % and more.
+``python scripts/forms.py [SEED COUNT]`` takes the random products of ``benchmarks/random_structured.py``, or so many
+Kronecker-sparse ones that are drawn anew, powers of the tables and Monarch matrices, needs no GPU, and prints for each
+form how many products take it, by how much the next best would be slower in the median and at most, and how many of
+them by 3 % and more.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 import statistics
 import sys
 from collections import defaultdict
@@ -26,7 +28,19 @@ from kernmantle.structured.kron.cuda import tensor_for
 from kernmantle.structured.kron.cuda_plan import KINDS, plan
 from kernmantle.structured.kron.modes import Mode, text_of
 from kernmantle.structured.kronsparse import chain_training
-from kernmantle.structured.mode_product import cluster_plan, cost, cuda, fma_plan, stream_mma_plan, stream_plan, tiles
+from kernmantle.structured.mode_product import (
+    block_sum_plan,
+    cluster_plan,
+    column_sum_plan,
+    cost,
+    cuda,
+    fma_plan,
+    fma_sum_plan,
+    row_sum_plan,
+    stream_mma_plan,
+    stream_plan,
+    tiles,
+)
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.vendor_cost import MOST_DENSE
@@ -108,6 +122,20 @@ def sparse_product(case: random_structured.SparseCase) -> Times:
     return found | {name: seconds for name, seconds in others.items() if name != "kernel"}
 
 
+def sparse_sums(case: random_structured.SparseCase) -> Times:
+    """Seconds of the gradient of the weights, by each kernel."""
+    sizes = case.pattern, case.rows, case.dtype
+    found = dict(cost.gradient_seconds(*sizes, "cuda", case.last))
+    found["fma"] = fma_sum_plan.fma_seconds(*sizes, case.last, OWN)
+    if case.last:
+        found["columns"] = column_sum_plan.columns_seconds(*sizes, OWN)
+        found["blocks"] = block_sum_plan.block_sums_seconds(*sizes, OWN)
+    else:
+        access = [math.gcd(16, BYTES[case.dtype] * extent * case.pattern[3]) for extent in case.pattern[2:0:-1]]
+        found["rows"] = row_sum_plan.row_sum_choice(*sizes, *access, 3, OWN)[0]
+    return {name: seconds for name, seconds in found.items() if name != "kernel"}
+
+
 def sparse_step(case: random_structured.SparseCase) -> Times:
     """Seconds of a training step of one factor in a graph, by each kind."""
     found = chain_training.expected((case.pattern,), case.rows, case.dtype, case.last, DEVICE)
@@ -175,9 +203,13 @@ def main() -> None:
     """Print all tables."""
     cuda.limits, cuda.index_of = lambda _: OWN, lambda _: 0  # no GPU is asked
     kron, sparse = [*drawn("kron"), *powers()], drawn("kronsparse")
+    if sys.argv[1:]:
+        source = random.Random(int(sys.argv[1]))
+        sparse = [random_structured._sparse(source, "cuda") for _ in range(int(sys.argv[2]))]
     without("Kronecker products", [kron_product(case) for case in kron])  # pyright: ignore[reportArgumentType]
     without("Gradients of Kronecker products", [kron_gradients(case) for case in kron])  # pyright: ignore
     best("Kronecker-sparse products", [sparse_product(case) for case in sparse])  # pyright: ignore
+    best("Gradients of the weights of Kronecker-sparse products", [sparse_sums(case) for case in sparse])  # pyright: ignore
     best("Steps of one Kronecker-sparse factor in a graph", [sparse_step(case) for case in sparse])  # pyright: ignore
     best("Chains of two packed factors", [packed_chain(*chain) for chain in chains()])
 

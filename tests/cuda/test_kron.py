@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.structured.kron import aligned_choice, cuda
+from kernmantle.structured.kron import aligned_choice, cuda, gradient_cuda
 from kernmantle.structured.kron.factor_sums import outer
 from kernmantle.structured.kron.matmul import multiply
 from kernmantle.testing import assert_close
@@ -143,6 +143,17 @@ def test_long_sums_of_halves_lose_nothing():
     assert_close(found, x.double().mT @ weight.double(), depth=1, magnitude=40000.0)
     joint = outer(x.unsqueeze(-1), weight.unsqueeze(-1), 1, (8, 264))
     assert_close(joint, weight.double().mT @ x.double(), depth=1, magnitude=40000.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "columns"), [(17, 17), (9, 33), (63, 2), (3, 8), (99, 70)])
+def test_rows_of_an_odd_number_of_halves_are_summed_two_at_a_time(rows, columns, dtype):
+    """An entry of another block of the sum over both would be off by more than the type rounds."""
+    u = torch.randn(60000, columns, device="cuda").to(dtype)
+    v = torch.randn(60000, rows, device="cuda").to(dtype)
+    v[:, : min(rows, columns)] += u[:, : min(rows, columns)] / 10
+    kernel = gradient_cuda.bind_two_rows(u.unsqueeze(-1), v.unsqueeze(-1), False)
+    assert_close(kernel(u, v), v.double().mT @ u.double(), depth=1, magnitude=6000.0)
 
 
 ODD = (

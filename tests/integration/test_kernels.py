@@ -240,6 +240,8 @@ def compositions(device):
         ((weighted[0], km.Cauchy()), lambda a, b: a * b, 2),
         ((km.NTK(), km.Cosine(), km.NTK(0.2, 3)), lambda a, b, c: a + b * c, 2),
         ((km.Gaussian(2.0),), lambda a: (1 + a) ** 2 / 3, 1),
+        ((km.Gaussian(2.0),), lambda a: 2 / (1 + a), 1),
+        ((km.Cauchy(), km.Cosine()), lambda a, b: 1 / (a / (3 + b)), 2),
         ((km.Linear(), km.Polynomial(2)), lambda a, b: -(a**3) + b, 1),
         ((km.Wendland(4.0), km.Cosine(lengthscales=lengths), km.NTK()), lambda a, b, c: a + b + c, 2),
     ]  # fmt: skip
@@ -254,6 +256,20 @@ def test_a_composition_is_one_kernel(place, backend, device):
     assert len(kernel.form.maps) == sums
     assert_close(kernel.diagonal(x), kernel(x).diagonal(), depth=32)
     assert_close(pickle.loads(pickle.dumps(kernel))(x, y), expected, depth=32)
+
+
+@pytest.mark.parametrize(
+    ("combined", "text"),
+    [
+        (lambda a, b: a / (b * a), "Gaussian(bandwidth=1.0) / (Cosine() * Gaussian(bandwidth=1.0))"),
+        (lambda a, b: a / (b / a), "Gaussian(bandwidth=1.0) / (Cosine() / Gaussian(bandwidth=1.0))"),
+        (lambda a, b: a / b * a, "Gaussian(bandwidth=1.0) / Cosine() * Gaussian(bandwidth=1.0)"),
+        (lambda a, b: a - (b - a), "Gaussian(bandwidth=1.0) - (Cosine() - Gaussian(bandwidth=1.0))"),
+        (lambda a, b: 2 / (a + b), "2 * (Gaussian(bandwidth=1.0) + Cosine()) ** -1"),
+    ],
+)
+def test_the_text_of_a_composition_has_the_brackets_it_needs(combined, text):
+    assert repr(combined(km.Gaussian(1.0), km.Cosine())) == text
 
 
 def test_batched_parts_compose():

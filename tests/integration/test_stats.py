@@ -181,6 +181,8 @@ def test_transforms_want_the_statistic_alone():
         (lambda: stats.mmd(X, Y, "gaussian"), errors.ParameterError, "kernel must be a km.Kernel"),
         (lambda: stats.hsic(X, X, None, len), errors.ParameterError, "kernel_y must be a km.Kernel"),
         (lambda: stats.mmd(X, Y, km.Kernel(lambda a, b: a - b)), errors.ParameterError, "not symmetric"),
+        (lambda: stats.mmd(X, Y, random_state=-1), errors.ParameterError, "random_state must be an integer"),
+        (lambda: stats.hsic(X, X, random_state=torch.Generator()), errors.ParameterError, "a numpy Generator or None"),
         (lambda: stats.mmd(X, Y, permutations=-1), errors.ParameterError, "permutations must be"),
         (lambda: stats.mmd(X, Y, km.Gaussian(torch.ones(2).double())), errors.ShapeError, "batch of hyperparameters"),
     ],

@@ -53,7 +53,7 @@ class Algebra:
         names = dict(renamed)
         values = self._values | {names[name]: value for name, value in other._values.items()}
         weights = self._weights | {names[name]: value for name, value in other._weights.items()}
-        text = f"{bracketed(self, level)} {sign} {bracketed(other, level + (sign == '-'))}"
+        text = f"{bracketed(self, level)} {sign} {bracketed(other, level + (sign in '-/'))}"
         named = self._named or other._named
         return self.made(form, values, weights, text, level, self._transform, named)
 
@@ -98,6 +98,9 @@ class Algebra:
 
     def __truediv__(self, other: Any) -> Self:
         return self._of_two("div", other, "/", PRODUCT, "divisor")
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return other * self**-1
 
     def __neg__(self) -> Self:
         return -1 * self

@@ -94,7 +94,10 @@ def permutation_test(
     """Return the test of a statistic; ``permuted`` gives those of permutations, a row each, as float64."""
     if not permutations:
         return PermutationTest(statistic if tensors else float(statistic.detach()))
-    random, found = np.random.default_rng(random_state), list[np.ndarray]()
+    try:
+        random, found = np.random.default_rng(random_state), list[np.ndarray]()
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"random_state must be an integer, a numpy Generator or None: {error}") from error
     size = max(1, BYTES // (8 * rows))
     with torch.no_grad(), tqdm(total=permutations, desc="permutations", disable=not verbose) as bar:
         for start in range(0, permutations, size):

@@ -67,7 +67,8 @@ def kron_sparse_matmul(
     precision : {None, "ieee", "tf32"}
         Arithmetic of float32 products, see :func:`kernmantle.config`.
     algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
-        Algorithm of the product; "auto" takes the fastest by a cost model.
+        Algorithm of the product; "auto" takes the fastest by a cost model. "sparse" is torch's
+        product of compressed sparse rows, whose sums on a GPU (cuSPARSE) are not the same in every call, bit for bit.
 
     Returns
     -------

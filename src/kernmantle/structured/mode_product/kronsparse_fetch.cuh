@@ -14,7 +14,7 @@ struct KronSparseOperands {
     int chunks, i, j0, l0, group;
     const T* x;
     T* y;
-    unsigned char *x_smem, *weights_smem, *epilogue;
+    unsigned char *x_smem, *weights_smem;
     float *scales, *biases;
     int lane, pipeline_index, part, side, member;
 
@@ -34,8 +34,7 @@ struct KronSparseOperands {
         member = 32 * share + lane;
         scales = (float*)shared;
         biases = scales + TILE_L * P::TILE_N;
-        epilogue = shared + P::TABLE_BYTES + warp * P::EPILOGUE_BYTES;
-        weights_smem = shared + P::TABLE_BYTES + P::EPILOGUES_BYTES;
+        weights_smem = shared + P::TABLE_BYTES;
         x_smem = weights_smem + (P::RESIDENT ? chunks : P::STAGES) * P::CHUNK + pipeline_index * P::STAGES * P::STAGE;
         x = (const T*)g.x + group * g.xg + ((i64)i * g.c * g.d + l0) * g.xf;
         y = (T*)g.y + group * g.yg + ((i64)i * g.b * g.d + l0) * g.yf;

@@ -10,7 +10,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
     typedef typename P::T T;
     typedef typename Own::Sums Sums;
     static constexpr int MMA_M = P::MMA_M, WARP_L = P::WARP_L, MMA_N = P::MMA_N, WARP_M = P::WARP_M, SIZE = P::SIZE;
-    using Own::g, Own::i, Own::j0, Own::l0, Own::group, Own::x, Own::y, Own::epilogue, Own::scales, Own::biases;
+    using Own::g, Own::i, Own::j0, Own::l0, Own::group, Own::x, Own::y, Own::scales, Own::biases;
     using Own::lane, Own::part, Own::side, Own::member, Own::pipeline_index, Own::row_of;
 
     __device__ __forceinline__ KronSparseWriter(const KronSparse& arguments, unsigned char* shared) : Own(arguments, shared) {}
@@ -30,27 +30,6 @@ struct KronSparseWriter : KronSparseAdder<P> {
                     convert<float>(x[n * g.xn + ((i64)k * g.d + l) * g.xf]), convert<float>(w[j * g.wj + k * g.wk + l * g.wl]), total);
             total = activated<P::ACTIVATION>(total + (P::BIAS ? biases[l * P::TILE_N + j - j0] : 0.0f));
             y[n * g.yn + ((i64)j * g.d + l) * g.yf] = Store<T>::from(total);
-        }
-    }
-
-    // 8 rows of 192 bytes, 48 of each lane.
-    template <int COUNT>
-    __device__ __forceinline__ void store_48_bytes(const T (&v)[COUNT], T* to) const {
-        if constexpr (P::STORE_48) {
-            __syncwarp();
-#pragma unroll
-            for (int s = 0; s < 3; ++s) {
-                Pack<T, COUNT / 3> third;
-#pragma unroll
-                for (int u = 0; u < COUNT / 3; ++u) third.v[u] = v[s * (COUNT / 3) + u];
-                *(uint4*)(epilogue + 48 * lane + 16 * s) = bit_cast<uint4>(third);
-            }
-            __syncwarp();
-#pragma unroll
-            for (int s = 0; s < 3; ++s) {
-                const int at = 32 * s + lane;
-                write((T*)((unsigned char*)(to + at / 12 * g.yn) + at % 12 * 16), *(const uint4*)(epilogue + 16 * at));
-            }
         }
     }
 
@@ -358,10 +337,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
                             for (int u = 0; u < 2 * P::N_VECTOR; ++u)
 #pragma unroll
                                 for (int l = 0; l < WARP_L; ++l) v[u * WARP_L + l] = value(sum[m][l][t + u / 2][2 * half + u % 2], l, column + u);
-                            if (P::STORE_48 && n0 + 16 * m + 8 * half + 8 <= g.count && j0 + column_of<P>(t + side * MMA_N, 6) + 2 * P::N_VECTOR <= g.b)
-                                store_48_bytes(v, y + (n0 + 16 * m + 8 * half) * g.yn + (i64)(j0 + column_of<P>(t + side * MMA_N, 0)) * g.d);
-                            else
-                                put(to, v, (g.b - j0 - column) * WARP_L);
+                            put(to, v, (g.b - j0 - column) * WARP_L);
                         } else {
 #pragma unroll
                             for (int u = 0; u < 2 * P::N_VECTOR; ++u) {

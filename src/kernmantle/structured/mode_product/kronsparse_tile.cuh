@@ -98,14 +98,12 @@ struct KronSparseTile : Traits {
     static constexpr bool WHOLE_COLUMN = FULL && WARPS_L == 1;
     // Whether two lanes store the 32 bytes of one or two columns together, as whole sectors.
     static constexpr bool SECTORS = Y_FIRST && Y_RUN * SIZE == 16 && (WARP_L * SIZE == 32 || (WHOLE_COLUMN && WARP_L * SIZE == 16));
-    // Whether a thread has 48 neighbouring bytes, which lanes exchange so that neighbours store neighbouring 16 bytes.
-    static constexpr bool STORE_48 = X_FIRST && Y_FIRST && FULL && WARP_L == 3 && Y_RUN * SIZE == 16;
     // Whether warps that share rows collect their values of l in a stage before they store them.
     static constexpr bool STAGED = INTERLEAVED && Y_FIRST && WARPS_N == 1 && Y_RUN * SIZE == 16;
     // Whether the warps that have all l of a column, no power of two or no whole vectors, collect neighbouring columns of 8 rows in
     // a stage, and so many fragments of columns at a time. A thread writes PUT_BYTES there at once; rows begin RUN_SKEW_BYTES
     // modulo 128 apart, where there is room, by which lanes that are served together write different banks.
-    static constexpr bool STORE_RUNS = X_FIRST && Y_FIRST && FULL && (WARPS_L == 1 ? (K_VECTOR && WARP_L > 4) || Y_RUN * SIZE < 16 : (TILE_L & (TILE_L - 1)) != 0);
+    static constexpr bool STORE_RUNS = X_FIRST && Y_FIRST && FULL && (WARPS_L == 1 ? (K_VECTOR && WARP_L > 2) || Y_RUN * SIZE < 16 : (TILE_L & (TILE_L - 1)) != 0);
     static constexpr int PUT_BYTES = WARPS_L == 1 ? common(2 * WARP_L * SIZE, 16) : common(WARP_L * SIZE, common(TILE_L * SIZE, 16));
     static constexpr int RUN_SKEW_BYTES = PUT_BYTES < 16 ? 4 * PUT_BYTES : 2 * TILE_L * SIZE / 16 % 2 ? 64 : 16;
     static constexpr int RUN_PITCH_BYTES(int fragments) {
@@ -116,10 +114,8 @@ struct KronSparseTile : Traits {
     static constexpr int RUN_N = RUN_FITS(MMA_N) ? MMA_N : MMA_N % 2 == 0 && RUN_FITS(MMA_N / 2) ? MMA_N / 2 : N_VECTOR;
     // Whether a warp collects columns of halves that begin between words in a stage, and writes them in words.
     static constexpr bool STORE_WORDS = !Y_FIRST && Y_RUN * SIZE < 4 && WARP_L == 1 && PIPELINE_THREADS == 32;
-    static constexpr int EPILOGUE_BYTES = 8 * 192, EPILOGUES_BYTES = STORE_48 ? WARPS * EPILOGUE_BYTES : 0;
-    // Bytes of shared memory of a block that holds so many chunks of weights: its table, the staging of its epilogue, the
-    // weights, its rings, and barriers.
-    static __device__ constexpr int shared_bytes(int chunks) { return TABLE_BYTES + EPILOGUES_BYTES + chunks * CHUNK + PIPELINE_BYTES + BARRIER_BYTES; }
+    // Bytes of shared memory of a block that holds so many chunks of weights: its table, the weights, its rings, and barriers.
+    static __device__ constexpr int shared_bytes(int chunks) { return TABLE_BYTES + chunks * CHUNK + PIPELINE_BYTES + BARRIER_BYTES; }
 };
 
 // Column of a block's tile `t` of 8 columns, `n` in 0 .. 7.

@@ -124,7 +124,7 @@ class KronSparsePlan:
     @cached_property
     def stores_runs(self) -> bool:
         """Whether warps bring all l of neighbouring columns together before they are written."""
-        alone = (self.takes_neighbours & (self.tile.l > 4)) | (self.y_run * BYTES[self.dtype] < 16)
+        alone = (self.takes_neighbours & (self.tile.l > 2)) | (self.y_run * BYTES[self.dtype] < 16)
         shared = self.span & (self.span - 1) != 0
         return self.x_first & self.y_first & self.full & either(self.tile.sharers == 1, alone, shared)
 
@@ -210,8 +210,6 @@ class KronSparsePlan:
     def shared_bytes(self, chunks: int) -> int:
         """Bytes of shared memory of a block that holds the weights of so many chunks, as in ``kronsparse_tile.cuh``."""
         table = -(-(8 if self.bias else 4) * self.span * self.tile.columns // 256) * 256
-        threes = self.x_first & self.y_first & self.full & (self.tile.l == 3) & (self.y_run * BYTES[self.dtype] == 16)
-        table += either(threes, 1536 * self.tile.warps, 0)
         barriers = either((self.tile.grouped != 0) & (self.tile.resident == 0), 16 * self.tile.stages, 0)
         return table + chunks * self.chunk_bytes + self.pipeline_bytes + barriers
 

@@ -41,7 +41,7 @@ from kernmantle.structured.mode_product import (
     stream_plan,
     tiles,
 )
-from kernmantle.structured.mode_product.narrow_plan import narrow_plan
+from kernmantle.structured.mode_product.narrow_plan import narrow_seconds
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.vendor_cost import MOST_DENSE
 
@@ -109,8 +109,7 @@ def sparse_product(case: random_structured.SparseCase) -> Times:
     problem = contiguous(case.pattern, case.rows, case.dtype, not case.last)
     arranged = cost.rearranging_seconds(case.pattern, case.dtype, False)
     found = {"tile": tiles.tiled_seconds(problem, OWN) + arranged}
-    if narrow_plan(problem, OWN) is not None:
-        found["narrow"] = tiles.expected_seconds(problem, OWN)
+    found["narrow"] = narrow_seconds(problem, OWN)
     found |= {type(own).__name__: own.seconds(problem, OWN) for own in fma_plan.candidates(problem, OWN)}
     if stream_plan.stream_plan(problem, True, OWN) is not None:
         found["stream"] = stream_plan.stream_seconds(problem, OWN)

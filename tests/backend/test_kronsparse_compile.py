@@ -36,7 +36,7 @@ from kernmantle.structured.mode_product.cuda_emit import (
 )
 from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
-from kernmantle.structured.mode_product.plan import REGISTERS, KronSparsePlan, Problem, Tile
+from kernmantle.structured.mode_product.plan import REGISTERS, KronSparsePlan, Problem, Tile, contiguous
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
@@ -414,6 +414,20 @@ def test_wide_blocks_are_not_narrow() -> None:
     assert narrow_plan(problem((1, 64, 64, 1)), CARDS["sm_90"]) is None
     assert narrow_plan(problem((1, 2, 2, 4), y_first=False), CARDS["sm_90"]) is None
     assert narrow_plan(problem((1, 2, 2, 4)), CARDS["sm_90"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rows", "dtype", "first", "kernel"),
+    [
+        ((3, 6, 6, 23), 45067, "f32", False, "fma"),  # 57.9 us by that of narrow blocks, 47.6 (H200)
+        ((26, 3, 3, 40), 9615, "bf16", False, "fma"),  # 61.9 us, 52.4
+        ((2, 5, 3, 19), 13751, "f16", False, "narrow"),  # 6.3 us, 15.6 in tiles
+        ((6, 7, 6, 11), 951, "f32", True, "narrow"),  # 5.9 us, 10.8
+    ],
+)
+def test_narrow_blocks_take_the_kernel_of_least_price(pattern, rows, dtype, first, kernel) -> None:
+    weight = torch.empty(1, *pattern, dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype])
+    assert cuda.kernel_seconds(contiguous(pattern, rows, dtype, first), weight, CARDS["sm_90"], False)[0] == kernel
 
 
 def test_a_plan_prints_what_it_does() -> None:

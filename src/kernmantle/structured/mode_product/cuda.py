@@ -35,7 +35,7 @@ from .cost import (
 )
 from .fma_plan import THREADS as FMA_THREADS
 from .fma_plan import FmaPlan, OutputsPlan, fma_choice
-from .narrow_plan import NarrowPlan, narrow_plan
+from .narrow_plan import NarrowPlan, narrow_plan, narrow_seconds
 from .pack import PackedWeights
 from .plan import MOST_EXTENT, KronSparsePlan, Problem, contiguous
 from .rearrange import bind_vectors, features_together
@@ -116,10 +116,8 @@ def kernel_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits, al
 
     ``alone``: the weights, which tiles need rearranged, are rearranged for this product alone.
     """
-    if narrow_plan(problem, own) is not None:
-        return "narrow", expected_seconds(problem, own)
     arranged = rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight)) if alone else 0.0
-    found = [("tile", tiled_seconds(problem, own, not alone) + arranged)]
+    found = [("tile", tiled_seconds(problem, own, not alone) + arranged), ("narrow", narrow_seconds(problem, own))]
     fma = fma_choice(problem, own)
     if fma is not None:
         found.append(("fma", fma[0]))
@@ -189,7 +187,8 @@ def _expected(problem: Problem, own: DeviceLimits, transposed: bool | None) -> f
     whole = found if transposed is None else found + rearranging_seconds(problem.pattern, problem.dtype, transposed)
     fma = fma_choice(problem, own)
     streamed = stream_choice(problem, not transposed, own)
-    return min([whole, *(each[0] for each in (streamed, fma) if each is not None)])
+    others = (each[0] for each in (streamed, fma) if each is not None)
+    return min(whole, narrow_seconds(problem, own), *others)
 
 
 def gradients_seconds(
@@ -284,13 +283,13 @@ def _bound(
     steps = 0 if bias is None or bias.shape[0] == 1 else problem.pattern[0] * problem.pattern[1] * problem.pattern[3]
     weight_strides = weight.expand(x.shape[0], *weight.shape[1:]).stride()
     strides = (*x.stride(), *out.stride(), *weight_strides, steps)
-    narrow = narrow_plan(problem, limits(index))
+    tile, own, is_exact = tile_of(choose_algorithm), limits(index), precision == "ieee" or x.dtype == torch.float64
+    quickest_kernel = "narrow" if is_exact else "tile"
+    if tile is None and not is_exact:
+        quickest_kernel, _ = kernel_seconds(problem, weight, own, alone)
+    narrow = narrow_plan(problem, own) if quickest_kernel == "narrow" else None
     if narrow is not None:
         return Bound(_without_tiles(narrow, problem, index, strides), str(narrow))
-    tile, own = tile_of(choose_algorithm), limits(index)
-    quickest_kernel = "tile"
-    if tile is None and precision != "ieee" and x.dtype != torch.float64:
-        quickest_kernel, _ = kernel_seconds(problem, weight, own, alone)
     if quickest_kernel == "stream" and spans(x):
         access = math.gcd(ACCESS, weight.data_ptr(), weight_strides[0] * weight.element_size())
         streamed = stream_choice(problem, lies_along(problem.pattern, weight_strides), own, access)
@@ -299,7 +298,7 @@ def _bound(
     fma = fma_choice(problem, own) if quickest_kernel == "fma" else None
     if fma is not None:
         return Bound(_without_tiles(fma[1], problem, index, strides), str(fma[1]))
-    if x.dtype == torch.float64 or precision == "ieee":
+    if is_exact:
         return None
     over = problem if tile else as_multiplied(problem, own, not alone)[0]
     chosen = plan(over, own, tile)

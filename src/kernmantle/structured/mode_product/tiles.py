@@ -14,7 +14,7 @@ import numpy as np
 from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .fma_plan import fma_choice
-from .narrow_plan import narrow_plan
+from .narrow_plan import narrow_seconds
 from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .plan_table import TABLES, either, gcd, grid, joined, masked, quickest_row, row_of, rows_of, smaller
 from .tile_cost import MOST_BLOCKS, Price, packed_seconds, price_of, together_seconds
@@ -38,9 +38,6 @@ _TYPES = ("f32", "f16", "bf16")
 # Seconds to begin with a copy of x to whole vectors, and bytes a second that it reads and writes (H200, decision 0106);
 # it pays where features begin between words, as many blocks of columns read x again a word at a time.
 _COPYING, _COPIED, _WORD = 3e-6, 2.5e12, 4
-# Of products of narrow blocks, by whether the features of x are together (H200, decision 0008).
-_NARROW_START_SECONDS = 3e-6
-_NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 
 
 def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
@@ -217,12 +214,9 @@ def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Til
 @lru_cache(maxsize=4096)
 def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
     """Return the seconds of the kernels, of rearranged weights if ``packed``; infinite if they do not take it."""
-    a, b, c, d = problem.pattern
-    if narrow_plan(problem, limits) is not None:
-        moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
-        return _NARROW_START_SECONDS + moved / _NARROW_BYTES_A_SECOND[problem.x_first]
     fma = fma_choice(problem, limits)
-    return min(tiled_seconds(problem, limits, packed), math.inf if fma is None else fma[0])
+    alone = math.inf if fma is None else fma[0]
+    return min(tiled_seconds(problem, limits, packed), narrow_seconds(problem, limits), alone)
 
 
 def tiled_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:

@@ -16,7 +16,6 @@ from ...runtime.cache import Built, Cache, Key, current_cache, fingerprint
 from ...runtime.launcher import Launcher
 from ...torch_ops.tuned_tiles import Tuned, measured
 from .cost import TRANSPOSED, seconds
-from .narrow_plan import narrow_plan
 from .plan import Problem, Tile
 from .tiles import plan, tiles_to_try
 from .transpose_plan import inner
@@ -37,8 +36,6 @@ def candidate_algorithms(problem: Problem, own: DeviceLimits, packed: bool) -> t
     taken = seconds(problem.pattern, problem.batch, problem.dtype, "cuda", not problem.x_first, packed)
     limit = _SLOWEST * min(taken.values())
     torch_has = tuple(name for name, each in taken.items() if name != KERNEL and each <= limit)
-    if narrow_plan(problem, own) is not None:
-        return (KERNEL, *torch_has)
     default = plan(problem, own)
     tiles = [] if default is None else [tile for tile in tiles_to_try(problem, own, _TILES) if tile != default.tile]
     transposed = () if inner(problem) is None else (TRANSPOSED,)

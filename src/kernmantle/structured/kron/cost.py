@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .axis_plan import COLUMNS as PIECE_COLUMNS
+from .axis_plan import ROWS as PIECE_ROWS
 from .axis_plan import blocks_of, fibers_of, packed_of, pieces_of
 from .mma_choice import is_small, preparing_cycles, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
@@ -21,8 +22,8 @@ from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, tile_cycles, til
 
 # Seconds of a kernel beside what it does.
 LAUNCH = 4e-6
-# Seconds of a small kernel behind others.
-SMALL = 2.5e-6
+# Seconds of a small kernel behind others, and of multiplying out a factor with the one before.
+SMALL, _JOINT = 2.5e-6, 4.4e-6
 # Seconds that count of the host's: a tenth of what it takes to start a kernel of ours, a product of the vendor's
 # through torch, and what multiplies a factor out (10, 30 and 25 us; decisions 0023 and 0030): of two plans that take
 # the GPU as long that with the fewest launches is taken.
@@ -67,10 +68,11 @@ _AXIS_PIECE = {
         256: (1.2e-6, 1.35e-6, 1.5e-6, 1.9e-6),
     },
 }  # fmt: skip
-# Times as long as estimated that additions of several factors of 4 take with something to their right, and passes of
+# Times as long as estimated that additions of one factor that is a power of two take, of halves or with nothing to its
+# right (4 x 4: 76 us instead of 39), of several factors of 4 with something to their right, and passes of
 # halves over two axes, and over three, that are multiples of 32: 4 x 4 nine times took 4.21 ms in passes of additions,
 # 32 x 32 four times of bfloat16 3.04 in three and one, in two and two 2.34 (H200).
-_FOURS, _FOUR, _TWO_AXES, _THREE_AXES, _AXIS = 5.0, 4, 0.7, 1.03, 32
+_ALONE, _FOURS, _FOUR, _TWO_AXES, _THREE_AXES, _AXIS = 1.8, 5.0, 4, 0.7, 1.03, 32
 _TWO_AXIS_PREPARED = 0.87e-9  # seconds to prepare an entry of a factor for passes over two axes
 # Rows and columns of the largest matrix of all factors of float32.
 _WIDEST_JOINT = 2048
@@ -213,7 +215,10 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     vector = math.gcd(right, ACCESS // size)
     rounds = -(-pieces_of(mode, entries, right, stored) // limits.sm_count)
     chunks = -(-mode.columns // PIECE_COLUMNS)
-    numbers = fibers_of(mode, blocks_of(mode, right, stored)) * mode.columns / chunks
+    longest = mode.columns / chunks
+    if size == 4:  # results take as long
+        longest = max(longest, mode.rows / -(-mode.rows // PIECE_ROWS) / chunks)
+    numbers = fibers_of(mode, blocks_of(mode, right, stored)) * longest
     rates = _AXIS_PIECE[size == 2]
     whole = next(own for most, own in rates.items() if max(mode.columns, mode.rows) <= most)
     least = _AXIS_LEAST
@@ -286,6 +291,12 @@ def _rows_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate: 
     return 2 * LAUNCH + copied + _direct_seconds(mode, count * right, 1, stored, memory_rate)
 
 
+# Seconds that the vendor's product waits for each position of the reduced axis: of float32, of halves whose runs are
+# odd, and of others; multiplications a second of many positions of halves whose runs are no whole vectors, or odd
+# (H200, 149 products, decision 0113).
+_VENDOR_WAITING, _UNALIGNED_PRODUCTS, _ODD_PRODUCTS = {4: 1.5e-8, 2: 1.8e-8, 1: 5e-9}, 7e13, 5e13
+
+
 def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate: float) -> float:
     """Return the same of matrices as they lie."""
     size = SIZES[stored]
@@ -302,7 +313,11 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
         slower = rates.unaligned * (1.0 if right == 1 else 1 + _LEAST_COLUMNS / right)
         slower *= _ODD if any(run % 2 for run in (runs if right == 1 else runs[:1])) else 1.0
         work, memory = work * slower, memory * math.sqrt(slower)
-    return rates.launch + _together(memory, work, _VENDOR_OVERLAP)
+        if right == 1:
+            rate = _ODD_PRODUCTS if any(run % 2 for run in runs) else _UNALIGNED_PRODUCTS
+            work = max(work, padded * mode.columns / rate)
+    waits_as = 2 if size == 2 and any(run % 2 for run in runs) else 4 if size == 4 else 1
+    return rates.launch + mode.columns * _VENDOR_WAITING[waits_as] + _together(memory, work, _VENDOR_OVERLAP)
 
 
 def joint_matrix(
@@ -314,7 +329,7 @@ def joint_matrix(
     if max(whole.columns, whole.rows) > _WIDEST_JOINT and not is_small:
         return math.inf, None
     moved = 2 * SIZES[stored] * whole.columns * whole.rows
-    made = (len(plain.modes) - 1) * (SMALL + host * HOST_JOINT) + moved / memory_of(limits)
+    made = (len(plain.modes) - 1) * (_JOINT + host * HOST_JOINT) + moved / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
     seconds = host * HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
     return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
@@ -392,6 +407,8 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
         return LAUNCH + _THREE * _together(memory, work, overlap)
     if stored == "f32" and right > 1 and factors > 1 and all(mode.columns == mode.rows == _FOUR for mode in modes):
         return LAUNCH + _FOURS * _together(memory, work, overlap)
+    if even and factors == 1 and (right == 1 or SIZES[stored] == 2):
+        return LAUNCH + _ALONE * _together(memory, work, overlap)
     if factors > 1 and not even and all(mode.columns == mode.rows for mode in modes):
         own = rates.several[right > 1]
         work *= own if factors > 2 or right > 1 else (1 + own) / 2

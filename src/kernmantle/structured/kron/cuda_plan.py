@@ -12,7 +12,7 @@ from . import cost
 from .aligned_choice import CLUSTERS, WIDE_CLUSTERS, aligned_passes, of_part
 from .cluster_plan import IN_PARTS, WHOLE
 from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
-from .mma_choice import joint_run
+from .mma_choice import joint_runs
 from .mma_choice import plan_of as mma_plan
 from .modes import Mode, cheapest
 from .passes import Pass, between, in_order, orders, plain_pass, surrounding, views
@@ -285,19 +285,17 @@ def _by_tensor_cores(
     plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor, host: float
 ) -> tuple[float, Pass | None]:
     """Return the same on tensor cores, small neighbours multiplied out."""
-    joint = joint_run(plain, tensor, limits.shared_per_block)
-    if joint is None:
-        return math.inf, None
-    run, joined_factors = joint
-    moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
+    found: list[tuple[float, Pass | None]] = [(math.inf, None)]
     width = trailing if trailing == 1 else min(WIDE, _power(trailing))
-    chosen = mma_plan(run.modes, stored, tensor, width, before, limits)
-    if chosen is None:
-        return math.inf, None
-    length = trailing if trailing > 1 else math.gcd(run.modes[-1].columns, run.modes[-1].rows)
-    tiles = chosen.count(before, trailing)
-    seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, joined_factors)
-    return seconds, run
+    for run, joined_factors in joint_runs(plain, tensor, limits.shared_per_block):
+        chosen = mma_plan(run.modes, stored, tensor, width, before, limits)
+        if chosen is not None:
+            moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
+            length = trailing if trailing > 1 else math.gcd(run.modes[-1].columns, run.modes[-1].rows)
+            tiles = chosen.count(before, trailing)
+            seconds = host * cost.HOST_OWN + mma_seconds(chosen, tiles, moved, length, limits, joined_factors)
+            found.append((seconds, run))
+    return min(found, key=lambda one: one[0])
 
 
 def _pitch(mode: Mode, compute: str) -> int:

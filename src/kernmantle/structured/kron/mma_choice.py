@@ -206,9 +206,23 @@ def _cost(modes: Sequence[Mode], most: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def joint_run(plain: Pass, tensor: Tensor, most_shared: int) -> tuple[Pass, int] | None:
-    """Return a pass whose small neighbours are multiplied out, and the most factors of one; None without a kernel."""
-    groups = joined(plain.modes, tensor)
+def joint_runs(plain: Pass, tensor: Tensor, most_shared: int) -> tuple[tuple[Pass, int], ...]:
+    """Return passes whose small neighbours are multiplied out, and the most factors of one; none without a kernel.
+
+    So that there is least to do and, of halves, all to one where that is small enough.
+    """
+    every = [joined(plain.modes, tensor)]
+    if len(every[0]) > 1 and tensor.is_rounded and _cost(plain.modes, tensor.joined) < math.inf:
+        whole = Mode(plain.columns, plain.rows, plain.modes[0].factor)
+        every.append((Joined(whole, tuple(range(len(plain.modes)))),))
+    found = (_joint_run(plain, groups, tensor, most_shared) for groups in every)
+    return tuple(own for own in found if own is not None)
+
+
+def _joint_run(
+    plain: Pass, groups: tuple[Joined, ...], tensor: Tensor, most_shared: int
+) -> tuple[Pass, int] | None:  # fmt: skip
+    """Return the pass over such groups, and the most factors of one; None without a kernel."""
     axes = [group.mode for group in groups]
     entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
     if not all(takes(mode, tensor) for mode in axes) or 4 * entries > most_shared:

@@ -145,8 +145,9 @@ def test_a_new_number_of_rows_prices_no_plan_by_itself(patterns, dtype, monkeypa
     assert calls(lambda: chosen(4097)) < 40
 
 
-@pytest.mark.parametrize("options", ["default fuse", "default saving 1111 fuse"])
-def test_a_new_number_of_rows_of_a_kronecker_product_finds_what_does_not_depend_on_it(options) -> None:
+@pytest.mark.parametrize(("options", "most"), [("default fuse", 10_000), ("default saving 1111 fuse", 45_000)])
+def test_a_new_number_of_rows_of_a_kronecker_product_finds_what_does_not_depend_on_it(options, most) -> None:
+    """The first number of rows of a process takes 161 000 calls where gradients are priced."""
     shapes, dtype = ((18, 16), (15, 17), (16, 16)), torch.bfloat16
 
     def planned(rows: int) -> None:
@@ -157,9 +158,9 @@ def test_a_new_number_of_rows_of_a_kronecker_product_finds_what_does_not_depend_
         factors = [torch.empty(each, dtype=dtype, device="meta") for each in shapes]
         kron_cuda.planned_for(CARD, parse("0 1 2", shapes), arranged(x, factors, None, out), options)
 
-    first = calls(lambda: planned(500))
+    planned(500)
     for rows in (501, 3000):
-        assert calls(lambda rows=rows: planned(rows)) < max(10_000, first / 3)
+        assert calls(lambda rows=rows: planned(rows)) < most
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from .arch import ARCHS, Arch, Feature, arch
 
@@ -21,7 +22,7 @@ class DeviceLimits:
     registers_per_sm: int = 1 << 16
     threads_per_sm: int = 1536
 
-    @property
+    @cached_property
     def generation(self) -> Arch:
         """Row of the device's generation in the table of all."""
         return arch(self.arch)

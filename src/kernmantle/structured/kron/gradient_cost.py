@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .back_axis_plan import BackAxisPlan, back_axis, back_axis_seconds
@@ -57,11 +57,16 @@ class GpuPrice:
 
     def _tensor(self, modes: Sequence[Mode]) -> Tensor | None:
         """Return how tensor cores multiply in a partial product, whose arrays lie in one piece."""
-        if self.tensor is None or not takes_wgmma(self.tensor, self.stored, self.columns, self.limits.arch):
-            return self.tensor
         whole = 16 // SIZES[self.stored]
-        is_aligned = rows(modes) % whole == 0 and columns(modes) % whole == 0
-        return replace(self.tensor, has_wgmma=True, is_aligned=is_aligned)
+        return self._tensors[rows(modes) % whole == 0 and columns(modes) % whole == 0]
+
+    @cached_property
+    def _tensors(self) -> tuple[Tensor | None, Tensor | None]:
+        """How tensor cores multiply arrays whose rows are no whole vectors of 16 bytes, and those whose rows are."""
+        if self.tensor is None or not takes_wgmma(self.tensor, self.stored, self.columns, self.limits.arch):
+            return self.tensor, self.tensor
+        odd = replace(self.tensor, has_wgmma=True, is_aligned=False)
+        return odd, replace(odd, is_aligned=True)
 
     def sum(self, group: Sequence[Mode], left: int, right: int) -> float:
         """Return the seconds of the gradients of neighbouring factors."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(NamedTuple):
     """One axis of the tensor: its length is ``columns`` before its factor and ``rows`` after it."""
 
     columns: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import permutations
 
 from .modes import Mode, cheapest, steps
@@ -29,22 +29,22 @@ class Pass:
     modes: tuple[Mode, ...]
     parts: tuple[tuple[int, ...], ...]
 
-    @property
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """Order of the modes."""
         return cheapest(self.modes)
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Extent of the run before the pass."""
         return math.prod(mode.columns for mode in self.modes)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Extent of the run after the pass."""
         return math.prod(mode.rows for mode in self.modes)
 
-    @property
+    @cached_property
     def most(self) -> int:
         """Largest extent of the run on the way."""
         extents = [

@@ -9,11 +9,10 @@ from functools import lru_cache
 import torch
 
 from ...compiler.nest import BYTES
-from ...config import current
 from ...torch_ops.info import RunInfo
 from ..mode_product.chain_plan import Pattern, Step, steps
 from ..mode_product.cost import dense_seconds, quickest
-from ..mode_product.execute import described, gpu, product
+from ..mode_product.execute import described, gpu, is_on_gpu, product
 from ..mode_product.operands import Operands, empty
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_products import dense, fused
@@ -37,7 +36,7 @@ def plan(
     batch, _, kind, _ = about = described(x)
     if len(weights) < 2 or batch == 0 or kind not in _DEVICES or not (fuses or kind == "cpu"):
         return None
-    on_gpu = kind == "cuda" and current().backend in ("auto", "cuda")
+    on_gpu = is_on_gpu(x)
     patterns = tuple([weight.shape for weight in weights])
     whole = fuses and algorithm == "auto"
     return _plan(patterns, *about, x.device, algorithm, whole, on_gpu, torch.get_num_threads())  # pyright: ignore

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...config import current
 from ...runtime.dispatch import BoundCall
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
@@ -23,7 +22,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.tuned_tiles import session
 from ..mode_product import execute
 from ..mode_product.cost import quickest, quickest_gradient
-from ..mode_product.execute import uncast
+from ..mode_product.execute import is_on_gpu, uncast
 from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.operands import Operands, empty
 from ..mode_product.pack import PackedWeights
@@ -124,11 +123,6 @@ def _multiplies_slowly(x: torch.Tensor, weight: torch.Tensor) -> bool:
     _, b, c, d = weight.shape
     odd = x.dtype.itemsize == 2 and (b * 2 % _VECTOR or c * 2 % _VECTOR)
     return bool(odd and d == 1 and x.stride(2) == 1 and weight.stride(1) < weight.stride(2))
-
-
-def is_on_gpu(x: torch.Tensor) -> bool:
-    """Return whether kernels of a GPU may multiply x."""
-    return x.is_cuda and current().backend in ("auto", "cuda")
 
 
 def choose_algorithm(
@@ -255,7 +249,7 @@ def bind_bias(grad: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function that sums a gradient (1, N, features) over its rows."""
     if grad.is_cuda and grad.dtype.itemsize == 2 and grad.shape[1] >= _LEAST_ONES:
         return _by_ones
-    ours = grad.is_cuda and NAMES.get(grad.dtype) in DTYPES and current().backend in ("auto", "cuda")
+    ours = is_on_gpu(grad) and NAMES.get(grad.dtype) in DTYPES
     if not ours or not grad.numel():
         return lambda own: own.sum(1)[0]
     return partial(_summed, grouped().bind_sums(grad))

@@ -15,9 +15,9 @@ from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key, find, find_by_key
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
-from ..mode_product.execute import DENSE
+from ..mode_product.execute import DENSE, is_on_gpu
 from .chain_matrix import makes_matrix
-from .chain_products import is_in_one_piece, is_on_gpu, splits_streams
+from .chain_products import is_in_one_piece, splits_streams
 from .chain_training import shares_matrix
 from .group_op import apply_traced, count_of, traced_chains
 from .linear import KSLinear

@@ -82,7 +82,8 @@ def transposing() -> Any:
     return import_module(".transpose", __package__)
 
 
-def _on_gpu(x: torch.Tensor) -> bool:
+def is_on_gpu(x: torch.Tensor) -> bool:
+    """Return whether kernels of a GPU may multiply x: it lies on one, and the configuration allows them."""
     return x.is_cuda and current().backend in ("auto", "cuda")
 
 
@@ -136,7 +137,7 @@ def product(
     if weight.dtype != x.dtype:
         own = own._replace(weight=weight.to(x.dtype))
     algorithm = _among(algorithm, x)
-    if algorithm == "auto" and _on_gpu(x):
+    if algorithm == "auto" and is_on_gpu(x):
         return _auto(own, out, info)
     if algorithm == "auto":
         algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, own.packed is not None)[0]
@@ -209,7 +210,7 @@ def _by_torch(
     x, made = within_blas_strides(x), None
     if packed is not None and algorithm in MADE:
         made = packed.get_or_pack((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
-    elif algorithm == "bmm" and _on_gpu(x):
+    elif algorithm == "bmm" and is_on_gpu(x):
         made = block_matrices(weight)
     elif algorithm == "dense" and weight.shape[0] == 1 and makes_dense(weight[0]):
         made = dense_matrix(weight[0])[None]
@@ -227,7 +228,7 @@ def _by_torch(
 def makes_dense(weight: torch.Tensor) -> bool:
     """Return whether our pass makes the dense matrix of weights (a, b, c, d)."""
     usual = weight.shape[0] * weight.shape[3] > 1 and weight.numel() > 0 and weight.dtype.itemsize in (2, 4)
-    return usual and _on_gpu(weight)
+    return usual and is_on_gpu(weight)
 
 
 def dense_matrix(weight: torch.Tensor) -> torch.Tensor:
@@ -245,7 +246,7 @@ def block_matrices(weight: torch.Tensor) -> torch.Tensor:
 def _by_kernel(own: Operands, out: torch.Tensor, algorithm: str) -> str:
     """Write the product by our kernels and return the route."""
     x, weight, bias, activation, batch_last, precision, packed = own
-    if _on_gpu(x):
+    if is_on_gpu(x):
         ran = gpu().product(x, weight, bias, activation, precision, out, packed, algorithm)
         if ran is not None:
             return ran
@@ -314,16 +315,16 @@ def gradient(
     if algorithm != "kernel":
         if algorithm == "auto":
             algorithm = quickest_gradient(pattern, *described(x))[0]
-        if algorithm == TRANSPOSED and groups == 1 and _on_gpu(x):
+        if algorithm == TRANSPOSED and groups == 1 and is_on_gpu(x):
             return transposing().gradient(x, grad, pattern, precision, gradient)
-        if algorithm == "bmm" and _on_gpu(x) and arranges(pattern, x.element_size()):
+        if algorithm == "bmm" and is_on_gpu(x) and arranges(pattern, x.element_size()):
             return uncast(x.device.type, transposing().gradient_by_bmm, x, grad, a, b, c, d)
         if algorithm in GRADIENTS:
             value = uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
             # An axis of length 1 may have any stride; data-parallel wrappers want that of the weight.
             usual = value.stride() == (a * b * c * d, b * c * d, c * d, d, 1)
             return value if usual else value.view(-1).view(value.shape)
-    if _on_gpu(x):
+    if is_on_gpu(x):
         bound = sums().bind_gradient(x, grad, pattern, precision)
         if bound is not None:
             return bound(x, grad)

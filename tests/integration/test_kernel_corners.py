@@ -239,6 +239,7 @@ def test_operators_of_tensors_and_what_is_scaled_are_its_own():
         (number - kernel, number - entries),
         (kernel - number, entries - number),
         (kernel / number, entries / number),
+        (number / kernel, number / entries),
         (number.numpy() * kernel, number * entries),
     ):
         assert isinstance(own, km.Kernel)
@@ -253,7 +254,6 @@ def test_operators_of_tensors_and_what_is_scaled_are_its_own():
     ):
         assert_close(own, wanted, depth=16)
     for wrong in (
-        lambda: number / kernel,
         lambda: v + matrix,
         lambda: torch.exp(kernel),
         lambda: v.clone().mul_(kernel),

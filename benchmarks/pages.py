@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from . import kronsparse, machine, store
+from . import kron, kronsparse, machine, many, store, structured_random, xrfm
+from .host import WITHOUT
 from .report import OURS, digits, duration, share
 from .startup import QUESTIONS
 from .store import Row, latest
@@ -32,10 +33,29 @@ TITLES = {
     "kronsparse-models": "Models with Kronecker-sparse layers", "layers": "Kronecker-sparse layers",
     "many": "Several GPUs",
     "scores": "Scores", "solvers": "Solvers",
-    "solvers-cpu": "Kernel systems",
+    "solvers-cpu": "Kernel systems", structured_random.SUITE: "Random structured products",
     "tables": "Rows of the tables", "unseen": "Shapes that no prediction was fitted to", "xrfm": "Feature learning",
 }  # fmt: skip
-LARGE = {"kronsparse": kronsparse}  # suites of more rows than a table takes
+
+
+@dataclass(frozen=True)
+class Large:
+    """A suite of more rows than a table takes: whether it lists a row, what all come to, and their plot."""
+
+    listed: Callable[[Row], bool]
+    summary: Callable[[Sequence[Row]], str]
+    drawn: Callable[[Sequence[Row]], Any]
+
+
+LARGE = {
+    "kronsparse": Large(kronsparse.listed, kronsparse.summary, kronsparse.drawn),
+    structured_random.SUITE: Large(structured_random.is_behind, structured_random.in_short, structured_random.drawn),
+}
+# Contestants that are our own kernels too: with other weights, a part of the work, uncompiled, on fewer GPUs.
+VARIANTS = frozenset({
+    kron.PRODUCT, kronsparse.UNPACKED, kronsparse.KERNEL, xrfm.THROUGH, many.ALONE, WITHOUT, "all at once", "eager",
+    "second call",
+})  # fmt: skip
 _FIELDS = {"suite", "case", "title", "status", "results", "stamp", "date"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22313f; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
@@ -56,9 +76,9 @@ class Group:
 
     @property
     def peers(self) -> list[str]:
-        """Everybody but us who has a time, in the order of their first appearance."""
+        """Everybody but us who has a time, in the order of their first appearance, our own variants last."""
         names = (name for row in self.rows for name, found in row["results"].items() if "median" in found)
-        return [name for name in dict.fromkeys(names) if name != OURS]
+        return sorted((name for name in dict.fromkeys(names) if name != OURS), key=VARIANTS.__contains__)
 
     @property
     def listed(self) -> tuple[Row, ...]:
@@ -116,11 +136,14 @@ def groups(paths: Iterable[Path]) -> list[Group]:
 
 
 def cells(row: Row, peers: Sequence[str]) -> list[str]:
-    """A line of the table: title, our time, theirs, how many times faster than the quickest, share of the peak."""
+    """A line of the table: title, our time, theirs, how many times faster than the best of them, share of the peak.
+
+    What is ``VARIANTS`` or begins with our name is ours: no rival.
+    """
     results: Mapping[str, Any] = row["results"]
     ours = results[OURS]["median"]
     others = {name: results[name]["median"] for name in peers if "median" in results.get(name, {})}
-    rivals = [seconds for name, seconds in others.items() if not name.startswith(OURS)]
+    rivals = [seconds for name, seconds in others.items() if not name.startswith(OURS) and name not in VARIANTS]
     reached = share(row)
     return [
         row["title"],

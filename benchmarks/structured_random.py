@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,6 +35,7 @@ from .work import Work, floor
 SUITE = "structured-random"
 LONG_FLOOR = 1e-5  # seconds of bytes and multiplications from which a launch is a small part
 SIDES = ("forward", "backward", "step")
+KINDS = {"kronsparse": "Kronecker-sparse products", "kron": "Kronecker products"}
 CHUNK, WORST, BEHIND = 16, 15, 0.95
 # What is wanted: times as fast as the best other at NAMED_ROWS rows in the median, by whether a type is a half, and
 # times a floor of LONG_FLOOR or more, in the median and in the worst.
@@ -307,16 +309,23 @@ def _beside_what_is_wanted(name: str, rows: Sequence[store.Row]) -> str:
     return f"{name}, wanted in brackets: {'; '.join(found)}"
 
 
-def summary(rows: Iterable[store.Row]) -> str:
-    """Median and least of the ratios by kind, side and type, those to the floor, and the worst rows."""
-    every = list(rows)
-    good = [row for row in every if row["status"] == "ok" and "median" in row["results"].get(OURS, {})]
-    lines = [f"{len(every)} rows, {len(every) - len(good)} not ok"]
-    lines += [f"  {row['case']}: {row['status']} {row.get('reason', '')}" for row in every if row not in good][:20]
-    groups: dict[tuple[str, str, str], list[store.Row]] = {}
-    for row in good:
-        groups.setdefault((row["kind"], row["side"], row["dtype"]), []).append(row)
-    for key, own in sorted(groups.items()):
+def is_behind(row: store.Row) -> bool:
+    """Whether the best of torch's ways is faster."""
+    return ratio(row) < 1
+
+
+def _by(rows: Iterable[store.Row], *keys: str) -> dict[tuple[str, ...], list[store.Row]]:
+    """Return the rows by what they have under some keys, sorted."""
+    found: dict[tuple[str, ...], list[store.Row]] = {}
+    for row in sorted(rows, key=lambda row: [row[key] for key in keys]):
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
+def in_short(rows: Sequence[store.Row]) -> str:
+    """Median and least of the ratios by kind, side and type, and those to the floor, of rows that are right."""
+    lines: list[str] = []
+    for key, own in _by(rows, "kind", "side", "dtype").items():
         ratios = [ratio(row) for row in own]
         above = [row["results"][OURS]["median"] / row["floor"]["seconds"] for row in own if _is_long(row)]
         floors = f"; times a floor of 10 us or more {median(above):.2f} median, {max(above):.1f} worst" if above else ""
@@ -324,10 +333,17 @@ def summary(rows: Iterable[store.Row]) -> str:
             f"{' '.join(key)}: {len(own)} rows, {median(ratios):.2f} times as fast as the best other in the median, "
             f"{min(ratios):.2f} in the worst, {sum(value < BEHIND for value in ratios)} behind{floors}"
         )
-    sides: dict[tuple[str, str], list[store.Row]] = {}
-    for row in good:
-        sides.setdefault((row["kind"], row["side"]), []).append(row)
-    lines += [_beside_what_is_wanted(" ".join(key), own) for key, own in sorted(sides.items())]
+    return "\n".join(lines)
+
+
+def summary(rows: Iterable[store.Row]) -> str:
+    """What is not right, the rows in short, beside what is wanted, and the worst rows."""
+    every = list(rows)
+    good = [row for row in every if row["status"] == "ok" and "median" in row["results"].get(OURS, {})]
+    lines = [f"{len(every)} rows, {len(every) - len(good)} not ok"]
+    lines += [f"  {row['case']}: {row['status']} {row.get('reason', '')}" for row in every if row not in good][:20]
+    lines += [in_short(good)] if good else []
+    lines += [_beside_what_is_wanted(" ".join(key), own) for key, own in _by(good, "kind", "side").items()]
     lines.append(f"the {WORST} worst:")
     for row in sorted(good, key=ratio)[:WORST]:
         seconds, name = _best(row)
@@ -336,3 +352,25 @@ def summary(rows: Iterable[store.Row]) -> str:
             f"{1e6 * seconds:.1f}; {row.get('route', '')}"
         )
     return "\n".join(lines)
+
+
+def drawn(rows: Sequence[store.Row]) -> Any:
+    """Return a figure: how many times as fast as the best of torch's ways, sorted, for each kind and side."""
+    plots = import_module("matplotlib.figure")
+    figure = plots.Figure(figsize=(10, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):
+        for side in SIDES:
+            found = sorted(ratio(row) for row in rows if (row["kind"], row["side"]) == (kind, side))
+            if found:
+                axes.plot([100 * (place + 0.5) / len(found) for place in range(len(found))], found, label=side)
+        axes.axhline(1, color="#333333", linewidth=0.8, linestyle=":")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_xlabel("per cent of the products, slowest first")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("times as fast as torch's best way")
+    handles = next((axes.get_lines()[:-1] for axes in panels if len(axes.get_lines()) > 1), [])
+    figure.legend(handles=handles, fontsize=8, frameon=False, loc="outside right upper")
+    return figure

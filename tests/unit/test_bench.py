@@ -16,7 +16,19 @@ import torch
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import contraction, machine, pages, problems, readme, report, roofline, run, store, tables
+from benchmarks import (
+    contraction,
+    machine,
+    pages,
+    problems,
+    readme,
+    report,
+    roofline,
+    run,
+    store,
+    structured_random,
+    tables,
+)
 from benchmarks.case import Case, Peer, Picks, Probe, Suite, Target
 from benchmarks.remote import Remotes
 from benchmarks.timing import Plan, quantile, summarise, take_turns, wall
@@ -488,7 +500,7 @@ def test_a_report_of_nothing_says_so(tmp_path):
 
 
 def test_titles_are_those_of_suites():
-    assert set(pages.TITLES) <= set(command.SUITES) | {"many"}
+    assert set(pages.TITLES) <= set(command.SUITES) | {"many", structured_random.SUITE}
 
 
 def test_a_second_call_is_no_rival(tmp_path):
@@ -504,6 +516,18 @@ def test_a_second_call_is_no_rival(tmp_path):
     assert "Distances and contractions: Abacus 9" in pages.page([path])
     assert "| warm | 2 s |  |  |  |" in pages.markdown(group)
     assert "| another | 2 s | 1 s | 0.5 x |  |" in pages.markdown(group)
+
+
+def test_our_own_variants_are_no_rivals(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    times = {"kernmantle": 2.0, "gradient of x alone": 1.0, "weights as given": 1.5, "shuffle": 6.0}
+    row = {
+        "case": "any", "title": "any", "definition": "", "status": "ok", "suite": "kron", "stamp": STAMP,
+        "date": "2026-01-02", "results": {name: {"median": seconds} for name, seconds in times.items()},
+    }  # fmt: skip
+    store.append(path, row)
+    (group,) = pages.groups([path])
+    assert "| any | 2 s | 6 s | 1 s | 1.5 s | 3 x |  |" in pages.markdown(group)
 
 
 def test_the_picture_is_an_image(tmp_path):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from benchmarks import random_structured, store, structured_random
+from benchmarks import pages, random_structured, store, structured_random
 from benchmarks.__main__ import main
 from benchmarks.random_structured import KronCase, SparseCase
 from benchmarks.run import OURS
@@ -107,3 +107,23 @@ def test_the_summary_stands_beside_what_is_wanted(tmp_path, capsys) -> None:
         store.append(path, row)
     assert main(["structured-random", "--summary", "--output", str(path)]) == 0
     assert wanted in capsys.readouterr().out
+
+
+def test_pages_list_what_is_slower_and_draw_the_rest(tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    stamp = {"machine": {"gpu": {"model": "Abacus 9"}, "cpu": {}}, "versions": {}, "commit": "def"}
+    made = {"suite": "structured-random", "definition": "", "targets": [], "date": "2026-01-02", "status": "ok"}
+    made |= {"stamp": stamp, "kind": "kron", "dtype": "f32", "rows": 3}
+    for name, others in (("quick", {"shuffle": 3.0}), ("slow", {"shuffle": 0.5, "weights as given": 0.1})):
+        for side in structured_random.SIDES:
+            times = {OURS: 1.0} | others
+            results = {contestant: {"median": seconds} for contestant, seconds in times.items()}
+            row = made | {"case": f"{name} {side}", "title": f"{name} {side}", "side": side, "results": results}
+            store.append(path, row)
+    text = pages.page([path])
+    assert (
+        "kron step f32: 2 rows, 1.75 times as fast as the best other in the median, 0.50 in the worst, 1 behind" in text
+    )
+    assert "| slow step | 1 s | 500 ms | 100 ms | 0.5 x |  |" in text
+    assert "| quick step" not in text
+    assert text.count("<svg") in (0, 2)

@@ -104,22 +104,31 @@ def _unsearched(app: Any, _doctree: Any) -> None:
 
 
 def _records() -> str:
-    """Return links to the records of decisions."""
+    """Return the table of the records of decisions: which holds as it stands, and which others replace parts of it."""
     paths = sorted((Path(__file__).parent / "decisions").glob("0*.md"))
-    titles = [path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for path in paths]
-    return "\n".join(f"* [{title}]({path.name})" for title, path in zip(titles, paths, strict=True))
+    texts = {path.name[:4]: path.read_text(encoding="utf-8") for path in paths}
+    replaced: dict[str, set[str]] = {number: set() for number in texts}
+    for number, text in texts.items():
+        for sentence in re.findall(r"Replace[sd].*?(?=Adds to|\Z)", text.partition("## ")[0], re.DOTALL):
+            for other in re.findall(r"\b0\d{3}\b", sentence):
+                replaced[min(number, other)].add(max(number, other))
+    lines = ["| record | parts of it are replaced by |", "|---|---|"]
+    for path in paths:
+        title = texts[path.name[:4]].partition("\n")[0].removeprefix("# ")
+        lines.append(f"| [{title}]({path.name}) | {', '.join(sorted(replaced[path.name[:4]]))} |")
+    return "\n".join(lines)
 
 
 def _changes() -> str:
-    """What towncrier gathers from the fragments in changelog.d, then what it has written of earlier releases."""
+    """Return what towncrier gathers from the fragments in changelog.d, then the releases that it has written."""
     root = Path(__file__).parents[1]
-    written = root / "CHANGELOG.md"
-    released = written.read_text(encoding="utf-8") if written.exists() else ""
+    written = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = written.partition("<!-- towncrier release notes start -->")[2]
     if not any((root / "changelog.d").glob("*.md")):
         return released
     if find_spec("towncrier") is None:
         return f"New changes are in the folder `changelog.d`; towncrier, which gathers them, is missing.\n\n{released}"
-    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", kernmantle.__version__]
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "Unreleased"]
     return f"{subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout}\n{released}"
 
 

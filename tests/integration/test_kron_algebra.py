@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -323,3 +324,108 @@ def test_singular_products_raise_our_errors(batch):
     for scale in (0, zero):
         own = km.KroneckerProduct([regular], scale)
         assert_close(own.pinv().to_dense(), torch.linalg.pinv(own.to_dense()), depth=100)
+
+
+def _hermitian(n, seed=0):
+    a = torch.complex(_random(n, n, seed=seed), _random(n, n, seed=seed + 50))
+    return a @ a.mH / n + torch.eye(n)
+
+
+@pytest.mark.filterwarnings("ignore:complex Kronecker products")
+def test_sums_of_hermitian_products_are_solved():
+    """By decompositions of two, and by conjugate gradients, whose inner products conjugate."""
+    terms = [KroneckerProduct([_hermitian(3, seed), _hermitian(2, seed + 9)]) for seed in range(3)]
+    b = torch.complex(_random(6, 2), _random(6, 2, seed=1))
+    for operator in (terms[0] + terms[1], terms[0] + terms[1] + terms[2]):
+        dense = operator.to_dense()
+        wanted = torch.linalg.solve(dense, b)
+        assert_close(torch.view_as_real(operator.solve(b, tolerance=1e-13)), torch.view_as_real(wanted), depth=DEPTH)
+    two = terms[0] + terms[1]
+    assert_close(two.logdet(), torch.linalg.slogdet(two.to_dense())[1], depth=DEPTH)
+
+
+def test_products_of_hermitian_factors():
+    operator = KroneckerProduct([_hermitian(3), 2], 1.5)
+    dense = operator.to_dense()
+    assert_close(operator.eigvalsh().sort().values, torch.linalg.eigvalsh(dense), depth=DEPTH)
+    assert_close(operator.eigh()[0].sort().values, torch.linalg.eigvalsh(dense), depth=DEPTH)
+    turned = KroneckerProduct([1j * _hermitian(3), 2])
+    wanted = torch.logdet(turned.to_dense())
+    assert_close(turned.logdet().real, wanted.real, depth=DEPTH)
+    assert_close(turned.logdet().exp().imag, wanted.exp().imag, depth=DEPTH)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16], ids=str)
+def test_types_without_decompositions_are_refused(dtype):
+    operator = KroneckerProduct([torch.eye(2, dtype=dtype), 3])
+    for name in ("inverse", "pinv", "slogdet", "logdet", "cholesky", "eigh", "eigvalsh", "svd"):
+        with pytest.raises(km.errors.DtypeError, match=str(dtype)[6:]):
+            getattr(operator, name)()
+    for call in (lambda sum_: sum_.solve(torch.ones(6, dtype=dtype)), SumOfProducts.logdet):
+        with pytest.raises(km.errors.DtypeError, match=str(dtype)[6:]):
+            call(operator + KroneckerProduct([6]))
+    with pytest.raises(LinearAlgebraError, match="finite"):
+        KroneckerProduct([torch.full((2, 2), torch.nan)]).svd()
+
+
+def test_right_sides_are_arrays_that_fit():
+    product = KroneckerProduct([torch.eye(2, dtype=torch.float64) * 2, 3])
+    for operator in (product, product + KroneckerProduct([6]), product + product + product):
+        found = operator.solve(np.ones(6))
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_allclose(operator @ found, np.ones(6))
+        for b, error, match in (
+            (torch.ones(5).double(), ShapeError, r"b has shape \(5,\), the operator 6 rows"),
+            (torch.tensor(1.0).double(), ShapeError, r"b has shape \(\)"),
+            (torch.ones(6), km.errors.DtypeError, "b is float32 but the operator is float64"),
+        ):
+            with pytest.raises(error, match=match):
+                operator.solve(b)
+
+
+def test_terms_of_other_types_are_refused():
+    square = torch.eye(2)
+    with pytest.raises(km.errors.DtypeError, match="term 0 is float32 but term 1 is float64"):
+        KroneckerProduct([square]) + KroneckerProduct([square.double()])
+    with pytest.raises(km.errors.DeviceError, match="term 1 on meta"):
+        KroneckerProduct([square]) + KroneckerProduct([square.to("meta")])
+    for terms in ([], KroneckerProduct([square]), [square]):
+        with pytest.raises(ParameterError, match="list of Kronecker products"):
+            SumOfProducts(terms)
+
+
+def test_numbers_of_numpy_scale():
+    square = torch.eye(2) + 1
+    for operator in (KroneckerProduct([square]), KroneckerProduct([square]) + KroneckerProduct([2])):
+        for found in (operator * np.float32(2), np.float32(2) * operator, operator / np.float32(0.5), operator / 0.5):
+            assert torch.equal(found.to_dense(), 2 * operator.to_dense())
+
+
+def test_what_is_made_of_one_factor_has_memory_of_its_own():
+    square = torch.eye(2)
+    operator = KroneckerProduct([square])
+    for found in (operator.to_dense(), operator.diagonal()):
+        found.zero_()
+    assert torch.equal(square, torch.eye(2))
+
+
+def test_the_trace_of_integers_is_not_cut():
+    operator = KroneckerProduct([torch.tensor([[1, 2], [3, 4]]), 3], 0.5)
+    assert operator.trace() == operator.to_dense().trace() == 7.5
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("shapes", [[(2, 2), (4, 4)], [(2, 2)] * 3])
+def test_nearest_of_small_and_large_entries(size, shapes):
+    """Squares of these entries leave the range of float32."""
+    a = _random(8, 8)
+    wanted, error = nearest_kron(a, shapes)
+    nearest, found = nearest_kron((a * size).float(), shapes)
+    assert_close(found, error, depth=DEPTH)
+    assert_close(nearest.to_dense().double() / size, wanted.to_dense(), dtype=torch.float32, depth=DEPTH)
+
+
+@pytest.mark.parametrize("shapes", [[(2.5, 2), (2, 2)], [(-2, 2), (-2, 2)], []])
+def test_nearest_takes_pairs_of_integers(shapes):
+    with pytest.raises(ShapeError, match="shapes must be the"):
+        nearest_kron(_random(4, 4), shapes)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from ...arrays import dtype_name, has_strides, unwrap
-from ...errors import DtypeError, LinearAlgebraError, ShapeError
+from ...errors import DtypeError, LinearAlgebraError, ParameterError, ShapeError
+from ...torch_ops.checks import autocasts
 
 Factor = torch.Tensor | int
 DECOMPOSED = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 """Types of factors that have inverses and decompositions."""
+UNFIT = "has no decomposition: see whether its entries are finite"
+T = TypeVar("T")
 
 
 def listed(factors: Any) -> list[Any]:
@@ -55,9 +58,26 @@ def spread(scale: Any, axes: int = 2) -> Any:
     return scale[(..., *(None,) * axes)] if isinstance(scale, torch.Tensor) else scale
 
 
+def scaled(total: torch.Tensor, scale: Any, axes: int = 2) -> torch.Tensor:
+    """Return an array times a scale, with so many axes after the batch axes."""
+    return total if is_one(scale) else spread(scale, axes) * total
+
+
+def is_one(scale: Any) -> bool:
+    """Return whether a scale is the number 1."""
+    return not isinstance(scale, torch.Tensor) and scale == 1
+
+
+def times(a: Any, b: Any) -> Any:
+    """Return the product of two scales."""
+    if isinstance(b, torch.Tensor) and b.dim() and isinstance(a, torch.Tensor) and a.dim() and a.shape != b.shape:
+        raise ParameterError(f"scales of shapes {tuple(a.shape)} and {tuple(b.shape)} meet; make them equal first")
+    return b if is_one(a) else a if is_one(b) else a * b
+
+
 def outer(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the Kronecker product as a matrix; batch axes broadcast."""
-    total = matrices[0]
+    """Return the Kronecker product as a matrix of its own; batch axes broadcast."""
+    total = matrices[0] if len(matrices) > 1 else matrices[0].clone()
     for matrix in matrices[1:]:
         wide = total[..., :, None, :, None] * matrix[..., None, :, None, :]
         total = wide.flatten(-4, -3).flatten(-2)
@@ -90,7 +110,7 @@ def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Fact
     return found if math.prod(rows for rows, _ in sizes(rest)) == 1 else None
 
 
-def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.Tensor, meaning: str) -> torch.Tensor:
+def decomposed(function: Callable[[torch.Tensor], T], factor: torch.Tensor, meaning: str = UNFIT) -> T:
     """Return a decomposition of a factor; raise LinearAlgebraError if torch finds none."""
     if factor.dtype not in DECOMPOSED:
         kind = dtype_name(factor.dtype)
@@ -99,3 +119,15 @@ def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.T
         return function(factor)
     except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
         raise LinearAlgebraError(f"a factor of shape {tuple(factor.shape)} {meaning} ({error})") from error
+
+
+def check_right_side(b: Any, operator: Any) -> torch.Tensor:
+    """Return the right side of a system as a tensor; raise the error that says why it does not fit the operator."""
+    (own,), _ = unwrap(b, names=("b",))
+    rows = operator.shape[-2]
+    if own.dim() == 0 or own.shape[-1 if own.dim() == 1 else -2] != rows:
+        raise ShapeError(f"b has shape {tuple(own.shape)}, the operator {rows} rows: pass ({rows},) or (…, {rows}, m)")
+    if own.dtype != operator.dtype and not autocasts(own.device):
+        kinds = dtype_name(own.dtype), dtype_name(operator.dtype)
+        raise DtypeError(f"b is {kinds[0]} but the operator is {kinds[1]}; convert one of them")
+    return own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 
 import torch
 
@@ -70,7 +71,9 @@ def nearest_kron(
     (True, True)
     """
     try:
-        sizes = [(int(rows), int(columns)) for rows, columns in shapes]
+        sizes = [(index(rows), index(columns)) for rows, columns in shapes]
+        if not sizes or min(min(size) for size in sizes) < 0:
+            raise ValueError
     except (TypeError, ValueError):
         raise ShapeError(
             f"shapes must be the (rows, columns) of each factor, as [(2, 2), (3, 1)], not {shapes!r}"
@@ -87,15 +90,19 @@ def nearest_kron(
         raise ShapeError(f"a has shape {tuple(a.shape)}: without entries it has no decomposition")
     if readable(a) and not bool(a.isfinite().all()):
         raise ParameterError("a has entries that are NaN or infinite")
-    tensor = _arranged(a, sizes)
+    # Squares of large and small entries leave the range of the type; a power of two rounds nothing.
+    largest = a.detach().abs().amax()
+    unit = torch.where(largest == 0, torch.ones_like(largest), largest.log2().floor().exp2())
+    tensor = _arranged(a / unit, sizes)
     factors = [tensor.unsqueeze(-1)] if len(sizes) == 1 else _rank_terms(tensor, terms)
     if len(sizes) > 2:
         factors = _alternating(tensor, _leading(tensor, terms))
+    rest = torch.linalg.vector_norm(tensor - _composed(factors))
+    factors = [factor * unit ** (1 / len(sizes)) for factor in factors]
     count = factors[0].shape[-1]
     products = [
         KroneckerProduct([f[:, t].reshape(size) for f, size in zip(factors, sizes, strict=True)]) for t in range(count)
     ]
-    rest = torch.linalg.vector_norm(tensor - _composed(factors))
     size = torch.linalg.vector_norm(tensor)
     error = torch.where(size == 0, torch.zeros_like(rest), rest / torch.where(size == 0, torch.ones_like(size), size))
     return (products[0] if len(products) == 1 else SumOfProducts(products)), wrap(error)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...arrays import check_same_device, check_same_dtype, dtype_name, unwrap
 from ...errors import LinearAlgebraError, ParameterError, ShapeError
 from ...ir.equation import broadcast
 from ...torch_ops.info import RunInfo
-from .factors import Factor, decomposed, described, listed, outer, sizes, spread
+from .factors import Factor, check_right_side, decomposed, described, is_one, listed, outer, scaled, sizes, times
 from .matmul import multiply
 from .sums import Addable
 
@@ -103,7 +105,7 @@ class KroneckerProduct(Addable):
 
     def __repr__(self) -> str:
         ran = f", ran as {self.info}" if self.info else ""
-        scale = "" if _is_one(self.scale) else "scale * "
+        scale = "" if is_one(self.scale) else "scale * "
         return f"KroneckerProduct({scale}{described(self.factors)}, {dtype_name(self.dtype)} on {self.device}{ran})"
 
     def like(self, factors: Sequence[Factor], scale: Any) -> KroneckerProduct:
@@ -166,20 +168,17 @@ class KroneckerProduct(Addable):
             )
         matched = zip(self.factors, other.factors, strict=True)
         factors = [b if isinstance(a, int) else a if isinstance(b, int) else a @ b for a, b in matched]
-        return self.like(factors, _times(self.scale, other.scale))
+        return self.like(factors, times(self.scale, other.scale))
 
     def __rmatmul__(self, v: Any) -> Any:
         return multiply(v, self.factors, "right", self.scale, info=self._recorder())
 
     def __mul__(self, scalar: Any) -> KroneckerProduct:
-        if not isinstance(scalar, (int, float, complex, torch.Tensor)):
+        if not isinstance(scalar, (int, float, complex, np.number, torch.Tensor)):
             return NotImplemented
-        return self.like(self.factors, _times(self.scale, scalar))
+        return self.like(self.factors, times(self.scale, scalar.item() if isinstance(scalar, np.number) else scalar))
 
     __rmul__ = __mul__
-
-    def __truediv__(self, scalar: Any) -> KroneckerProduct:
-        return self * (1 / scalar)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Refuse to be stored unasked: numpy would make an array of one object of it."""
@@ -206,6 +205,10 @@ class KroneckerProduct(Addable):
         """Return a function of every factor that is the identity for the identity."""
         return [factor if isinstance(factor, int) else function(factor) for factor in self.factors]
 
+    def _decomposed(self, function: Callable[[torch.Tensor], Any]) -> list[Any]:
+        """Return a decomposition of every factor, and identities as they are."""
+        return self._each(lambda factor: decomposed(function, factor))
+
     def _square(self, what: str) -> None:
         """Raise ShapeError unless all factors are square."""
         if any(rows != columns for rows, columns in sizes(self.factors)):
@@ -213,7 +216,7 @@ class KroneckerProduct(Addable):
 
     def to_dense(self) -> torch.Tensor:
         """Return the matrix (…, rows, columns)."""
-        return spread(self.scale) * outer(self._tensors())
+        return scaled(outer(self._tensors()), self.scale)
 
     def diagonal(self) -> torch.Tensor:
         """Return the entries (…, min(rows, columns)) on the diagonal."""
@@ -221,7 +224,7 @@ class KroneckerProduct(Addable):
             total = outer([f.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) for f in self._tensors()]).squeeze(-1)
         else:
             total = self._entries(torch.arange(min(self.shape[-2:]), device=self.device))
-        return total if _is_one(self.scale) else total * spread(self.scale, 1)
+        return scaled(total, self.scale, 1)
 
     def _entries(self, index: torch.Tensor) -> torch.Tensor:
         """Return the entries at (place, place), without the scale."""
@@ -238,7 +241,7 @@ class KroneckerProduct(Addable):
         if any(rows != columns for rows, columns in sizes(self.factors)):
             return self.diagonal().sum(-1)
         traces = [f if isinstance(f, int) else f.diagonal(dim1=-2, dim2=-1).sum(-1) for f in self.factors]
-        return torch.as_tensor(math.prod(traces, start=spread(self.scale, 0)), dtype=self.dtype, device=self.device)
+        return scaled(torch.as_tensor(math.prod(traces), dtype=self.dtype, device=self.device), self.scale, 0)
 
     def inverse(self) -> KroneckerProduct:
         """Return the inverse, the product of the inverses of the factors.
@@ -275,19 +278,19 @@ class KroneckerProduct(Addable):
             inverse = torch.where(scale == 0, scale, 1 / torch.where(scale == 0, torch.ones_like(scale), scale))
         else:
             inverse = scale if scale == 0 else 1 / scale
-        return self.like(self._each(torch.linalg.pinv), inverse)
+        return self.like(self._decomposed(torch.linalg.pinv), inverse)
 
-    def solve(self, b: torch.Tensor) -> torch.Tensor:
+    def solve(self, b: Any) -> Any:
         """Return ``x`` with ``self @ x = b``, by the inverses of the factors.
 
         Parameters
         ----------
-        b : tensor, shape (rows,) or (…, rows, m)
+        b : array, shape (rows,) or (…, rows, m)
             Of the dtype of the factors.
 
         Returns
         -------
-        tensor
+        array
             Of the shape of ``b``.
 
         Raises
@@ -308,6 +311,7 @@ class KroneckerProduct(Addable):
         >>> km.KroneckerProduct([torch.tensor([[2.0]]), swap]).solve(torch.tensor([2.0, 4.0]))
         tensor([2., 1.])
         """
+        check_right_side(b, self)
         return self.inverse().matmul(b)  # which torch.compile traces, as it does not `@` of an object
 
     def slogdet(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -329,13 +333,13 @@ class KroneckerProduct(Addable):
         sign, total = torch.sgn(scale) ** n, n * scale.abs().log()
         for factor in self.factors:
             if isinstance(factor, torch.Tensor):
-                own_sign, own = torch.linalg.slogdet(factor)
-                times = n // factor.shape[-1] if n else 0
-                sign, total = sign * own_sign**times, total + own * times
+                own_sign, own = decomposed(torch.linalg.slogdet, factor)
+                power = n // factor.shape[-1] if n else 0
+                sign, total = sign * own_sign**power, total + own * power
         return sign, total
 
     def logdet(self) -> torch.Tensor:
-        """Return the logarithm of the determinant (…): NaN where it is negative, -inf where it is 0.
+        """Return the logarithm of the determinant (…): -inf of 0, NaN of a negative one, complex of a complex one.
 
         Raises
         ------
@@ -343,6 +347,8 @@ class KroneckerProduct(Addable):
             If a factor is not square.
         """
         sign, total = self.slogdet()
+        if sign.is_complex():
+            return torch.where(sign == 0, total, sign.log() + total)
         return torch.where(sign < 0, torch.full_like(total, math.nan), total)
 
     def cholesky(self, *, upper: bool = False) -> KroneckerProduct:
@@ -403,13 +409,14 @@ class KroneckerProduct(Addable):
         the eigenvalues of each factor differ.
         """
         self._square("eigh")
-        parts = [(self._ones(f), f) if isinstance(f, int) else torch.linalg.eigh(f) for f in self.factors]
+        parts = [(self._ones(own), own) if isinstance(own, int) else own for own in self._decomposed(torch.linalg.eigh)]
         return self._combined([values for values, _ in parts]), self.like([vectors for _, vectors in parts], 1)
 
     def eigvalsh(self) -> torch.Tensor:
         """Return the eigenvalues as of ``eigh``; their derivative exists for repeated ones too."""
         self._square("eigvalsh")
-        return self._combined([self._ones(f) if isinstance(f, int) else torch.linalg.eigvalsh(f) for f in self.factors])
+        values = self._decomposed(torch.linalg.eigvalsh)
+        return self._combined([self._ones(own) if isinstance(own, int) else own for own in values])
 
     def svd(self) -> tuple[KroneckerProduct, torch.Tensor, KroneckerProduct]:
         """Return the reduced singular value decomposition, from those of the factors.
@@ -426,25 +433,15 @@ class KroneckerProduct(Addable):
         ``u.to_dense() @ values.diag() @ vh.to_dense()`` is the matrix. Gradients exist where the singular values of
         each factor differ.
         """
-        parts = [(f, f, f) if isinstance(f, int) else torch.linalg.svd(f, full_matrices=False) for f in self.factors]
+        found = self._decomposed(partial(torch.linalg.svd, full_matrices=False))
+        parts = [(own, own, own) if isinstance(own, int) else own for own in found]
         values = [self._ones(own) if isinstance(own, int) else own for _, own, _ in parts]
         sign = torch.sgn(torch.as_tensor(self.scale, dtype=self.dtype, device=self.device))
         left, right = self.like([u for u, _, _ in parts], sign), self.like([v for _, _, v in parts], 1)
         return left, self._combined(values).abs(), right
 
     def _ones(self, count: int) -> torch.Tensor:
-        return torch.ones(count, dtype=self.dtype, device=self.device)
+        return torch.ones(count, dtype=self.dtype.to_real(), device=self.device)
 
     def _combined(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        total = outer([value.unsqueeze(-1) for value in values]).squeeze(-1)
-        return total if _is_one(self.scale) else total * spread(self.scale, 1)
-
-
-def _is_one(scale: Any) -> bool:
-    return not isinstance(scale, torch.Tensor) and scale == 1
-
-
-def _times(a: Any, b: Any) -> Any:
-    if isinstance(b, torch.Tensor) and b.dim() and isinstance(a, torch.Tensor) and a.dim() and a.shape != b.shape:
-        raise ParameterError(f"scales of shapes {tuple(a.shape)} and {tuple(b.shape)} meet; make them equal first")
-    return b if _is_one(a) else a if _is_one(b) else a * b
+        return scaled(outer([value.unsqueeze(-1) for value in values]).squeeze(-1), self.scale, 1)

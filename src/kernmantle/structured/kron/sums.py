@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from ...errors import LinearAlgebraError, ParameterError, ShapeError
+from ...arrays import dtype_name, unwrap
+from ...errors import DeviceError, DtypeError, LinearAlgebraError, ParameterError, ShapeError
 from ...ir.equation import broadcast
-from .factors import Factor, decomposed, outer, repartitioned, sizes, spread
+from .factors import Factor, check_right_side, decomposed, outer, repartitioned, sizes, spread
 from .matmul import kron_matmul
 
 Multiply = Callable[[Sequence[torch.Tensor], torch.Tensor], torch.Tensor]
@@ -62,17 +63,17 @@ def conjugate_gradients(
     scale = diagonal.unsqueeze(-1).reciprocal()
     x, r = torch.zeros_like(b), b
     z = scale * r
-    p, rho = z, (r * z).sum(-2, keepdim=True)
+    p, rho = z, (r.conj() * z).sum(-2, keepdim=True)
     aim = tolerance * b.norm(dim=-2)
     for step in range(most + 1):
         if step % 8 == 0 and bool((r.norm(dim=-2) <= aim).all()):
             return x
         q = multiply(p)
-        curvature = (p * q).sum(-2, keepdim=True)
+        curvature = (p.conj() * q).sum(-2, keepdim=True)
         alpha = torch.where(rho == 0, rho, rho / curvature)
         x, r = x + alpha * p, r - alpha * q
         z = scale * r
-        rho, before = (r * z).sum(-2, keepdim=True), rho
+        rho, before = (r.conj() * z).sum(-2, keepdim=True), rho
         p = z + torch.where(before == 0, before, rho / before) * p
     worst = float((r.norm(dim=-2) / b.norm(dim=-2)).max())
     raise LinearAlgebraError(
@@ -129,8 +130,8 @@ class Term(Protocol):
         """Return the sum of the diagonal."""
         ...
 
-    def logdet(self) -> torch.Tensor:
-        """Return the logarithm of the determinant."""
+    def slogdet(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sign and the logarithm of the absolute determinant."""
         ...
 
     def __matmul__(self, other: Any) -> Any: ...
@@ -174,6 +175,9 @@ class Addable:
     def __neg__(self) -> Any:
         return self * -1
 
+    def __truediv__(self, scalar: Any) -> Any:
+        return self * (1 / scalar)
+
 
 class SumOfProducts(Addable):
     """The linear operator ``K_1 + K_2 + …`` of Kronecker products of one shape, never formed.
@@ -195,8 +199,10 @@ class SumOfProducts(Addable):
 
     Raises
     ------
-    ShapeError
-        If the terms differ in shape.
+    ShapeError, DtypeError, DeviceError
+        If the terms differ in shape, type or device.
+    ParameterError
+        If there are none.
 
     Notes
     -----
@@ -218,12 +224,20 @@ class SumOfProducts(Addable):
     __array_ufunc__ = None
 
     def __init__(self, terms: Sequence[Term]) -> None:
+        if not isinstance(terms, (list, tuple)) or not all(hasattr(term, "factors") for term in terms) or not terms:
+            raise ParameterError(f"a sum is made of a list of Kronecker products, not of {terms!r}")
         shapes = {term.shape[-2:] for term in terms}
         if len(shapes) != 1:
             raise ShapeError(f"terms of shapes {', '.join(map(str, sorted(shapes)))} cannot be added")
         placed = next((t for t in terms if any(isinstance(f, torch.Tensor) for f in t.factors)), terms[0])
         self.terms = tuple(placed.like(term.factors, term.scale) if _is_identity(term) else term for term in terms)
         self.dtype, self.device = self.terms[0].dtype, self.terms[0].device
+        for index, term in enumerate(self.terms):
+            if term.dtype != self.dtype:
+                kinds = dtype_name(self.dtype), dtype_name(term.dtype)
+                raise DtypeError(f"term 0 is {kinds[0]} but term {index} is {kinds[1]}; convert one with .to(dtype)")
+            if term.device != self.device:
+                raise DeviceError(f"term 0 is on {self.device} but term {index} on {term.device}; move one with .to")
         batch = broadcast([tuple(term.batch) for term in terms])
         if batch is None:
             raise ShapeError(f"batch axes {', '.join(str(tuple(term.batch)) for term in terms)} do not broadcast")
@@ -312,14 +326,13 @@ class SumOfProducts(Addable):
         ]
         return SumOfProducts(terms)
 
-    def solve(
-        self, b: torch.Tensor, *, tolerance: float | None = None, max_iterations: int | None = None
-    ) -> torch.Tensor:
+    def solve(self, b: Any, *, tolerance: float | None = None, max_iterations: int | None = None) -> Any:
         """Return ``x`` with ``self @ x = b`` for b (…, n, m) or a vector.
 
         Parameters
         ----------
-        b : tensor
+        b : array
+            Of the type of the terms.
         tolerance : float, optional
             Relative residual at which conjugate gradients stop; the square root of the machine's epsilon by default.
         max_iterations : int, optional
@@ -327,16 +340,21 @@ class SumOfProducts(Addable):
 
         Returns
         -------
-        tensor
+        array
             With gradients of every order for b and all factors and scales.
 
         Raises
         ------
+        ShapeError, DtypeError
+            For an operator that is not square, or ``b`` that does not fit it.
         LinearAlgebraError
             If conjugate gradients do not reach the tolerance.
         """
         if self.shape[-2] != self.shape[-1]:
             raise ShapeError(f"solve needs a square operator, not {self.shape[-2:]}")
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            raise DtypeError(f"the operator is {dtype_name(self.dtype)}, which does not divide; use .to(torch.float32)")
+        wrap, b = unwrap(b, names=("b",))[1], check_right_side(b, self)
         columns = b.unsqueeze(-1) if b.dim() == 1 else b
         columns = columns.expand(torch.broadcast_shapes(columns.shape[:-2], self.shape[:-2]) + columns.shape[-2:])
         x = solved(
@@ -345,7 +363,7 @@ class SumOfProducts(Addable):
             columns,
             self._parameters(),
         )
-        return x.squeeze(-1) if b.dim() == 1 else x
+        return wrap(x.squeeze(-1) if b.dim() == 1 else x)
 
     def _solver(self, tolerance: float | None, most: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
         with torch.no_grad():
@@ -353,7 +371,7 @@ class SumOfProducts(Addable):
             terms = fixed._two_terms()
             if terms is not None:
                 parts = self._whitened(terms)
-                spectra = [torch.linalg.eigh(matrix) for matrix, _ in parts]
+                spectra = [decomposed(torch.linalg.eigh, matrix) for matrix, _ in parts]
                 shifted = terms.values([value for value, _ in spectra]).unsqueeze(-1)
                 vectors = [
                     vector if lower is None else torch.linalg.solve_triangular(lower.mH, vector, upper=True)
@@ -379,8 +397,9 @@ class SumOfProducts(Addable):
                 "logdet of a sum needs two terms whose square factors have the same sizes, those of one positive "
                 "definite; use torch.linalg.slogdet(operator.to_dense())"
             )
-        values = terms.values([torch.linalg.eigvalsh(matrix) for matrix, _ in self._whitened(terms)])
-        return values.log().sum(-1) + self.terms[1].like(terms.b, 1).logdet()
+        whitened = [matrix for matrix, _ in self._whitened(terms)]
+        values = terms.values([decomposed(torch.linalg.eigvalsh, matrix) for matrix in whitened])
+        return values.log().sum(-1) + self.terms[1].like(terms.b, 1).slogdet()[1]
 
 
 def _margin(factors: Sequence[Factor]) -> float:
@@ -388,7 +407,7 @@ def _margin(factors: Sequence[Factor]) -> float:
     total = 1.0
     for factor in factors:
         if isinstance(factor, torch.Tensor) and factor.numel():
-            values = torch.linalg.eigvalsh(factor.detach())
+            values = decomposed(torch.linalg.eigvalsh, factor.detach())
             least = float((values[..., 0] / values.abs().amax(-1)).min())
             total = total * least if least > factor.shape[-1] * torch.finfo(values.dtype).eps else 0.0
     return total

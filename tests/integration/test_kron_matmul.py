@@ -267,3 +267,13 @@ def test_autocast_casts_as_for_a_matrix_product():
         result = km.kron_matmul(x, factors)
     assert result.dtype == torch.bfloat16
     assert_close(result, oracle(x.bfloat16(), [f.bfloat16() for f in factors]), depth=23)
+
+
+def test_autocast_casts_scales_of_batches():
+    x, factors = drawn((6, [(4, 3), (8, 8)]), torch.float32)
+    x, scales = x.expand(2, *x.shape), torch.tensor([0.5, 2.0])
+    y = torch.ones(2, 6, 24)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = km.kron_matmul(x, factors, alpha=scales, beta=scales, y=y)
+    x, y, scales, *factors = (each.bfloat16() for each in (x, y, scales, *factors))
+    assert torch.equal(found, km.kron_matmul(x, factors, alpha=scales, beta=scales, y=y))

@@ -85,6 +85,8 @@ def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
     """Return a number, or a tensor of one number per batch entry."""
     if isinstance(value, torch.Tensor) and not is_host_number(value, x.device):
         check_same_device([x, value], ["x", name])
+        cast = autocasts(x.device) and value.is_floating_point() and x.is_floating_point()
+        value = value.to(x.dtype) if cast and torch.float64 not in (value.dtype, x.dtype) else value
         if value.dim() or value.is_complex() > x.is_complex() or value.is_floating_point() > x.is_floating_point():
             check_same_dtype([x, value], ["x", name])
         return value.to(x.dtype)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference_pages
 
 import kernmantle
-from benchmarks import estimates, history, pages, store
+from benchmarks import estimates, history, pages, structured_tables
 from kernmantle.pairwise import CONSTRUCTORS
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -132,20 +132,6 @@ def _changes() -> str:
     return f"{subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout}\n{released}"
 
 
-def _eager_layers() -> str:
-    """Return microseconds of eager calls of a Kronecker-sparse layer and of torch's, from their newest rows."""
-    rows = store.latest(store.read(RESULTS / "h200-host.jsonl"))
-    batches = (16, 256, 1024, 4096, 25088)
-    lines = [f"| | {' | '.join(map(str, batches))} |", "|---|" + "---|" * len(batches)]
-    for title, what in (("forward", "forward"), ("training step", "forward and backward")):
-        for name, mark in (("float32", ""), ("bfloat16", " bf16")):
-            found = [rows[f"KSLinear {batch} x 384 to 1536{mark}, {what}"]["results"] for batch in batches]
-            pairs = [(each["kernmantle"]["median"], each["torch.nn.Linear"]["median"]) for each in found]
-            cells = [f"{1e6 * own:.0f} / {1e6 * dense:.0f}" for own, dense in pairs]
-            lines.append(f"| {name}, {title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def _from_rows(app: Any, name: str, source: list[str]) -> None:
     """Pages that are built from other files: measured times, the reference, the changes, the list of decisions."""
     if name == "decisions/README":
@@ -159,9 +145,10 @@ def _from_rows(app: Any, name: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- rows -->", pages.page(results))
         for path in (*results, Path(pages.__file__)):
             app.env.note_dependency(str(path))
-    if name == "kronsparse":
-        source[0] = source[0].replace("<!-- eager -->", _eager_layers())
-        app.env.note_dependency(str(RESULTS / "h200-host.jsonl"))
+    if name in structured_tables.TABLES:
+        source[0] = structured_tables.insert(source[0], name, RESULTS)
+        for path in (*sorted(RESULTS.glob("*.jsonl")), Path(structured_tables.__file__)):
+            app.env.note_dependency(str(path))
     if name == "benchmarks":
         source[0] = source[0].replace("<!-- estimates -->", estimates.markdown(estimates.compared(RESULTS)))
     if name == "regressions":

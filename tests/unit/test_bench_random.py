@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import pages, random_structured, store, structured_random
+from benchmarks import pages, random_structured, store, structured_random, structured_tables
 from benchmarks.__main__ import main
 from benchmarks.random_structured import KronCase, SparseCase
 from benchmarks.run import OURS
@@ -127,3 +129,24 @@ def test_pages_list_what_is_slower_and_draw_the_rest(tmp_path) -> None:
     assert "| slow step | 1 s | 500 ms | 100 ms | 0.5 x |  |" in text
     assert "| quick step" not in text
     assert text.count("<svg") in (0, 2)
+
+
+@pytest.mark.parametrize("page", structured_tables.TABLES)
+def test_pages_have_their_tables_from_the_committed_rows(page) -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert all(text.count(f"<!-- {name} -->") == 1 for name in structured_tables.TABLES[page])
+    written = structured_tables.insert(text, page, root / "benchmarks" / "results")
+    assert "<!--" not in written
+    tables = [lines for lines in re.findall(r"(?:^\|.*\n)+", written, re.M) if "H200" in lines or "float32" in lines]
+    assert len(tables) >= len(structured_tables.TABLES[page])
+    for table in tables:
+        assert len({re.sub(r"[^|]", "", line) for line in table.splitlines()}) == 1
+
+
+def test_the_newest_row_of_a_case_is_shown(tmp_path) -> None:
+    for name, date, seconds in (("layers", "2026-02-03", 1.0), ("kronsparse", "2026-02-02", 2.0)):
+        results = {OURS: {"median": seconds}, "dense": {"median": 3.0}}
+        row = {"case": "training step 16 f32", "date": date, "status": "ok", "results": results}
+        store.append(tmp_path / f"h200-{name}.jsonl", row)
+    assert "| H200, float32, training step |  | 3.00 |  |" in structured_tables.layers(tmp_path)

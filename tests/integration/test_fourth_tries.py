@@ -85,7 +85,7 @@ def test_a_list_of_parameters_is_a_list_of_factors():
 
 @pytest.mark.parametrize(
     ("factors", "hint"),
-    [(tensor(3, 2, 2), r"Tensor; write list\(factors\)"), (tensor(2, 2), r"Tensor; write for one \[factor\]"),
+    [(tensor(3, 2, 2), r"Tensor; write list\(factors\)"), (tensor(2, 2), r"Tensor; write \[factor\] for one"),
      ((tensor(2, 2) for _ in range(2)), r"generator; write list\(factors\)")],
 )  # fmt: skip
 def test_factors_that_are_no_list_say_how_to_make_one(factors, hint):
@@ -99,8 +99,23 @@ def test_kronecker_products_are_summed_by_sum():
     assert_close(sum(terms).to_dense(), matrix)
     assert_close(sum(terms[1:], 0 + (terms[0] - terms[1])).to_dense(), matrix - terms[1].to_dense(), depth=4)
     for wrong in (lambda: 1 + terms[0], lambda: terms[0] + 1, lambda: 1.5 + sum(terms)):
-        with pytest.raises(TypeError, match="unsupported operand"):
+        with pytest.raises(TypeError, match=r"s \* km.KroneckerProduct\(\[n\]\) is s times the identity"):
             wrong()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        "1" + terms[0]
+
+
+def test_sizes_that_fit_transposed_factors_say_so():
+    factors = [tensor(2, 3), tensor(4, 5)]
+    with pytest.raises(ShapeError, match=r"3 \* 5 = 15 rows; it fits the transposed factors: pass factor.mT"):
+        km.kron_matmul(tensor(1, 8), [factor.mT for factor in factors])
+    with pytest.raises(ShapeError, match=r"2 \* 4 = 8 rows$"):
+        km.kron_matmul(tensor(1, 9), factors)
+
+
+def test_an_adapted_layer_of_other_features_is_named():
+    with pytest.raises(ShapeError, match=r"base gives \(4, 7\), but x \(w1 ⊗ w2\)ᵀ has shape \(4, 6\)"):
+        km.kron_linear(tensor(4, 6), tensor(2, 2), tensor(3, 3), base=torch.nn.Linear(6, 7).double())
 
 
 def test_solvers_that_take_operators_take_lists_as_matrices():

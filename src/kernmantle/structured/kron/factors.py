@@ -23,7 +23,7 @@ T = TypeVar("T")
 def listed(factors: Any) -> list[Any]:
     """Return the factors as a list, identities as Python integers; raise the error that says what is wrong with one."""
     if not isinstance(factors, (list, tuple, torch.nn.ParameterList)):
-        hint = "list(factors)" if getattr(factors, "ndim", 3) == 3 else "for one [factor]"
+        hint = "list(factors)" if getattr(factors, "ndim", 3) == 3 else "[factor] for one"
         raise ShapeError(f"factors must be a list of matrices, not {type(factors).__name__}; write {hint}")
     entries = cast("Sequence[Any]", factors)
     found = [int(f) if isinstance(f, (int, np.integer)) and not isinstance(f, bool) else f for f in entries]

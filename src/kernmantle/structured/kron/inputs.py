@@ -111,8 +111,9 @@ def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[
     own, theirs = ("columns", "rows") if side == "right" else ("rows", "columns")
     if width != total:
         product = f"{' * '.join(map(str, sizes))} = " if len(sizes) > 1 else ""
+        hint = "; it fits the transposed factors: pass factor.mT of each" if width == math.prod(others) else ""
         raise ShapeError(
-            f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product}{total} {theirs}"
+            f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product}{total} {theirs}{hint}"
         )
     if math.prod(shape) // max(width, 1) * max(total, math.prod(others)) > _LARGEST:
         raise ShapeError(f"{described(factors)} on x of shape {tuple(shape)} has more than 2**63 entries")

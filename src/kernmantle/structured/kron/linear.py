@@ -23,7 +23,9 @@ def kron_linear(
     scale: Any = 1,
     base: Callable[[torch.Tensor], torch.Tensor] | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A linear layer with the update ``scale * (w1 ⊗ w2)``, which is never formed: ``base(x) + scale * x (w1 ⊗ w2)ᵀ``.
+    """Apply a linear layer and its update ``scale * (w1 ⊗ w2)``, which is never formed.
+
+    The result is ``base(x) + scale * x (w1 ⊗ w2)ᵀ``.
 
     Parameters
     ----------
@@ -32,8 +34,9 @@ def kron_linear(
     w1, w2 : tensor or pair of tensors
         (a, b) and (c, d); a pair (u, v) stands for u @ v, as low-rank adapters store it.
     scale : number or tensor
+        Multiplies the update.
     base : callable or tensor, optional
-        The layer that is adapted, or its output (…, a c).
+        The layer that is adapted, or its output (…, a c); without it the result is the update alone.
 
     Returns
     -------
@@ -47,8 +50,8 @@ def kron_linear(
 
     Notes
     -----
-    The update costs rows * d (b + a c / d) * b multiplications at most instead of rows * a b c d, and no memory of the
-    size of the weight. It has the gradients of :func:`kron_matmul`. This is the LoKr adapter [1]_.
+    The update costs ``min(b c (a + d), a d (b + c))`` multiplications a row instead of ``a b c d``, and no memory of
+    the size of the weight. It has the gradients of :func:`kron_matmul`. This is the LoKr adapter [1]_.
 
     References
     ----------
@@ -71,6 +74,9 @@ def kron_linear(
         found = kron_matmul(flat, factors, alpha=scale)
         return found.reshape(*x.shape[:-1], found.shape[-1])
     start = base if isinstance(base, torch.Tensor) else base(x)
+    wanted = (*x.shape[:-1], factors[0].shape[-1] * factors[1].shape[-1])
+    if tuple(start.shape) != wanted:
+        raise ShapeError(f"base gives {tuple(start.shape)}, but x (w1 ⊗ w2)ᵀ has shape {wanted}")
     y = start.reshape(math.prod(start.shape[:-1]), start.shape[-1])
     return kron_matmul(flat, factors, alpha=scale, beta=1, y=y).reshape(start.shape)
 

@@ -162,12 +162,12 @@ class Addable:
 
     def __add__(self, other: Any) -> SumOfProducts:
         terms = getattr(other, "terms", None)
-        if terms is None and hasattr(other, "shape"):
+        if terms is None and (hasattr(other, "shape") or isinstance(other, (int, float, complex))):
             raise TypeError("only Kronecker products are added: s * km.KroneckerProduct([n]) is s times the identity")
         return NotImplemented if terms is None else SumOfProducts([*self.terms, *terms])
 
     def __radd__(self, other: Any) -> Any:
-        return self if isinstance(other, int) and other == 0 else NotImplemented  # the 0 that sum() begins with
+        return self if isinstance(other, int) and other == 0 else self + other  # the 0 that sum() begins with
 
     def __sub__(self, other: Any) -> SumOfProducts:
         return self + -other

@@ -1,13 +1,14 @@
 """The rooms of the library and who may import whom. A room listed here may also import all that those import."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
 
 import pytest
 
-from ..source import MODULES, PACKAGE, parsed
+from ..source import MODULES, PACKAGE, ROOT, parsed
 
 LEAVES = {"errors", "checks", "config", "_version", "backend"}
 """What any room may import; these import each other and the standard library."""
@@ -174,3 +175,13 @@ print([name for name in {heavy} if name in sys.modules and name not in before])
 """
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
+
+
+def test_the_page_of_internals_names_every_plan_and_header_of_structured_products():
+    text = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8").partition("## Structured products")[2]
+    named = set(re.findall(r"`(?:\w+/)*(\w+\.(?:cuh|py))`", text))
+    folder = PACKAGE / "structured"
+    there = {path.name for path in folder.rglob("*.cuh")} | {path.name for path in folder.rglob("*_plan.py")}
+    left_out = {"tensor_plan.py", "chain_plan.py", "weight_gradient_plan.py"}  # parts that other plans share
+    assert not there - named - left_out, "docs/internals.md lists plans and headers of structured products"
+    assert named <= {path.name for path in folder.rglob("*")}

@@ -429,3 +429,43 @@ def test_nearest_of_small_and_large_entries(size, shapes):
 def test_nearest_takes_pairs_of_integers(shapes):
     with pytest.raises(ShapeError, match="shapes must be the"):
         nearest_kron(_random(4, 4), shapes)
+
+
+@pytest.mark.parametrize("terms", [2, 3])
+def test_sums_are_solved_in_every_transform(terms):
+    """Forward mode, gradients of torch.func and vmap, at factors whose eigenvalues repeat as well."""
+
+    def found(f, b):
+        operator = KroneckerProduct([f, 2], 1.5) + KroneckerProduct([6]) * f[0, 0]
+        return (operator if terms == 2 else operator + KroneckerProduct([6])).solve(b, tolerance=1e-14)
+
+    def wanted(f, b):
+        dense = 1.5 * torch.kron(f, torch.eye(2, dtype=f.dtype)) + f[0, 0] * torch.eye(6, dtype=f.dtype)
+        return torch.linalg.solve(dense if terms == 2 else dense + torch.eye(6, dtype=f.dtype), b)
+
+    b, move = _random(6, seed=3), _definite(3, seed=4)
+    transforms = (
+        lambda own, f: torch.func.jvp(own, (f, b), (move, b))[1],
+        lambda own, f: torch.func.jvp(lambda b: own(f, b), (b,), (b,))[1],
+        lambda own, f: torch.func.grad(lambda f, b: own((f + f.mT) / 2, b).sin().sum())(f, b),
+        lambda own, f: torch.func.hessian(lambda b: own(f, b).sin().sum())(b),
+        lambda own, f: torch.func.hessian(lambda s: own(f * s, b).sin().sum())(torch.tensor(1.3).double()),
+        lambda own, f: torch.func.vmap(torch.func.grad(lambda f, b: own(f, b).sum()), (0, None))(f.expand(2, 3, 3), b),
+        lambda own, f: torch.func.vmap(own, (None, 1), 1)(f, torch.stack([b, 2 * b], 1)),
+    )
+    for f in (_definite(3), torch.eye(3, dtype=torch.float64)):
+        for transform in transforms:
+            assert_close(transform(found, f), transform(wanted, f), depth=DEPTH)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(f.clone().requires_grad_(), move)
+            tangent = torch.autograd.forward_ad.unpack_dual(found(dual, b)).tangent
+        assert_close(tangent, torch.func.jvp(wanted, (f, b), (move, 0 * b))[1], depth=DEPTH)
+
+
+def test_vmap_over_terms_without_identities():
+    f = _definite(3, 4)
+    other = KroneckerProduct([_definite(3, seed=5), _definite(2, seed=6)])
+    found = torch.func.vmap(lambda f: (KroneckerProduct([f, 2]) + other).solve(torch.ones(6).double()))(f)
+    assert_close(found, (KroneckerProduct([f, 2]) + other).solve(torch.ones(6).double()), depth=DEPTH)
+    with pytest.raises(km.errors.GradientError, match="vmap hides"):
+        torch.func.vmap(lambda f: (KroneckerProduct([f, 2]) + other).logdet())(f)

@@ -2,84 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from ...arrays import dtype_name, unwrap
-from ...errors import DeviceError, DtypeError, LinearAlgebraError, ParameterError, ShapeError
+from ...errors import DeviceError, DtypeError, GradientError, ParameterError, ShapeError
 from ...ir.equation import broadcast
+from ...pairwise.inputs import readable
 from .factors import Factor, check_right_side, decomposed, outer, repartitioned, sizes, spread
+from .implicit import Solve, System, conjugate_gradients, solved
 from .matmul import kron_matmul
-
-Multiply = Callable[[Sequence[torch.Tensor], torch.Tensor], torch.Tensor]
-Solve = Callable[[torch.Tensor], torch.Tensor]
-
-
-class _Implicit(torch.autograd.Function):
-    """Solve A(parameters) x = b: the gradient by b solves the same system, and those by A follow from A x."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, multiply: Multiply, solve: Solve, count: int, b: torch.Tensor, *parameters: torch.Tensor
-    ) -> torch.Tensor:
-        x = solve(b)
-        ctx.multiply, ctx.solve, ctx.count = multiply, solve, count
-        ctx.save_for_backward(x, *parameters)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        x, *parameters = ctx.saved_tensors
-        of_b = solved(ctx.multiply, ctx.solve, grads[0], parameters)
-        wanted = [index for index in range(len(parameters)) if ctx.needs_input_grad[4 + index]]
-        found: list[torch.Tensor | None] = [None] * len(parameters)
-        if wanted:
-            # x depends on the parameters too: torch.func.vjp holds it fixed, where autograd.grad would recurse.
-            pulled: Any = torch.func.vjp(lambda *values: ctx.multiply(values, x), *parameters)
-            slopes = pulled[1](-of_b)
-            for index in wanted:
-                found[index] = slopes[index]
-        return None, None, None, of_b, *found
-
-
-def solved(multiply: Multiply, solve: Solve, b: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return ``solve(b)`` with gradients of every order; ``multiply(parameters, x)`` is the symmetric operator."""
-    if torch.is_grad_enabled() and any(value.requires_grad for value in (b, *parameters)):
-        result: Any = _Implicit.apply(multiply, solve, len(parameters), b, *parameters)
-        return result
-    return solve(b)
-
-
-def conjugate_gradients(
-    multiply: Solve, diagonal: torch.Tensor, b: torch.Tensor, tolerance: float, most: int
-) -> torch.Tensor:
-    """Return the solution by conjugate gradients with the diagonal as preconditioner, all columns together.
-
-    The host reads the residual every eighth step, which synchronises with the device.
-    """
-    scale = diagonal.unsqueeze(-1).reciprocal()
-    x, r = torch.zeros_like(b), b
-    z = scale * r
-    p, rho = z, (r.conj() * z).sum(-2, keepdim=True)
-    aim = tolerance * b.norm(dim=-2)
-    for step in range(most + 1):
-        if step % 8 == 0 and bool((r.norm(dim=-2) <= aim).all()):
-            return x
-        q = multiply(p)
-        curvature = (p.conj() * q).sum(-2, keepdim=True)
-        alpha = torch.where(rho == 0, rho, rho / curvature)
-        x, r = x + alpha * p, r - alpha * q
-        z = scale * r
-        rho, before = (r.conj() * z).sum(-2, keepdim=True), rho
-        p = z + torch.where(before == 0, before, rho / before) * p
-    worst = float((r.norm(dim=-2) / b.norm(dim=-2)).max())
-    raise LinearAlgebraError(
-        f"conjugate gradients left a relative residual of {worst:.1e} after {most} steps, more than {tolerance:.1e}; "
-        "allow more steps or a larger tolerance, or see whether the sum is symmetric positive definite"
-    )
 
 
 class Term(Protocol):
@@ -311,9 +246,13 @@ class SumOfProducts(Addable):
             found.append((matrix, lower))
         return found
 
+    def _described(self) -> list[tuple[torch.Tensor, int]]:
+        """Return the tensors among factors and scales, with how many axes of each are no batch axes."""
+        every = [each for term in self.terms for each in (*((own, 2) for own in term.factors), (term.scale, 0))]
+        return [(value, axes) for value, axes in every if isinstance(value, torch.Tensor)]
+
     def _parameters(self) -> list[torch.Tensor]:
-        every = [value for term in self.terms for value in (*term.factors, term.scale)]
-        return [value for value in every if isinstance(value, torch.Tensor)]
+        return [value for value, _ in self._described()]
 
     def _with_parameters(self, parameters: Sequence[torch.Tensor]) -> SumOfProducts:
         rest = iter(parameters)
@@ -357,17 +296,30 @@ class SumOfProducts(Addable):
         wrap, b = unwrap(b, names=("b",))[1], check_right_side(b, self)
         columns = b.unsqueeze(-1) if b.dim() == 1 else b
         columns = columns.expand(torch.broadcast_shapes(columns.shape[:-2], self.shape[:-2]) + columns.shape[-2:])
-        x = solved(
+        system = System(
             lambda parameters, x: self._with_parameters(parameters) @ x,
-            self._solver(tolerance, max_iterations),
-            columns,
-            self._parameters(),
+            lambda parameters, tangents, x: self._with_parameters(parameters)._moved(tangents, x),
+            lambda parameters: self._solver(parameters, tolerance, max_iterations),
+            tuple([axes for _, axes in self._described()]),
         )
+        x = solved(system, columns, self._parameters())
         return wrap(x.squeeze(-1) if b.dim() == 1 else x)
 
-    def _solver(self, tolerance: float | None, most: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _moved(self, tangents: Sequence[Any], x: torch.Tensor) -> torch.Tensor:
+        """Return the derivative of the product with x along tangents of the parameters."""
+        rest, total = iter(tangents), torch.zeros_like(x)
+        for term in self.terms:
+            every = [*term.factors, term.scale]
+            for index, value in enumerate(every):
+                tangent = next(rest) if isinstance(value, torch.Tensor) else None
+                if tangent is not None:
+                    *factors, scale = [*every[:index], tangent, *every[index + 1 :]]
+                    total = total + term.like(factors, scale) @ x
+        return total
+
+    def _solver(self, parameters: Sequence[torch.Tensor], tolerance: float | None, most: int | None) -> Solve:
         with torch.no_grad():
-            fixed = self._with_parameters([parameter.detach() for parameter in self._parameters()])
+            fixed = self._with_parameters([parameter.detach() for parameter in parameters])
             terms = fixed._two_terms()
             if terms is not None:
                 parts = self._whitened(terms)
@@ -408,6 +360,8 @@ def _margin(factors: Sequence[Factor]) -> float:
     for factor in factors:
         if isinstance(factor, torch.Tensor) and factor.numel():
             values = decomposed(torch.linalg.eigvalsh, factor.detach())
+            if not readable(values):
+                raise GradientError("vmap hides the eigenvalues of factors; pass a batch of factors (…, p, p) instead")
             least = float((values[..., 0] / values.abs().amax(-1)).min())
             total = total * least if least > factor.shape[-1] * torch.finfo(values.dtype).eps else 0.0
     return total

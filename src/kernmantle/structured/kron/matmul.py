@@ -89,13 +89,14 @@ def kron_matmul(
     -----
     float16, bfloat16, float32 and float64 have kernels; integers and complex numbers take one matrix product per
     factor. float16 and bfloat16 are summed in float32. On CUDA factors of up to 256 rows and columns may run on tensor
-    cores. float32, of up to 192, takes three products of float16 halves, each reduced vector scaled by a power of two.
-    The error is at most 1e-6 of the norm of a row of the result, so entries much smaller than their row have fewer
-    digits, and an infinity gives NaN in every entry that depends on it; ``precision="ieee"`` has neither limit. float64
-    has tensor cores of its own for 8 to 64 rows and columns, and is never rounded.
+    cores. float32 then takes three products of float16 halves, each reduced vector scaled by a power of two. The error
+    is at most 1e-6 of the norm of a row of the result, so entries much smaller than their row have fewer digits, and an
+    infinity gives NaN in every entry that depends on it; ``precision="ieee"`` has neither limit. float64 has tensor
+    cores of its own for 8 to 64 rows and columns, and is never rounded.
 
-    Factors are applied in the order of fewest multiplications, m * ∏p * Σp for square ones. Memory of the size of x:
-    the result and one workspace. Gradients of every order exist for x, all factors, alpha, beta and y. Inside
+    Square factors take m * ∏p * Σp multiplications in any order; others are applied in the order of fewest
+    multiplications, or on a GPU of least expected time. Memory of the size of x: the result and one workspace.
+    Gradients of every order exist for x, all factors, alpha, beta and y. Inside
     ``torch.autocast`` arrays are cast as for a matrix product. The method is the shuffle algorithm of [1]_ with factors
     fused.
 

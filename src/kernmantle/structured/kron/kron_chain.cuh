@@ -34,7 +34,7 @@ struct KronChain {
         return found;
     }
     static __device__ constexpr int item_pitch(int stage) { return B::pitch(stage, 0) * extent(stage, 0); }
-    // Lines along an axis in a tile.
+    // Fibers along an axis in a tile.
     static __device__ constexpr int fibers(int stage, int axis) { return ITEMS * ACROSS * (run(stage) / extent(stage, axis)); }
 
     // Numbers of a value of a stage in shared memory, and of the factors of an axis or its sums there.

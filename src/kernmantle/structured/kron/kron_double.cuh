@@ -1,4 +1,4 @@
-// Lines of a Kronecker product of float64 on tensor cores, and their factors, as in kron_fibers.cuh but never rounded.
+// Fibers of a Kronecker product of float64 on tensor cores, and their factors, as in kron_fibers.cuh but never rounded.
 #pragma once
 #include "kron_products.cuh"
 

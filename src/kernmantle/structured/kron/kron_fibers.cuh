@@ -1,7 +1,7 @@
-// Lines of a Kronecker product on tensor cores, 16 TILES at a time by a warp. A line has the entries that one entry of
-// the result needs: lines are rows of memory where the axis is the last, else columns beside each other.
+// Fibers of a Kronecker product on tensor cores, 16 TILES at a time by a warp. A fiber has the entries along the axis of
+// the factor, which one entry of the result sums: a row of memory where that axis is the last, else a column.
 //
-// float32 is two halves of 11 bits, scaled by a power of two for each line and for each factor, and three products.
+// float32 is two halves of 11 bits, scaled by a power of two for each fiber and for each factor, and three products.
 // Accumulators of tensor cores round towards zero: the small products have their own, and the large ones are added to a
 // sum in float32 after 64 positions.
 #pragma once
@@ -140,7 +140,7 @@ struct KronFactor {
     }
 };
 
-// 16 TILES lines of 16 DEEP entries in the registers of a warp, as one operand of its instructions.
+// 16 TILES fibers of 16 DEEP entries in the registers of a warp, as one operand of its instructions.
 template <class B, class F, int TILES, class C = typename B::C>
 struct KronFragments {
     typedef typename B::H H;
@@ -153,7 +153,7 @@ struct KronFragments {
         else kron_split<H, 1>(high[tile][s][r], high[tile][s][r], a, b);
     }
 
-    // Rows of a multiple of 16 entries; `at` says where one begins. TURNED: in rows 2, 3 of every 4 neighbouring halves
+    // Rows of a multiple of 16 entries; `at` says where one begins. SWIZZLED: in rows 2, 3 of every 4 neighbouring halves
     // of 32 entries have changed places.
     template <bool SWIZZLED, class At>
     KM_DEVICE void read_rows(const float* from, const At& at, int lane) {

@@ -1,4 +1,4 @@
-// Products of the rows of a factor with lines that are in the registers of a warp (kron_fibers.cuh).
+// Products of the rows of a factor with fibers that are in the registers of a warp (kron_fibers.cuh).
 #pragma once
 #include "kron_fibers.cuh"
 
@@ -23,7 +23,7 @@ struct KronSums {
     }
 };
 
-// Products of 16 rows of the factor, which begin at `factor`, with all lines: the small ones first in one accumulator.
+// Products of 16 rows of the factor, which begin at `factor`, with all fibers: the small ones first in one accumulator.
 template <class B, class F, int TILES, class Sums>
 KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronFragments<B, F, TILES, float>& x, const unsigned* factor, int lane) {
     uint4 f[F::DEEP][2];
@@ -107,8 +107,8 @@ KM_DEVICE void kron_products_of_two(Sums (&sum)[2][TILES][2], const KronFragment
     }
 }
 
-// The factor on all lines, times `back`: give(w, tile, h, n, values) gets four neighbours of the result. For rows they are
-// entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on;
+// The factor on all fibers, times `back`: give(w, tile, h, n, values) gets four neighbours of the result. For rows they are
+// entries 16 w + 4 t and on of fiber 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of fibers 4 t and on;
 // n is 0.
 template <class B, class F, int TILES, class Give>
 KM_DEVICE void kron_multiply(const KronFragments<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {

@@ -33,7 +33,7 @@ from .tensor_plan import WIDEST, MmaLayout, Tensor
 _UNIT, _READ, _PRODUCT, _STORE = 200, 40, 16, 50
 _READ_TOGETHER, _PRODUCT_TOGETHER, _STORE_TOGETHER, _STORE_ALONE = 14, 5, 10, 40
 _ROUND, _WORDS = 700, 4
-# What a phase costs in entries of a line, and one of a factor too small for tensor cores beside.
+# What a phase costs in entries of a fiber, and one whose factor is too small for tensor cores in addition.
 PHASE, PADDED = 48, 64
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++ of Kronecker passes on tensor cores: the phases and the places of their lines around the templates."""
+"""CUDA C++ of Kronecker passes on tensor cores: the phases and the offsets of their fibers around the templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .mma_plan import LANES, MmaPhase, MmaPlan
 
 
 def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: int = 0) -> str:
-    """A function of a line's number: the sum of its digits, modulo a number if one is given, times their weights."""
+    """A function of a fiber's number: the sum of its digits, modulo a number if one is given, times their weights."""
     terms: list[str] = []
     inner = 1
     for index, (axis, extent) in enumerate(phase.digits):

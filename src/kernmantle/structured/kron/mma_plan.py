@@ -1,4 +1,4 @@
-"""Plans of Kronecker passes on tensor cores: lines of which factors, by how many warps, in how much memory."""
+"""Plans of Kronecker passes on tensor cores: fibers of which axes, by how many warps, in how much memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
 NARROWEST = 8
 LANES = 16
-# Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
+# Longest fibers whose entries are swizzled in a stage; longer ones are padded: by this 128 take 2 to 7 % less time.
 LONGEST_SWIZZLED = 64
-# Of lines of more entries 16 beside each other change places too, so that more warps fit.
+# Fibers of more entries are swizzled too where they are 16 neighbouring columns, so that more warps fit.
 WIDEST_PADDED = 128
 # With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
 # the other take 3.4 (320 * 128 * 128 columns, H200).
@@ -41,18 +41,18 @@ SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 STATIC_BYTES = 512
 # Generations where float64 has tensor cores that are faster than additions.
 DOUBLES = tuple(row.name for row in ARCHS.values() if "fp64_mma" in row.features)
-# Registers of a thread beside its lines and sums.
+# Registers of a thread in addition to its fibers and sums.
 OWN_REGISTERS, RAGGED_REGISTERS, DOUBLE_REGISTERS = 72, 16, 104
-# Lines in 16s from which copies of several at a time take registers too: 190 x 190 of halves spilled.
+# Steps of 16 entries of a fiber from which copies of several at a time take registers too: 190 x 190 of halves spilled.
 LONG = 8
 
 
 @dataclass(frozen=True)
 class MmaPhase:
-    """The factor of axis ``axis`` on ``fibers`` groups of fibers (lines along the axis), ``tiles`` at a time by a warp.
+    """The factor of axis ``axis`` on ``fibers`` rows if it is the last axis, else on as many groups of 16 columns.
 
-    A line is a row of the last axis, or 16 columns beside each other. ``digits`` say, from the inside, which axes
-    number the lines: (axis, extent), where axis -1 are the items and the number of axes is what lies to the right.
+    A warp takes ``tiles`` times 16 fibers at a time. ``digits`` say, from the inside, which axes number the rows or
+    groups: (axis, extent), where axis -1 are the items and the number of axes is what lies to the right.
     """
 
     axis: int
@@ -73,7 +73,7 @@ class MmaPhase:
 
     @property
     def units(self) -> int:
-        """The number of times that a warp takes lines."""
+        """The number of times that a warp takes fibers."""
         return -(-self.fibers // (LANES * self.tiles if self.last else self.tiles))
 
 
@@ -159,14 +159,14 @@ class MmaPlan(TensorPlan):
 
     @property
     def table(self) -> int:
-        """Return the words of shared memory that say where lines of the last axis go in the tile."""
+        """Return the words of shared memory that say where fibers of the last axis go in the tile."""
         first = self.phases[0]
         is_short = len(self.phases) > 1 and self.tile <= LARGEST_OFFSET
         return -(-first.fibers // 64) * 32 if first.last and is_short else 0
 
     @property
     def pitch(self) -> int:
-        """Entries from line to line, or along a column, in a stage of the ring."""
+        """Entries from fiber to fiber, or along a column, in a stage."""
         if self.is_dense:
             return self.run.modes[-1].columns
         if self.is_shifted:
@@ -184,7 +184,7 @@ class MmaPlan(TensorPlan):
 
     @property
     def stage(self) -> int:
-        """Entries of a stage of a warp's ring."""
+        """Entries of a stage of a warp."""
         first = self.phases[0]
         down = LANES * first.tiles if first.last else first.mode.columns
         if self.is_dense:
@@ -291,7 +291,7 @@ def _odd(count: int, size: int) -> int:
 
 
 def _fragments(mode: Mode, most: int, tensor: Tensor) -> int:
-    """Return the lines, in 16s, that a warp takes at a time."""
+    """Return the fibers, in 16s, that a warp takes at a time."""
     return min(most, 4 if mode.columns <= (64 if tensor.is_rounded else 32) else 2)
 
 
@@ -337,7 +337,7 @@ def mma_candidates(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits,
 ) -> tuple[MmaPlan, ...]:  # fmt: skip
-    """Return the tile, warps and ring of a pass with ``width`` entries to its right, the preferred first."""
+    """Return the tile, warps and stages of a pass with ``width`` entries to its right, the preferred first."""
     found = [
         own
         for warps in WARPS
@@ -360,7 +360,7 @@ def _grouped(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits, tile: tuple[int, int, int],
 ) -> MmaPlan | None:  # fmt: skip
-    """Return the plan of so many warps, stages and lines with as few warps to a tile as fit."""
+    """Return the plan of so many warps, stages and fibers with as few warps to a tile as fit."""
     modes, (warps, stages, most) = run.modes, tile
     fragments = _fragments(modes[-1], most, tensor)
     right = 1 if width == 1 else min(LANES * fragments, 1 << max(4, (width - 1).bit_length()))
@@ -375,7 +375,7 @@ def _grouped(
 
 
 def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
-    """Return what is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both.
+    """Return what is preferred, as measured on an H200: eight warps, 32 fibers for each, then more of both.
 
     Sixteen warps that wait for each other are slower than twelve; of those that go their own way through several
     phases, some wait for memory anyway while others do not.

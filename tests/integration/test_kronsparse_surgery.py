@@ -380,10 +380,10 @@ def test_saved_patterns_are_a_rule(tmp_path):
         assert other.load_state_dict(model.state_dict()).missing_keys == []
     with pytest.raises(errors.ParameterError, match="no linear layer '0'"):
         km.replace_linears(nn.Sequential(nn.ReLU(), nn.Linear(32, 64)), path)
-    with pytest.raises(errors.ParameterError, match="is no file that can be read"):
+    with pytest.raises(errors.ParameterError, match="cannot be read"):
         km.replace_linears(fresh(), tmp_path / "nothing.json")
     path.write_text("[1]")
-    with pytest.raises(errors.ParameterError, match=r"is no file of report\.save"):
+    with pytest.raises(errors.ParameterError, match=r"was not written by report\.save"):
         km.replace_linears(fresh(), path)
     module = km.replace_linears(fresh(), lambda name, layer: nn.Identity() if name == "3" else None)
     with pytest.raises(errors.ParameterError, match="3 became another module"):

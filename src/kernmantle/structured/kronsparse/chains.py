@@ -146,7 +146,7 @@ def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
         raise ParameterError("radix must be at least 2, not 1")
     depth = round(math.log(n, radix)) if n > 1 else 0
     if depth < 1 or radix**depth != n:
-        raise ParameterError(f"n = {n} is no power of {radix} above 1")
+        raise ParameterError(f"n = {n} must be a power of {radix} above 1")
     patterns: list[KSPattern] = []
     for level in range(0, depth, levels):
         size = radix ** min(levels, depth - level)

@@ -50,13 +50,13 @@ def group(module: M) -> M:
     Raises
     ------
     ParameterError
-        For a module without such layers, and for what is no module.
+        For a module without such layers, or an argument that is not a module.
 
     Notes
     -----
     Values and gradients are those of a layer's step through its matrix, ``layer.info`` says "torch dense". The matrices
     are made anew at each call, so that changes of the weights between calls are seen; those within a call are not.
-    Layers go their own way where another kind of step should be quicker, without gradients, in CUDA graphs, under
+    Layers run by themselves where another kind of step should be quicker, without gradients, in CUDA graphs, under
     autocast and transforms, and where their weights are other tensors than contiguous ones of one type. Under
     ``torch.compile`` one operator makes all matrices and one takes their gradients apart.
 
@@ -84,8 +84,8 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     """Apply several layers to the same rows, as attention does for queries, keys and values.
 
     In a training step of halves on a GPU in which each layer would multiply by its matrix, one launch makes all
-    matrices below one another, and one product multiplies by them: the gradient of x is one product as well, summed
-    over the layers by that product. The results are then views of one tensor.
+    matrices, stacked, and one product multiplies by them. The gradient of x is one product as well, which sums over
+    the layers. The results are then views of one tensor.
 
     Parameters
     ----------
@@ -105,12 +105,12 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     ShapeError
         For x without ``in_features`` of a layer as its last extent.
     ParameterError
-        If x or one layer stands in the place of the layers.
+        If the first argument is a tensor or a single layer.
 
     Notes
     -----
     Cost: N rows through the matrices take ``2 N in_features Σ out_features`` FLOP, and the matrices the products of
-    their factors, which are fewer; layers that go their own ways take what each of them takes alone.
+    their factors, which are fewer; layers that do not share a product take what each of them takes alone.
 
     Examples
     --------

@@ -54,6 +54,7 @@ class KSLinear(ChainModule):
 
     Attributes
     ----------
+    patterns : tuple of KSPattern
     weights : ParameterList
         One parameter (a, b, c, d) for each pattern: ``weights.0`` and so on in the state_dict.
     bias : Parameter (out_features) or None
@@ -69,9 +70,14 @@ class KSLinear(ChainModule):
 
     Notes
     -----
-    Gradients are those of :func:`kron_sparse_matmul`. ``layer.info`` names the kernels of the last call.
+    ``x`` of shape (..., in_features) gives (..., out_features). Gradients are those of :func:`kron_sparse_matmul`.
+    ``layer.info`` names the kernels of the last call; :meth:`pack` returns the layer for inference.
 
-    Cost: ``2 a b c d`` operations a row for each factor, and memory for its result.
+    Cost: ``2 a b c d`` operations a row for each factor, and memory for its result. Patterns are those of [1]_.
+
+    References
+    ----------
+    .. [1] Gonon, Zheng, Carrivain, Le: Fast inference with Kronecker-sparse matrices, arXiv:2405.15013.
 
     Examples
     --------

@@ -66,7 +66,7 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     A decomposition costs ``O(b c min(b, c))`` for each of the blocks that the matrix falls into. The method and its
     guarantee are those of [1]_.
 
-    The factors have no gradient by the matrix.
+    The factors have no gradient with respect to the matrix.
 
     References
     ----------

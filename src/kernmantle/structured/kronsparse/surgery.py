@@ -254,9 +254,9 @@ def _saved_rule(path: str | PathLike[str], model: nn.Module) -> Rule:
         chains = json.loads(Path(path).read_text(encoding="utf-8"))["layers"]
         chains = {name: [tuple(pattern) for pattern in chain] for name, chain in chains.items()}
     except OSError as error:
-        raise ParameterError(f"rule {str(path)!r} is no file that can be read: {error}") from error
+        raise ParameterError(f"rule {str(path)!r} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ParameterError(f"rule {str(path)!r} is no file of report.save") from error
+        raise ParameterError(f"rule {str(path)!r} was not written by report.save") from error
     missing = sorted(set(chains) - {name for name, *_ in _linears(model)})
     if missing:
         raise ParameterError(f"the model has no linear layer {missing[0]!r}, which {str(path)!r} names")

@@ -144,7 +144,7 @@ class Chain:
         return torch.empty_like(matrix).index_copy(1, self._permutation, matrix)
 
     def __repr__(self) -> str:
-        suffix = "" if self._permutation is None else ", behind a permutation"
+        suffix = "" if self._permutation is None else ", after a permutation"
         return f"Chain({', '.join(map(str, self.patterns))}{suffix})"
 
     def _repr_html_(self) -> str:
@@ -242,7 +242,7 @@ def _primes(n: int) -> list[int]:
 
 
 def _cos_sin(indices: torch.Tensor, whole: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines of ``2 π indices / whole``, exact at quarters of a turn."""
+    """Return cosines and sines of ``2 π indices / whole``, exact at multiples of a right angle."""
     quarters = (8 * indices + whole) // (2 * whole)  # the nearest one
     angle = (4 * indices - quarters * whole).double() * (math.pi / (2 * whole))
     along, across = angle.cos(), angle.sin()
@@ -299,7 +299,7 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     Raises
     ------
     ParameterError
-        For an n that is no positive integer.
+        For an n that is not a positive integer.
 
     Notes
     -----
@@ -339,7 +339,7 @@ def dct(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     Raises
     ------
     ParameterError
-        For an n that is no positive integer.
+        For an n that is not a positive integer.
 
     Notes
     -----

@@ -5,6 +5,7 @@ No GPU is needed: the calls are made on tensors without memory.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from .run import OURS
 
 Call = Callable[[], Any]
 _SPARSE = re.compile(r"\((\d+), (\d+), (\d+), (\d+)\) (\d+) (\w+) (first|last) forward")
-_KRON = re.compile(r"(\d+) \[([\d ]+)\] (\w+) forward")
+_KRON = re.compile(r"(\d+) \[([\dx ]+)\] (\w+)(?: frozen [\d,]+)? forward")
 _KRON_TABLE = re.compile(r"(\d+) (\d+)\^(\d+) (\w+)")
 # Backward passes; replays of graphs; and points that nearly coincide, of which no shape tells.
 _LEFT_OUT = re.compile(r"backward|graph|clusters")
@@ -50,7 +51,7 @@ _WHAT = {
     "h200-contraction": "contractions, H200", "h100-scores": "nearest rows, products with kernels, semirings, H100",
     "h200-scores": "the same, H200", "h200-apply": "products with kernels, H200",
     "h200-unseen": "shapes that no constant was fitted to, of all kinds, H200", "h200-kron": "Kronecker products, H200",
-    "h100-structured-random": "random Kronecker and Kronecker-sparse products, H100, also shorter ones",
+    "h200-structured-random": "random Kronecker and Kronecker-sparse products, H200, also shorter ones",
 }  # fmt: skip
 FILES = tuple(_WHAT)
 
@@ -85,16 +86,13 @@ def _structured(case: str) -> Call | None:
         x, weight = _empty(*shape, dtype=dtype), _empty(a, b, c, d, dtype=dtype)
         return lambda: kron_sparse_matmul(x, weight, batch_last=last)
     if found := _KRON.fullmatch(case):
-        sizes, dtype = [int(size) for size in found[2].split()], found[3]
+        sizes, dtype = [(int(size.split("x")[0]), int(size.split("x")[-1])) for size in found[2].split()], found[3]
     elif found := _KRON_TABLE.fullmatch(case):
-        sizes, dtype = [int(found[2])] * int(found[3]), found[4]
+        sizes, dtype = [(int(found[2]), int(found[2]))] * int(found[3]), found[4]
     else:
         return None
-    columns = 1
-    for size in sizes:
-        columns *= size
-    x = _empty(int(found[1]), columns, dtype=dtype)
-    factors = [_empty(size, size, dtype=dtype) for size in sizes]
+    x = _empty(int(found[1]), math.prod(rows for rows, _ in sizes), dtype=dtype)
+    factors = [_empty(*size, dtype=dtype) for size in sizes]
     return lambda: kron_matmul(x, factors)
 
 

@@ -47,6 +47,7 @@ from . import (
     solvers,
     store,
     structured_random,
+    structured_tables,
     tables,
     tiles,
     unseen,
@@ -198,6 +199,8 @@ def _readme(options: argparse.Namespace) -> int:
         raise ParameterError(f"there are no rows of {' or '.join(readme.PEERS)} to show; run the suite first")
     for suite in suites:
         wanted = readme.insert(wanted, suite, readme.markdown(readme.chosen(rows, suite), suite))
+    if f"begin generated: {structured_tables.NAME} -->" in wanted:
+        wanted = readme.insert(wanted, structured_tables.NAME, structured_tables.readme(RESULTS))
     plot, plotted = options.plot or options.readme.parent / readme.PLOT, readme.plotted(rows)
     if options.check:
         drawn = plot.read_text(encoding="utf-8") if plot.is_file() else ""

@@ -7,11 +7,24 @@ from pathlib import Path
 from statistics import median
 
 from . import kron, kronsparse, store, structured_random
+from .machine import title as machine_title
+from .pages import VARIANTS, Group
 from .report import OURS, digits, duration
 from .store import Row
 
+NAME = "structured"
+"""Of the table between the markers of README."""
 BATCHES = kronsparse.BATCHES
 _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_README = {
+    "h200-kron": ("1024 8^5 f32", "1024 64^3 f32", "1024 64^3 bf16", "320 128^3 f32", "1024 64^3 f32 backward"),
+    "h200-kronsparse": ("(1, 768, 192, 2) f32 first", "(1, 768, 192, 2) bf16 first", "(1, 64, 64, 128) f32 first"),
+    "h200-layers": (
+        "training step 4096 f32", "training step 4096 bf16", "4096 to 4096, 32 blocks training step 4096 f32",
+        "4096 to 4096, 32 blocks training step 4096 bf16",
+    ),
+}  # fmt: skip
+"""Cases in README by their file."""
 _SHOWN = ((1024, 8, 5), (1024, 16, 4), (1024, 32, 3), (1024, 64, 2), (1024, 64, 3), (320, 128, 3))
 
 
@@ -22,7 +35,7 @@ def _rows(folder: Path, *names: str) -> dict[str, Row]:
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    every = [["", *head], ["---"] * (len(head) + 1), *lines]
+    every = [["", *head], ["---", *["---:"] * len(head)], *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
@@ -109,6 +122,21 @@ def products(folder: Path) -> str:
         lines.append([f"{size[0]} rows, {size[2]} factors {size[1]} x {size[1]}", *cells])
     head = [title for name in ("float32", "float16", "float32, all gradients") for title in (name, "faster")]
     return _table(head, lines)
+
+
+def readme(folder: Path) -> str:
+    """Return some products and layers beside the best of torch's algorithms for each."""
+    found = [(name, rows[case]) for name, cases in _README.items() for rows in [_rows(folder, name)] for case in cases]
+    lines: list[list[str]] = []
+    for name, row in found:
+        best = min(
+            each["median"] for peer, each in row["results"].items()
+            if "median" in each and peer not in VARIANTS and not peer.startswith(OURS)
+        )  # fmt: skip
+        shown = f"pattern {row['title']}" if name == "h200-kronsparse" else row["title"]
+        lines.append([shown, duration(_seconds(row)), duration(best), f"{digits(best / _seconds(row))} x"])
+    table, rows = _table([OURS, "torch", "faster than torch"], lines), [row for _, row in found]
+    return f"{table}\n\nMedian times on {Group(NAME, machine_title(rows[0]['stamp']['machine']), tuple(rows)).origin}."
 
 
 def random(folder: Path, kind: str) -> str:

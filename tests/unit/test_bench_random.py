@@ -150,3 +150,10 @@ def test_the_newest_row_of_a_case_is_shown(tmp_path) -> None:
         row = {"case": "training step 16 f32", "date": date, "status": "ok", "results": results}
         store.append(tmp_path / f"h200-{name}.jsonl", row)
     assert "| H200, float32, training step |  | 3.00 |  |" in structured_tables.layers(tmp_path)
+
+
+def test_the_readme_compares_structured_products_with_algorithms_of_torch() -> None:
+    text = structured_tables.readme(Path(__file__).parents[2] / "benchmarks" / "results")
+    assert text in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if "all gradients" in line]
+    assert float(line.split("|")[-2].removesuffix("x ")) > 1  # the gradient of x alone is ours, and no rival

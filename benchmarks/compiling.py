@@ -18,8 +18,8 @@ from kernmantle.backends.cuda.gram_plan import Layout, plan
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.backends.cuda.tiles import CARDS
-from kernmantle.backends.cuda.vjp_plan import pull_plan, pulls
-from kernmantle.compiler.gradient_patterns import pullback
+from kernmantle.backends.cuda.vjp_plan import plan_vjp, takes_vjp
+from kernmantle.compiler.gradient_patterns import recognised_vjp
 from kernmantle.compiler.lower import lower
 from kernmantle.compiler.nest import sizes_of, strides_of
 from kernmantle.ir.functions import FUNCTIONS
@@ -68,20 +68,20 @@ FORMS: dict[str, Callable[[], Form]] = {
 
 def sources(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[str]:
     """The sources of dense float32 arrays of these shapes on an H200, as a call would compile them side by side."""
-    geo, found = geometry(program, shapes), pullback(program)
-    found = found if found and pulls(found, program, geo.sizes, "f32") else None
+    geo, found = geometry(program, shapes), recognised_vjp(program)
+    found = found if found and takes_vjp(found, program, geo.sizes, "f32") else None
     lowering = lower(program, geo.sizes, ["f32"] * len(shapes), ["f32"], "f32", LIMITS.sm_count, found)
     named = [operand for operand in program.operands if not operand.number]
     outer = geo.out_shape(program.out)
-    ports = [strided(op.axes, shape, _dense(shape), 0) for op, shape in zip(named, shapes, strict=True)]
-    ports.append(strided(program.out, outer, _dense(outer), 0))
-    values = arguments(lowering, geo, ports, [0]).integers.tolist()
-    sizes, facts = sizes_of(values), Layout(strides_of(values), (16,) * len(ports))
+    buffers = [strided(op.axes, shape, _dense(shape), 0) for op, shape in zip(named, shapes, strict=True)]
+    buffers.append(strided(program.out, outer, _dense(outer), 0))
+    values = arguments(lowering, geo, buffers, [0]).integers.tolist()
+    sizes, facts = sizes_of(values), Layout(strides_of(values), (16,) * len(buffers))
     nest = replace(lowering.nest, precision="default")
-    pulled = pull_plan(nest, sizes, LIMITS, facts)
-    if pulled is not None:
-        main, *others = pulled.kernels
-        return [vjp_emit.emit(pulled, names) for names in ([main], others)]
+    vjp = plan_vjp(nest, sizes, LIMITS, facts)
+    if vjp is not None:
+        main, *others = vjp.kernels
+        return [vjp_emit.emit(vjp, names) for names in ([main], others)]
     squares = squares_plan(nest, sizes, LIMITS, facts)
     if squares is not None:
         return [emit.emit(each) for each in (squares.split, squares.main, squares.direct)]

@@ -22,7 +22,7 @@ if [ -n "${WHEELS:-}" ]; then
     PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
-harnesses=${HARNESSES:-harness row_harness pull_harness kron_harness kronsparse_harness kronsparse_grouped_harness kronsparse_stream_harness systems lambdas}
+harnesses=${HARNESSES:-harness row_harness vjp_harness kron_harness kronsparse_harness kronsparse_grouped_harness kronsparse_stream_harness systems lambdas}
 sanitized=${SANITIZED:-tests/cuda/test_kronsparse_cluster.py}  # tests of kernels that have no harness
 failed=0
 

@@ -11,7 +11,7 @@ import numpy as np
 from kernmantle.backends.cpu import emit as text
 from kernmantle.backends.cpu import gram_plan
 from kernmantle.backends.cpu import jit as runtime
-from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port, stride_slot
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Nest, stride_slot
 from kernmantle.ir.node import var
 from kernmantle.ir.ops import evaluate
 
@@ -38,14 +38,14 @@ def build(nest: Nest, vector_bytes: int | None = None, sizes: Mapping[str, int] 
 
 
 def integers(nest: Nest, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> np.ndarray:
-    """Arguments for arrays whose dimensions are the batch roles, then those of their port ("s" first: splits)."""
-    values = np.zeros(len(SIZES) + len(ROLES) * len(nest.ports), np.int64)
+    """Arguments for arrays whose dimensions are the batch roles, then those of their buffer ("s" first: splits)."""
+    values = np.zeros(len(SIZES) + len(ROLES) * len(nest.buffers), np.int64)
     values[: len(SIZES)] = [sizes.get(role, 1) for role in SIZES]
-    for place, (port, array) in enumerate(zip(nest.ports, arrays, strict=True)):
+    for place, (buffer, array) in enumerate(zip(nest.buffers, arrays, strict=True)):
         strides = [stride // array.itemsize for stride in array.strides]
-        if nest.partial and port in nest.outs:
+        if nest.partial and buffer in nest.outs:
             values[stride_slot(place, "k")] = strides.pop(0)
-        for role, stride in zip([*BATCH, *port.roles], strides, strict=True):
+        for role, stride in zip([*BATCH, *buffer.roles], strides, strict=True):
             values[stride_slot(place, role)] = stride
     return values
 
@@ -68,19 +68,19 @@ def run(
     )  # fmt: skip
 
 
-def shape(port: Port, sizes: Mapping[str, int], shared: bool = False) -> tuple[int, ...]:
+def shape(buffer: Buffer, sizes: Mapping[str, int], shared: bool = False) -> tuple[int, ...]:
     batch = [1 if shared else sizes.get(role, 1) for role in BATCH]
-    return (*batch, *(sizes.get(role, 1) for role in port.roles))
+    return (*batch, *(sizes.get(role, 1) for role in buffer.roles))
 
 
 def outputs(nest: Nest, sizes: Mapping[str, int]) -> list[np.ndarray]:
     lead = (sizes.get("splits", 1),) if nest.partial else ()
-    return [np.zeros((*lead, *shape(port, sizes)), NUMPY[port.dtype]) for port in nest.outs]
+    return [np.zeros((*lead, *shape(buffer, sizes)), NUMPY[buffer.dtype]) for buffer in nest.outs]
 
 
-def broadcast(array: np.ndarray, port: Port, sizes: Mapping[str, int]) -> np.ndarray:
+def broadcast(array: np.ndarray, buffer: Buffer, sizes: Mapping[str, int]) -> np.ndarray:
     """The array with stride 0 along batch axes that it shares."""
-    return np.broadcast_to(array, shape(port, sizes))
+    return np.broadcast_to(array, shape(buffer, sizes))
 
 
 def widened(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -95,9 +95,9 @@ def loops(
     extent = {role: sizes.get(role, 1) for role in SIZES}
     given = {p.name: (p, widened(a, p.dtype)) for p, a in zip(nest.operands, arrays, strict=False)}
     constants = dict(zip(nest.numbers, numbers, strict=True))
-    outer = "l" if any("l" in port.roles for port in nest.operands) else "k"
+    outer = "l" if any("l" in buffer.roles for buffer in nest.operands) else "k"
     results = [np.zeros(array.shape, object) for array in outputs(nest, sizes)]
-    tiles = [[*BATCH, *port.roles] for port in nest.outs]
+    tiles = [[*BATCH, *buffer.roles] for buffer in nest.outs]
     spans = [range(extent[role]) for role in (*BATCH, "m", "n", "splits")]
     for a, b, c, m, n, s in itertools.product(*spans):
         at = {"a": a, "b": b, "c": c, "m": m, "n": n}
@@ -114,12 +114,12 @@ def loops(
 
 
 def _values(
-    given: Mapping[str, tuple[Port, np.ndarray]], at: Mapping[str, int], constants: Mapping[str, float]
+    given: Mapping[str, tuple[Buffer, np.ndarray]], at: Mapping[str, int], constants: Mapping[str, float]
 ) -> dict:
     found = dict(constants)
-    for name, (port, array) in given.items():
-        if set(port.roles) <= at.keys():
-            value = array[tuple(at[role] for role in (*BATCH, *port.roles))].item()
+    for name, (buffer, array) in given.items():
+        if set(buffer.roles) <= at.keys():
+            value = array[tuple(at[role] for role in (*BATCH, *buffer.roles))].item()
             found[name] = int(value) if isinstance(value, bool) else value
     return found
 

@@ -29,9 +29,10 @@ def planned(case: RowCase, card: str = "sm_90", **changes: int) -> CudaRowPlan:
     """Return the plan of a case, some of its sizes changed, whose first array lies in one piece."""
     sizes = case.sizes() | changes
     strides = []
-    for port in case.rows.ports:
+    for buffer in case.rows.buffers:
         steps = {
-            role: sizes[port.roles[1]] if i == 0 and len(port.roles) == 2 else 1 for i, role in enumerate(port.roles)
+            role: sizes[buffer.roles[1]] if i == 0 and len(buffer.roles) == 2 else 1
+            for i, role in enumerate(buffer.roles)
         }
         strides.append(tuple(steps.get(role, 0) for role in ROLES))
     return plan_rows(case.rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides)))

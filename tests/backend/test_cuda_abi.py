@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from kernmantle.backends.cuda.abi import Arguments, register_split
-from kernmantle.compiler.nest import ROLES, SIZES, Port, integer_slots, size_slot, stride_slot
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, integer_slots, size_slot, stride_slot
 
-PORTS = (Port("x0", "mk", "f32"), Port("x1", "nk", "f32"), Port("out0", "mn", "f32"))
+BUFFERS = (Buffer("x0", "mk", "f32"), Buffer("x1", "nk", "f32"), Buffer("out0", "mn", "f32"))
 EXTENTS = dict.fromkeys("abc", 1) | {"m": 5, "n": 7, "k": 3, "l": 1, "splits": 4}
 
 
 def test_extents_come_before_strides_and_single_batches_are_left_out():
-    slots = integer_slots(PORTS, EXTENTS | {"b": 2}, "mnk")
+    slots = integer_slots(BUFFERS, EXTENTS | {"b": 2}, "mnk")
     extents, strides = [size_slot(role) for role in "bmnk"], [(0, "bmk"), (1, "bnk"), (2, "bmn")]
-    assert slots == (*extents, *(stride_slot(port, role) for port, roles in strides for role in roles))
-    assert integer_slots(PORTS, EXTENTS, "mnk", splits=True)[:4] == tuple(
+    assert slots == (*extents, *(stride_slot(buffer, role) for buffer, roles in strides for role in roles))
+    assert integer_slots(BUFFERS, EXTENTS, "mnk", splits=True)[:4] == tuple(
         map(size_slot, ("m", "n", "k", "splits"))
     )  # fmt: skip
     assert all(slot < stride_slot(1, ROLES[0]) or slot >= stride_slot(2, ROLES[0])
-               for slot in integer_slots([PORTS[0], None, PORTS[2]], EXTENTS))  # fmt: skip
+               for slot in integer_slots([BUFFERS[0], None, BUFFERS[2]], EXTENTS))  # fmt: skip
 
 
 def test_what_is_not_listed_is_a_constant():
@@ -30,13 +30,13 @@ def test_what_is_not_listed_is_a_constant():
     assert (own.number_parameters, own.values("float")) == (["double v0"], ["float(v0)"])
 
 
-def test_a_port_without_an_array_has_no_pointer():
+def test_a_buffer_without_an_array_has_no_pointer():
     own = Arguments(3, (), 0, absent=1)
     assert (own.pointer_parameters, own.pointers) == (["void* p0", "void* p2"], "p0, 0, p2")
 
 
 def test_pairs_are_counted_along_k():
-    slots = (size_slot("k"), *(stride_slot(port, role) for port in (0, 2) for role in "mk"))
+    slots = (size_slot("k"), *(stride_slot(buffer, role) for buffer in (0, 2) for role in "mk"))
     own = Arguments(3, slots, 0, paired=2)
     assert own.sizes.split(", ")[SIZES.index("k")] == f"i{size_slot('k')} / 2"
     first, _, last = own.strides.split("}, ")

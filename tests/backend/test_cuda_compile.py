@@ -17,7 +17,7 @@ from kernmantle.errors import CompileError
 from kernmantle.ir.ops import OPS
 from kernmantle.torch_ops import cuda
 
-from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
+from ..cuda.nests import GAP, L1, PLUS, ROOT, VJP, Case, G, cases, gram, op, slopes_of_powers, var
 from ..golden.compiled import compile_source
 
 CARDS = {**tiles.CARDS, "sm_86": DeviceLimits("sm_86", 84)}
@@ -36,9 +36,9 @@ HEADLINE = {
     "l1_thin": Case("l1_thin", gram(L1), {"m": 30000, "n": 30000, "k": 3}),
     "l1_little": Case("l1_little", gram(L1), {"m": 512, "n": 512, "k": 64}),
     "roots": Case("roots", gram(op("mul", L1, ROOT)), BIG),
-    "signs": Case("signs", gram(op("mul", G, op("sign", GAP)), **PULLED), LONG),
-    "linear": Case("linear", gram(op("mul", op("mul", G, GAP), 2), **PULLED), LONG),
-    "pulled": Case("pulled", gram(powers_pulled_back(var("p")), **PULLED, numbers=("p",)), LONG, (1.3,)),
+    "signs": Case("signs", gram(op("mul", G, op("sign", GAP)), **VJP), LONG),
+    "linear": Case("linear", gram(op("mul", op("mul", G, GAP), 2), **VJP), LONG),
+    "vjp": Case("vjp", gram(slopes_of_powers(var("p")), **VJP, numbers=("p",)), LONG, (1.3,)),
     "argmin": Case("argmin", gram(L1, "argmin"), BIG),
     "logsumexp": Case("logsumexp", gram(PLUS, "logsumexp"), BIG),
 }
@@ -46,8 +46,8 @@ SPILL_FREE = 64
 
 
 def planned(case: Case, card: str) -> CudaPlan:
-    ports = range(len(case.nest.ports))
-    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    buffers = range(len(case.nest.buffers))
+    facts = Layout(tuple(case.strides(i) for i in buffers), (16,) * len(buffers))
     names = [tile.name for tile in candidates(case.nest, case.extents(), CARDS[card])]
     return plan(case.nest, case.extents(), CARDS[card], facts, case.tile if case.tile in names else None)
 

@@ -14,7 +14,7 @@ from kernmantle.backends.cuda import vjp_plan
 from kernmantle.backends.cuda.emit import emit
 from kernmantle.backends.cuda.gram_plan import CudaPlan, Layout, plan
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
-from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
+from kernmantle.backends.cuda.vjp_plan import VjpPlan, plan_vjp
 from kernmantle.compiler.nest import sizes_of, strides_of
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.pairwise import CONSTRUCTORS
@@ -25,7 +25,7 @@ from kernmantle.torch_ops.cpu import CpuTarget
 from .test_cuda_compile import CARDS
 
 HOPPER = CARDS["sm_90"]
-Plan = PullPlan | SquaresPlan | CudaPlan
+Plan = VjpPlan | SquaresPlan | CudaPlan
 sign = FUNCTIONS["sign"]
 
 
@@ -37,14 +37,14 @@ def planned() -> Iterator[list[Plan]]:
     def prepare(_, nest, integers, alignment, device):
         values = integers.tolist()
         sizes, facts = sizes_of(values), Layout(strides_of(values), tuple(alignment))
-        found = pull_plan(nest, sizes, HOPPER, facts) or squares_plan(nest, sizes, HOPPER, facts)
+        found = plan_vjp(nest, sizes, HOPPER, facts) or squares_plan(nest, sizes, HOPPER, facts)
         plans.append(found or plan(nest, sizes, HOPPER, facts))
         return Launcher(nothing, "noted")
 
     with (
         mock.patch.object(CpuTarget, "prepare", prepare),
         mock.patch.object(CpuTarget, "parallel", return_value=HOPPER.sm_count),
-        mock.patch.object(CpuTarget, "pulls", lambda _, *given: vjp_plan.pulls(*given)),
+        mock.patch.object(CpuTarget, "takes_vjp", lambda _, *given: vjp_plan.takes_vjp(*given)),
     ):
         yield plans
 
@@ -77,13 +77,13 @@ def test_many_outputs_run_on_tensor_cores(outputs, engine, p):
     for precision, wanted in ((None, engine), ("ieee", "scalar")):
         with planned() as plans:
             slope(z, x, weights, torch.empty(6001, outputs), precision=precision, **named)
-        assert isinstance(plans[-1], PullPlan)
+        assert isinstance(plans[-1], VjpPlan)
         assert plans[-1].tile.engine == wanted
         assert plans[-1].slope.kind == ("signs" if p == 1 else "powers")
 
 
 @pytest.mark.parametrize("p", [1, 1.3])
-def test_gradients_of_kernels_are_pullbacks(p):
+def test_gradients_of_kernels_are_vjps(p):
     with planned() as plans:
         CONSTRUCTORS["Laplace"](2.0, p).gradient(torch.empty(2000, 96), torch.empty(20000, 96), torch.empty(20000, 16))
-    assert any(isinstance(found, PullPlan) and found.tile.engine == "wgmma" for found in plans)
+    assert any(isinstance(found, VjpPlan) and found.tile.engine == "wgmma" for found in plans)

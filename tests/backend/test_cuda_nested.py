@@ -53,9 +53,9 @@ def planned(name: str, k: int, card: str) -> list[CudaRowPlan]:
         rows = lower_rows(apply, ["f32"] * len(program.tensors), "f32", outs, "f32", True).rows
         sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 30000, "n": 30000, "k": k, "l": width}
         strides = []
-        for port in rows.ports:
+        for buffer in rows.buffers:
             step, own = 1, {}
-            for role in reversed(port.roles):
+            for role in reversed(buffer.roles):
                 own[role], step = step, step * sizes[role]
             strides.append(tuple(own.get(role, 0) for role in ROLES))
         plans.append(plan_rows(rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides))))

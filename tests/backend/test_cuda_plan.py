@@ -17,12 +17,12 @@ from kernmantle.backends.cuda.gram_plan import (
     plan,
     shared_bytes,
 )
-from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Nest
 from kernmantle.ir.node import Node, const
 from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.torch_ops.tuned_tiles import names
 
-from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, SQUARE, Case, G, cases, fold, gram, op, powers_pulled_back, var
+from ..cuda.nests import GAP, L1, PLUS, ROOT, SQUARE, VJP, Case, G, cases, fold, gram, op, slopes_of_powers, var
 
 HOPPER = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)
 ADA = DeviceLimits("sm_89", 128)
@@ -34,8 +34,8 @@ def sizes(**given: int) -> dict[str, int]:
 
 def facts(nest: Nest, extents: dict[str, int], alignment: int = 16) -> Layout:
     case = Case("", nest, extents)
-    ports = range(len(nest.ports))
-    return Layout(tuple(case.strides(i) for i in ports), (alignment,) * len(ports))
+    buffers = range(len(nest.buffers))
+    return Layout(tuple(case.strides(i) for i in buffers), (alignment,) * len(buffers))
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -139,34 +139,34 @@ def test_a_plan_prints_what_it_does() -> None:
     assert "f32 ieee" in text
 
 
-def _pulled(root: Node, **flags: object) -> CudaPlan:
-    nest, extents = gram(root, **PULLED, **flags), sizes(m=8192, n=512, k=8192)
+def _vjp(root: Node, **flags: object) -> CudaPlan:
+    nest, extents = gram(root, **VJP, **flags), sizes(m=8192, n=512, k=8192)
     return plan(nest, extents, HOPPER, facts(nest, extents))
 
 
 def test_signs_are_counted_in_halves_and_powers_take_their_bit() -> None:
-    signs = _pulled(op("neg", op("mul", G, op("sign", GAP))))
+    signs = _vjp(op("neg", op("mul", G, op("sign", GAP))))
     assert signs.tile.matrix_operand
     assert signs.product is not None
     assert (signs.product.sign, signs.product.prefix) == ("half", op("neg", G))
-    powers = _pulled(powers_pulled_back(var("p")), numbers=("p",))
+    powers = _vjp(slopes_of_powers(var("p")), numbers=("p",))
     assert powers.product is not None
     assert (powers.product.sign, powers.product.positive) == ("bit", True)
     assert powers.product.rest == (op("pow", L1, op("add", var("p"), -1)),)
 
 
 def test_signs_that_nothing_hides_at_zero_are_exact() -> None:
-    assert _pulled(op("mul", G, op("sign", op("mul", GAP, 2)))).product is None
-    assert _pulled(op("mul", op("mul", G, var("p")), op("sign", GAP)), numbers=("p",)).product is None
+    assert _vjp(op("mul", G, op("sign", op("mul", GAP, 2)))).product is None
+    assert _vjp(op("mul", op("mul", G, var("p")), op("sign", GAP)), numbers=("p",)).product is None
     masked = op("where", op("eq", GAP, 0), 0, op("rsqrt", L1))
-    assert _pulled(op("mul", G, masked)).product is None
+    assert _vjp(op("mul", G, masked)).product is None
 
 
 def test_the_table_is_used_where_the_exponent_allows_it() -> None:
-    powers = _pulled(powers_pulled_back(var("p")), numbers=("p",))
+    powers = _vjp(slopes_of_powers(var("p")), numbers=("p",))
     assert powers.trailing([1.3])[0] == 1
     assert powers.trailing([0.7])[0] == powers.trailing([1.0])[0] == powers.trailing([40.0])[0] == 0
-    assert _pulled(op("mul", G, op("mul", op("sign", GAP), ROOT))).trailing([])[0] == 1
+    assert _vjp(op("mul", G, op("mul", op("sign", GAP), ROOT))).trailing([])[0] == 1
 
 
 def test_compared_values_take_no_quick_form() -> None:
@@ -187,8 +187,8 @@ def test_tiles_have_different_names() -> None:
 @pytest.mark.parametrize("roles", ["mn", "mk"])
 def test_any_number_of_operands_has_a_tile(roles):
     names = [f"g{i}" for i in range(24)]
-    ports = (Port("x0", "mk", "f64"), Port("x1", "nk", "f64"), *(Port(name, roles, "f64") for name in names))
+    buffers = (Buffer("x0", "mk", "f64"), Buffer("x1", "nk", "f64"), *(Buffer(name, roles, "f64") for name in names))
     total = functools.reduce(lambda a, b: Node("add", (a, b)), map(var, ["x0", "x1", *names]))
-    nest = Nest(ports, (), (Port("out0", "mn", "f64"),), (total,), (REDUCTIONS["sum"],), (var("s0"),), "f64")
+    nest = Nest(buffers, (), (Buffer("out0", "mn", "f64"),), (total,), (REDUCTIONS["sum"],), (var("s0"),), "f64")
     extents = sizes(m=5, n=9, k=17)
     assert all(candidates(nest, extents, limits) for limits in (HOPPER, ADA))

@@ -35,8 +35,8 @@ def prepared(k):
     case = RowCase("launches", LAPLACE, PRODUCT, M, N, k, C)
     steps = [(0, 0, 0, k, 0, 1, 0), (0, 0, 0, 0, k, 1, 0), (0,) * 7, (0, 0, 0, 0, C, 0, 1), (0, 0, 0, C, 0, 0, 1)]
     integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
-    ports = case.rows.ports
-    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * len(ports), torch.device("cuda"))
+    buffers = case.rows.buffers
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * len(buffers), torch.device("cuda"))
     return cuda_row_reduce.plan_rows(
         case.rows, case.sizes(), CARDS["sm_90"], cuda_row_reduce.Layout(tuple(steps), (16,) * 5)
     ), launcher

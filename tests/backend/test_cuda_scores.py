@@ -46,10 +46,10 @@ def test_compiles(name: str, card: str) -> None:
         stored[2 + (how == PRODUCT)] = "bool"
     rows = lower_rows(apply, stored, "f32", ["f32"], "f32", True).rows
     extents = {"m": 4096, "n": 4096, "k": 64, "l": columns}
-    strides = [[0] * len(ROLES) for _ in rows.ports]
-    for port, steps in zip(rows.ports, strides, strict=True):
-        for index, role in enumerate(port.roles):
-            steps[ROLES.index(role)] = math.prod(extents[other] for other in port.roles[index + 1 :])
+    strides = [[0] * len(ROLES) for _ in rows.buffers]
+    for buffer, steps in zip(rows.buffers, strides, strict=True):
+        for index, role in enumerate(buffer.roles):
+            steps[ROLES.index(role)] = math.prod(extents[other] for other in buffer.roles[index + 1 :])
     facts = Layout(tuple(map(tuple, strides)), (16,) * len(strides))
     plan = plan_rows(rows, dict.fromkeys(map(str, SIZES), 1) | extents, CARDS[card], facts)
     assert compile_source(emit_rows(plan), card, headers(), "scores").binary[:4] == b"\x7fELF"

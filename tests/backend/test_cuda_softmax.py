@@ -50,9 +50,9 @@ def nest(name: str, dtype: str = "bf16", causal: bool = False, how: str = SOFTMA
 def planned(rows: RowNest, card: str = "sm_90", **changes: int) -> CudaRowPlan | None:
     sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 8192, "n": 8192, "k": 64, "l": 64, "c": 32} | changes
     strides = []
-    for port in rows.ports:
+    for buffer in rows.buffers:
         step, own = 1, {}
-        for role in reversed(f"c{port.roles}"):
+        for role in reversed(f"c{buffer.roles}"):
             own[role], step = step, step * sizes[role]
         strides.append(tuple(own.get(role, 0) for role in ROLES))
     return plan_softmax(rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides)))
@@ -224,11 +224,13 @@ def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> 
     )
     rows = nest("product", "bf16" if how == DUALS else "f32", how=how)
     sizes = dict.fromkeys(map(str, SIZES), 1) | {"m": 1000, "n": 777, "k": k, "l": 50, "c": 3}
-    integers = np.array([*(sizes[role] for role in SIZES), *(7 for _ in range(len(rows.ports) * len(ROLES)))], np.int64)
+    integers = np.array(
+        [*(sizes[role] for role in SIZES), *(7 for _ in range(len(rows.buffers) * len(ROLES)))], np.int64
+    )
     device = torch.device("cuda")
-    launcher = cuda_softmax.TARGET().prepare(rows, integers, [16] * len(rows.ports), device)
+    launcher = cuda_softmax.TARGET().prepare(rows, integers, [16] * len(rows.buffers), device)
     assert launcher is not None
-    launcher.run(range(1, len(rows.ports) + 1), (0.5, 0.25))
+    launcher.run(range(1, len(rows.buffers) + 1), (0.5, 0.25))
     down, alone = 16, k > 64  # pieces of 64 rows; whether one warpgroup consumes
     of_gradients = 13 if alone else 14  # pieces in pairs
     across = {SOFTMAX: 7, GRADIENTS: of_gradients, TANGENTS: 13, DUALS: 13}[how]  # tiles of 128 columns, pieces of 64
@@ -238,10 +240,10 @@ def test_what_is_launched(how: str, k: int, monkeypatch: pytest.MonkeyPatch) -> 
     for _, _, given in made:
         assert given == made[0][2]
     assert 3 not in made[0][2][:2]
-    assert made[0][2][: len(rows.ports) - 1] == (1, 2, *range(4, len(rows.ports) + 1))
+    assert made[0][2][: len(rows.buffers) - 1] == (1, 2, *range(4, len(rows.buffers) + 1))
     many = np.array(integers)
     many[SIZES.index("k")] = 200
-    assert cuda_softmax.TARGET().prepare(rows, many, [16] * len(rows.ports), device) is None
+    assert cuda_softmax.TARGET().prepare(rows, many, [16] * len(rows.buffers), device) is None
 
 
 def test_texts_are_canonical() -> None:

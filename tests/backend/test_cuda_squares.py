@@ -28,8 +28,8 @@ STEPS = ("split", "main", "direct")
 
 def chosen(nest: Nest, card: DeviceLimits, sizes: dict[str, int] | None = None) -> SquaresPlan | None:
     case = Case("squares", nest, sizes or BIG)
-    ports = range(len(nest.ports))
-    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    buffers = range(len(nest.buffers))
+    facts = Layout(tuple(case.strides(i) for i in buffers), (16,) * len(buffers))
     return squares_plan(nest, case.extents(), card, facts)
 
 
@@ -114,8 +114,8 @@ def test_a_plan_prints_what_it_does() -> None:
 
 def test_a_tile_that_was_not_measured_is_taken_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     case, card = Case("squares", squares(), BIG), CARDS["sm_90"]
-    ports = range(len(case.nest.ports))
-    asked = case.nest, case.extents(), card, Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    buffers = range(len(case.nest.buffers))
+    asked = case.nest, case.extents(), card, Layout(tuple(case.strides(i) for i in buffers), (16,) * len(buffers))
     before = squares_plan(*asked)
     new = replace(PRODUCT_TILES[0], name="new", efficiency=0)
     monkeypatch.setattr("kernmantle.backends.cuda.squares_plan.PRODUCT_TILES", (new, *PRODUCT_TILES))

@@ -42,12 +42,12 @@ def run(rows: RowNest, x, y, v, outs, vector_bytes: int = 0, threads: int = 1) -
     width = outs[0].shape[1] if outs[0].ndim == 2 else 1
     plan, kernel = built(rows, width, vector_bytes or jit.host().vector_bytes)
     sizes = dict.fromkeys(SIZES, 1) | {"m": len(x), "n": len(y), "k": x.shape[1], "l": width}
-    integers = np.zeros(len(SIZES) + len(rows.ports) * len(ROLES), np.int64)
+    integers = np.zeros(len(SIZES) + len(rows.buffers) * len(ROLES), np.int64)
     integers[: len(SIZES)] = list(sizes.values())
     arrays = [x, y, None, *([v] if v is not None else []), *outs]
-    for place, (port, array) in enumerate(zip(rows.ports, arrays, strict=True)):
+    for place, (buffer, array) in enumerate(zip(rows.buffers, arrays, strict=True)):
         steps = (plan.matrix.columns, 1) if array is None else [s // array.itemsize for s in array.strides]
-        for role, step in zip("nm" if array is None else port.roles, steps, strict=True):
+        for role, step in zip("nm" if array is None else buffer.roles, steps, strict=True):
             integers[stride_slot(place, role)] = step
     todo = row_work(plan, sizes)
     numbers = [BANDWIDTH, *map(float, evaluate(rows.folded, {LAPLACE.numbers[0].name: BANDWIDTH}))]

@@ -11,7 +11,7 @@ import pytest
 from kernmantle.backends.cpu import emit as text
 from kernmantle.backends.cpu import gram_plan
 from kernmantle.backends.cpu import jit as runtime
-from kernmantle.compiler.nest import ROLES, Nest, Port
+from kernmantle.compiler.nest import ROLES, Buffer, Nest
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
 
@@ -33,12 +33,12 @@ def small_blocks(nest: Nest) -> Kernel:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_sums_over_blocks_of_every_loop(roles, splits):
     parts = roles.split(",")
-    ports = tuple(Port(f"x{i}", part, "f64") for i, part in enumerate(parts))
+    buffers = tuple(Buffer(f"x{i}", part, "f64") for i, part in enumerate(parts))
     out = "".join(role for role in "mn" if role in roles)
-    product = reduce(lambda one, other: Node("mul", (one, other)), (var(port.name) for port in ports))
-    outs, partial = (Port("out0", out, "f64"),), splits > 1
+    product = reduce(lambda one, other: Node("mul", (one, other)), (var(buffer.name) for buffer in buffers))
+    outs, partial = (Buffer("out0", out, "f64"),), splits > 1
     nest = Nest(
-        ports, (), outs, (product,), (REDUCTIONS["sum"],), () if partial else (var("s0"),), "f64", False, partial
+        buffers, (), outs, (product,), (REDUCTIONS["sum"],), () if partial else (var("s0"),), "f64", False, partial
     )
     rng = np.random.default_rng(len(roles))
     arrays = [rng.integers(-3, 4, [EXTENTS[role] for role in part]).astype(np.float64) for part in parts]

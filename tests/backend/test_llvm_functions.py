@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernmantle.backends.cpu.spelling import SPELLED
-from kernmantle.compiler.nest import Nest, Port
+from kernmantle.compiler.nest import Buffer, Nest
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.ops import OPS
 from kernmantle.ir.reductions import REDUCTIONS
@@ -24,10 +24,10 @@ PRECISION = 220
 
 
 def _elementwise(outputs: tuple[Node, ...], inputs: int, dtype: str) -> Nest:
-    ports = tuple(Port(f"x{i}", "n", dtype) for i in range(inputs))
-    outs = tuple(Port(f"out{i}", "n", dtype) for i in range(len(outputs)))
+    buffers = tuple(Buffer(f"x{i}", "n", dtype) for i in range(inputs))
+    outs = tuple(Buffer(f"out{i}", "n", dtype) for i in range(len(outputs)))
     results = tuple(var(f"s{i}") for i in range(len(outputs)))
-    return Nest(ports, (), outs, outputs, (REDUCTIONS["sum"],) * len(outputs), results, dtype)
+    return Nest(buffers, (), outs, outputs, (REDUCTIONS["sum"],) * len(outputs), results, dtype)
 
 
 MP: dict[str, Callable[..., object]] = {

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kernmantle.compiler.nest import Nest, Port
+from kernmantle.compiler.nest import Buffer, Nest
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS, Reduction, fold, semiring
 from kernmantle.testing.tolerances import FORMATS, MAP_ROUNDINGS
@@ -23,8 +23,8 @@ NORM = semiring(Node("sqrt", (Node("add", (Node("mul", (S, S)), Node("mul", (T, 
 
 @cache
 def compiled(reduction: Reduction, out: str) -> tuple[Nest, Kernel]:
-    ports = Port("x0", "mk", "f32"), Port("x1", "nk", "f32")
-    one = Nest(ports, (), (Port("out0", "mn", out),), (SUM,), (reduction,), (var("s0"),), "f32")
+    buffers = Buffer("x0", "mk", "f32"), Buffer("x1", "nk", "f32")
+    one = Nest(buffers, (), (Buffer("out0", "mn", out),), (SUM,), (reduction,), (var("s0"),), "f32")
     return one, build(one)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernmantle.compiler.nest import Nest, Port
+from kernmantle.compiler.nest import Buffer, Nest
 from kernmantle.ir.node import Node, const, var
 from kernmantle.ir.reductions import REDUCTIONS, fold, semiring
 
@@ -34,14 +34,14 @@ def nest(
     outs: tuple[Node, ...] | None = None, out_dtypes: str | None = None, **flags: bool,
 ) -> Nest:  # fmt: skip
     """Nest of operands "mk,nk" and maps that all reduce the same way."""
-    operands = tuple(Port(f"x{i}", part, stored or compute) for i, part in enumerate(roles.split(",")))
+    operands = tuple(Buffer(f"x{i}", part, stored or compute) for i, part in enumerate(roles.split(",")))
     results = outs or tuple(var(f"s{i}") for i in range(len(maps)))
     dtypes = (out_dtypes or ",".join([compute] * len(results))).split(",")
-    ports = tuple(Port(f"out{i}", out, dtype) for i, dtype in enumerate(dtypes))
+    buffers = tuple(Buffer(f"out{i}", out, dtype) for i, dtype in enumerate(dtypes))
     return Nest(
         operands,
         ("p",),
-        ports,
+        buffers,
         maps,
         (REDUCTIONS[reduce],) * len(maps),
         results,
@@ -54,20 +54,20 @@ def data(one: Nest, sizes: dict[str, int], seed: int = 0) -> list[np.ndarray]:
     """Arrays with axes in a random order, some reversed, some shared along the batch."""
     rng = np.random.default_rng(seed)
     arrays = []
-    for port in one.operands:
-        lengths = shape(port, sizes, shared=bool(rng.integers(3) == 0))
+    for buffer in one.operands:
+        lengths = shape(buffer, sizes, shared=bool(rng.integers(3) == 0))
         order = rng.permutation(len(lengths))
         values = rng.normal(size=[lengths[i] for i in order]) * 2
-        if port.dtype in ("bool", "u8"):
-            values = np.abs(values) * (1 if port.dtype == "bool" else 20)
-        elif port.dtype.startswith("i"):
+        if buffer.dtype in ("bool", "u8"):
+            values = np.abs(values) * (1 if buffer.dtype == "bool" else 20)
+        elif buffer.dtype.startswith("i"):
             values *= 20
-        if port.dtype == "bf16":
+        if buffer.dtype == "bf16":
             values = values.astype(np.float32).view(np.uint32) >> 16
-        array = values.astype(NUMPY[port.dtype]).transpose(np.argsort(order))
+        array = values.astype(NUMPY[buffer.dtype]).transpose(np.argsort(order))
         if rng.integers(3) == 0 and array.ndim > 3:
             array = array[..., ::-1]
-        arrays.append(broadcast(array, port, sizes))
+        arrays.append(broadcast(array, buffer, sizes))
     return arrays
 
 
@@ -387,22 +387,22 @@ def nests(draw: st.DrawFn) -> Nest:
     roles = [
         r for r in ("mk", "nk", "k", "l", "m", "n", "mn", "", "mnk", "mkl", "nl") if set(r) & set("mn") <= set(out)
     ]
-    ports = tuple(Port(f"x{i}", draw(st.sampled_from(roles)), "f64") for i in range(draw(st.integers(1, 3))))
-    names = (*(port.name for port in ports), "p")
+    buffers = tuple(Buffer(f"x{i}", draw(st.sampled_from(roles)), "f64") for i in range(draw(st.integers(1, 3))))
+    names = (*(buffer.name for buffer in buffers), "p")
     kinds = st.sampled_from(["sum", "min", "max", "logsumexp", "any", "all"])
     reductions = tuple(REDUCTIONS[draw(kinds)] for _ in range(draw(st.integers(1, 2))))
     maps = tuple(draw(expressions(names, 3)) for _ in reductions)
-    fixed = (*(port.name for port in ports if not set(port.roles) & set("kl")), "p", "s0")
+    fixed = (*(buffer.name for buffer in buffers if not set(buffer.roles) & set("kl")), "p", "s0")
     results = draw(expressions(fixed, 2)), var("s0")
-    outs = tuple(Port(f"out{i}", out, "f64") for i in range(2))
-    return Nest(ports, ("p",), outs, maps, reductions, results, "f64")
+    outs = tuple(Buffer(f"out{i}", out, "f64") for i in range(2))
+    return Nest(buffers, ("p",), outs, maps, reductions, results, "f64")
 
 
 @settings(max_examples=40)
 @given(nests(), st.sampled_from([16, 32, 64]), st.data())
 def test_random_nests(one, vector_bytes, choice):
     extents = {"m": [1, 4, 5], "n": [1, 7, 17], "k": [1, 2, 5], "l": [1, 2], "b": [1, 2], "c": [1, 2]}
-    used = {role for port in one.ports for role in port.roles} | {"b", "c"}
+    used = {role for buffer in one.buffers for role in buffer.roles} | {"b", "c"}
     sizes = {role: choice.draw(st.sampled_from(values)) for role, values in extents.items() if role in used}
     check(one, sizes, vector_bytes=vector_bytes, tolerance=1e-11)
 

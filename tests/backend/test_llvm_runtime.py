@@ -21,7 +21,7 @@ import pytest
 from kernmantle.backends.cpu import emit as text
 from kernmantle.backends.cpu import gram_plan, threads
 from kernmantle.backends.cpu import jit as runtime
-from kernmantle.compiler.nest import Nest, Port
+from kernmantle.compiler.nest import Buffer, Nest
 from kernmantle.errors import CompileError
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
@@ -51,10 +51,10 @@ done:
 
 
 def gram(reduce: str = "sum", mapped: Node = DISTANCE, dtype: str = "f32", out: str | None = None, **flags) -> Nest:
-    ports = Port("x0", "mk", dtype), Port("x1", "nk", dtype)
-    outs = (Port("out0", "mn", out or dtype),)
+    buffers = Buffer("x0", "mk", dtype), Buffer("x1", "nk", dtype)
+    outs = (Buffer("out0", "mn", out or dtype),)
     return Nest(
-        ports,
+        buffers,
         ("p",),
         outs,
         (mapped,),

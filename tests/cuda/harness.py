@@ -47,8 +47,8 @@ def limits(index: int = 0) -> DeviceLimits:
 
 def planned(case: Case, device: DeviceLimits) -> CudaPlan:
     """Plan of a case whose arrays are all well aligned."""
-    ports = range(len(case.nest.ports))
-    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    buffers = range(len(case.nest.buffers))
+    facts = Layout(tuple(case.strides(i) for i in buffers), (16,) * len(buffers))
     names = [tile.name for tile in candidates(case.nest, case.extents(), device)]
     return plan(case.nest, case.extents(), device, facts, case.tile if case.tile in names else None)
 
@@ -107,7 +107,9 @@ class Machine:
         for place, array in enumerate(arrays):
             twin = place > 0 and arrays[place - 1] is array
             buffers.append(buffers[place - 1] if twin else self.upload(array))
-        blank = [np.full(case.count(len(arrays) + i), 77, _stored(port.dtype)) for i, port in enumerate(case.nest.outs)]
+        blank = [
+            np.full(case.count(len(arrays) + i), 77, _stored(buffer.dtype)) for i, buffer in enumerate(case.nest.outs)
+        ]
         buffers += [self.upload(array) for array in blank]
         integers = [case.extents()[role] for role in case.extents()]
         for place in range(len(buffers)):
@@ -115,9 +117,9 @@ class Machine:
         arguments = chosen.arguments([int(buffer.handle) for buffer in buffers], integers, case.numbers)
         kernel(0, int(self.stream.handle), chosen.blocks(case.extents(), limits()), arguments)
         found: list[np.ndarray[Any, Any]] = []
-        for i, port in enumerate(case.nest.outs):
+        for i, buffer in enumerate(case.nest.outs):
             flat = self.download(buffers[len(arrays) + i], blank[i])
-            found.append(shaped(case, len(arrays) + i, widened(flat, port.dtype, case.nest.compute)))
+            found.append(shaped(case, len(arrays) + i, widened(flat, buffer.dtype, case.nest.compute)))
         return found
 
 
@@ -151,7 +153,7 @@ def _stored(dtype: str) -> Any:
 
 
 def shaped(case: Case, place: int, flat: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A port's elements as (a, b, c, m, n, 1, splits)."""
+    """A buffer's elements as (a, b, c, m, n, 1, splits)."""
     roles = case.roles(place)
     order = [role for role in "abcmnk" if role in roles]
     array = flat.reshape([case.length(place, role) for role in roles])
@@ -195,22 +197,24 @@ def disagreement(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> float:
         case, found = joined(case, found)
     worst, extents = 0.0, case.extents()
     depth = extents["k"] * extents["l"]
-    for port, got, want in zip(case.nest.outs, found, expected(case, case.arrays()), strict=True):
+    for buffer, got, want in zip(case.nest.outs, found, expected(case, case.arrays()), strict=True):
         if got.shape != want.shape:
             return np.inf
         got, want = got.astype(np.float64), np.asarray(want, np.float64)
-        if port.dtype not in EPSILON:
+        if buffer.dtype not in EPSILON:
             worst = max(worst, 0.0 if np.array_equal(got, want) else np.inf)
             continue
         with np.errstate(over="ignore", invalid="ignore"):
             want = (
-                np.where(np.abs(want) > np.finfo(np.float32).max, want * np.inf, want) if port.dtype == "f32" else want
+                np.where(np.abs(want) > np.finfo(np.float32).max, want * np.inf, want)
+                if buffer.dtype == "f32"
+                else want
             )
         plain = np.isfinite(want)
         if not np.array_equal(got[~plain], want[~plain], equal_nan=True) or not np.isfinite(got[plain]).all():
             return np.inf
         near = 0.0 if case.nest.partial else approximated(case)
-        allowed = 2 * EPSILON[port.dtype] + (8 + depth) * EPSILON["f64" if case.nest.compute == "f64" else "f32"]
+        allowed = 2 * EPSILON[buffer.dtype] + (8 + depth) * EPSILON["f64" if case.nest.compute == "f64" else "f32"]
         size = np.maximum(np.abs(want[plain]), np.abs(want[plain]).max(initial=0.0) * 0.2 + 1e-30)
         bound = size * allowed + np.broadcast_to(near, want.shape)[plain]
         worst = max(worst, float((np.abs(got[plain] - want[plain]) / bound).max(initial=0.0)))

@@ -590,9 +590,9 @@ def run(machine: Machine, case: KronCase) -> Array:
         out = machine.upload(result)
         sizes = {"a": 1, "b": 1, "c": left, "run": passed.columns, "right": right}
         values = {f"size_{axis}": sizes[axis] for axis in AXES}
-        for port, length in (("x", passed.columns), ("y", passed.rows), ("out", passed.rows)):
+        for buffer, length in (("x", passed.columns), ("y", passed.rows), ("out", passed.rows)):
             values |= {
-                f"{port}_{axis}": step for axis, step in zip(AXES, (0, 0, length * right, right, 1), strict=True)
+                f"{buffer}_{axis}": step for axis, step in zip(AXES, (0, 0, length * right, right, 1), strict=True)
             }
         for place, number in enumerate(used):
             values |= {f"f{place}_row": 1, f"f{place}_column": case.sizes[number][1]}

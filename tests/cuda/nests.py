@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Nest
 from kernmantle.ir.node import Node, const, postorder, var
 from kernmantle.ir.reductions import REDUCTIONS, Reduction, fold, semiring
 
@@ -39,7 +39,7 @@ def op(name: str, *args: Node | float) -> Node:
 
 @dataclass(frozen=True)
 class Case:
-    """A nest on sizes; ``layout`` gives the order of a port's axes in memory, innermost last, where not the usual."""
+    """A nest on sizes; ``layout`` gives the order of a buffer's axes in memory, innermost last, where not the usual."""
 
     name: str
     nest: Nest
@@ -57,19 +57,19 @@ class Case:
         return {role: self.sizes.get(role, 1) for role in SIZES}
 
     def roles(self, place: int) -> str:
-        """Roles of a port in memory order."""
-        port = self.nest.ports[place]
-        own = port.roles + ("k" if self.nest.partial and place >= len(self.nest.operands) else "")
-        outer = self.batched.get(port.name, "abc")
-        return self.layout.get(port.name, outer + "".join(sorted(own, key="mnlk".index)))
+        """Roles of a buffer in memory order."""
+        buffer = self.nest.buffers[place]
+        own = buffer.roles + ("k" if self.nest.partial and place >= len(self.nest.operands) else "")
+        outer = self.batched.get(buffer.name, "abc")
+        return self.layout.get(buffer.name, outer + "".join(sorted(own, key="mnlk".index)))
 
     def length(self, place: int, role: str) -> int:
-        """Extent of a role in a port; ranges take the place of k in the outputs of a partial nest."""
+        """Extent of a role in a buffer; ranges take the place of k in the outputs of a partial nest."""
         swapped = self.nest.partial and place >= len(self.nest.operands) and role == "k"
         return self.extents()["splits" if swapped else role]
 
     def strides(self, place: int) -> tuple[int, ...]:
-        """Strides of a dense port, in elements."""
+        """Strides of a dense buffer, in elements."""
         steps, total = dict.fromkeys(ROLES, 0), 1
         for role in reversed(self.roles(place)):
             steps[role] = total
@@ -77,26 +77,26 @@ class Case:
         return tuple(steps[role] for role in ROLES)
 
     def count(self, place: int) -> int:
-        """Elements of a port."""
+        """Elements of a buffer."""
         return math.prod(self.length(place, role) for role in self.roles(place))
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         """Fresh operands in memory order, one dimension each."""
         rng = np.random.default_rng(sum(map(ord, self.name)))
         made: list[np.ndarray[Any, Any]] = []
-        for place, port in enumerate(self.nest.operands):
-            if self.nest.symmetric and port.name == "x1":
+        for place, buffer in enumerate(self.nest.operands):
+            if self.nest.symmetric and buffer.name == "x1":
                 made.append(made[0])
                 continue
             values = self.scale * rng.standard_normal(self.count(place))
-            if self.integral or port.dtype in ("i8", "u8", "i16", "i32", "i64"):
-                values = np.abs(np.round(3 * values)) if port.dtype == "u8" else np.round(3 * values)
-            if port.dtype == "bool":
+            if self.integral or buffer.dtype in ("i8", "u8", "i16", "i32", "i64"):
+                values = np.abs(np.round(3 * values)) if buffer.dtype == "u8" else np.round(3 * values)
+            if buffer.dtype == "bool":
                 values = values > 0.3
-            if port.dtype == "bf16":
+            if buffer.dtype == "bf16":
                 made.append((np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16))
             else:
-                made.append(np.asarray(values).astype(NUMPY[port.dtype]))
+                made.append(np.asarray(values).astype(NUMPY[buffer.dtype]))
             if self.poison is not None and place == 0:
                 made[-1][:: max(1, made[-1].size // 3)] = self.poison
         return made
@@ -135,12 +135,12 @@ def _aligned(case: Case, place: int, flat: np.ndarray[Any, Any]) -> np.ndarray[A
 def expected(case: Case, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """What the outputs must hold, shaped (a, b, c, m, n, 1, splits)."""
     nest, sizes = case.nest, case.extents()
-    outer = any("l" in port.roles for port in nest.ports)
+    outer = any("l" in buffer.roles for buffer in nest.buffers)
     length = sizes["l" if outer else "k"]
     share = -(-length // sizes["splits"])
     inputs = {
-        port.name: _aligned(case, place, widened(arrays[place], port.dtype, nest.compute))
-        for place, port in enumerate(nest.operands)
+        buffer.name: _aligned(case, place, widened(arrays[place], buffer.dtype, nest.compute))
+        for place, buffer in enumerate(nest.operands)
     }
     inputs |= {name: np.asarray(number) for name, number in zip(nest.numbers, case.numbers, strict=True)}
     kept = [sizes[role] for role in "abcmn"]
@@ -195,8 +195,8 @@ def gram(
     reduced = tuple(REDUCTIONS[name] if isinstance(name, str) else name for name in names)
     roots = tuple(outputs) if outputs is not None else tuple(var(f"s{i}") for i in range(len(reduced)))
     flags = {name: more.pop(name) for name in ("symmetric", "partial", "numbers") if name in more}
-    ports = [Port("x0", more.pop("x0", "mk"), dtype), Port("x1", more.pop("x1", "nk"), dtype)]
-    ports += [Port(name, roles, dtype) for name, roles in more.items()]
+    buffers = [Buffer("x0", more.pop("x0", "mk"), dtype), Buffer("x1", more.pop("x1", "nk"), dtype)]
+    buffers += [Buffer(name, roles, dtype) for name, roles in more.items()]
     kinds = [kind for reduction in reduced for kind in reduction.kinds]
     results = [{"value": compute, "bool": "bool", "index": "i64"}[kind] for kind in kinds]
     if not flags.get("partial"):
@@ -206,9 +206,9 @@ def gram(
             else compute
             for root in roots
         ]
-    outs = tuple(Port(f"out{i}", "mn", out if out and kind == compute else kind) for i, kind in enumerate(results))
+    outs = tuple(Buffer(f"out{i}", "mn", out if out and kind == compute else kind) for i, kind in enumerate(results))
     return Nest(
-        tuple(ports), tuple(flags.get("numbers", ())), outs, maps, reduced, () if flags.get("partial") else roots,
+        tuple(buffers), tuple(flags.get("numbers", ())), outs, maps, reduced, () if flags.get("partial") else roots,
         compute, flags.get("symmetric", False), flags.get("partial", False),
         reproducible=any(reduction.reproducible for reduction in reduced),
     )  # fmt: skip
@@ -260,28 +260,28 @@ def _operand_cases() -> list[Case]:
     table = gram(
         L1, outputs=(op("mul", op("add", S0, var("t0")), op("sub", var("r0"), var("c0"))),), t0="mn", r0="m", c0="n"
     )
-    pullback = gram(op("mul", G, op("sign", op("sub", X, Y))), x0="mn", x1="nk", g="mk")
+    vjp = gram(op("mul", G, op("sign", op("sub", X, Y))), x0="mn", x1="nk", g="mk")
     cells = gram(op("mul", G, L1), g="mnk")
     outer = gram(op("mul", op("abs", op("sub", X, Y)), W), x0="ml", x1="nk", w="kl")
     power = gram(op("pow", L1, P), outputs=(op("pow", S0, op("div", 1, P)),), numbers=("p",))
     return [
         Case("weights", weighted, SMALL),
         Case("epilogue", table, SMALL),
-        Case("pullback", pullback, SMALL),
+        Case("vjp", vjp, SMALL),
         Case("cells", cells, SMALL),
         Case("outer", outer, {"m": 33, "n": 9, "k": 6, "l": 18}),
         Case("power", power, SMALL, (1.3,)),
         Case("canberra", gram(CANBERRA), SMALL),
         Case("remainders", gram(op("fmod", X, Y)), SMALL),
-        Case("scalar_port", gram(op("mul", G, L1), g=""), SMALL),
+        Case("scalar_buffer", gram(op("mul", G, L1), g=""), SMALL),
     ]
 
 
 def _shape_cases() -> list[Case]:
     cases = [Case(f"edge_{i}_{n}", gram(PLUS, n), s) for i, s in enumerate(EDGES) for n in ("min", "sum", "prod")]
-    rows = replace(gram(L1, x0="mk", x1="k"), outs=(Port("out0", "m", "f32"),))
-    none = replace(gram(L1, x0="k", x1="k"), outs=(Port("out0", "", "f32"),))
-    columns = replace(gram(op("exp", X), x0="nk", x1="k"), outs=(Port("out0", "n", "f32"),))
+    rows = replace(gram(L1, x0="mk", x1="k"), outs=(Buffer("out0", "m", "f32"),))
+    none = replace(gram(L1, x0="k", x1="k"), outs=(Buffer("out0", "", "f32"),))
+    columns = replace(gram(op("exp", X), x0="nk", x1="k"), outs=(Buffer("out0", "n", "f32"),))
     cases += [Case("rows", rows, {"m": 100, "k": 333}), Case("columns", columns, {"n": 100, "k": 333})]
     cases += [
         Case("all", none, {"k": 4097}),
@@ -388,10 +388,10 @@ def _power_cases() -> list[Case]:
 
 GAP = op("sub", X, Y)
 ROOT = op("sqrt", L1)
-PULLED: dict[str, Any] = {"x0": "mn", "x1": "nk", "g": "mk"}
+VJP: dict[str, Any] = {"x0": "mn", "x1": "nk", "g": "mk"}
 
 
-def powers_pulled_back(p: Node | float) -> Node:
+def slopes_of_powers(p: Node | float) -> Node:
     """Slope of |x0 - x1|^p, masked at 0 as derivatives are, times a cotangent."""
     slope = op("mul", op("mul", p, op("pow", L1, op("add", p, -1))), op("sign", GAP))
     return op("mul", G, op("where", op("and", op("eq", GAP, 0), op("lt", p, 1)), 0, slope))
@@ -405,7 +405,7 @@ def _root_cases() -> list[Case]:
     cases += [Case(f"root_scaled_{s:g}", half, shape, scale=s) for s in (1e-41, 1e-38, 1e-33, 1e37)]
     cases += [Case(f"root_poison_{v:g}", threehalves, shape, poison=v) for v in (math.inf, math.nan)]
     cases += [Case("root_equal", half, shape, integral=True), Case("root_max", gram(ROOT, "max"), shape)]
-    rows = replace(gram(ROOT, x1="k"), outs=(Port("out0", "m", "f32"),))
+    rows = replace(gram(ROOT, x1="k"), outs=(Buffer("out0", "m", "f32"),))
     return [
         *cases,
         Case("root_rows", rows, {"m": 70, "k": 45}),
@@ -413,18 +413,18 @@ def _root_cases() -> list[Case]:
     ]
 
 
-def _pullback_cases() -> list[Case]:
+def _vjp_cases() -> list[Case]:
     """Gradients of distances: a cotangent over rows times a sign and a power of the difference, all layouts."""
     shape, large = {"m": 70, "n": 66, "k": 45}, {"m": 300, "n": 401, "k": 101}
-    signs = gram(op("mul", G, op("sign", GAP)), **PULLED)
-    minus = gram(op("neg", op("mul", op("mul", G, op("sign", GAP)), W)), **PULLED, w="k")
-    weighted = gram(op("mul", op("mul", G, W), op("sign", GAP)), **PULLED, w="n")
-    linear = gram(op("mul", op("mul", G, GAP), 2), **PULLED)
-    free = gram(powers_pulled_back(P), **PULLED, numbers=("p",))
+    signs = gram(op("mul", G, op("sign", GAP)), **VJP)
+    minus = gram(op("neg", op("mul", op("mul", G, op("sign", GAP)), W)), **VJP, w="k")
+    weighted = gram(op("mul", op("mul", G, W), op("sign", GAP)), **VJP, w="n")
+    linear = gram(op("mul", op("mul", G, GAP), 2), **VJP)
+    free = gram(slopes_of_powers(P), **VJP, numbers=("p",))
     # the cotangent first, so that it is what is poisoned
     first = gram(op("mul", X, op("sign", op("sub", Y, W))), x0="mk", x1="mn", w="nk")
-    root = gram(op("mul", op("mul", G, op("mul", op("sign", GAP), ROOT)), -1.5), **PULLED)
-    longer = gram(op("mul", op("mul", G, op("mul", op("mul", L1, ROOT), op("sign", GAP))), 2.5), **PULLED)
+    root = gram(op("mul", op("mul", G, op("mul", op("sign", GAP), ROOT)), -1.5), **VJP)
+    longer = gram(op("mul", op("mul", G, op("mul", op("mul", L1, ROOT), op("sign", GAP))), 2.5), **VJP)
     turned = {"x1": "kn", "g": "km"}
     cases = [Case("signs", signs, large), Case("signs_turned", signs, large, layout=turned)]
     cases += [
@@ -445,19 +445,17 @@ def _pullback_cases() -> list[Case]:
     ]
     cases += [Case("signs_minus", minus, shape, tile="wide"), Case("signs_weighted", weighted, shape)]
     cases += [Case("signs_groups", signs, {"m": 9, "n": 5, "k": 700})]
-    partial = gram(op("mul", G, op("sign", GAP)), **PULLED, partial=True)
+    partial = gram(op("mul", G, op("sign", GAP)), **VJP, partial=True)
     cases += [Case("signs_partial", partial, {"m": 70, "n": 66, "k": 200, "splits": 3}, integral=True)]
-    half = gram(op("mul", G, op("sign", GAP)), **PULLED, dtype="f16")
+    half = gram(op("mul", G, op("sign", GAP)), **VJP, dtype="f16")
     cases += [Case("signs_f16", half, shape), Case("linear", linear, large, tile="large matrix operand")]
-    cases += [
-        Case(f"pulled_{p}", free, shape, (p,), tile="table power") for p in (0.3, 0.7, 1.0, 1.3, 1.9, 2.0, 2.6, 4.2)
-    ]
-    cases += [Case(f"pulled_equal_{p}", free, shape, (p,), integral=True, tile="table power") for p in (0.5, 1.0, 1.3)]
-    cases += [Case(f"pulled_poison_{v:g}", free, shape, (1.3,), poison=v) for v in (math.inf, math.nan)]
-    cases += [Case("pulled_turned", free, large, (1.3,), layout=turned), Case("pulled_groups", free, SMALL, (1.3,))]
-    cases += [Case(f"pulled_scaled_{s:g}", free, shape, (1.3,), scale=s) for s in (1e-41, 1e-30, 1e15)]
-    cases += [Case("pulled_root", root, shape), Case("pulled_root_equal", root, shape, integral=True)]
-    return [*cases, Case("pulled_longer", longer, shape, layout=turned)]
+    cases += [Case(f"vjp_{p}", free, shape, (p,), tile="table power") for p in (0.3, 0.7, 1.0, 1.3, 1.9, 2.0, 2.6, 4.2)]
+    cases += [Case(f"vjp_equal_{p}", free, shape, (p,), integral=True, tile="table power") for p in (0.5, 1.0, 1.3)]
+    cases += [Case(f"vjp_poison_{v:g}", free, shape, (1.3,), poison=v) for v in (math.inf, math.nan)]
+    cases += [Case("vjp_transposed", free, large, (1.3,), layout=turned), Case("vjp_groups", free, SMALL, (1.3,))]
+    cases += [Case(f"vjp_scaled_{s:g}", free, shape, (1.3,), scale=s) for s in (1e-41, 1e-30, 1e15)]
+    cases += [Case("vjp_root", root, shape), Case("vjp_root_equal", root, shape, integral=True)]
+    return [*cases, Case("vjp_longer", longer, shape, layout=turned)]
 
 
 def _large_cases() -> list[Case]:
@@ -526,7 +524,7 @@ def cases() -> list[Case]:
         *_turn_cases(),
         *_position_cases(),
         *_root_cases(),
-        *_pullback_cases(),
+        *_vjp_cases(),
         *_pair_cases(),
         *_large_cases(),
     ]

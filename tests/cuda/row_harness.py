@@ -36,8 +36,8 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     last = (SELECT, SELECTORS) if chosen.grouped or scan else (JOIN, JOINERS)
     second = Kernel(binary, *last, 0, case.name)
     buffers = [machine.upload(array.T if array.flags.f_contiguous else array) for array in case.arrays()]
-    shapes = [(case.m, case.width) if "l" in port.roles else (case.m,) for port in rows.outs]
-    dtypes = [np.int64 if port.dtype == "i64" else HALVES[port.dtype] for port in rows.outs]
+    shapes = [(case.m, case.width) if "l" in buffer.roles else (case.m,) for buffer in rows.outs]
+    dtypes = [np.int64 if buffer.dtype == "i64" else HALVES[buffer.dtype] for buffer in rows.outs]
     blank = [np.full(shape, 77, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     buffers += [machine.upload(array) for array in blank]
     blocks = min(chosen.blocks(sizes, own, case.width), case.blocks or own.sm_count * chosen.resident)

@@ -85,35 +85,35 @@ class RowCase:
         """Operands, and v behind them where there is one."""
         random = np.random.default_rng(len(self.name))
         sizes, made = self.sizes(), []
-        ports = [*self.rows.matrix.operands, *([self.rows.v] if self.rows.v is not None else [])]
-        for place, port in enumerate(ports):
-            values = random.normal(size=[sizes[role] for role in port.roles])
-            if "k" in port.roles and len(port.roles) == 2:
+        buffers = [*self.rows.matrix.operands, *([self.rows.v] if self.rows.v is not None else [])]
+        for place, buffer in enumerate(buffers):
+            values = random.normal(size=[sizes[role] for role in buffer.roles])
+            if "k" in buffer.roles and len(buffer.roles) == 2:
                 values = self.spread * values + self.middle
             if place == 1 and self.outlier is not None:
                 values[self.outlier] *= 1000
             values = values.astype(HALVES[self.dtype])
-            if len(port.roles) < 2:
+            if len(buffer.roles) < 2:
                 values = np.abs(values)
             if self.poison and place == 0:
                 values[3] = np.nan
-            letter = "v" if port.name == "v" else port.name
+            letter = "v" if buffer.name == "v" else buffer.name
             turned = letter in ("x0", "x1", "v") and self.order[("x0", "x1", "v").index(letter)] == "F"
             made.append(np.asfortranarray(values) if turned else values)
         return made
 
     def strides(self) -> list[tuple[int, ...]]:
-        """Strides of every port for ROLES, in elements."""
+        """Strides of every buffer for ROLES, in elements."""
         rows, sizes, found = self.rows, self.sizes(), []
         arrays = iter(self.arrays())
-        for port in rows.ports:
-            if port is rows.matrix.outs[0]:
+        for buffer in rows.buffers:
+            if buffer is rows.matrix.outs[0]:
                 steps: dict[str, int] = {}
-            elif port in rows.outs:
-                steps = {"m": sizes["l"], "l": 1} if "l" in port.roles else {"m": 1}
+            elif buffer in rows.outs:
+                steps = {"m": sizes["l"], "l": 1} if "l" in buffer.roles else {"m": 1}
             else:
                 array = next(arrays)
-                steps = dict(zip(port.roles, (s // array.itemsize for s in array.strides), strict=True))
+                steps = dict(zip(buffer.roles, (s // array.itemsize for s in array.strides), strict=True))
             found.append(tuple(steps.get(role, 0) for role in ROLES))
         return found
 

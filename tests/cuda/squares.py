@@ -50,8 +50,8 @@ class Given:
 
 def planned(case: Case, device: DeviceLimits) -> SquaresPlan:
     """Plan of a case in its tile, all arrays well aligned."""
-    ports = range(len(case.nest.ports))
-    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    buffers = range(len(case.nest.buffers))
+    facts = Layout(tuple(case.strides(i) for i in buffers), (16,) * len(buffers))
     found = squares_plan(case.nest, case.extents(), device, facts, case.tile)
     assert found is not None
     return found

@@ -10,30 +10,30 @@ import pytest
 
 from kernmantle.backends.cuda.squares_plan import PROMISE
 
-from . import log_products, nests, pull_nests, row_nests, squares
+from . import log_products, nests, row_nests, squares, vjp_nests
 
 pytestmark = pytest.mark.cuda
 CASES: dict[str, Sequence[Any]] = {
-    "nest": nests.cases(), "rows": row_nests.cases(), "pullback": pull_nests.cases(),
+    "nest": nests.cases(), "rows": row_nests.cases(), "vjp": vjp_nests.cases(),
     "squares": squares.squares_cases(), "logarithms": log_products.log_cases(),
 }  # fmt: skip
 SPOILT = {
     "nest": ("l1_f32", "plus_i32", "reduce_argmin", "partial_sum"),
-    "rows": ("product_3", "largest_20", "logsumexp_40"), "pullback": ("eight_signs_0",), "squares": ("squares_k1",),
+    "rows": ("product_3", "largest_20", "logsumexp_40"), "vjp": ("eight_signs_0",), "squares": ("squares_k1",),
 }  # fmt: skip
 """Cases of which an entry is changed."""
 
 
 def run(kind: str, case: Any) -> list[np.ndarray[Any, Any]]:
     """Return copies of the results of a case."""
-    from . import harness, pull_harness, row_harness
+    from . import harness, row_harness, vjp_harness
 
     machine = harness.Machine()
-    if kind == "pullback":
+    if kind == "vjp":
         plan = case.plan(harness.limits())
         if plan is None:
             pytest.skip("this GPU does not have the tile")
-        return [pull_harness.run(machine, case, plan).copy()]
+        return [vjp_harness.run(machine, case, plan).copy()]
     if kind in ("squares", "logarithms"):
         return [harness.run_squares(machine, case).copy()]
     return [found.copy() for found in (machine.run(case) if kind == "nest" else row_harness.run(machine, case))]
@@ -41,14 +41,14 @@ def run(kind: str, case: Any) -> list[np.ndarray[Any, Any]]:
 
 def check(kind: str, case: Any, found: list[np.ndarray[Any, Any]]) -> None:
     """Check results of a case."""
-    from . import harness, pull_harness, row_harness
+    from . import harness, row_harness, vjp_harness
 
     if kind == "nest":
         assert harness.disagreement(case, found) <= 1
     elif kind == "rows":
         row_harness.check(case, found)
-    elif kind == "pullback":
-        assert pull_harness.disagreement(case, case.plan(harness.limits()), found[0]) <= 1
+    elif kind == "vjp":
+        assert vjp_harness.disagreement(case, case.plan(harness.limits()), found[0]) <= 1
     elif kind == "logarithms":
         assert log_products.log_error(case, found[0]) <= 1
     else:

@@ -29,7 +29,7 @@ from kernmantle.backends.cuda.nvrtc import Cubin, compiler_version, inlined, opt
 
 COMMAND = "python -m tests.golden.compiled"
 PATH = Path(__file__).parent / "cuda" / "compiled.json"
-FILES = ("tests/backend", "tests/unit/test_row_pull.py")
+FILES = ("tests/backend", "tests/unit/test_row_vjp.py")
 CHECKED = 12
 """One recorded kernel of so many is compiled all the same."""
 MAGIC = b"\x7fELF"
@@ -89,7 +89,7 @@ def compile_source(source: str, card: str, texts: Mapping[str, str], name: str =
 def main() -> None:
     """Record the logs of what the tests compile."""
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as needed:
-        command = [sys.executable, "-m", "pytest", "-q", *FILES, "-k", "cuda or kronsparse or row_pull", *sys.argv[1:]]
+        command = [sys.executable, "-m", "pytest", "-q", *FILES, "-k", "cuda or kronsparse or row_vjp", *sys.argv[1:]]
         subprocess.run(command, check=True, env={**os.environ, _NEEDED: needed.name})
         lines = Path(needed.name).read_text(encoding="utf-8").splitlines()
     logs = {**(record() if sys.argv[1:] else {}), **dict(json.loads(line) for line in lines)}

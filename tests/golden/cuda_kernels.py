@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernmantle.backends.cuda import row_pull_emit
+from kernmantle.backends.cuda import row_vjp_emit
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
 from kernmantle.backends.cuda.eigen_plan import emit as emit_eigen
 from kernmantle.backends.cuda.emit import emit
@@ -16,8 +16,8 @@ from kernmantle.backends.cuda.softmax_emit import emit_softmax
 from kernmantle.backends.cuda.system_plan import SystemPlan
 from kernmantle.backends.cuda.system_plan import emit as emit_system
 from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
-from kernmantle.compiler.row_pull import row_pull
 from kernmantle.compiler.row_reduce import PRODUCT, Apply
+from kernmantle.compiler.row_vjp import row_vjp
 from kernmantle.compiler.softmax import DUALS, GRADIENTS
 from kernmantle.ir.program import Program
 from kernmantle.ir.reductions import SOFTMAX
@@ -61,8 +61,8 @@ from ..backend import test_kron_axis as kron_axis
 from ..backend import test_kron_two_axis as kron_two_axis
 from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_grouped as grouped
-from ..cuda.pull_nests import cases as vjp_cases
 from ..cuda.row_nests import LAPLACE, SQUARES
+from ..cuda.vjp_nests import cases as vjp_cases
 
 CARDS = grams.CARDS
 COMPARED = ("sm_80", "sm_90", "sm_100")
@@ -129,11 +129,11 @@ def _form(card: str, name: str, gated: bool = False) -> Planned:
     return Planned(emit_rows(plan), schema, plan.threads, plan.shared, plan.resident)
 
 
-def _row_pull(card: str, program: Program, by_columns: bool, depth: int, columns: int) -> Planned:
-    pull = row_pull(Apply(program, PRODUCT).text, by_columns)
-    assert pull is not None
-    plan = row_pull_emit.RowPullPlan(pull, depth, columns, card)
-    return Planned(row_pull_emit.emit(plan), str(plan), row_pull_emit.THREADS, 0, plan.resident)
+def _row_vjp(card: str, program: Program, by_columns: bool, depth: int, columns: int) -> Planned:
+    vjp = row_vjp(Apply(program, PRODUCT).text, by_columns)
+    assert vjp is not None
+    plan = row_vjp_emit.RowVjpPlan(vjp, depth, columns, card)
+    return Planned(row_vjp_emit.emit(plan), str(plan), row_vjp_emit.THREADS, 0, plan.resident)
 
 
 def _softmax(card: str, name: str, dtype: str, how: str, width: int) -> Planned:
@@ -363,8 +363,8 @@ def _table() -> dict[str, Kernel]:
     table.add("softmax product bf16 dual numbers", of(_softmax, "product", "bf16", DUALS, 64), HOPPER)
     for how in softmax.HOW:
         table.add(f"softmax squares f32{how.removeprefix(SOFTMAX)}", of(_softmax, "squares", "f32", how, 64), HOPPER)
-    table.add("pull of rows squares 20", of(_row_pull, SQUARES, False, 20, 1))
-    table.add("pull of rows by columns L1 3, 4 columns", of(_row_pull, LAPLACE, True, 3, 4), HOPPER)
+    table.add("vjp of rows squares 20", of(_row_vjp, SQUARES, False, 20, 1))
+    table.add("vjp of rows by columns L1 3, 4 columns", of(_row_vjp, LAPLACE, True, 3, 4), HOPPER)
     table.add("row_reduce behind a gate", of(_form, "gauss_20", gated=True), HOPPER)
     for name, cards in {
         "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,

@@ -33,8 +33,8 @@ from ..backend.test_cuda_compile import HEADLINE
 from ..backend.test_llvm_apply import rows_of
 from ..cuda.nests import L1, SQUARE, op
 from ..cuda.nests import gram as nest_of
-from ..cuda.pull_nests import SLOPES
-from ..cuda.pull_nests import nest_of as vjp_of
+from ..cuda.vjp_nests import SLOPES
+from ..cuda.vjp_nests import nest_of as vjp_of
 
 FILE = Path(__file__).parent / "llvm" / "texts.json"
 COMMAND = "python -m tests.golden.llvm_texts"

@@ -107,15 +107,15 @@ def test_compiled_forms_count_as_eager_ones():
     given = [x, y, v], result, result, [], None, text, types
     only_v = counted(operators.apply_backward, *given, [False, False, True])
     with_x = counted(operators.apply_backward, *given, [True, False, True])
-    # Entries are computed to be pulled back, and for the product with the transposed matrix. The cotangent of an entry
+    # Entries are computed to be vjp back, and for the product with the transposed matrix. The cotangent of an entry
     # is -exp(-s) g; that of x its product with the sign of a difference, summed.
     assert M * N * (3 * K + 2) < only_v - forward <= M * N * (3 * K + 2 + 4)
     assert with_x - only_v == M * N * 2 * C + M * N * K * 4
     distances = '{"operands":[["x0","mk"],["x1","nk"]],"out":"mn","map":"sub x0 x1;abs %0;> %1","reduce":["sum"],'
     distances += '"outputs":"> s0"}'
-    pulled = [x, y], [torch.empty(M, N, device="meta")], [], None, distances, types
-    assert counted(operators.contract_backward, *pulled, [True, True], [True]) == M * N * K * (4 + 5)
-    assert counted(operators.contract_backward, *pulled, [False, True], [True]) == M * N * K * 5
+    vjp = [x, y], [torch.empty(M, N, device="meta")], [], None, distances, types
+    assert counted(operators.contract_backward, *vjp, [True, True], [True]) == M * N * K * (4 + 5)
+    assert counted(operators.contract_backward, *vjp, [False, True], [True]) == M * N * K * 5
     column, factors = torch.empty(5, 16, 1, device="meta"), [torch.empty(4, 4, device="meta")] * 2
     one, options = 2 * 5 * 16 * 4, ("0 1", "default fused")
     assert counted(operators.kron_backward, column, factors, column, 1, *options, [True, False, False]) == 2 * one

@@ -62,14 +62,15 @@ def test_what_is_allocated(name):
 
 
 def test_cards_that_are_not_there():
-    fused = km.kron_workspace((1024, 32**3), [(32, 32)] * 3, device="sm_90")
-    single = km.kron_workspace((1024, 32**3), [(32, 32)] * 3, device="sm_90", fuse=False)
+    fused = km.kron_workspace((1024, 32**3), [(32, 32)] * 3, card="sm_90")
+    assert km.kron_workspace((1024, 32**3), [(32, 32)] * 3, card="h200") == fused
+    single = km.kron_workspace((1024, 32**3), [(32, 32)] * 3, card="sm_90", fuse=False)
     size = 4 * 1024 * 32**3
     assert (fused.bytes, single.bytes, fused.bytes_per_thread) == (size * (fused.route.count("then") > 0), 2 * size, 0)
     assert single.route.startswith("cuda: ")
-    half = km.kron_workspace((1024, 32**3), [(32, 32)] * 3, device="sm_90", fuse=False, dtype=torch.float16)
+    half = km.kron_workspace((1024, 32**3), [(32, 32)] * 3, card="sm_90", fuse=False, dtype=torch.float16)
     assert half.bytes == size
-    dense = km.kron_workspace((2, 300**2), [(300, 300)] * 2, device="sm_80", dtype=torch.float16)
+    dense = km.kron_workspace((2, 300**2), [(300, 300)] * 2, card="sm_80", dtype=torch.float16)
     assert dense.bytes == 2 * 2 * 300**2
 
 
@@ -107,8 +108,10 @@ def test_products_of_torch_are_not_told():
 def test_errors(monkeypatch):
     with pytest.raises(ShapeError, match="x of shape"):
         km.kron_workspace((3, 5), [(2, 2), (3, 3)])
-    with pytest.raises(ParameterError, match="device must be"):
-        km.kron_workspace((3, 4), [(2, 2), (2, 2)], device="sm_12")
+    with pytest.raises(ParameterError, match="card must be one of 'h100'"):
+        km.kron_workspace((3, 4), [(2, 2), (2, 2)], card="sm_12")
+    with pytest.raises(ParameterError, match="device must be 'cpu' or 'cuda', not 'sm_90'; a GPU elsewhere is card="):
+        km.kron_workspace((3, 4), [(2, 2), (2, 2)], device="sm_90")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="there is no GPU here"):
         km.kron_workspace((3, 4), [(2, 2), (2, 2)], device="cuda")

@@ -44,7 +44,7 @@ class MadeupTarget:
     def parallel(self, device):
         return 1
 
-    def pulls(self, found, program, sizes, compute):
+    def takes_vjp(self, found, program, sizes, compute):
         return False
 
     def prepare(self, nest, integers, alignment, device):
@@ -53,21 +53,21 @@ class MadeupTarget:
 
 
 def _run(nest, values, pointers, numbers):
-    def entry(port, at):
-        own = nest.ports[port]
-        roles = [role for role in at if role in "abc" or role in own.roles or (port >= inputs and role == "k")]
-        offset = sum(at[role] * values[stride_slot(port, role)] for role in roles)
+    def entry(buffer, at):
+        own = nest.buffers[buffer]
+        roles = [role for role in at if role in "abc" or role in own.roles or (buffer >= inputs and role == "k")]
+        offset = sum(at[role] * values[stride_slot(buffer, role)] for role in roles)
         kind = _TYPES[own.dtype]
-        return kind.from_address(pointers[port] + offset * ctypes.sizeof(kind))
+        return kind.from_address(pointers[buffer] + offset * ctypes.sizeof(kind))
 
     def read(at):
-        ports = [port for port, own in enumerate(nest.operands) if set(own.roles) <= at.keys()]
-        found = {nest.operands[port].name: entry(port, at).value for port in ports}
+        buffers = [buffer for buffer, own in enumerate(nest.operands) if set(own.roles) <= at.keys()]
+        found = {nest.operands[buffer].name: entry(buffer, at).value for buffer in buffers}
         return {**found, **dict(zip(nest.numbers, numbers))}
 
     inputs = len(nest.operands)
     size = {role: values[size_slot(role)] for role in SIZES}
-    cut = "l" if any("l" in port.roles for port in nest.operands) else "k"
+    cut = "l" if any("l" in buffer.roles for buffer in nest.operands) else "k"
     splits = size["splits"] if nest.partial else 1
     for *outer, part in product(*(range(size[role]) for role in "abcmn"), range(splits)):
         at = dict(zip("abcmn", outer))
@@ -80,15 +80,15 @@ def _run(nest, values, pointers, numbers):
                 own = {f"s{i}": number for i, number in enumerate(state)}
                 state[:] = evaluate(reduction.step, {**known, **own, "t": value, "index": l * size["k"] + k})
         if nest.partial:
-            for port, value in enumerate((value for state in registers for value in state), inputs):
-                entry(port, {**at, "k": part}).value = value
+            for buffer, value in enumerate((value for state in registers for value in state), inputs):
+                entry(buffer, {**at, "k": part}).value = value
             continue
         finished = {}
         for i, (state, reduction) in enumerate(zip(registers, nest.reductions)):
             own = {f"s{i}": number for i, number in enumerate(state)}
             finished[f"s{i}"] = evaluate([reduction.finish], own)[0]
-        for port, value in enumerate(evaluate(nest.outputs, {**read(at), **finished}), inputs):
-            entry(port, at).value = value
+        for buffer, value in enumerate(evaluate(nest.outputs, {**read(at), **finished}), inputs):
+            entry(buffer, at).value = value
 
 
 TARGET = MadeupTarget

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernmantle.compiler.nest import Port
+from kernmantle.compiler.nest import Buffer
 from kernmantle.compiler.row_reduce import COLUMNS, HOW, Apply, can_lower, lower_rows
 from kernmantle.ir.definition import bind, define
 from kernmantle.ir.functions import FUNCTIONS
@@ -27,7 +27,7 @@ def test_text_round_trip(how):
 
 def test_roles_of_a_product():
     rows = lower_rows(Apply(GRAM, "product"), ["f32", "f16"], "bf16", ["f32"], "f32").rows
-    assert [(port.name, port.roles, port.dtype) for port in rows.ports] == [
+    assert [(buffer.name, buffer.roles, buffer.dtype) for buffer in rows.buffers] == [
         ("x0", "mk", "f32"), ("x1", "nk", "f16"), ("w", "mn", "f32"), ("v", "nl", "bf16"), ("out0", "ml", "f32"),
     ]  # fmt: skip
     assert rows.reduction.name == "sum"
@@ -38,10 +38,10 @@ def test_roles_of_a_product():
 def test_roles_of_a_reduction_and_a_selection():
     rows = lower_rows(Apply(GRAM, "max"), ["f64", "f64"], "f64", ["f64"], "f64").rows
     assert rows.v is None
-    assert rows.outs == (Port("out0", "m", "f64"),)
+    assert rows.outs == (Buffer("out0", "m", "f64"),)
     rows = lower_rows(Apply(GRAM, "smallest", 4), ["f32", "f32"], "f32", ["f32", "i64"], "f32").rows
     assert rows.selects
-    assert [port.roles for port in rows.outs] == ["ml", "ml"]
+    assert [buffer.roles for buffer in rows.outs] == ["ml", "ml"]
 
 
 def test_exponentials_to_the_base_two():
@@ -67,4 +67,4 @@ def test_entries_may_read_operands_of_their_own():
     tabled = Apply(program("mk,nk,t:mn->mn", epilogue=lambda s, t: s + t), "sum")
     assert can_lower(tabled, "f32")
     rows = lower_rows(tabled, ["f32", "f32", "f32"], "f32", ["f32"], "f32").rows
-    assert [port.roles for port in rows.matrix.operands] == ["mk", "nk", "mn"]
+    assert [buffer.roles for buffer in rows.matrix.operands] == ["mk", "nk", "mn"]

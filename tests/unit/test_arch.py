@@ -19,7 +19,7 @@ from kernmantle.compiler.nest import ROLES
 from kernmantle.ir.node import Node, var
 
 from ..cuda.nests import L1, SQUARE, gram
-from ..cuda.pull_nests import cases as vjp_cases
+from ..cuda.vjp_nests import cases as vjp_cases
 from ..source import FILES, parsed
 
 SIZES = dict.fromkeys("abc", 1) | {"m": 4096, "n": 4096, "k": 512, "l": 1, "splits": 1}
@@ -34,9 +34,9 @@ def facts(nest):
     """Strides and alignments of contiguous arrays."""
     whole = {"m": SIZES["k"], "n": SIZES["k"], "k": 1}
     rows = {"mk": whole, "nk": whole, "mn": {"m": SIZES["n"], "n": 1}}
-    strides = (tuple(rows[port.roles].get(role, 0) if role in port.roles else 0 for role in ROLES)
-               for port in nest.ports)  # fmt: skip
-    return Layout(tuple(strides), (256,) * len(nest.ports))
+    strides = (tuple(rows[buffer.roles].get(role, 0) if role in buffer.roles else 0 for role in ROLES)
+               for buffer in nest.buffers)  # fmt: skip
+    return Layout(tuple(strides), (256,) * len(nest.buffers))
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def chosen(limits):
     found = [plan(nest, SIZES, limits, facts(nest)).tile.name for nest in (gram(L1), POWER, HALVES)]
     squares = squares_plan(SQUARES, SIZES, limits, facts(SQUARES))
     assert squares is not None
-    pulled = [case.plan(limits) for case in vjp_cases() if case.name in ("sixteen_signs_1", "eight_async_powers_1")]
-    return [*found, squares.main.schema, squares.direct.schema, *(each and each.tile.engine for each in pulled)]
+    vjp = [case.plan(limits) for case in vjp_cases() if case.name in ("sixteen_signs_1", "eight_async_powers_1")]
+    return [*found, squares.main.schema, squares.direct.schema, *(each and each.tile.engine for each in vjp)]
 
 
 def test_a_generation_with_the_same_row_is_planned_alike(madeup):

@@ -11,7 +11,7 @@ import pytest
 
 from kernmantle.backends.cpu.gram_plan import CpuPlan, plan
 from kernmantle.compiler.canonical import canonical
-from kernmantle.compiler.nest import Nest, Port
+from kernmantle.compiler.nest import Buffer, Nest
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
 
@@ -24,9 +24,11 @@ print(canonical(planned()))
 
 def planned() -> CpuPlan:
     gap = Node("sub", (var("x0"), var("x1")))
-    ports = Port("x0", "mk", "f32"), Port("x1", "nk", "f32")
+    buffers = Buffer("x0", "mk", "f32"), Buffer("x1", "nk", "f32")
     power = Node("pow", (Node("abs", (gap,)), var("p")))
-    nest = Nest(ports, ("p",), (Port("out0", "mn", "f32"),), (power,), (REDUCTIONS["max"],), (var("s0"),), "f32", True)
+    nest = Nest(
+        buffers, ("p",), (Buffer("out0", "mn", "f32"),), (power,), (REDUCTIONS["max"],), (var("s0"),), "f32", True
+    )
     return plan(nest, 32, 16)
 
 

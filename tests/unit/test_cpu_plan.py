@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmantle.backends.cpu import gram_plan
-from kernmantle.compiler.nest import SIZES, Nest, Port
+from kernmantle.compiler.nest import SIZES, Buffer, Nest
 from kernmantle.ir.node import Node, const, var
 from kernmantle.ir.reductions import REDUCTIONS
 
@@ -14,8 +14,8 @@ DISTANCE = Node("abs", (Node("sub", (A, B)),))
 
 
 def nest(roles: str, out: str, mapped: Node, reduce: str = "sum", compute: str = "f32", **flags) -> Nest:
-    operands = tuple(Port(f"x{i}", part, compute) for i, part in enumerate(roles.split(",")))
-    outs = (Port("out0", out, compute),)
+    operands = tuple(Buffer(f"x{i}", part, compute) for i, part in enumerate(roles.split(",")))
+    outs = (Buffer("out0", out, compute),)
     return Nest(operands, ("p",), outs, (mapped,), (REDUCTIONS[reduce],), (var("s0"),), compute, **flags)
 
 
@@ -35,13 +35,14 @@ def test_operands_by_how_they_are_held():
     total = Node("add", (DISTANCE, Node("mul", (C, Node("add", (var("x3"), var("x4")))))))
     plan = gram_plan.plan(nest("mk,nk,k,mn,", "mn", total), 32, 16)
     names = [
-        [port.name for port in ports] for ports in (plan.row_ports, plan.column_ports, plan.k_ports, plan.cell_ports)
+        [buffer.name for buffer in buffers]
+        for buffers in (plan.row_buffers, plan.column_buffers, plan.k_buffers, plan.cell_buffers)
     ]
     assert names == [["x0"], ["x1"], ["x2", "x4"], ["x3"]]
 
 
 def test_an_operand_that_nothing_reads_is_not_held():
-    assert gram_plan.plan(nest("mk,nk,mn", "mn", DISTANCE), 32, 16).cell_ports == ()
+    assert gram_plan.plan(nest("mk,nk,mn", "mn", DISTANCE), 32, 16).cell_buffers == ()
 
 
 @pytest.mark.parametrize(

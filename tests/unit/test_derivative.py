@@ -59,7 +59,7 @@ def gradients(program, arrays, cotangents):
             values |= {f"{letter}{i}": v for letter, v in zip(autodiff.STATISTICS, value(extra, values), strict=False)}
     found = {}
     for operand in program.operands:
-        rules = autodiff.pullback(program, operand.name, through), autodiff.direct(program, operand.name, present)
+        rules = autodiff.vjp(program, operand.name, through), autodiff.direct(program, operand.name, present)
         parts = [value(rule, values)[0] for rule in rules if rule is not None]
         found[operand.name] = sum(parts) if parts else np.zeros_like(arrays[operand.name])
     return found
@@ -111,7 +111,7 @@ def test_derivatives_are_programs_that_can_be_written_down(name):
     rules += [autodiff.statistics(program, i) for i in range(len(every))]
     moving = tuple(op.name for op in program.operands)
     for operand in program.operands:
-        rules += [autodiff.pullback(program, operand.name, every), autodiff.direct(program, operand.name, present)]
+        rules += [autodiff.vjp(program, operand.name, every), autodiff.direct(program, operand.name, present)]
     rules += [autodiff.tangent(program, i, moving) for i in range(len(every))]
     rules.append(autodiff.output_tangent(program, moving, every))
     for rule in rules:
@@ -123,13 +123,13 @@ def test_derivatives_are_programs_that_can_be_written_down(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_of_equal_axes_are_one_program(name):
     program, every = PROGRAMS[name], [True] * len(PROGRAMS[name].reductions)
-    single = {op.name: autodiff.pullback(program, op.name, every) for op in program.operands if not op.number}
+    single = {op.name: autodiff.vjp(program, op.name, every) for op in program.operands if not op.number}
     alike: dict[str, list[str]] = {}
     for operand in program.operands:
         if single.get(operand.name) is not None:
             alike.setdefault(operand.axes, []).append(operand.name)
     for axes, names in alike.items():
-        joined = autodiff.pullbacks(program, names, every)
+        joined = autodiff.VJPs(program, names, every)
         arrays = inputs(joined)
         assert (joined.out, len(joined.outputs), joined.product_order) == (
             axes,
@@ -143,8 +143,8 @@ def test_gradients_of_equal_axes_are_one_program(name):
 
 def test_what_has_no_influence_has_no_program():
     program = made(function=lambda a, b: a * 1, epilogue=lambda s: s)
-    assert autodiff.pullback(program, "x1", [True]) is None
-    assert autodiff.pullback(program, "x0", [False]) is None
+    assert autodiff.vjp(program, "x1", [True]) is None
+    assert autodiff.vjp(program, "x0", [False]) is None
     assert autodiff.direct(program, "x0", (True,)) is None
     assert autodiff.tangent(program, 0, ("x1",)) is None
     unread = made(function=lambda a, b: (a, b), epilogue=lambda s, t: t)
@@ -155,12 +155,12 @@ def test_what_has_no_influence_has_no_program():
 
 def test_only_what_is_read_is_an_operand():
     program = made("mk,nk,m->mn", lambda a, b, c: a * b + c)
-    rule = autodiff.pullback(program, "x0", [True])
+    rule = autodiff.vjp(program, "x0", [True])
     assert rule is not None
     assert [op.name for op in rule.operands] == ["x1", "h0"]
     assert rule.out == "mk"
     assert rule.equation == "nk,mn->mk"
-    scalar = autodiff.pullback(made(function=lambda a, b, c: a * b * c, tensors=("c",)), "p0", [True])
+    scalar = autodiff.vjp(made(function=lambda a, b, c: a * b * c, tensors=("c",)), "p0", [True])
     assert scalar is not None
     assert scalar.out == ""
 
@@ -198,7 +198,7 @@ def extremum(values, seen, reduce="max"):
     program = made("mk->m", lambda a: a, reduce)
     arrays = {"x0": np.array(values), "a0": np.array([seen]), "h0": np.ones(1)}
     sizes = {"m": 1, "k": len(values[0])}
-    extra, rule = autodiff.statistics(program, 0), autodiff.pullback(program, "x0", [True])
+    extra, rule = autodiff.statistics(program, 0), autodiff.vjp(program, "x0", [True])
     assert extra is not None
     assert rule is not None
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -222,7 +222,7 @@ def test_ties_share_and_are_seen_through_rounding():
 def test_products_divide_by_no_zero(values):
     program = made("k->", lambda a: a, "prod")
     arrays = {"x0": np.array(values), "h0": np.ones(())}
-    extra, rule = autodiff.statistics(program, 0), autodiff.pullback(program, "x0", [True])
+    extra, rule = autodiff.statistics(program, 0), autodiff.vjp(program, "x0", [True])
     assert extra is not None
     assert rule is not None
     with np.errstate(all="ignore"):
@@ -258,15 +258,15 @@ def test_only_derivatives_that_compare_ask_to_round_alike():
         forward = program(function)
         assert not forward.rounds_alike
         assert not lower(forward, {"m": 3, "n": 3, "k": 3}, ("f32",) * 2, ("f32",), "f32").nest.reproducible
-        assert not autodiff.pullback(forward, "x0", (True,)).rounds_alike
+        assert not autodiff.vjp(forward, "x0", (True,)).rounds_alike
     for reduce in ("min", "max"):
         forward = program(lambda a, b: a * b, reduce)
         assert lower(forward, {"m": 3, "n": 3, "k": 3}, ("f32",) * 2, ("f32",), "f32").nest.reproducible
         for derived in (
-            autodiff.pullback(forward, "x0", (True,)), autodiff.statistics(forward, 0),
+            autodiff.vjp(forward, "x0", (True,)), autodiff.statistics(forward, 0),
             autodiff.tangent(forward, 0, ("x0",)),
         ):  # fmt: skip
             assert derived.reproducible
             assert Program.parse(derived.text) == derived
-        assert autodiff.pullback(autodiff.pullback(forward, "x0", (True,)), "x1", (True,)).rounds_alike
-    assert not autodiff.pullback(program(lambda a, b: a * b, "logsumexp"), "x0", (True,)).rounds_alike
+        assert autodiff.vjp(autodiff.vjp(forward, "x0", (True,)), "x1", (True,)).rounds_alike
+    assert not autodiff.vjp(program(lambda a, b: a * b, "logsumexp"), "x0", (True,)).rounds_alike

@@ -16,7 +16,7 @@ from ..source import FILES, PACKAGE, parsed
 
 ROOMS = ("backends", "compiler", "structured", "torch_ops")
 MATHEMATICS = {  # coefficients of functions, powers, and the ends of what types hold: the same on every machine
-    "libm", "polynomials", "pow", "pow_tables", "spelling", "trigonometry", "builder", "row_pull_emit",
+    "libm", "polynomials", "pow", "pow_tables", "spelling", "trigonometry", "builder", "row_vjp_emit",
 }  # fmt: skip
 CHOICES = {  # what a promise is, what is drawn or tried, and a picture: nobody measured these
     "MAX_RELATIVE_ERROR", "PROMISE", "SMALLEST", "_RESOLVED", "_LARGEST_EXPONENT", "_SLOWEST", "_HOPELESS", "_LEAST",

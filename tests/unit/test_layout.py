@@ -47,7 +47,7 @@ def addresses(dims):
     """Offsets of every launch order of nested loops, outermost first."""
     spaces = [range(extent) for extent, _ in dims]
     return [
-        tuple(sum(i * strides[port] for i, (_, strides) in zip(index, dims, strict=True)) for port in range(2))
+        tuple(sum(i * strides[buffer] for i, (_, strides) in zip(index, dims, strict=True)) for buffer in range(2))
         for index in itertools.product(*spaces)
     ]
 
@@ -74,21 +74,21 @@ def test_integers_and_offsets_reach_every_element(batch):
     geo = geometry(own, [tuple(x.shape), tuple(y.shape)])
     lowering = lower(own, geo.sizes, ["i64", "i64"], ["i64"], "i64")
     out_strides = np.cumprod([1, *reversed((*geo.batch, 2, 4)[1:])])[::-1]
-    ports = [
+    buffers = [
         strided("mk", x.shape, x.stride(), len(batch)),
         strided("nk", y.shape, y.stride(), len(batch)),
         strided("mn", (*geo.batch, 2, 4), [int(s) for s in out_strides], len(batch)),
     ]
-    calls = arguments(lowering, geo, ports, [0])
+    calls = arguments(lowering, geo, buffers, [0])
     integers = calls.integers
     sizes = {role: int(integers[size_slot(role)]) for role in ROLES}
     assert sizes["m"] * sizes["n"] * sizes["k"] == 2 * 4 * 3
     seen: dict[int, list[int]] = {0: [], 2: []}
     for offsets in calls.offsets:
         for place in itertools.product(*(range(sizes[role]) for role in "abcmn")):
-            for port in seen:  # noqa: PLC0206
-                strides = [int(integers[stride_slot(port, role)]) for role in "abcmn"]
-                seen[port].append(offsets[port] + sum(i * s for i, s in zip(place, strides, strict=True)))
+            for buffer in seen:  # noqa: PLC0206
+                strides = [int(integers[stride_slot(buffer, role)]) for role in "abcmn"]
+                seen[buffer].append(offsets[buffer] + sum(i * s for i, s in zip(place, strides, strict=True)))
     assert sorted(seen[2]) == list(range(int(np.prod(batch)) * 8))
     assert seen[2] == sorted(seen[2])
     rows = [int(at) for at in x[..., 0].flatten()]
@@ -101,9 +101,9 @@ def test_more_batch_axes_than_roles_take_several_launches():
     x = torch.empty(shape).transpose(0, 4).contiguous().transpose(0, 4).transpose(1, 3)
     geo = geometry(own, [tuple(x.shape), (4, 3)])
     lowering = lower(own, geo.sizes, ["f32", "f32"], ["f32"], "f32")
-    ports = [strided("mk", x.shape, x.stride(), 5), strided("nk", (4, 3), (3, 1), 5)]
+    buffers = [strided("mk", x.shape, x.stride(), 5), strided("nk", (4, 3), (3, 1), 5)]
     out = torch.empty(geo.out_shape("mn"))
-    calls = arguments(lowering, geo, [*ports, strided("mn", out.shape, out.stride(), 5)], [0])
+    calls = arguments(lowering, geo, [*buffers, strided("mn", out.shape, out.stride(), 5)], [0])
     launched = len(calls.offsets) * np.prod([calls.integers[size_slot(role)] for role in "abc"])
     assert launched == np.prod(geo.batch)
     assert len(calls.offsets) > 1

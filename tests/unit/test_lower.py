@@ -44,13 +44,13 @@ class Interpreter:
     def parallel(self, device):
         return 2
 
-    def pulls(self, found, program, sizes, compute):
+    def takes_vjp(self, found, program, sizes, compute):
         return False
 
     def prepare(self, nest, integers, alignment, device):
         self.nests.append(nest)
-        assert len(integers) == len(SIZES) + len(nest.ports) * len(ROLES)
-        assert len(alignment) == len(nest.ports)
+        assert len(integers) == len(SIZES) + len(nest.buffers) * len(ROLES)
+        assert len(alignment) == len(nest.buffers)
         return Launcher(lambda pointers, numbers: Walk(nest, integers.tolist(), pointers, numbers).run(), "walk")
 
 
@@ -60,14 +60,14 @@ class Walk:
         self.numbers = dict(zip(nest.numbers, numbers, strict=True))
         self.size = {role: integers[size_slot(role)] for role in SIZES}
 
-    def element(self, port, place):
-        offset = sum(self.integers[stride_slot(port, role)] * place[role] for role in ROLES)
-        kind = CTYPES[self.nest.ports[port].dtype]
-        return kind.from_address(self.pointers[port] + offset * ctypes.sizeof(kind))
+    def element(self, buffer, place):
+        offset = sum(self.integers[stride_slot(buffer, role)] * place[role] for role in ROLES)
+        kind = CTYPES[self.nest.buffers[buffer].dtype]
+        return kind.from_address(self.pointers[buffer] + offset * ctypes.sizeof(kind))
 
     def loads(self, place):
-        ports = enumerate(self.nest.operands)
-        return self.numbers | {port.name: self.element(i, place).value for i, port in ports}
+        buffers = enumerate(self.nest.operands)
+        return self.numbers | {buffer.name: self.element(i, place).value for i, buffer in buffers}
 
     def ranges(self):
         outer = "l" if self.size["l"] > 1 else "k"
@@ -305,9 +305,9 @@ def test_long_reductions_into_few_cells_are_cut(sizes, parallel, cut):
 def test_types_of_partial_registers():
     program = bind(define("mk,nk->mn", lambda a, b: (a, b, a > b), ("argmin", "logsumexp", "any")), frozenset()).program
     found = lower(program, {"m": 2, "n": 2, "k": 10**6}, ["f16", "f16"], ["i64", "f16", "bool"], "f32", 4)
-    assert [port.dtype for port in found.nest.outs] == ["f32", "i64", "f32", "f32", "bool"]
+    assert [buffer.dtype for buffer in found.nest.outs] == ["f32", "i64", "f32", "f32", "bool"]
     whole = lower(program, {"m": 2, "n": 2, "k": 10}, ["f16", "f16"], ["i64", "f16", "bool"], "f32", 4)
-    assert [port.dtype for port in whole.nest.outs] == ["i64", "f16", "bool"]
+    assert [buffer.dtype for buffer in whole.nest.outs] == ["i64", "f16", "bool"]
     assert [result_kind(output, program) for output in program.outputs] == ["index", "value", "bool"]
 
 
@@ -315,5 +315,5 @@ def test_the_role_of_nothing_is_of_length_one(interpreter):
     contraction = km.Contraction("->", lambda a: a + 1)
     assert contraction(torch.tensor(2.0, dtype=torch.float64)).item() == 3.0
     nest = interpreter.nests[0]
-    assert [port.roles for port in nest.ports] == ["", ""]
+    assert [buffer.roles for buffer in nest.buffers] == ["", ""]
     assert replace(nest, partial=False) == nest

@@ -96,7 +96,7 @@ def test_squares(equation, function, weighted):
     nest = _nest(equation, function, "sum")
     found = squared_differences(nest)
     assert found is not None
-    roles = {port.name: port.roles for port in nest.operands}
+    roles = {buffer.name: buffer.roles for buffer in nest.operands}
     assert (roles[found.row], roles[found.column]) == ("mk", "nk")
     assert (found.weight is not None) == weighted
 

@@ -21,7 +21,8 @@ RETIRED = {
     "kept": ("kept",), "told": ("told",), "dealt": ("dealt",), "given": ("given",), "met": ("met",), "desk": ("desk",),
     "few": ("few",), "held": ("held",), "tame": ("tame",), "near": ("near",), "facts": ("facts",),
     "people": ("people",), "room": ("room", "rooms"), "aside": ("aside",), "beside": ("beside",),
-    "behind": ("behind",), "meeting": ("meeting", "meetings", "meets"),
+    "behind": ("behind",), "meeting": ("meeting", "meetings", "meets"), "port": ("port", "ports"),
+    "pull": ("pull", "pulled", "pulls", "pulling", "pullback", "pullbacks"),
 }  # fmt: skip
 IN_ENGINE = {"pair": ("pair", "pairs"), "lines": ("line", "lines"), "rings": ("ring", "rings")}
 ENGINE = ("compiler", "backends", "torch_ops", "structured")

@@ -20,7 +20,8 @@ from ..backends.cpu import gram_plan as cpu_plan
 from ..backends.cpu.jit import host
 from ..backends.cuda import emit as cuda
 from ..backends.cuda import gram_plan as cuda_plan
-from ..backends.cuda.tiles import CARDS, DeviceLimits
+from ..backends.cuda.cards import PLANNED
+from ..backends.cuda.tiles import DeviceLimits
 from ..compiler.lower import lower
 from ..compiler.nest import ROLES, SIZES, Nest
 from ..errors import ParameterError
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--epilogue", help="function of the sum s, for example 's ** (1 / p)'")
     parser.add_argument("--dtype", default="f32", choices=["f16", "bf16", "f32", "f64"], help="type of the operands")
     parser.add_argument("--size", type=_extent, default=2048, help="length of every axis, for the plans")
-    parser.add_argument("--card", default="sm_90", choices=CARDS, help="architecture of the GPU")
+    parser.add_argument("--card", default="h100", choices=PLANNED, help="GPU, or its architecture")
     parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"], help="sources to print")
     options = parser.parse_args(arguments)
     console = Console(soft_wrap=True)
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(Rule(title, align="left"))
         console.print(text, highlight=False, markup=False)
     nest = nest_of(program, options.dtype, options.size)
-    for title, text, language in sources(nest, options.size, CARDS[options.card], options.source):
+    for title, text, language in sources(nest, options.size, PLANNED[options.card], options.source):
         console.print(Rule(title, align="left"))
         console.print(Syntax(text, language, theme="ansi_light", background_color="default"))
     return 0
@@ -182,7 +183,7 @@ def described(program: Program) -> list[tuple[str, str]]:
         rule = autodiff.cotangent(program, accumulator, present)
         found.append((f"cotangent of s{accumulator}", str(rule)))
     through = (True,) * len(program.reductions)
-    return found + [(f"gradient by {name}", str(autodiff.pullback(program, name, through))) for name in names]
+    return found + [(f"gradient by {name}", str(autodiff.vjp(program, name, through))) for name in names]
 
 
 def _extent(text: str) -> int:
@@ -202,9 +203,9 @@ def nest_of(program: Program, dtype: str, size: int) -> Nest:
 
 def sources(nest: Nest, size: int, card: DeviceLimits, wanted: str) -> list[tuple[str, str, str]]:
     """Return the plans, and their sources where wanted: title, text, language."""
-    used = {role for port in nest.ports for role in port.roles}
+    used = {role for buffer in nest.buffers for role in buffer.roles}
     sizes = {role: size if role in used else 1 for role in SIZES}
-    layout = cuda_plan.Layout(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))
+    layout = cuda_plan.Layout(tuple(_strides(buffer.roles, size) for buffer in nest.buffers), (16,) * len(nest.buffers))
     gpu = cuda_plan.plan(nest, sizes, card, layout)
     own = host()
     cpu = cpu_plan.plan(nest, own.vector_bytes, own.vector_registers, sizes)

@@ -24,7 +24,7 @@ from .patterns import factors, is_difference, product, root_or_power, signed_pro
 
 
 @dataclass(frozen=True)
-class Pullback:
+class Vjp:
     """Letters of the axes (outputs "" where there are none) and the factors by what they depend on.
 
     ``outer`` varies with points and columns, ``coefficient`` with rows and outputs, ``weight`` with points and
@@ -47,7 +47,7 @@ class Pullback:
         return axes | ({self.outputs: "l"} if self.outputs else {})
 
 
-def sorted_factors(value: Node, axes: Mapping[str, str], m: str, d: str, n: str, o: str) -> Pullback | None:
+def sorted_factors(value: Node, axes: Mapping[str, str], m: str, d: str, n: str, o: str) -> Vjp | None:
     """Return the product by what its factors depend on, for these letters; None if it is of another kind."""
     kinds: dict[str, list[Node]] = {"outer": [], "coefficient": [], "weight": [], "slope": []}
     for factor in factors(value):
@@ -68,22 +68,22 @@ def sorted_factors(value: Node, axes: Mapping[str, str], m: str, d: str, n: str,
             [factor for factor in kinds["weight"] if _reaches(factor, axes, m)],
             [factor for factor in kinds["weight"] if not _reaches(factor, axes, m)],
         )
-    return Pullback(m, d, n, o, **{kind: product(parts) for kind, parts in kinds.items()})
+    return Vjp(m, d, n, o, **{kind: product(parts) for kind, parts in kinds.items()})
 
 
 def _reaches(node: Node, axes: Mapping[str, str], letter: str) -> bool:
     return any(letter in axes.get(name, "") for name in variables([node]))
 
 
-def pullback(program: Program) -> Pullback | None:
-    """Return a program as a pullback, if it is a sum over one axis of such products and returns it as it is."""
+def recognised_vjp(program: Program) -> Vjp | None:
+    """Return a program as a VJP, if it is a sum over one axis of such products and returns it as it is."""
     if len(program.map) != 1 or program.reductions[0].name != "sum" or len(program.reduced) != 1:
         return None
     if len(program.outputs) != 1 or program.outputs[0].op != "var" or program.outputs[0].name != "s0":
         return None
     axes = {operand.name: operand.axes for operand in program.operands}
     n = program.reduced
-    best: tuple[tuple[int, int], Pullback] | None = None
+    best: tuple[tuple[int, int], Vjp] | None = None
     for m, d in permutations(program.out, 2):
         others = [letter for letter in program.out if letter not in m + d]
         for o in [*others, ""]:
@@ -95,16 +95,16 @@ def pullback(program: Program) -> Pullback | None:
     return best[1] if best is not None else None
 
 
-def _fitness(found: Pullback, axes: Mapping[str, str]) -> tuple[int, int]:
+def _fitness(found: Vjp, axes: Mapping[str, str]) -> tuple[int, int]:
     """Smaller for a better choice of letters: weights are not left in the slope, and outputs are found."""
     inside = [name for name in variables([found.slope]) if {found.points, found.rows} <= set(axes.get(name, ""))]
     across = [name for name in variables([found.slope]) if {found.columns, found.rows} <= set(axes.get(name, ""))]
     return len(inside) + (not across), 0 if found.outputs else 1
 
 
-def decomposed(nest: Nest) -> Pullback | None:
-    """Return a nest whose roles are those of a pullback, by its factors."""
-    roles = {port.name: port.roles for port in nest.operands}
+def decomposed(nest: Nest) -> Vjp | None:
+    """Return a nest whose roles are those of a VJP, by its factors."""
+    roles = {buffer.name: buffer.roles for buffer in nest.operands}
     outputs = "l" if "l" in nest.outs[0].roles else ""
     found = sorted_factors(nest.map[0], roles, "m", "n", "k", outputs)
     if found is None:
@@ -136,7 +136,7 @@ def slope_of(nest: Nest, value: Node, rows: str) -> Slope:
     masks: list[Node] = []
     parts = unmasked_factors(value, masks, nest.numbers)
     signs = [part.args[0] for part in parts if part.op == "sign" and is_difference(part.args[0])]
-    cells = {port.name for port in nest.operands if set(port.roles) == {"m", "n"}}
+    cells = {buffer.name for buffer in nest.operands if set(buffer.roles) == {"m", "n"}}
     if len(signs) != 1:
         return plain
     difference = signs[0]
@@ -174,7 +174,7 @@ class SignedProduct:
 
 def _of_one_row(factor: Node, nest: Nest) -> bool:
     """Return whether a factor is the same for all cells of a row, or for all cells."""
-    columns = {port.name for port in nest.operands if "n" in port.roles}
+    columns = {buffer.name for buffer in nest.operands if "n" in buffer.roles}
     return not columns & set(variables([factor])) and "index" not in variables([factor])
 
 
@@ -226,5 +226,5 @@ def differing(nest: Nest) -> frozenset[str]:
 
 def operands_pass_range_check(nest: Nest) -> bool:
     """Return whether a kernel sees these operands before it reduces: none varies with the cell at every step."""
-    varying = {port.name for port in nest.operands if {"m", "n"} < set(port.roles)}
+    varying = {buffer.name for buffer in nest.operands if {"m", "n"} < set(buffer.roles)}
     return not varying & differing(nest)

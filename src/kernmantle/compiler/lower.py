@@ -2,7 +2,7 @@
 
 The last two output axes are the tile (m, n), further ones are batch axes. At most two reduced axes are looped
 in the kernel; others, and one of them when the output has no axis, become output axes of partial registers
-that are joined afterwards, in order, so every reduction is deterministic. Pullbacks keep an axis of outputs l.
+that are joined afterwards, in order, so every reduction is deterministic. VJPs keep an axis of outputs l.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ..ir.node import Node
 from ..ir.ops import OPS
 from ..ir.program import Program
-from .gradient_patterns import Pullback
-from .nest import Nest, Port
+from .gradient_patterns import Vjp
+from .nest import Buffer, Nest
 from .patterns import product
 
 _SMALL_OUTPUT = 1 << 14  # eight times the entries a thread or multiprocessor beyond which nothing is split
@@ -79,36 +79,36 @@ def lower(
     out_dtypes: Sequence[str],
     compute: str,
     parallel: int = 1,
-    pulled: Pullback | None = None,
+    vjp: Vjp | None = None,
 ) -> Lowering:
     """Return the nest of a program; ``dtypes`` are the storage types of its array operands (the twin x1 included).
 
-    ``pulled`` is the program as a pullback, to be run as one.
+    ``vjp`` is the program as a VJP, to be run as one.
     """
     maps, outputs = program.map, program.outputs
-    if pulled is None:
+    if vjp is None:
         roles, batch, partial = _assign(program, sizes)
         splits = _splits(program, sizes, roles, parallel)
     else:
-        roles, partial, splits = pulled.roles, "", 1
+        roles, partial, splits = vjp.roles, "", 1
         batch = "".join(axis for axis in program.out if axis not in roles)
-        maps = (product([pulled.coefficient, product([pulled.weight, pulled.slope])]),)
-        outputs = (product([pulled.outer, *outputs]),)
+        maps = (product([vjp.coefficient, product([vjp.weight, vjp.slope])]),)
+        outputs = (product([vjp.outer, *outputs]),)
     arrays = [operand for operand in program.operands if not operand.number]
-    ports = tuple(
-        Port(operand.name, "".join(sorted((roles[a] for a in operand.axes if a in roles), key="mnkl".index)), dtype)
+    buffers = tuple(
+        Buffer(operand.name, "".join(sorted((roles[a] for a in operand.axes if a in roles), key="mnkl".index)), dtype)
         for operand, dtype in zip(arrays, dtypes, strict=True)
     )
-    tile = "".join(role for role in ("mn" if pulled is None else "mnl") if role in roles.values())
+    tile = "".join(role for role in ("mn" if vjp is None else "mnl") if role in roles.values())
     joined = bool(partial) or splits > 1
     if joined:
         kinds = {"value": compute, "bool": "bool", "index": "i64"}
         stored = [kinds[kind] for reduction in program.reductions for kind in reduction.kinds]
     else:
         stored = list(out_dtypes)
-    outs = tuple(Port(f"out{i}", tile, dtype) for i, dtype in enumerate(stored))
+    outs = tuple(Buffer(f"out{i}", tile, dtype) for i, dtype in enumerate(stored))
     nest = Nest(
-        ports,
+        buffers,
         tuple(operand.name for operand in program.numbers),
         outs,
         maps,
@@ -117,7 +117,7 @@ def lower(
         compute,
         program.symmetric,
         joined,
-        pulled=pulled is not None,
+        vjp=vjp is not None,
         reproducible=program.rounds_alike,
     )
     return Lowering(nest, roles, batch, partial, splits)

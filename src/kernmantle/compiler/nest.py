@@ -2,7 +2,7 @@
 
 Roles: ``m`` and ``n`` span the output tile, ``k`` is the inner reduced loop and ``l`` the outer one; three
 batch roles ``a``, ``b``, ``c`` lie outside everything. Any role may be missing, its extent is then 1.
-Every port (operand, then output) has one stride per role, in elements, 0 where it lacks the role.
+Every buffer (operand, then output) has one stride per role, in elements, 0 where it lacks the role.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i
 
 
 @dataclass(frozen=True)
-class Port:
+class Buffer:
     """One array of a kernel: which tile and reduction roles (of "mnkl") it has and how it is stored.
 
-    Storage types are f16 bf16 f32 f64 i8 u8 i16 i32 i64 bool. Batch roles are not listed: every port has
+    Storage types are f16 bf16 f32 f64 i8 u8 i16 i32 i64 bool. Batch roles are not listed: every buffer has
     batch strides, 0 where it is shared.
     """
 
@@ -37,10 +37,10 @@ class Port:
 class Nest:
     """The loops and expressions that one kernel computes.
 
-    ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
+    ``outputs`` read the finished accumulators s0, s1, ... and the buffers without k and l. With ``partial`` the
     kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
     loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
-    With ``pulled`` it is a ``gradient_patterns.Pullback``: k are its rows, and l is an axis of outputs, not reduced.
+    With ``vjp`` it is a ``gradient_patterns.Vjp``: k are its rows, and l is an axis of outputs, not reduced.
     ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
     With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it. ``precision`` says
     how products may be taken: "ieee" as they are written, "default" by any means as accurate as float32, "tf32" once.
@@ -48,9 +48,9 @@ class Nest:
     into additions nor use quicker forms of functions.
     """
 
-    operands: tuple[Port, ...]
+    operands: tuple[Buffer, ...]
     numbers: tuple[str, ...]
-    outs: tuple[Port, ...]
+    outs: tuple[Buffer, ...]
     map: tuple[Node, ...]
     reductions: tuple[Reduction, ...]
     outputs: tuple[Node, ...]
@@ -58,7 +58,7 @@ class Nest:
     symmetric: bool = False
     partial: bool = False
     precision: str = "ieee"
-    pulled: bool = False
+    vjp: bool = False
     reproducible: bool = False
 
     @property
@@ -73,27 +73,27 @@ class Nest:
     @property
     def mirrors(self) -> bool:
         """Return whether computing half and mirroring it is right: no other array knows rows from columns."""
-        others = [port for port in self.operands if port.name not in ("x0", "x1")]
-        return self.symmetric and not any(set(port.roles) & set("mn") for port in others)
+        others = [buffer for buffer in self.operands if buffer.name not in ("x0", "x1")]
+        return self.symmetric and not any(set(buffer.roles) & set("mn") for buffer in others)
 
     @property
-    def ports(self) -> tuple[Port, ...]:
+    def buffers(self) -> tuple[Buffer, ...]:
         """Operands, then outputs: the order of the pointers and of the strides."""
         return self.operands + self.outs
 
 
 # Arguments of every kernel, in this order:
-#   pointers  one per port
-#   integers  the extents of SIZES, then for each port its strides for ROLES
+#   pointers  one per buffer
+#   integers  the extents of SIZES, then for each buffer its strides for ROLES
 #   numbers   one float64 per name in Nest.numbers
 def size_slot(role: str) -> int:
     """Place of an extent among the integers."""
     return SIZES.index(role)
 
 
-def stride_slot(port: int, role: str) -> int:
+def stride_slot(buffer: int, role: str) -> int:
     """Place of a stride among the integers."""
-    return len(SIZES) + port * len(ROLES) + ROLES.index(role)
+    return len(SIZES) + buffer * len(ROLES) + ROLES.index(role)
 
 
 def sizes_of(integers: Sequence[int]) -> dict[str, int]:
@@ -102,26 +102,26 @@ def sizes_of(integers: Sequence[int]) -> dict[str, int]:
 
 
 def strides_of(integers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the strides of every port, one for each of ``ROLES``, from the integers of a kernel."""
+    """Return the strides of every buffer, one for each of ``ROLES``, from the integers of a kernel."""
     starts = range(len(SIZES), len(integers), len(ROLES))
     return tuple(tuple(integers[start : start + len(ROLES)]) for start in starts)
 
 
-def byte_steps(ports: Sequence[Port], integers: Sequence[int], role: str) -> list[int]:
-    """Return the bytes from one index of a role to the next of every port, from the integers of a kernel."""
-    return [BYTES[port.dtype] * integers[stride_slot(index, role)] for index, port in enumerate(ports)]
+def byte_steps(buffers: Sequence[Buffer], integers: Sequence[int], role: str) -> list[int]:
+    """Return the bytes from one index of a role to the next of every buffer, from the integers of a kernel."""
+    return [BYTES[buffer.dtype] * integers[stride_slot(index, role)] for index, buffer in enumerate(buffers)]
 
 
 def integer_slots(
-    ports: Sequence[Port | None], sizes: Mapping[str, int], roles: str = "mnkl", splits: bool = False
+    buffers: Sequence[Buffer | None], sizes: Mapping[str, int], roles: str = "mnkl", splits: bool = False
 ) -> tuple[int, ...]:
     """Return the slots of the extents of ``roles`` and of the strides that a kernel takes.
 
-    Batch roles of extent 1 are left out, and so is a port that is None; with ``splits`` that extent is taken too.
+    Batch roles of extent 1 are left out, and so is a buffer that is None; with ``splits`` that extent is taken too.
     """
     batch = [role for role in BATCH if sizes[role] > 1]
     slots = [size_slot(role) for role in (*batch, *roles, *(["splits"] * splits))]
-    for index, port in enumerate(ports):
-        if port is not None:
-            slots += [stride_slot(index, role) for role in ROLES if role in batch or role in port.roles]
+    for index, buffer in enumerate(buffers):
+        if buffer is not None:
+            slots += [stride_slot(index, role) for role in ROLES if role in batch or role in buffer.roles]
     return tuple(slots)

@@ -174,8 +174,8 @@ def _parts(node: Node) -> list[Node]:
 
 def squared_differences(nest: Nest) -> Squares | None:
     """Return the nest as a sum of squared differences of one operand over (m, k) and one over (n, k)."""
-    roles = {port.name: port.roles for port in nest.operands}
-    looped = any("l" in port.roles for port in nest.ports)
+    roles = {buffer.name: buffer.roles for buffer in nest.operands}
+    looped = any("l" in buffer.roles for buffer in nest.buffers)
     if nest.compute != "f32" or nest.partial or looped or [red.name for red in nest.reductions] != ["sum"]:
         return None
     parts = _parts(nest.map[0])
@@ -200,7 +200,7 @@ def is_by_products(nest: Nest) -> bool:
 
 def inner_product(nest: Nest) -> bool:
     """Return whether the nest is a sum over k of an operand over (m, k) times one over (n, k)."""
-    roles = {port.name: port.roles for port in nest.operands}
+    roles = {buffer.name: buffer.roles for buffer in nest.operands}
     if nest.compute != "f32" or nest.partial or [red.name for red in nest.reductions] != ["sum"]:
         return False
     parts = factors(nest.map[0])
@@ -254,7 +254,7 @@ def _sum(terms: Sequence[Node]) -> Node:
 
 def log_product(nest: Nest) -> LogProduct | None:
     """Return the nest as the logarithm of a matrix product of exponentials, each of which one of two operands makes."""
-    looped = any("l" in port.roles for port in nest.ports)
+    looped = any("l" in buffer.roles for buffer in nest.buffers)
     floating = nest.compute in ("f32", "f64")
     if not floating or nest.partial or looped or [red.name for red in nest.reductions] != ["logsumexp"]:
         return None
@@ -306,7 +306,7 @@ def degree(nest: Nest) -> int | None:
     """1 or 2 if the only map is homogeneous of that degree in the rows of both arrays and has no other operand."""
     if len(nest.map) != 1 or nest.reductions[0].name != "sum" or nest.compute != "f32" or nest.reproducible:
         return None
-    rows = {port.name for port in nest.operands if set(port.roles) in ({"m", "k"}, {"n", "k"})}
+    rows = {buffer.name for buffer in nest.operands if set(buffer.roles) in ({"m", "k"}, {"n", "k"})}
     degrees: dict[Node, float | None] = {}
     for node in postorder(nest.map):
         if node.op == "var":

@@ -19,7 +19,7 @@ from ..ir.reductions import PRODUCT, REDUCTIONS, SELECTIONS, Reduction
 from ..ir.simplify import simplify
 from .hoist import fold
 from .lower import Lowering
-from .nest import Nest, Port
+from .nest import Buffer, Nest
 
 HOW = (PRODUCT, *(row.name for row in REDUCTIONS.values() if row.torch), *SELECTIONS)
 COLUMNS = "*"
@@ -104,8 +104,8 @@ class RowNest:
     matrix: Nest
     how: str
     count: int
-    v: Port | None
-    outs: tuple[Port, ...]
+    v: Buffer | None
+    outs: tuple[Buffer, ...]
     folded: tuple[Node, ...] = ()
     causal: bool = False
 
@@ -120,9 +120,9 @@ class RowNest:
         return self.how in SELECTIONS
 
     @property
-    def ports(self) -> tuple[Port, ...]:
+    def buffers(self) -> tuple[Buffer, ...]:
         """Operands of the matrix, its entry (which lies nowhere), v, results: the order of pointers and strides."""
-        return (*self.matrix.ports, *([self.v] if self.v is not None else []), *self.outs)
+        return (*self.matrix.buffers, *([self.v] if self.v is not None else []), *self.outs)
 
 
 @dataclass(frozen=True)
@@ -174,20 +174,22 @@ def lower_rows(
     inner = apply.inner
     roles = {apply.row: "m", apply.column: "n", inner.reduced: "k"}
     arrays = [operand for operand in inner.operands if not operand.number]
-    ports = tuple(
-        Port(operand.name, "".join(sorted((roles[axis] for axis in operand.axes), key="mnk".index)), dtype)
+    buffers = tuple(
+        Buffer(operand.name, "".join(sorted((roles[axis] for axis in operand.axes), key="mnk".index)), dtype)
         for operand, dtype in zip(arrays, dtypes, strict=True)
     )
     numbers = tuple(operand.name for operand in inner.numbers)
     outputs = rewrite(inner.outputs, lambda leaf: leaf, to_base_two) if binary else inner.outputs
-    folded = fold(outputs, numbers, [port.name for port in ports if not port.roles])
-    entry = (Port("w", "mn", compute),)
+    folded = fold(outputs, numbers, [buffer.name for buffer in buffers if not buffer.roles])
+    entry = (Buffer("w", "mn", compute),)
     matrix = Nest(
-        ports, numbers + folded.names, entry, inner.map, inner.reductions, folded.outputs, compute,
+        buffers, numbers + folded.names, entry, inner.map, inner.reductions, folded.outputs, compute,
         precision="default" if binary else "ieee", reproducible=inner.rounds_alike,
     )  # fmt: skip
     roles |= {COLUMNS: "l"}
     tile = "".join(roles[axis] for axis in apply.out)
-    outs = tuple(Port(f"out{i}", tile, dtype) for i, dtype in enumerate(out_dtypes))
-    rows = RowNest(matrix, apply.how, apply.count, Port("v", "nl", v) if apply.weighted else None, outs, folded.values)
+    outs = tuple(Buffer(f"out{i}", tile, dtype) for i, dtype in enumerate(out_dtypes))
+    rows = RowNest(
+        matrix, apply.how, apply.count, Buffer("v", "nl", v) if apply.weighted else None, outs, folded.values
+    )
     return RowLowering(rows, Lowering(matrix, roles, "", "", 1))

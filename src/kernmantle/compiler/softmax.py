@@ -17,7 +17,7 @@ from ..ir.differentiate import differentiate
 from ..ir.node import Node, const, substitute, var
 from ..ir.program import Program
 from ..ir.reductions import PRODUCT, SOFTMAX
-from .nest import Port
+from .nest import Buffer
 from .patterns import factors, product
 from .row_reduce import Apply, RowLowering, RowNest, can_lower, lower_rows
 
@@ -86,14 +86,14 @@ def lower_softmax(
     (logit,) = inner.outputs
     inner = replace(inner, outputs=(Node("mul", (logit, const(1 / math.log(2)))),))
     found = lower_rows(Apply(inner, PRODUCT), dtypes, v, [v], "f32", True)
-    outs = [Port(RESULT, "ml", result or v), Port(STATISTIC, "m", "f32")]
+    outs = [Buffer(RESULT, "ml", result or v), Buffer(STATISTIC, "m", "f32")]
     operands = (("x0", "mk"), ("x1", "nk"), ("v", "nl"))
     if how == GRADIENTS:
-        outs += [Port("cotangent", "ml", v), *(Port(f"by_{name}", roles, v) for name, roles in operands)]
+        outs += [Buffer("cotangent", "ml", v), *(Buffer(f"by_{name}", roles, v) for name, roles in operands)]
     elif how in (TANGENTS, DUALS):
-        moves = [Port(f"tangent_of_{name}", roles, v) for name, roles in operands]
+        moves = [Buffer(f"tangent_of_{name}", roles, v) for name, roles in operands]
         outs = [*outs, *moves] if how == TANGENTS else [*moves, *outs]
-        outs.append(Port("tangent", "ml", result or v))
+        outs.append(Buffer("tangent", "ml", result or v))
     return replace(found, rows=replace(found.rows, how=how, causal=weighting.causal, outs=tuple(outs)))
 
 

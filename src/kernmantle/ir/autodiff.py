@@ -4,7 +4,7 @@ For ``out = u(s, x)`` with accumulators ``s_i = ⊕_reduced f_i(x)`` and cotange
 
 * the cotangent of an accumulator, ``h_i = Σ_o g_o ∂u_o/∂s_i``, a program without reduction (``cotangent``);
 * the gradient of an operand over axes A, ``Σ_(axes − A) Σ_i h_i w_i ∂f_i/∂x``, a sum over the other axes
-  (``pullback``), plus ``Σ_(out − A) Σ_o g_o ∂u_o/∂x`` where the outputs read x themselves (``direct``).
+  (``vjp``), plus ``Σ_(out − A) Σ_o g_o ∂u_o/∂x`` where the outputs read x themselves (``direct``).
 
 The weight ``w_i = ∂s_i/∂f_i`` of one term stands in the reduction's row: 1 for a sum, the share of the
 ties for min and max, the softmax weight for logsumexp, the product of the other factors for prod. It is a
@@ -144,7 +144,7 @@ def statistics(program: Program, accumulator: int) -> Program | None:
     return _descended(derived, program)
 
 
-def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | None:
+def vjp(program: Program, name: str, present: Sequence[bool]) -> Program | None:
     """Return the gradient of an operand from the cotangents h_i that are ``present``; None if it is zero.
 
     Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i, y_i, q_i.
@@ -166,9 +166,9 @@ def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | 
     return _descended(derived, program)
 
 
-def pullbacks(program: Program, names: Sequence[str], present: Sequence[bool]) -> Program:
+def VJPs(program: Program, names: Sequence[str], present: Sequence[bool]) -> Program:
     """Return one program of the gradients of operands with equal axes, none of which is zero."""
-    parts = [part for part in (pullback(program, name, present) for name in names) if part is not None]
+    parts = [part for part in (vjp(program, name, present) for name in names) if part is not None]
     read = {operand.name: operand for part in parts for operand in part.operands}
     own = {operand.name: operand for operand in program.operands if operand.name in read}
     maps = tuple(part.map[0] for part in parts)

@@ -109,7 +109,7 @@ class _Problem:
             result[start:stop] = self.kernel.matmul(rows, self.centres, narrow)
         return result
 
-    def pulled(self, predicted: torch.Tensor) -> torch.Tensor:
+    def vjp(self, predicted: torch.Tensor) -> torch.Tensor:
         """Return ``K' (y - predicted)``; sums of pieces are in float64."""
         total = torch.zeros(len(self.centres), self.y.shape[1], dtype=torch.float64, device=self.y.device)
         for start, stop, rows in self.source.pieces(self.spans):
@@ -131,7 +131,7 @@ class _Whitened:
         """Return ``a = L'⁻¹ u``."""
         return torch.linalg.solve_triangular(self.factor.mT, u, upper=True)
 
-    def pulled(self, v: torch.Tensor) -> torch.Tensor:
+    def vjp(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``L⁻¹ v``."""
         return torch.linalg.solve_triangular(self.factor, v, upper=False)
 
@@ -195,7 +195,7 @@ def _iterated(
     """Conjugate gradients until the residual is within the tolerance; the predictions, and why they ended."""
     predicted = problem.predictions(white.coefficients(state.u))
     size = _squares(problem.y).clamp_min(torch.finfo(torch.float64).tiny)
-    gap = white.pulled(problem.pulled(predicted)) - problem.ridge * state.u
+    gap = white.vjp(problem.vjp(predicted)) - problem.ridge * state.u
     z = white.sample.solve(gap)
     level = (gap * z).sum(0).clamp_min(0)
     direction, waited = z, 0
@@ -210,7 +210,7 @@ def _iterated(
             step = (direction * gap).sum(0) / torch.where(curvature > 0, curvature, torch.inf)
             state.u += step * direction
             predicted += change * step.to(change.dtype)
-            before, gap = gap, white.pulled(problem.pulled(predicted)) - problem.ridge * state.u
+            before, gap = gap, white.vjp(problem.vjp(predicted)) - problem.ridge * state.u
             z = white.sample.solve(gap)
             # Polak and Ribière's: rounding of the products makes directions other than they should be.
             weight = (z * (gap - before)).sum(0).clamp_min(0) / torch.where(level > 0, level, torch.inf)

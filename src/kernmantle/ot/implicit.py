@@ -13,7 +13,7 @@ import torch
 
 from ..errors import GradientError, KernmantleWarning
 from ..linalg.block_cg import iterate, read
-from ..torch_ops.recompute import pulled
+from ..torch_ops.recompute import vjp
 from ..torch_ops.torch_private import apply_here
 from .problem import Problem, balanced
 
@@ -127,5 +127,5 @@ class _Value(torch.autograd.Function):
         def dual(f: torch.Tensor, g: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor]:
             return (ctx.problem.with_tensors(tensors).dual(f, g),)
 
-        rest = iter(pulled(dual, (f, g, *saved), needed, lambda _: cotangents))
+        rest = iter(vjp(dual, (f, g, *saved), needed, lambda _: cotangents))
         return None, *(next(rest) if wanted else None for wanted in needed)

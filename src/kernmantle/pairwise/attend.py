@@ -16,7 +16,7 @@ from ..compiler.row_reduce import PRODUCT
 from ..compiler.softmax import DUALS, TANGENTS
 from ..errors import ParameterError
 from ..ir.functions import FUNCTIONS
-from ..torch_ops.recompute import pulled
+from ..torch_ops.recompute import vjp
 from ..torch_ops.softmax import SoftmaxTask, has_kernels, softmax_task
 from ..torch_ops.torch_private import (
     autocasts,
@@ -306,7 +306,7 @@ class _OnePass(torch.autograd.Function):
         if found is not None:
             summed = [gradient.sum_to_size(t.shape) for gradient, t in zip(found, inputs, strict=True)]
             return None, None, None, *(g if wanted else None for g, wanted in zip(summed, needed, strict=True))
-        rest = iter(pulled(partial(_widened, ctx.call), inputs, needed, lambda _: [cotangent]))
+        rest = iter(vjp(partial(_widened, ctx.call), inputs, needed, lambda _: [cotangent]))
         return None, None, None, *(next(rest) if wanted else None for wanted in needed)
 
     @staticmethod
@@ -408,7 +408,7 @@ class _InnerProduct(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             program = partial(_program, ctx.mask, ctx.scale)
-            found = pulled(program, ctx.saved_tensors, ctx.needed, lambda _: cotangents)
+            found = vjp(program, ctx.saved_tensors, ctx.needed, lambda _: cotangents)
         else:
             wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
             found = torch.autograd.grad(ctx.result, wanted, cotangents, retain_graph=True)

@@ -25,7 +25,7 @@ from ..torch_ops.blocks import LARGEST, block_bytes
 from ..torch_ops.checks import without_autocast
 from ..torch_ops.contract import Contraction
 from ..torch_ops.execute import allocate
-from ..torch_ops.recompute import Pullback, recompute
+from ..torch_ops.recompute import FunctionVjp, recompute
 from ..torch_ops.torch_private import is_untracked
 from .bias import at_points
 from .kernel_form import ROWS, Form, Squares, contraction_of, of_difference, of_form
@@ -234,11 +234,11 @@ def _by_autograd(
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
     spread = z.expand(*batch, *z.shape[-2:])
     needed = (True, *(False for _ in range(2 + len(shared))))
-    pullback = Pullback(partial(_predictions, call), needed, (True,))
+    vjp = FunctionVjp(partial(_predictions, call), needed, (True,))
     parts = []
     for o in range(coef.shape[-1]):
         cotangent = z.new_ones((*batch, z.shape[-2], 1))
-        parts.append(pullback(spread, x, coef[..., o : o + 1], *shared, cotangent)[0])
+        parts.append(vjp(spread, x, coef[..., o : o + 1], *shared, cotangent)[0])
     return torch.stack(parts, -3)
 
 

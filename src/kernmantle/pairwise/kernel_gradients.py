@@ -15,7 +15,7 @@ from . import gradient
 from .bias import at_points
 from .gradient import placed, ranges, rows
 from .kernel_inputs import Call
-from .transform import pulled_back
+from .transform import transform_vjp
 
 
 def _outer(
@@ -99,7 +99,7 @@ class PredictorGradients:
         array([[ 1., 12.]])
         """
         call, (coefficients,) = self._tabled(z, x, table, coef=coef)
-        return call.finished(pulled_back(gradient.gradient(call, coefficients), self._transform))
+        return call.finished(transform_vjp(gradient.gradient(call, coefficients), self._transform))
 
     def agop(
         self, z: Any, x: Any, coef: Any, *, average: bool = False, centred: bool = False, diagonal: bool = False,
@@ -151,6 +151,6 @@ class PredictorGradients:
         alone = diagonal and (self._transform is None or self._transform.dim() == 1)
         found = _outer_products(call, coefficients, average, centred, alone)
         for _ in range(2):
-            found = pulled_back(found, self._transform)
+            found = transform_vjp(found, self._transform)
             found = found if alone else found.mT
         return call.finished(found.diagonal(dim1=-2, dim2=-1) if diagonal and not alone else found)

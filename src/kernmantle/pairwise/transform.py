@@ -36,7 +36,7 @@ def multiplied(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return rows @ chosen
 
 
-def pulled_back(gradients: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
+def transform_vjp(gradients: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
     """Return the gradients by rows from gradients by the rows times the matrix."""
     if matrix is None:
         return gradients

@@ -22,7 +22,7 @@ from .inputs import check_rows, floating
 from .kernel import Kernel, check_kernel
 from .kernel_form import Form, of_form
 from .kernel_row import COLUMNS
-from .transform import pulled_back
+from .transform import transform_vjp
 
 _SMALL, _ORDERS = 3e-3, 6
 """Distance in units of the kernel's length, and order: below it, the slope over the distance is its series of
@@ -195,7 +195,7 @@ def _combined(slopes: Sequence[torch.Tensor], along: Sequence[torch.Tensor]) -> 
 def _by_rows(found: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Return derivatives by the rows from those by the rows times the matrix of a kernel."""
     for _ in range(2):
-        found = torch.cat([found[..., :1], pulled_back(found[..., 1:], matrix)], -1).mT
+        found = torch.cat([found[..., :1], transform_vjp(found[..., 1:], matrix)], -1).mT
     return found
 
 

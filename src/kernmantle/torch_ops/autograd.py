@@ -261,7 +261,7 @@ def bound_gradients(
     return [*map(own.at, slots)], plan
 
 
-def pulled_back(
+def program_vjp(
     text: str, types: str, numbers: Sequence[Any], tensors: Tensors, needed: Sequence[bool],
     cotangent: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor | None]:  # fmt: skip

@@ -21,7 +21,7 @@ from ..backends.cuda.kernel_cost import START, Launch, vendor_product
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, minima_bytes, plan_rows, scan_bytes
 from ..backends.cuda.select_plan import BAND_BYTES, part_count
 from ..backends.cuda.squares_plan import squares_plan
-from ..compiler.gradient_patterns import Pullback
+from ..compiler.gradient_patterns import Vjp
 from ..compiler.nest import BYTES, Nest, size_slot, sizes_of, strides_of
 from ..compiler.row_reduce import Apply, RowNest
 from ..config import current
@@ -62,9 +62,9 @@ class CardTarget:
         """Return the blocks that keep it busy."""
         return self._card.limits.sm_count
 
-    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+    def takes_vjp(self, found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
         """Return where it is large enough for several kernels."""
-        return vjp_plan.pulls(found, program, sizes, compute)
+        return vjp_plan.takes_vjp(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Return the plan the kernels."""
@@ -74,10 +74,10 @@ class CardTarget:
 
     def _launch(self, nest: Nest, sizes: Mapping[str, int], layout: Layout) -> Launch:
         card = self._card
-        pulled = vjp_plan.pull_plan(nest, sizes, card.limits, layout)
-        if pulled is not None:
-            between = vjp_plan.workspace(pulled, sizes, layout, vjp_plan.schedule(pulled, sizes, card.limits)).size
-            return kernel_cost.pull(pulled, sizes, layout, between, card)
+        vjp = vjp_plan.plan_vjp(nest, sizes, card.limits, layout)
+        if vjp is not None:
+            between = vjp_plan.workspace(vjp, sizes, layout, vjp_plan.schedule(vjp, sizes, card.limits)).size
+            return kernel_cost.vjp(vjp, sizes, layout, between, card)
         squares = squares_plan(nest, sizes, card.limits, layout)
         if squares is not None:
             return kernel_cost.squares(squares, sizes, layout, card)
@@ -176,7 +176,7 @@ def contraction(card: Card, tensors: Tensors, numbers: Any, values: Any, text: s
     found = [kernel.times(len(launch.calls.offsets))]
     if launch.lowering.is_partial:
         outs = launch.lowering.nest.outs
-        parts = sum(BYTES[port.dtype] for port in outs) * float(math.prod(launch.shape))
+        parts = sum(BYTES[buffer.dtype] for buffer in outs) * float(math.prod(launch.shape))
         found[0] = replace(found[0], scratch=found[0].scratch + int(parts))
         found.append(_pass("joining of ranges", parts + sum(results), card, 2 * len(outs)))
     return found

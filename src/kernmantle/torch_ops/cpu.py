@@ -15,7 +15,7 @@ from ..backends.cpu import jit
 from ..backends.cpu.gram_plan import CpuPlan, Work, plan, work
 from ..backends.cpu.threads import SCRATCH
 from ..compiler.canonical import canonical
-from ..compiler.gradient_patterns import Pullback
+from ..compiler.gradient_patterns import Vjp
 from ..compiler.nest import BYTES, Nest, size_slot, sizes_of, stride_slot
 from ..config import current
 from ..ir.program import Program
@@ -39,7 +39,7 @@ class CpuTarget:
         """Pieces of work for all cores: a constant, so that results do not depend on the number of threads."""
         return 4
 
-    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+    def takes_vjp(self, found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
         """Return whether several outputs share the cost of the slope and columns fill a vector."""
         lanes = jit.host().vector_bytes // (8 if compute == "f64" else 4)
         return sizes.get(found.outputs, 1) > 1 and sizes[found.columns] >= lanes and compute in ("f32", "f64")
@@ -54,9 +54,9 @@ class CpuTarget:
             return Launcher(nothing, str(chosen))
         todo = work(chosen, sizes)
         long = min(todo.items, jit.SPLIT_ITEMS) * todo.cost > _LONGEST
-        if long and not chosen.pulled and not chosen.symmetric:
+        if long and not chosen.vjp and not chosen.symmetric:
             return Launcher(PiecedLaunch(kernel, chosen, todo, integers), str(chosen))
-        return Launcher(launch(kernel, todo, integers, len(nest.ports), len(nest.numbers)), str(chosen))
+        return Launcher(launch(kernel, todo, integers, len(nest.buffers), len(nest.numbers)), str(chosen))
 
 
 class SharedLaunch:
@@ -78,10 +78,10 @@ class AloneLaunch:
 
     __slots__ = ("_entry", "_integers", "_items", "_kernel", "_pack_numbers", "_pack_pointers", "_scratch_bytes")
 
-    def __init__(self, kernel: jit.LoadedKernel, todo: Work, integers: bytes, ports: int, numbers: int) -> None:
+    def __init__(self, kernel: jit.LoadedKernel, todo: Work, integers: bytes, buffers: int, numbers: int) -> None:
         self._kernel, self._entry, self._integers = kernel, kernel.entry, integers
         self._items, self._scratch_bytes = todo.items, todo.scratch_bytes
-        self._pack_pointers, self._pack_numbers = Struct(f"{ports}Q").pack, Struct(f"{numbers}d").pack
+        self._pack_pointers, self._pack_numbers = Struct(f"{buffers}Q").pack, Struct(f"{numbers}d").pack
 
     def __call__(self, pointers: Sequence[int], numbers: Sequence[float]) -> None:
         """Run it."""
@@ -107,27 +107,27 @@ class PiecedLaunch:
 
 
 def launch(
-    kernel: jit.LoadedKernel, todo: Work, integers: np.ndarray, ports: int, numbers: int
+    kernel: jit.LoadedKernel, todo: Work, integers: np.ndarray, buffers: int, numbers: int
 ) -> SharedLaunch | AloneLaunch:
-    """Return what launches a kernel on so many ports and numbers, with these extents and strides."""
+    """Return what launches a kernel on so many buffers and numbers, with these extents and strides."""
     if todo.items <= todo.grain:
-        return AloneLaunch(kernel, todo, integers.tobytes(), ports, numbers)
+        return AloneLaunch(kernel, todo, integers.tobytes(), buffers, numbers)
     return SharedLaunch(kernel, todo, integers.tobytes())
 
 
 def _column_pieces(
     chosen: CpuPlan, todo: Work, integers: np.ndarray, threads: int
 ) -> Iterator[tuple[list[int], bytes]]:
-    """Yield the offsets of the ports, in bytes, and the integers of consecutive ranges of columns.
+    """Yield the offsets of the buffers, in bytes, and the integers of consecutive ranges of columns.
 
     A thread finishes its items of one range in a fraction of a second, and the interpreter checks for Ctrl-C between
     ranges; with many items, it checks between these.
     """
-    role, ports = chosen.actual("n"), chosen.nest.ports
+    role, buffers = chosen.actual("n"), chosen.nest.buffers
     columns = int(integers[size_slot(role)])
     rounds = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
     step = max(columns * _LONGEST // (todo.cost * rounds) // chosen.columns, 1) * chosen.columns
-    strides = [int(integers[stride_slot(index, role)]) * BYTES[port.dtype] for index, port in enumerate(ports)]
+    strides = [int(integers[stride_slot(index, role)]) * BYTES[buffer.dtype] for index, buffer in enumerate(buffers)]
     for start in range(0, columns, step):
         piece = integers.copy()
         piece[size_slot(role)] = min(step, columns - start)

@@ -37,9 +37,9 @@ class CpuRows:
         kernel = _load(chosen)
         if kernel is None:
             return Launcher(nothing, str(chosen))
-        port = rows.ports.index(rows.matrix.outs[0])
-        integers[[stride_slot(port, "m"), stride_slot(port, "n")]] = 1, chosen.matrix.columns
-        own = launch(kernel, row_work(chosen, sizes), integers, len(rows.ports), len(rows.matrix.numbers))
+        buffer = rows.buffers.index(rows.matrix.outs[0])
+        integers[[stride_slot(buffer, "m"), stride_slot(buffer, "n")]] = 1, chosen.matrix.columns
+        own = launch(kernel, row_work(chosen, sizes), integers, len(rows.buffers), len(rows.matrix.numbers))
         return Launcher(own, str(chosen))
 
 

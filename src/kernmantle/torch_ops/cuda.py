@@ -16,7 +16,7 @@ from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, 
 from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, NumberedLaunch, Queue, zeroed_counter
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
-from ..compiler.gradient_patterns import Pullback
+from ..compiler.gradient_patterns import Vjp
 from ..compiler.nest import Nest, sizes_of, strides_of
 from ..config import current
 from ..errors import OutOfMemoryError
@@ -43,9 +43,9 @@ class CudaTarget:
         """Return the blocks that keep a device busy."""
         return limits(index_of(device)).sm_count
 
-    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Return whether the pullback is large enough for several kernels."""
-        return vjp_plan.pulls(found, program, sizes, compute)
+    def takes_vjp(self, found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+        """Return whether the VJP is large enough for several kernels."""
+        return vjp_plan.takes_vjp(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
@@ -53,9 +53,9 @@ class CudaTarget:
         own = limits(index)
         values = integers.tolist()
         sizes, layout = sizes_of(values), Layout(strides_of(values), tuple(alignment))
-        pulled = cuda_vjp.launcher(nest, sizes, values, own, layout, index, start, job_for)
-        if pulled is not None:
-            return pulled
+        vjp = cuda_vjp.launcher(nest, sizes, values, own, layout, index, start, job_for)
+        if vjp is not None:
+            return vjp
 
         def made(tile: str | None) -> Launcher:
             products = tile is None or tile in tuned_tiles.PRODUCTS

@@ -68,8 +68,8 @@ def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
         return None
     rows = chosen.rows
     sizes = sizes_of(values)
-    width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
-    steps = byte_steps(rows.ports, values, "m")
+    width, nowhere = sizes["l"], rows.buffers.index(rows.matrix.outs[0])
+    steps = byte_steps(rows.buffers, values, "m")
     band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
     bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
     work, device = max(chosen.work_bytes(each.blocks, width) for each in bands), torch.device("cuda", index)

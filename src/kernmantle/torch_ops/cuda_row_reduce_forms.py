@@ -68,7 +68,7 @@ def _summed(
     """Split points or columns of v, sum from score tiles, and join the parts."""
     *splits, main, join = kernels
     sizes = sizes_of(values)
-    width, entry = sizes["l"], chosen.rows.ports.index(chosen.rows.matrix.outs[0])
+    width, entry = sizes["l"], chosen.rows.buffers.index(chosen.rows.matrix.outs[0])
     blocks, (tiles, columns) = chosen.blocks(sizes, own, width), chosen.tiles(sizes)
     layout, device = chosen.memory(sizes), torch.device("cuda", index)
     fixed = tuple(values[slot] for slot in chosen.integers)
@@ -111,7 +111,7 @@ def _selected(
     """Split the points, then find minima and the nearest columns for bands of rows."""
     split, minima, select = kernels
     sizes = sizes_of(values)
-    tile, entry = chosen.tile, chosen.rows.ports.index(chosen.rows.matrix.outs[0])
+    tile, entry = chosen.tile, chosen.rows.buffers.index(chosen.rows.matrix.outs[0])
     layout, device = chosen.memory(sizes), torch.device("cuda", index)
     fixed = tuple(values[slot] for slot in chosen.integers)
     splitters, columns = sum(tiles_of(tile, sizes)), -(-sizes["n"] // tile.n)
@@ -143,8 +143,8 @@ def _by_groups(
     find, select = kernels
     rows = chosen.rows
     sizes = sizes_of(values)
-    nowhere, device = rows.ports.index(rows.matrix.outs[0]), torch.device("cuda", index)
-    steps = byte_steps(rows.ports, values, "m")
+    nowhere, device = rows.buffers.index(rows.matrix.outs[0]), torch.device("cuda", index)
+    steps = byte_steps(rows.buffers, values, "m")
     bands = [_band(chosen, values, own, first) for first in range(0, sizes["m"], _rows(chosen, sizes))]
     size = max(band.bytes for band in bands)
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
@@ -202,14 +202,14 @@ def entry_values(values: Sequence[int]) -> list[int]:
 
 def entry_alignment(rows: RowNest, values: Sequence[int], alignment: Sequence[int]) -> tuple[int, ...]:
     """Return what the pointers of every entry of a batch are multiples of, in bytes."""
-    steps = zip(*(byte_steps(rows.ports, values, role) for role in BATCH), strict=True)
+    steps = zip(*(byte_steps(rows.buffers, values, role) for role in BATCH), strict=True)
     return tuple(math.gcd(own, *each) for own, each in zip(alignment, steps, strict=True))
 
 
 def of_entries(one: Launcher, rows: RowNest, values: Sequence[int]) -> Launcher:
     """Launch the kernels of one entry for each entry of a batch, in order."""
     extents = [range(values[size_slot(role)]) for role in BATCH]
-    steps = list(zip(*(byte_steps(rows.ports, values, role) for role in BATCH), strict=True))
+    steps = list(zip(*(byte_steps(rows.buffers, values, role) for role in BATCH), strict=True))
     offsets = [[sum(i * s for i, s in zip(at, step, strict=True)) for step in steps] for at in product(*extents)]
 
     def run(pointers: Sequence[int], numbers: tuple[float, ...]) -> None:

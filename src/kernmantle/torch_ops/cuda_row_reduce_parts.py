@@ -46,14 +46,14 @@ def part_of(
     rows: RowNest, values: Sequence[int], alignment: Sequence[int], parts: int
 ) -> tuple[RowNest, list[int], list[int]]:
     """Return the selection from one of the parts: its nest, its integers but for its rows and columns, alignments."""
-    first, own = len(rows.ports) - len(rows.outs), list(values)
+    first, own = len(rows.buffers) - len(rows.outs), list(values)
     own[size_slot("l")] = MOST
-    for i in range(len(rows.ports)):
+    for i in range(len(rows.buffers)):
         if i >= first:
             own[stride_slot(i, "m")], own[stride_slot(i, "l")] = parts * MOST, 1
-        elif "n" in rows.ports[i].roles:
+        elif "n" in rows.buffers[i].roles:
             own[stride_slot(i, "n")] *= parts
-    steps = byte_steps(rows.ports, values, "m"), byte_steps(rows.ports, values, "n")
+    steps = byte_steps(rows.buffers, values, "m"), byte_steps(rows.buffers, values, "n")
     aligned = [gcd(*each) for each in zip(alignment, *steps, strict=True)]
     return replace(rows, count=MOST, outs=(replace(rows.outs[0], dtype="f32"), rows.outs[1])), own, aligned
 
@@ -70,8 +70,8 @@ def launcher(
     """Return the selections of all parts and of the best of these; ``fallback(pointers, numbers, counts)``."""
     sizes = sizes_of(values)
     parts, m, width, stored = part_count(rows, sizes, own), sizes["m"], sizes["l"], rows.outs[0].dtype
-    first = len(rows.ports) - len(rows.outs)
-    by_row, by_column = (byte_steps(rows.ports, values, role) for role in "mn")
+    first = len(rows.buffers) - len(rows.outs)
+    by_row, by_column = (byte_steps(rows.buffers, values, role) for role in "mn")
     short, mine, aligned = part_of(rows, values, alignment, parts)
     band = band_rows(parts)
     bands = [(start, min(band, m - start)) for start in range(0, m, band)]

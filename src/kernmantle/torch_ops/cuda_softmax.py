@@ -37,7 +37,7 @@ class GpuSoftmax:
         if kernels is None:
             return Launcher(nothing, str(chosen))
         split, *mains = kernels
-        entry = rows.ports.index(rows.matrix.outs[0])
+        entry = rows.buffers.index(rows.matrix.outs[0])
         layout, count = chosen.memory(sizes), sizes["a"] * sizes["b"] * sizes["c"]
         down, across = blocks_of(rows, chosen.tile, sizes)
         groups = chosen.tile.m // 64

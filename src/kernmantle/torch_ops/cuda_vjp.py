@@ -1,4 +1,4 @@
-"""Pullbacks (VJPs) on the GPU: the kernels of a plan one after another, and their workspace."""
+"""VJPs on the GPU: the kernels of a plan one after another, and their workspace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..backends.cuda import vjp_emit as text
 from ..backends.cuda.gram_plan import Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.tiles import DeviceLimits
-from ..backends.cuda.vjp_plan import PullPlan, fixed, pull_plan, schedule, workspace
+from ..backends.cuda.vjp_plan import VjpPlan, fixed, plan_vjp, schedule, workspace
 from ..compiler.nest import Nest
 from ..errors import OutOfMemoryError
 from ..runtime.kernel_store import Job, loaded
@@ -27,15 +27,15 @@ def launcher(
     nest: Nest, sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, layout: Layout, index: int,
     start: Start, job_for: JobFor,
 ) -> Launcher | None:  # fmt: skip
-    """Return what runs a nest that is a pullback; None for others."""
-    quick = pull_plan(nest, sizes, limits, layout)
+    """Return what runs a nest that is a VJP; None for others."""
+    quick = plan_vjp(nest, sizes, limits, layout)
     if quick is None:
         return None
     prepared = partial(_prepared, sizes, integers, limits, layout, index, start, job_for)
     first = prepared(quick)
     if quick.slope.kind != "powers":
         return Launcher(first or nothing, str(quick))
-    plain = pull_plan(nest, sizes, limits, layout, "plain")
+    plain = plan_vjp(nest, sizes, limits, layout, "plain")
     assert plain is not None
     if first is None:
         prepared(plain)
@@ -48,7 +48,7 @@ def launcher(
     return Launcher(run, str(quick))
 
 
-def _kernels(plan: PullPlan, job_for: JobFor) -> dict[str, Kernel] | None:
+def _kernels(plan: VjpPlan, job_for: JobFor) -> dict[str, Kernel] | None:
     """Return the kernels by name, compiled if the cache does not have them; None if they were only collected."""
     main, *others = plan.kernels
 
@@ -69,7 +69,7 @@ def _kernels(plan: PullPlan, job_for: JobFor) -> dict[str, Kernel] | None:
 
 def _prepared(
     sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, layout: Layout, index: int, start: Start,
-    job_for: JobFor, plan: PullPlan,
+    job_for: JobFor, plan: VjpPlan,
 ) -> Callable[[Sequence[int], tuple[float, ...]], None] | None:  # fmt: skip
     kernels = _kernels(plan, job_for)
     if kernels is None:

@@ -277,7 +277,7 @@ def _add_gradient(own: Derivation, program: Differentiable, name: str, present: 
                 renamed[f"h{i}"] = f"symmetrized h{i}"
                 own.by_torch(renamed[f"h{i}"], _symmetrized, f"h{i}")
     types, total = _typed(program.types, 1, NAMES[operand.dtype]), ""
-    for kind, there in zip(("pullback", "direct"), present, strict=True):
+    for kind, there in zip(("vjp", "direct"), present, strict=True):
         rule = _rule(kind, program.text, name, there)
         if rule:
             part = f"{kind} {name}"
@@ -313,7 +313,7 @@ def _alike(
     """
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, wanted in zip(program.tensors, needed, strict=True):
-        rule = _rule("pullback", program.text, name, present) if wanted else None
+        rule = _rule("vjp", program.text, name, present) if wanted else None
         if rule is not None and not _is_symmetrized(program, name):
             operand = own[name]
             alike = program.axes[name], operand.dtype, operand.shape, frozenset(rule[2])
@@ -328,10 +328,10 @@ def _alike(
 
 def _add_together(own: Derivation, program: Differentiable, names: Sequence[str], present: tuple[bool, ...]) -> None:
     """Add the gradients by several operands, through the accumulators, by one program."""
-    rule, operand = _rule("pullbacks", program.text, tuple(names), present), own[names[0]]
+    rule, operand = _rule("VJPs", program.text, tuple(names), present), own[names[0]]
     assert rule is not None
     types = _typed(program.types, len(names), NAMES[operand.dtype])
-    results = [f"pullback {name}" for name in names]
+    results = [f"vjp {name}" for name in names]
     _add_sums(own, results, rule, types, {}, _batch_shape(program, names[0], operand))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..backends.reference import evaluate
 from ..compiler import patterns
-from ..compiler.gradient_patterns import pullback
+from ..compiler.gradient_patterns import recognised_vjp
 from ..compiler.lower import Lowering, lower, result_kind
 from ..config import current
 from ..errors import BackendError, OutOfMemoryError
@@ -320,14 +320,14 @@ def _matmul_runner(program: Program, product: patterns.Matmul, types: Types) -> 
 
 @dataclass(frozen=True, eq=False)
 class KernelLaunch:
-    """One launch of a kernel whose ports are some of the tensors, then the results."""
+    """One launch of a kernel whose buffers are some of the tensors, then the results."""
 
     start: Callable[[Sequence[int], tuple[float, ...]], None]
-    ports: tuple[int, ...] | None
+    buffers: tuple[int, ...] | None
 
     def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-        """Launch; if ``ports`` is None, the kernel takes the tensors in their order."""
-        arrays = tensors if self.ports is None else [tensors[port] for port in self.ports]
+        """Launch; if ``buffers`` is None, the kernel takes the tensors in their order."""
+        arrays = tensors if self.buffers is None else [tensors[buffer] for buffer in self.buffers]
         self.start((*map(_address, arrays), *map(_address, outs)), tuple(map(float, numbers)) if numbers else ())
 
 
@@ -336,7 +336,7 @@ class PartialLaunch:
     """A launch for each offset of the batch axes; partial registers are then joined and finished."""
 
     start: Callable[[Sequence[int], tuple[float, ...]], None]
-    ports: tuple[int, ...]
+    buffers: tuple[int, ...]
     calls: Calls
     itemsizes: tuple[int, ...]
     program: Program
@@ -348,8 +348,8 @@ class PartialLaunch:
         """Start all of them, and write the results of the joined registers."""
         written, lowering = outs, self.lowering
         if lowering.is_partial:
-            written = [allocate(self.shape, DTYPES[port.dtype], outs[0].device) for port in lowering.nest.outs]
-        pointers = [*(tensors[port].data_ptr() for port in self.ports), *(t.data_ptr() for t in written)]
+            written = [allocate(self.shape, DTYPES[buffer.dtype], outs[0].device) for buffer in lowering.nest.outs]
+        pointers = [*(tensors[buffer].data_ptr() for buffer in self.buffers), *(t.data_ptr() for t in written)]
         values = tuple(map(float, numbers))
         for offsets in self.calls.offsets:
             self.start([p + o * size for p, o, size in zip(pointers, offsets, self.itemsizes, strict=True)], values)
@@ -364,12 +364,12 @@ def _kernel(
     order = _operand_order(program)
     arrays = [tensors[index] for index in order]
     stored, parallel = [NAMES[t.dtype] for t in arrays], target.parallel(tensors[0].device)
-    found = pullback(program)
-    pulled = found if found and target.pulls(found, program, geo.sizes, types.compute) else None
-    lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel, pulled)
+    found = recognised_vjp(program)
+    vjp = found if found and target.takes_vjp(found, program, geo.sizes, types.compute) else None
+    lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel, vjp)
     rank = len(geo.batch)
     named = [operand for operand in program.operands if not operand.number]
-    ports = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]
+    buffers = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]
     axes = program.out + lowering.partial
     shape = geo.out_shape(axes)
     if lowering.is_partial:
@@ -377,20 +377,20 @@ def _kernel(
     targets = outs if outs is not None and not lowering.is_partial else None
     strides = [t.stride() for t in targets] if targets else [contiguous(shape)] * len(lowering.nest.outs)
     lead = 1 if lowering.is_partial else 0
-    ports += [strided(axes, shape[lead:], stride[lead:], rank) for stride in strides]
+    buffers += [strided(axes, shape[lead:], stride[lead:], rank) for stride in strides]
     splits = [stride[0] if lead else 0 for stride in strides]
-    calls = arguments(lowering, geo, ports, splits)
+    calls = arguments(lowering, geo, buffers, splits)
     alignment = [t.data_ptr() % 16 or 16 for t in (*arrays, *(targets or ()))]
-    alignment += [16] * (len(ports) - len(alignment))
+    alignment += [16] * (len(buffers) - len(alignment))
     nest = lowering.nest
-    if types.precision == "half" or nest.pulled or patterns.is_by_products(nest):
+    if types.precision == "half" or nest.vjp or patterns.is_by_products(nest):
         nest = replace(nest, precision=types.precision)
     launcher = target.prepare(nest, calls.integers, alignment, tensors[0].device)
     launch: Runner
     if len(calls.offsets) == 1 and not lowering.is_partial:
         launch = KernelLaunch(launcher.run, None if order == tuple(range(len(tensors))) else order)
     else:
-        sizes = (*(t.element_size() for t in arrays), *(DTYPES[port.dtype].itemsize for port in lowering.nest.outs))
+        sizes = (*(t.element_size() for t in arrays), *(DTYPES[buffer.dtype].itemsize for buffer in lowering.nest.outs))
         launch = PartialLaunch(launcher.run, order, calls, sizes, program, types, lowering, shape)
     route = f"{target.name}: {launcher.description}"
     if target.name != "llvm":

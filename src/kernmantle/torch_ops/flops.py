@@ -114,7 +114,7 @@ def rows_backward_flops(apply: Apply, shapes: Shapes, needed: Sequence[bool]) ->
     through = tuple(True for _ in inner.reductions)
     rules = [autodiff.cotangent(inner, index, (True,)) for index in range(len(inner.reductions))]
     rules += [
-        autodiff.pullback(inner, operand.name, through)
+        autodiff.vjp(inner, operand.name, through)
         for operand, wanted in zip(inner.tensors, needed, strict=False)
         if wanted
     ]

@@ -1,4 +1,4 @@
-"""Memory layout of a nest's ports: extents and strides by role, batch axes merged if possible."""
+"""Memory layout of a nest's buffers: extents and strides by role, batch axes merged if possible."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def merged(dims: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the batch dimensions (extent, stride per port), those of length 1 dropped and neighbours merged."""
+    """Return the batch dimensions (extent, stride per buffer), those of length 1 dropped and neighbours merged."""
     result: list[tuple[int, tuple[int, ...]]] = []
     for extent, strides in dims:
         if extent == 1:
@@ -80,38 +80,38 @@ def merged(dims: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int
 
 @dataclass(frozen=True)
 class Calls:
-    """Integer arguments of a launch; with too many batch axes there are several launches, each with offsets by port."""
+    """Integer arguments of a launch; with too many batch axes there are several, each with offsets by buffer."""
 
     integers: np.ndarray
     offsets: tuple[tuple[int, ...], ...]
 
 
-def arguments(lowering: Lowering, geo: Geometry, ports: Sequence[Strided], split_strides: Sequence[int]) -> Calls:
-    """Integer arguments for ports given in the nest's order; ``split_strides`` belong to the outputs."""
-    batch = [(extent, tuple(port.batch[index] for port in ports)) for index, extent in enumerate(geo.batch)] + [
-        (geo.sizes[axis], tuple(port.axes.get(axis, 0) for port in ports)) for axis in lowering.batch
+def arguments(lowering: Lowering, geo: Geometry, buffers: Sequence[Strided], split_strides: Sequence[int]) -> Calls:
+    """Integer arguments for buffers given in the nest's order; ``split_strides`` belong to the outputs."""
+    batch = [(extent, tuple(buffer.batch[index] for buffer in buffers)) for index, extent in enumerate(geo.batch)] + [
+        (geo.sizes[axis], tuple(buffer.axes.get(axis, 0) for buffer in buffers)) for axis in lowering.batch
     ]
     dims = merged(batch)
     extra, inner = dims[: max(0, len(dims) - len(BATCH))], dims[max(0, len(dims) - len(BATCH)) :]
-    integers = np.zeros(len(SIZES) + len(ports) * len(ROLES), dtype=np.int64)
+    integers = np.zeros(len(SIZES) + len(buffers) * len(ROLES), dtype=np.int64)
     integers[: len(SIZES)] = 1
     integers[size_slot("splits")] = lowering.splits
     for axis, role in lowering.roles.items():
         integers[size_slot(role)] = geo.sizes[axis]
-        for index, port in enumerate(ports):
-            integers[stride_slot(index, role)] = port.axes.get(axis, 0)
+        for index, buffer in enumerate(buffers):
+            integers[stride_slot(index, role)] = buffer.axes.get(axis, 0)
     for role, (extent, strides) in zip(BATCH[len(BATCH) - len(inner) :], inner, strict=True):
         integers[size_slot(role)] = extent
         for index, stride in enumerate(strides):
             integers[stride_slot(index, role)] = stride
-    first_out = len(ports) - len(split_strides)
+    first_out = len(buffers) - len(split_strides)
     for index, stride in enumerate(split_strides):
         integers[stride_slot(first_out + index, "k")] = stride
-    return Calls(integers, _offsets(extra, len(ports)))
+    return Calls(integers, _offsets(extra, len(buffers)))
 
 
-def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int) -> tuple[tuple[int, ...], ...]:
-    offsets = [(0,) * ports]
+def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], buffers: int) -> tuple[tuple[int, ...], ...]:
+    offsets = [(0,) * buffers]
     for extent, strides in dims:
         offsets = [
             tuple(base + index * stride for base, stride in zip(start, strides, strict=True))

@@ -17,7 +17,7 @@ Function = Callable[..., tuple[torch.Tensor, ...]]
 Cotangents = Callable[[Tensors], Tensors]
 
 
-def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
+def vjp(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
     """Return the gradients by the inputs that are needed, for cotangents that may depend on the outputs.
 
     They are differentiable if gradients are being recorded.
@@ -51,12 +51,12 @@ def _transformed(function: Function, inputs: Tensors, needed: Sequence[bool], co
         rest = iter(moving)
         return function(*(next(rest) if wanted else value for value, wanted in zip(inputs, needed, strict=True)))
 
-    outputs, pull = torch.func.vjp(of, *(value for value, wanted in zip(inputs, needed, strict=True) if wanted))[:2]
-    return pull(tuple(cotangents(outputs)))
+    outputs, vjp = torch.func.vjp(of, *(value for value, wanted in zip(inputs, needed, strict=True) if wanted))[:2]
+    return vjp(tuple(cotangents(outputs)))
 
 
 @dataclass(frozen=True)
-class Pullback:
+class FunctionVjp:
     """Gradients of a function's outputs by its inputs, given the cotangents of the outputs behind the inputs."""
 
     function: Function
@@ -71,7 +71,7 @@ class Pullback:
             outputs = self.function(*inputs)
             return tuple(output for output, present in zip(outputs, self.present, strict=True) if present)
 
-        return tuple(pulled(chosen, values[:count], self.needed, lambda _: values[count:]))
+        return tuple(vjp(chosen, values[:count], self.needed, lambda _: values[count:]))
 
 
 class _Recomputed(torch.autograd.Function):
@@ -92,9 +92,9 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         needed = tuple(ctx.needs_input_grad[1:])
         incoming = [cotangent for cotangent in cotangents if cotangent is not None]
-        pullback = Pullback(ctx.function, needed, tuple(cotangent is not None for cotangent in cotangents))
+        vjp = FunctionVjp(ctx.function, needed, tuple(cotangent is not None for cotangent in cotangents))
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        results = iter(ctx.context.copy().run(recompute, pullback, *ctx.saved_tensors, *incoming))
+        results = iter(ctx.context.copy().run(recompute, vjp, *ctx.saved_tensors, *incoming))
         return None, *(next(results) if wanted else None for wanted in needed)
 
 

@@ -26,7 +26,7 @@ from ..errors import GradientError
 from ..ir.definition import Definition
 from ..ir.pattern import read as read_pattern
 from ..ir.reductions import REDUCTIONS, STATISTICS, Reduction
-from .autograd import apply, pulled_back
+from .autograd import apply, program_vjp
 from .dtypes import DTYPES
 from .execute import Types
 from .flops import counted, rows_backward_flops
@@ -269,8 +269,8 @@ def _in_kernels(
     suits = plain_call and types.compute == "f32" and types.precision != "ieee" and current().precision != "ieee"
     if v is None or not suits or current().backend == "reference" or operands[0].device.type != "cuda":
         return None
-    pulled = import_module(".cuda_row_pull", __package__).pulled
-    found: list[torch.Tensor | None] | None = pulled(task.text, task.numbers, operands, v, cotangent, wanted)
+    vjp = import_module(".cuda_row_vjp", __package__).vjp
+    found: list[torch.Tensor | None] | None = vjp(task.text, task.numbers, operands, v, cotangent, wanted)
     return found
 
 
@@ -353,7 +353,7 @@ class _Sum:
 def _block(task: Task, wanted: tuple[bool, ...], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the gradients of what a block contributes; behind its operands is what the slope takes."""
     operands, along = tensors[: len(wanted)], tensors[len(wanted) :]
-    found = pulled_back(
+    found = program_vjp(
         task.apply.inner.text, entry_types(task.types), task.numbers, operands, wanted,
         lambda entries: _slope(task.apply, entries, *along),
     )  # fmt: skip

@@ -164,10 +164,10 @@ def bind_rows(
     rank, device = len(geo.batch), tensors[0].device
     named = [operand for operand in inner.operands if not operand.number]
     axes = [*(operand.axes for operand in named), *([column] if column else [])]
-    ports = [strided(own, t.shape, t.stride(), rank) for own, t in zip(axes, tensors, strict=True)]
-    ports.insert(len(named), strided("", (), (), rank))
-    ports += [strided(own, shape, contiguous(shape), rank) for own, shape in outs]
-    calls = arguments(matrix, geo, ports, [])
+    buffers = [strided(own, t.shape, t.stride(), rank) for own, t in zip(axes, tensors, strict=True)]
+    buffers.insert(len(named), strided("", (), (), rank))
+    buffers += [strided(own, shape, contiguous(shape), rank) for own, shape in outs]
+    calls = arguments(matrix, geo, buffers, [])
     alignment = [t.data_ptr() % 16 or 16 for t in tensors]
     alignment.insert(len(named), 16)
     launcher = prepare(rows, calls.integers, [*alignment, *(16 for _ in outs)], device)
@@ -175,7 +175,7 @@ def bind_rows(
         return None
     itemsizes = [t.element_size() for t in tensors]
     itemsizes.insert(len(named), 1)
-    itemsizes += [DTYPES[port.dtype].itemsize for port in rows.outs]
+    itemsizes += [DTYPES[buffer.dtype].itemsize for buffer in rows.outs]
     fold = partial(_with_folded, tuple(operand.name for operand in inner.numbers), rows)
     launch = RowLaunch(launcher.run, len(named), calls.offsets, tuple(itemsizes), fold, lru_cache(maxsize=64)(fold))
     return launch, f"{device.type}: {launcher.description}"
@@ -183,7 +183,7 @@ def bind_rows(
 
 @dataclass(frozen=True, eq=False)
 class RowLaunch:
-    """A launch of a row kernel for each offset of the batch axes; its port ``entry`` has no memory.
+    """A launch of a row kernel for each offset of the batch axes; its buffer ``entry`` has no memory.
 
     ``fold`` gives the numbers with those that the kernel needs of them, ``cached_fold`` from the last calls.
     """

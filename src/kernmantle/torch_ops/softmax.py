@@ -175,7 +175,7 @@ def _bind(weighting: Weighting, how: str, tensors: Tensors, wide: bool) -> Bound
     lowering = lower_softmax(weighting, stored[:-1], stored[-1], how, "f32" if wide else None)
     rows = lowering.rows
     axis_of = {role: axis for axis, role in lowering.matrix.roles.items()}
-    out_axes = ["".join(axis_of[role] for role in port.roles) for port in rows.outs]
+    out_axes = ["".join(axis_of[role] for role in buffer.roles) for buffer in rows.outs]
     shapes = [geo.out_shape(each) for each in out_axes]
     if how in (TANGENTS, DUALS):  # those of operands have their batch axes
         first = 2 if how == TANGENTS else 0
@@ -187,5 +187,5 @@ def _bind(weighting: Weighting, how: str, tensors: Tensors, wide: bool) -> Bound
     if found is None:
         return BoundSoftmax(None)
     first = len(outs) - WRITTEN[how]
-    dtypes = tuple([DTYPES[port.dtype] for port in rows.outs[first:]])
+    dtypes = tuple([DTYPES[buffer.dtype] for buffer in rows.outs[first:]])
     return BoundSoftmax(found[0], tuple(shapes[first:]), dtypes, found[1])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..backend import REFERENCE, Backend, backend_of, backends
-from ..compiler.gradient_patterns import Pullback
+from ..compiler.gradient_patterns import Vjp
 from ..compiler.nest import Nest
 from ..config import current
 from ..errors import BackendError, DeviceError
@@ -28,15 +28,15 @@ class Target(Protocol):
         """Return how many independent pieces of work occupy the device."""
         ...
 
-    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Return whether it runs a pullback of these extents as one."""
+    def takes_vjp(self, found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+        """Return whether it runs a VJP of these extents as one."""
         ...
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Compile the kernel or find it; ``alignment`` is that of each port's pointer, in bytes.
+        """Compile the kernel or find it; ``alignment`` is that of each buffer's pointer, in bytes.
 
         ``integers`` are the extents and strides of ``compiler/nest.py``. The launcher takes the addresses of the
-        nest's ports and the values of its numbers. A nest may be ``partial`` whatever ``parallel`` returns.
+        nest's buffers and the values of its numbers. A nest may be ``partial`` whatever ``parallel`` returns.
         """
         ...
 

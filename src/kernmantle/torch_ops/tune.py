@@ -48,7 +48,7 @@ def tune(
     Returns
     -------
     list of Tuned
-        For each kernel its extents, the default tile, the seconds of all tiles, ``best`` and ``gain``. Pullbacks and
+        For each kernel its extents, the default tile, the seconds of all tiles, ``best`` and ``gain``. VJPs and
         products of matrices, which have one plan, are not among them.
 
     Raises

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...compiler.nest import Port
+from ...compiler.nest import Buffer
 from .builder import ELEMENTS, loop_hints
 from .functions import definitions
 from .gram_plan import CpuPlan
@@ -13,18 +13,18 @@ from .loops import Entry
 from .micro_kernel import Tile
 from .pack import gather, pack, scatter
 from .symmetric import mirror
-from .vjp_emit import PullbackEntry
+from .vjp_emit import VjpEntry
 
 
 def emit(plan: CpuPlan) -> str:
     """Return LLVM IR of a plan; the same plan always gives the same text."""
-    entry = PullbackEntry if plan.pulled else Entry
+    entry = VjpEntry if plan.vjp else Entry
     return module(plan, str(plan), entry(plan).text(), set())
 
 
 def module(
     plan: CpuPlan, title: str, entry: str, needed: set[tuple[str, str, int]], consumers: Sequence[str] = (),
-    packed: Sequence[tuple[Port, int]] = (), results: Sequence[Port] = (),
+    packed: Sequence[tuple[Buffer, int]] = (), results: Sequence[Buffer] = (),
 ) -> str:  # fmt: skip
     """Return an entry with its tiles, what consumes these, and all that they call.
 
@@ -36,14 +36,14 @@ def module(
     tiles = [form(plan, False, needed).text("!0")]
     if plan.optimistic:
         tiles.append(form(plan, True, needed).text("!2"))
-    panels = ((plan.row_ports, plan.rows), (plan.column_ports, plan.columns), (plan.k_ports, 1))
-    packs = {(port.dtype, width) for ports, width in panels for port in ports}
-    packs |= {(port.dtype, width) for port, width in packed}
+    panels = ((plan.row_buffers, plan.rows), (plan.column_buffers, plan.columns), (plan.k_buffers, 1))
+    packs = {(buffer.dtype, width) for buffers, width in panels for buffer in buffers}
+    packs |= {(buffer.dtype, width) for buffer, width in packed}
     parts = [f"; {title}", entry, *tiles, *consumers]
     parts += [pack(stored, element, width) for stored, width in sorted(packs)]
-    cells = sorted({port.dtype for port in plan.cell_ports})
+    cells = sorted({buffer.dtype for buffer in plan.cell_buffers})
     parts += [gather(stored, element, plan.rows, plan.columns) for stored in cells]
-    stored_outs = sorted({port.dtype for port in (*plan.nest.outs, *results)})
+    stored_outs = sorted({buffer.dtype for buffer in (*plan.nest.outs, *results)})
     parts += [scatter(stored, plan.columns) for stored in stored_outs]
     if plan.symmetric:
         parts += [mirror(stored, plan.columns, plan.lanes) for stored in stored_outs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import BYTES, Nest, Port
+from ...compiler.nest import BYTES, Buffer, Nest
 from ...compiler.patterns import never_negative
 from ...ir.node import Node, postorder, variables
 from ...ir.ops import is_transcendental
@@ -30,10 +30,10 @@ _SHORTEST_ACROSS = 8  # vectors of k, for extents of m and n below one vector
 # in the caches, else 120 (2 cores of a Xeon, float32 and float64 sums of |x - y|: even at k = 12 and 40).
 _MIRRORED_COST, _MIRRORED_COST_FAR = 36, 120
 _CACHED_BYTES = 8 << 20  # of a result that stays in the caches
-_POINTS_BYTES = 256 << 10  # of the points of an item of a pullback
-_MOST_POINTS = 32  # points of an item of a pullback
-_MOST_OUTPUTS = 64  # outputs of a pass of a pullback
-_PANELS = 4  # panels of columns in a block of a pullback
+_POINTS_BYTES = 256 << 10  # of the points of an item of a VJP
+_MOST_POINTS = 32  # points of an item of a VJP
+_MOST_OUTPUTS = 64  # outputs of a pass of a VJP
+_PANELS = 4  # panels of columns in a block of a VJP
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class CpuPlan:
     """Everything the emitter needs.
 
     The tile has ``rows`` rows of ``vectors`` vectors of ``lanes`` elements. With ``swap`` the roles m and n have
-    changed places in ``nest``: what it calls n, the vectorised role, is m among the kernel's integers. Ports are
-    held as packed ``row_ports`` (m), packed ``column_ports`` (n), ``k_ports`` (neither) and ``cell_ports``
+    changed places in ``nest``: what it calls n, the vectorised role, is m among the kernel's integers. Buffers are
+    held as packed ``row_buffers`` (m), packed ``column_buffers`` (n), ``k_buffers`` (neither) and ``cell_buffers``
     (both). ``depth`` is the block of k, ``row_block`` and ``column_block`` those of m and n; an item is
     ``item_rows`` rows. With ``optimistic`` a first form of the kernel runs which leaves out the rare cases of the
     arithmetic and, where it meets one, calls the exact form. With ``across`` the vectors run along k, for outputs
-    too small to fill one: the tile is then a single cell. With ``pulled`` the nest is a pullback whose roles m and l
+    too small to fill one: the tile is then a single cell. With ``vjp`` the nest is a VJP whose roles m and l
     have changed places: the rows of a tile are outputs, an item is ``item_rows`` points, and a block of columns is
     reduced for all of them before the next.
     """
@@ -71,10 +71,10 @@ class CpuPlan:
     lanes: int
     rows: int
     vectors: int
-    row_ports: tuple[Port, ...]
-    column_ports: tuple[Port, ...]
-    k_ports: tuple[Port, ...]
-    cell_ports: tuple[Port, ...]
+    row_buffers: tuple[Buffer, ...]
+    column_buffers: tuple[Buffer, ...]
+    k_buffers: tuple[Buffer, ...]
+    cell_buffers: tuple[Buffer, ...]
     depth: int
     row_block: int
     column_block: int
@@ -84,20 +84,20 @@ class CpuPlan:
     optimistic: bool
     across: bool
     cost: int
-    pulled: bool = False
+    vjp: bool = False
 
     @property
     def columns(self) -> int:
         """Columns of the tile."""
         return 1 if self.across else self.lanes * self.vectors
 
-    def copies(self, port: Port) -> int:
+    def copies(self, buffer: Buffer) -> int:
         """Return how many packed copies of an operand are held at once: one for each point of an item, or one."""
-        return self.item_rows if self.pulled and "l" in port.roles else 1
+        return self.item_rows if self.vjp and "l" in buffer.roles else 1
 
-    def strip_bytes(self, port: Port) -> int:
+    def strip_bytes(self, buffer: Buffer) -> int:
         """Room for the tiles of an output above each other."""
-        return _round_up(self.row_block * self.columns * BYTES[port.dtype], _ALIGNMENT)
+        return _round_up(self.row_block * self.columns * BYTES[buffer.dtype], _ALIGNMENT)
 
     @property
     def width(self) -> int:
@@ -107,7 +107,7 @@ class CpuPlan:
     @property
     def looped(self) -> bool:
         """Return whether there is anything to reduce."""
-        return any(set(port.roles) & set("kl") for port in self.nest.operands)
+        return any(set(buffer.roles) & set("kl") for buffer in self.nest.operands)
 
     @property
     def state_bytes(self) -> int:
@@ -117,18 +117,18 @@ class CpuPlan:
 
     def actual(self, role: str) -> str:
         """Return the role among the kernel's integers of a role of ``nest``."""
-        if self.pulled:
+        if self.vjp:
             return {"m": "l", "l": "m"}.get(role, role)
         return {"m": "n", "n": "m"}.get(role, role) if self.swap else role
 
     def __str__(self) -> str:
         names = ", ".join(
-            f"{kind} {' '.join(port.name for port in ports)}"
-            for kind, ports in (
-                ("rows", self.row_ports), ("columns", self.column_ports),
-                ("lines", self.k_ports), ("cells", self.cell_ports),
+            f"{kind} {' '.join(buffer.name for buffer in buffers)}"
+            for kind, buffers in (
+                ("rows", self.row_buffers), ("columns", self.column_buffers),
+                ("lines", self.k_buffers), ("cells", self.cell_buffers),
             )
-            if ports
+            if buffers
         )  # fmt: skip
         flags = "".join(
             f" {word}"
@@ -137,7 +137,7 @@ class CpuPlan:
                 ("symmetric", self.symmetric),
                 ("optimistic", self.optimistic),
                 ("across", self.across),
-                ("pulled", self.pulled),
+                ("vjp", self.vjp),
             )
             if on
         )
@@ -151,15 +151,15 @@ def exchanged(nest: Nest, roles: str) -> Nest:
     """Return the nest with two roles in each other's place."""
     table = str.maketrans(roles, roles[::-1])
 
-    def oriented(port: Port) -> Port:
-        return replace(port, roles="".join(sorted(port.roles.translate(table), key="mnkl".index)))
+    def oriented(buffer: Buffer) -> Buffer:
+        return replace(buffer, roles="".join(sorted(buffer.roles.translate(table), key="mnkl".index)))
 
     return replace(nest, operands=tuple(map(oriented, nest.operands)), outs=tuple(map(oriented, nest.outs)))
 
 
 def _should_swap(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> bool:
     """Vectorise over n, unless only m is there or n is shorter than a vector and m is not."""
-    roles = {role for port in nest.ports for role in port.roles}
+    roles = {role for buffer in nest.buffers for role in buffer.roles}
     if "n" not in roles or "m" not in roles:
         return "m" in roles
     return sizes is not None and sizes["n"] < lanes and sizes["m"] >= 2 * sizes["n"]
@@ -201,7 +201,7 @@ def _runs_across(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> boo
     """Vectors run along k where neither output role fills one, k does, and the order of positions is free."""
     if sizes is None or max(sizes["m"], sizes["n"]) >= lanes or sizes["k"] < _SHORTEST_ACROSS * lanes:
         return False
-    if any({"m", "n", "k"} <= set(port.roles) for port in nest.operands):
+    if any({"m", "n", "k"} <= set(buffer.roles) for buffer in nest.operands):
         return False
     ordered = any(reduction.is_fold or "index" in reduction.kinds for reduction in nest.reductions)
     return not ordered and "index" not in variables(expressions(nest))
@@ -213,7 +213,7 @@ def _cost(nodes: list[Node]) -> int:
 
 def _tile(nest: Nest, registers: int, heavy: bool, cells: int) -> tuple[int, int]:
     """Return the rows and vectors of the tile, so that accumulators and hoisted cells stay in registers."""
-    roles = {role for port in nest.ports for role in port.roles}
+    roles = {role for buffer in nest.buffers for role in buffer.roles}
     if "n" not in roles:
         return 1, 1
     budget = registers // 2
@@ -268,24 +268,24 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
     """
     width = _WIDTH[nest.compute]
     lanes = max(2, host_vector_bytes // width)
-    if nest.pulled:
-        return _pullback_plan(nest, lanes, vector_registers, sizes["l"] if sizes else _MOST_OUTPUTS)
+    if nest.vjp:
+        return _vjp_plan(nest, lanes, vector_registers, sizes["l"] if sizes else _MOST_OUTPUTS)
     swap = _should_swap(nest, lanes, sizes)
     oriented = exchanged(nest, "mn") if swap else nest
-    roles = {port.name: port.roles for port in oriented.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
-    by_role = _ports_by_role(oriented)
+    roles = {buffer.name: buffer.roles for buffer in oriented.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
+    by_role = _buffers_by_role(oriented)
     cost = max(1, _cost(expressions(oriented)))
     heavy = cost >= _HEAVY_COST
     rows, vectors = _tile(oriented, vector_registers, heavy, _per_cell(oriented, roles))
-    looped = any(set(port.roles) & set("kl") for port in oriented.operands)
+    looped = any(set(buffer.roles) & set("kl") for buffer in oriented.operands)
     across = looped and _runs_across(oriented, lanes, sizes)
     if across:
         states = sum(len(reduction.kinds) for reduction in oriented.reductions)
         rows, vectors = 1, max(1, min(2 if heavy else 4, vector_registers // (2 * states)))
     depth, row_block, column_block = _blocks(oriented, by_role, rows, 1 if across else lanes * vectors, looped)
     if across:
-        ports = sum("k" in port.roles for kind in by_role.values() for port in kind)
-        depth = _clamp(_PANEL_BYTES // (max(1, ports) * width), 512, 4096, 512)
+        buffers = sum("k" in buffer.roles for kind in by_role.values() for buffer in kind)
+        depth = _clamp(_PANEL_BYTES // (max(1, buffers) * width), 512, 4096, 512)
     return CpuPlan(
         nest=oriented,
         schema="gram" if looped else "elementwise",
@@ -293,10 +293,10 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         lanes=lanes,
         rows=rows,
         vectors=vectors,
-        row_ports=by_role["m"],
-        column_ports=by_role["n"],
-        k_ports=by_role[""],
-        cell_ports=by_role["mn"],
+        row_buffers=by_role["m"],
+        column_buffers=by_role["n"],
+        k_buffers=by_role[""],
+        cell_buffers=by_role["mn"],
         depth=depth,
         row_block=row_block,
         column_block=column_block,
@@ -309,20 +309,20 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
     )
 
 
-def _pulled_tile(registers: int, heavy: bool, outputs: int) -> tuple[int, int]:
+def _vjp_tile(registers: int, heavy: bool, outputs: int) -> tuple[int, int]:
     """Return the rows and vectors: the outputs of a tile share what the slope costs, the more the dearer it is."""
     most = 16 if heavy else 8
     rows = next(count for count in (2, 4, 8, 16) if count >= min(outputs, most))
     return rows, 2 if 2 * rows <= registers // 2 else 1
 
 
-def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuPlan:
+def _vjp_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuPlan:
     """Return a tile of outputs and columns; the slope is computed once for all rows of it."""
     oriented = exchanged(nest, "ml")
-    roles = {port.name: port.roles for port in oriented.operands}
-    by_role = _ports_by_role(oriented)
+    roles = {buffer.name: buffer.roles for buffer in oriented.operands}
+    by_role = _buffers_by_role(oriented)
     cost = max(1, _cost(expressions(oriented)))
-    rows, vectors = _pulled_tile(registers, cost >= _HEAVY_COST, outputs)
+    rows, vectors = _vjp_tile(registers, cost >= _HEAVY_COST, outputs)
     columns = lanes * vectors
     width = _WIDTH[nest.compute]
     depth = _clamp(_PANEL_BYTES // (columns * width), 64, 512, 8)
@@ -330,15 +330,15 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
     most = min(_MOST_OUTPUTS, _round_up(outputs, rows))
     return CpuPlan(
         nest=oriented,
-        schema="pullback",
+        schema="vjp",
         swap=False,
         lanes=lanes,
         rows=rows,
         vectors=vectors,
-        row_ports=by_role["m"],
-        column_ports=by_role["n"],
-        k_ports=by_role[""],
-        cell_ports=by_role["mn"],
+        row_buffers=by_role["m"],
+        column_buffers=by_role["n"],
+        k_buffers=by_role[""],
+        cell_buffers=by_role["mn"],
         depth=depth,
         row_block=most,
         column_block=block,
@@ -348,28 +348,28 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
         optimistic=_is_optimistic(oriented, roles),
         across=False,
         cost=cost,
-        pulled=True,
+        vjp=True,
     )
 
 
-def _ports_by_role(nest: Nest) -> dict[str, tuple[Port, ...]]:
+def _buffers_by_role(nest: Nest) -> dict[str, tuple[Buffer, ...]]:
     """Return the operands that anything reads, by their tile roles."""
     used = set(variables([*expressions(nest), *nest.outputs]))
-    kinds: dict[str, list[Port]] = {"m": [], "n": [], "": [], "mn": []}
-    for port in nest.operands:
-        if port.name in used:
-            kinds["".join(role for role in "mn" if role in port.roles)].append(port)
-    return {kind: tuple(ports) for kind, ports in kinds.items()}
+    kinds: dict[str, list[Buffer]] = {"m": [], "n": [], "": [], "mn": []}
+    for buffer in nest.operands:
+        if buffer.name in used:
+            kinds["".join(role for role in "mn" if role in buffer.roles)].append(buffer)
+    return {kind: tuple(buffers) for kind, buffers in kinds.items()}
 
 
 def _blocks(
-    nest: Nest, by_role: Mapping[str, tuple[Port, ...]], rows: int, columns: int, looped: bool
+    nest: Nest, by_role: Mapping[str, tuple[Buffer, ...]], rows: int, columns: int, looped: bool
 ) -> tuple[int, int, int]:
     """Blocks of k, m and n: a panel of columns in the first cache, packed rows in the second, the rest bounded."""
     width = _WIDTH[nest.compute]
-    panel = max(1, sum("k" in port.roles for port in by_role["n"])) * columns * width
+    panel = max(1, sum("k" in buffer.roles for buffer in by_role["n"])) * columns * width
     depth = _clamp(_PANEL_BYTES // panel, 64, 512, 8)
-    if any("k" in port.roles for port in by_role["mn"]):
+    if any("k" in buffer.roles for buffer in by_role["mn"]):
         depth = min(depth, _clamp(_CELLS_BYTES // (rows * columns * width * len(by_role["mn"])), 8, 512, 8))
     row_bytes = max(1, len(by_role["m"])) * depth * width
     row_block = _clamp(_ROWS_BYTES // row_bytes, _ITEM_TILES * rows, 256, rows)
@@ -386,15 +386,15 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
     columns = min(plan.column_block, _round_up(n, plan.columns))
     depth = min(plan.depth, max(1, sizes["k"]))
     total = 0
-    for ports, extent in (
-        (plan.row_ports, rows), (plan.column_ports, columns),
-        (plan.k_ports, 1), (plan.cell_ports, plan.rows * plan.columns),
+    for buffers, extent in (
+        (plan.row_buffers, rows), (plan.column_buffers, columns),
+        (plan.k_buffers, 1), (plan.cell_buffers, plan.rows * plan.columns),
     ):  # fmt: skip
-        for port in ports:
-            layers = (depth if "k" in port.roles else 1) * plan.copies(port)
+        for buffer in buffers:
+            layers = (depth if "k" in buffer.roles else 1) * plan.copies(buffer)
             total += _round_up(layers * extent * plan.width, _ALIGNMENT)
     if plan.looped:
-        tiles = rows // plan.rows * (columns // plan.columns) * (plan.item_rows if plan.pulled else 1)
+        tiles = rows // plan.rows * (columns // plan.columns) * (plan.item_rows if plan.vjp else 1)
         total += tiles * plan.state_bytes
     if plan.symmetric:
         total += _ALIGNMENT + sum(map(plan.strip_bytes, plan.nest.outs))
@@ -405,7 +405,7 @@ def work(plan: CpuPlan, sizes: Mapping[str, int]) -> Work:
     """Return items, scratch and grain of a call with these extents (those of ``nest.SIZES``)."""
     m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
     outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
-    if plan.pulled:
+    if plan.vjp:
         points, blocks = sizes[plan.actual("l")], -(-n // plan.column_block)
         one = min(points, plan.item_rows) * min(n, plan.column_block) * sizes["k"] * (m + plan.cost)
         items = outer * blocks * -(-points // plan.item_rows)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...ir.node import Node
 from .builder import vector
 from .gram_plan import CpuPlan, fast_power
-from .micro_kernel import Register, Tile, map_ports
+from .micro_kernel import Register, Tile, map_buffers
 from .spelling import Value
 from .store import Position
 
@@ -39,7 +39,7 @@ class Across(Tile):
 
     def _loaded(self, name: str, position: Position) -> Value:
         f, plan = self.f, self.plan
-        array, lanes, index = self.buffers.get(name, f"%x_{name}"), 1, "0"
+        array, lanes, index = self.packed.get(name, f"%x_{name}"), 1, "0"
         if "k" in self.roles[name]:
             lanes, index = plan.lanes, f.add(self.k, str((position[1] or 0) * plan.lanes))
         text = f.load(vector(self.element, lanes), f.at(array, index, self.element), plan.width)
@@ -63,21 +63,21 @@ class Across(Tile):
         before, some, ready = f.label, f.fresh("some"), f.fresh("ready")
         f.branch(f.emit(f"icmp sgt i64 {rest}, 0"), some, ready)
         f.start(some)
-        memo, bound, spread, buffers = dict(self.memo), dict(self.bound), dict(self.spell.spread), dict(self.buffers)
+        memo, bound, spread, packed = dict(self.memo), dict(self.bound), dict(self.spell.spread), dict(self.packed)
         start, last = f.i64("sub nsw", "%depth", rest), f.i64("sub nsw", rest, "1")
-        for port in map_ports(plan):
-            if "k" in port.roles:
-                buffer = self.buffers[port.name] = f.alloca(self.element, span)
-                origin = f.at(f"%x_{port.name}", start, self.element)
+        for buffer in map_buffers(plan):
+            if "k" in buffer.roles:
+                copy = self.packed[buffer.name] = f.alloca(self.element, span)
+                origin = f.at(f"%x_{buffer.name}", start, self.element)
                 with f.loop("0", str(span)) as lane:
                     value = f.load(self.element, f.at(origin, f.least(lane, last), self.element), plan.width)
-                    f.store(self.element, value, f.at(buffer, lane, self.element), plan.width)
+                    f.store(self.element, value, f.at(copy, lane, self.element), plan.width)
         self.k = "0"
         for register, text in zip(self.registers, texts, strict=True):
             self._read(register, text)
         new = self._step()
         chosen = self._chosen(new, texts, rest)
-        self.memo, self.bound, self.spell.spread, self.buffers = memo, bound, spread, buffers
+        self.memo, self.bound, self.spell.spread, self.packed = memo, bound, spread, packed
         after = f.label
         f.jump(ready)
         f.start(ready)

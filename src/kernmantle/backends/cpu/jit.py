@@ -227,7 +227,7 @@ def run(
     items, scratch_bytes, grain : int
         As the plan counts them; no thread takes fewer than ``grain`` items.
     pointers : sequence of int
-        Addresses of the ports.
+        Addresses of the buffers.
     integers : bytes or ndarray of int64
         Extents and strides, contiguous.
     numbers : sequence of float

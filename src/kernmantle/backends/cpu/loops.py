@@ -7,10 +7,10 @@ whichever items go with it, so any partition over threads gives the same bits.
 
 from __future__ import annotations
 
-from ...compiler.nest import SIZES, Port, size_slot, stride_slot
+from ...compiler.nest import SIZES, Buffer, size_slot, stride_slot
 from .builder import ELEMENTS, STORED, Function
 from .gram_plan import CpuPlan
-from .micro_kernel import map_ports, tile_name
+from .micro_kernel import map_buffers, tile_name
 from .pack import pack_name
 from .symmetric import mirror_name
 
@@ -28,26 +28,26 @@ class Entry:
         )
         self.size = {role: self._integer(size_slot(role)) for role in SIZES}
         self.size |= {role: self.size[plan.actual(role)] for role in "mnl"}
-        self.extent = self.size["l" if plan.pulled else "m"]
-        self.loops = {role for port in self.nest.operands for role in port.roles if role in "kl"}
+        self.extent = self.size["l" if plan.vjp else "m"]
+        self.loops = {role for buffer in self.nest.operands for role in buffer.roles if role in "kl"}
         self.strides: dict[tuple[int, str], str] = {}
         self.base: dict[str, str] = {}
 
     def _integer(self, slot: int) -> str:
         return self.f.load("i64", self.f.at("%integers", str(slot), "i64"), 8)
 
-    def stride(self, port: Port, role: str) -> str:
-        """Return the stride of a port along a role, 0 where it has none."""
-        return self.strides.get((self.nest.ports.index(port), role), "0")
+    def stride(self, buffer: Buffer, role: str) -> str:
+        """Return the stride of a buffer along a role, 0 where it has none."""
+        return self.strides.get((self.nest.buffers.index(buffer), role), "0")
 
     def _load_strides(self) -> None:
-        for index, port in enumerate(self.nest.ports):
-            roles = [*"abc", *port.roles, *("k" if self._is_split(port) else "")]
+        for index, buffer in enumerate(self.nest.buffers):
+            roles = [*"abc", *buffer.roles, *("k" if self._is_split(buffer) else "")]
             for role in roles:
                 self.strides[index, role] = self._integer(stride_slot(index, self.plan.actual(role)))
 
-    def _is_split(self, port: Port) -> bool:
-        return self.nest.partial and port in self.nest.outs
+    def _is_split(self, buffer: Buffer) -> bool:
+        return self.nest.partial and buffer in self.nest.outs
 
     def _regions(self) -> None:
         """Places of the buffers in the scratch, as ``cpu_plan.scratch`` counts them."""
@@ -63,15 +63,15 @@ class Entry:
         aligned = f.emit("ptrtoint ptr %scratch to i64")
         aligned = f.i64("and", f.add(aligned, "63"), "-64")
         pointer = f.emit(f"inttoptr i64 {aligned} to ptr")
-        self.buffers: dict[str, str] = {}
-        for ports, extent in (
-            (plan.row_ports, rows), (plan.column_ports, columns), (plan.k_ports, "1"),
-            (plan.cell_ports, str(plan.rows * plan.columns)),
+        self.packed: dict[str, str] = {}
+        for buffers, extent in (
+            (plan.row_buffers, rows), (plan.column_buffers, columns), (plan.k_buffers, "1"),
+            (plan.cell_buffers, str(plan.rows * plan.columns)),
         ):  # fmt: skip
             self.cells = pointer
-            for port in ports:
-                self.buffers[port.name] = pointer
-                layers = f.multiply(depth if "k" in port.roles else "1", str(plan.copies(port)))
+            for buffer in buffers:
+                self.packed[buffer.name] = pointer
+                layers = f.multiply(depth if "k" in buffer.roles else "1", str(plan.copies(buffer)))
                 count = f.multiply(layers, f.multiply(extent, str(plan.width)))
                 pointer = f.at(pointer, f.i64("and", f.add(count, "63"), "-64"))
         self.state = pointer
@@ -81,17 +81,17 @@ class Entry:
             tiles = f.multiply(f.i64("sdiv", rows, str(plan.rows)), self.panels) if plan.looped else "0"
             count = f.multiply(tiles, str(plan.state_bytes))
             pointer = f.at(pointer, f.i64("and", f.add(count, "63"), "-64"))
-            for port in self.nest.outs:
-                self.strips[port.name] = pointer
-                pointer = f.at(pointer, str(plan.strip_bytes(port)))
+            for buffer in self.nest.outs:
+                self.strips[buffer.name] = pointer
+                pointer = f.at(pointer, str(plan.strip_bytes(buffer)))
 
-    def _offset(self, port: Port, counters: dict[str, str], pointer: str) -> str:
+    def _offset(self, buffer: Buffer, counters: dict[str, str], pointer: str) -> str:
         f = self.f
         total = "0"
         for role, counter in counters.items():
-            if (self.nest.ports.index(port), role) in self.strides:
-                total = f.add(total, f.multiply(counter, self.stride(port, role)))
-        return f.at(pointer, total, STORED[port.dtype])
+            if (self.nest.buffers.index(buffer), role) in self.strides:
+                total = f.add(total, f.multiply(counter, self.stride(buffer, role)))
+        return f.at(pointer, total, STORED[buffer.dtype])
 
     def text(self) -> str:
         """Return the whole function."""
@@ -99,8 +99,8 @@ class Entry:
         self._load_strides()
         self._regions()
         self.pointers = {
-            port.name: f.load("ptr", f.at("%pointers", str(index), "ptr"), 8)
-            for index, port in enumerate(self.nest.ports)
+            buffer.name: f.load("ptr", f.at("%pointers", str(index), "ptr"), 8)
+            for index, buffer in enumerate(self.nest.buffers)
         }
         blocks = f.ceiling(self.extent, plan.item_rows)
         head, body, done, item = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("item")
@@ -132,11 +132,11 @@ class Entry:
             index[role] = f.i64("srem", outer, self.size[role])
             outer = f.i64("sdiv", outer, self.size[role])
         index["a"] = outer
-        for port in self.nest.ports:
+        for buffer in self.nest.buffers:
             counters = {role: index[role] for role in "abc"}
-            if self._is_split(port):
+            if self._is_split(buffer):
                 counters["k"] = index["splits"]
-            self.base[port.name] = self._offset(port, counters, self.pointers[port.name])
+            self.base[buffer.name] = self._offset(buffer, counters, self.pointers[buffer.name])
         self.range = {role: ("0", self.size[role]) for role in "kl"}
         if self.nest.partial:
             role = "l" if "l" in self.loops else "k"
@@ -168,7 +168,7 @@ class Entry:
     def _pass(self, number: str, passes: str, down: tuple[str, str, str], across: tuple[str, str, str]) -> None:
         """One block of k at one position of l: pack what is new, then all tiles of the block of the output.
 
-        All positions of l come before the next block of k, so that ports without l are packed once a block.
+        All positions of l come before the next block of k, so that buffers without l are packed once a block.
         """
         f, plan = self.f, self.plan
         low, high = self.range["k"]
@@ -185,35 +185,35 @@ class Entry:
         position = f.add(f.multiply(at_l, self.size["k"]), at_k) if "l" in self.loops else at_k
         counters = {"k": at_k, "l": at_l}
         groups = (
-            (plan.row_ports, "m", plan.rows, down),
-            (plan.column_ports, "n", plan.columns, across),
-            (plan.k_ports, "", 1, ("0", "1", "true")),
+            (plan.row_buffers, "m", plan.rows, down),
+            (plan.column_buffers, "n", plan.columns, across),
+            (plan.k_buffers, "", 1, ("0", "1", "true")),
         )
         changing = {False: f.emit(f"icmp ne i64 {self.blocks}, 1"), True: f.emit(f"icmp ne i64 {passes}, 1")}
-        for ports, role, width, (start, extent, fresh) in groups:
+        for buffers, role, width, (start, extent, fresh) in groups:
             for outer in (False, True):
-                pointer = [port for port in ports if ("l" in port.roles) == outer]
+                pointer = [buffer for buffer in buffers if ("l" in buffer.roles) == outer]
                 if not pointer:
                     continue
                 wanted = f.emit(f"or i1 {fresh}, {changing[outer]}")
                 if step != "0" and not outer:
                     wanted = f.emit(f"and i1 {wanted}, {f.emit(f'icmp eq i64 {step}, 0')}")
                 with f.when(wanted):
-                    for port in pointer:
-                        self._pack(port, role, width, {**counters, role: start}, extent, depth)
+                    for buffer in pointer:
+                        self._pack(buffer, role, width, {**counters, role: start}, extent, depth)
         first, last = f.emit(f"icmp eq i64 {number}, 0"), f.emit(f"icmp eq i64 {f.add(number, '1')}, {passes}")
         tail = f"ptr {self.cells}", f"i64 {depth}", f"i64 {position}", f"i1 {first}", f"i1 {last}"
         self._tiles(counters, down, across, tail)
 
-    def _pack(self, port: Port, role: str, width: int, counters: dict[str, str], extent: str, depth: str) -> None:
+    def _pack(self, buffer: Buffer, role: str, width: int, counters: dict[str, str], extent: str, depth: str) -> None:
         f = self.f
-        varies = bool(set(port.roles) & set("kl"))
-        layers = depth if "k" in port.roles else "1"
+        varies = bool(set(buffer.roles) & set("kl"))
+        layers = depth if "k" in buffer.roles else "1"
         arguments = (
-            f"ptr {self.buffers[port.name]}, ptr {self._offset(port, counters, self.base[port.name])}, "
-            f"i64 {self.stride(port, role)}, i64 {self.stride(port, 'k')}, i64 {extent}, i64 {layers}"
+            f"ptr {self.packed[buffer.name]}, ptr {self._offset(buffer, counters, self.base[buffer.name])}, "
+            f"i64 {self.stride(buffer, role)}, i64 {self.stride(buffer, 'k')}, i64 {extent}, i64 {layers}"
         )
-        call = f"call fastcc void {pack_name(port.dtype, width)}({arguments})"
+        call = f"call fastcc void {pack_name(buffer.dtype, width)}({arguments})"
         if not varies:
             f.emit_void(call)
             return
@@ -236,13 +236,15 @@ class Entry:
             with f.loop("0", stop, str(plan.rows)) as ir:
                 i0 = f.add(ic, ir)
                 index = {**counters, "m": i0, "n": j0}
-                arguments = [f"ptr {self._operand_address(port, ir, jr, layers, index)}" for port in map_ports(plan)]
+                arguments = [
+                    f"ptr {self._operand_address(buffer, ir, jr, layers, index)}" for buffer in map_buffers(plan)
+                ]
                 at = {"m": i0, "n": j0}
-                arguments += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+                arguments += [f"ptr {self._offset(buffer, at, self.base[buffer.name])}" for buffer in self.nest.outs]
                 if plan.symmetric:
                     first_cell = f.multiply(ir, str(plan.columns))
-                    for port in self.nest.outs:
-                        arguments.append(f"ptr {f.at(self.strips[port.name], first_cell, STORED[port.dtype])}")
+                    for buffer in self.nest.outs:
+                        arguments.append(f"ptr {f.at(self.strips[buffer.name], first_cell, STORED[buffer.dtype])}")
                 skew = f.i64("sub nsw", i0, j0) if plan.symmetric else str(-plan.rows)
                 counts = [
                     f"i64 {f.least(str(plan.rows), f.i64('sub nsw', rows, ir))}",
@@ -272,22 +274,21 @@ class Entry:
         f = self.f
         i0, j0 = corner
         reach = f.add(f.i64("sub nsw", j0, i0), "1")
-        for port in self.nest.outs:
-            into = self._offset(port, {"m": j0, "n": i0}, self.base[port.name])
-            arguments = (
-                f"ptr {into}, ptr {self.strips[port.name]}, i64 {self.stride(port, 'm')}, i64 {self.stride(port, 'n')}"
-            )
+        for buffer in self.nest.outs:
+            into = self._offset(buffer, {"m": j0, "n": i0}, self.base[buffer.name])
+            strides = f"i64 {self.stride(buffer, 'm')}, i64 {self.stride(buffer, 'n')}"
+            arguments = f"ptr {into}, ptr {self.strips[buffer.name]}, {strides}"
             f.emit_void(
-                f"call fastcc void {mirror_name(port.dtype)}({arguments}, i64 {rows}, i64 {columns}, i64 {reach})"
+                f"call fastcc void {mirror_name(buffer.dtype)}({arguments}, i64 {rows}, i64 {columns}, i64 {reach})"
             )
 
-    def _operand_address(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
+    def _operand_address(self, buffer: Buffer, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
         """Return where a tile finds an operand: in a panel, in a line, or in place."""
         f, plan = self.f, self.plan
-        if port in plan.cell_ports:
-            return self._offset(port, counters, self.base[port.name])
-        pointer = self.buffers[port.name]
-        if port in plan.k_ports:
+        if buffer in plan.cell_buffers:
+            return self._offset(buffer, counters, self.base[buffer.name])
+        pointer = self.packed[buffer.name]
+        if buffer in plan.k_buffers:
             return pointer
-        start = ir if port in plan.row_ports else jr
-        return f.at(pointer, f.multiply(start, layers if "k" in port.roles else "1"), self.element)
+        start = ir if buffer in plan.row_buffers else jr
+        return f.at(pointer, f.multiply(start, layers if "k" in buffer.roles else "1"), self.element)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...compiler.nest import Port, size_slot, stride_slot
+from ...compiler.nest import Buffer, size_slot, stride_slot
 from ...ir.node import Node, postorder, substitute, var, variables
 from ...ir.reductions import Reduction
 from .builder import ELEMENTS, FLOATING, STORED, Function, suffix, vector
@@ -37,14 +37,14 @@ def _later(name: str) -> str:
     return "+" + name[1:]
 
 
-def map_ports(plan: CpuPlan) -> tuple[Port, ...]:
+def map_buffers(plan: CpuPlan) -> tuple[Buffer, ...]:
     """Return the operands a tile reads, in the order of its arguments."""
-    return plan.row_ports + plan.column_ports + plan.k_ports + plan.cell_ports
+    return plan.row_buffers + plan.column_buffers + plan.k_buffers + plan.cell_buffers
 
 
 def parameters(plan: CpuPlan) -> list[str]:
     """Return the parameters of the micro-kernel after the integers and numbers."""
-    names = [f"ptr %x_{port.name}" for port in map_ports(plan)]
+    names = [f"ptr %x_{buffer.name}" for buffer in map_buffers(plan)]
     names += [f"ptr %out_{position}" for position in range(len(plan.nest.outs))]
     if plan.symmetric:
         names += [f"ptr %strip_{position}" for position in range(len(plan.nest.outs))]
@@ -63,8 +63,8 @@ class Tile:
         self.spell = ExpressionEmitter(self.f, self.element, plan.lanes, needed, not plan.nest.reproducible)
         self.memo: dict[tuple[Node, Position], Value] = {}
         self.bound: dict[tuple[str, Position], Value] = {}
-        self.roles = {port.name: port.roles for port in self.nest.operands} | {"index": "k"}
-        self.buffers: dict[str, str] = {}
+        self.roles = {buffer.name: buffer.roles for buffer in self.nest.operands} | {"index": "k"}
+        self.packed: dict[str, str] = {}
         self.k = "0"
         self._bind()
         extrema = any(self._is_quick_extremum(register) for register in self.registers)
@@ -157,7 +157,7 @@ class Tile:
         index = str((i or 0) * (1 if j is None else plan.columns) + (j or 0) * plan.lanes)
         if "k" in self.roles[name]:
             index = f.add(f.multiply(self.k, str(width)), index)
-        pointer = f.at(self.buffers.get(name, f"%x_{name}"), index, self.element)
+        pointer = f.at(self.packed.get(name, f"%x_{name}"), index, self.element)
         return Value(f.load(vector(self.element, lanes), pointer, size * lanes), "value", lanes)
 
     def _numbers(self) -> None:
@@ -172,8 +172,8 @@ class Tile:
                 )
             self.bound[name, (None, None)] = Value(arguments, "value", 1)
 
-    def _stride(self, port: Port, role: str) -> str:
-        slot = stride_slot(self.nest.ports.index(port), self.plan.actual(role))
+    def _stride(self, buffer: Buffer, role: str) -> str:
+        slot = stride_slot(self.nest.buffers.index(buffer), self.plan.actual(role))
         return self.f.load("i64", self.f.at("%integers", str(slot), "i64"), 8)
 
     def _gather(self) -> None:
@@ -181,17 +181,17 @@ class Tile:
         f, plan = self.f, self.plan
         cells_at = "%cells"
         cells = plan.rows * plan.columns
-        for port in plan.cell_ports:
-            source = STORED[port.dtype]
-            arguments = f"i64 {self._stride(port, 'm')}, i64 {self._stride(port, 'n')}, i64 %rows, i64 %columns"
-            self.buffers[port.name] = cells_at
-            looped = "k" in port.roles
-            stop = "%depth" if looped or "l" in port.roles else "1"
+        for buffer in plan.cell_buffers:
+            source = STORED[buffer.dtype]
+            arguments = f"i64 {self._stride(buffer, 'm')}, i64 {self._stride(buffer, 'n')}, i64 %rows, i64 %columns"
+            self.packed[buffer.name] = cells_at
+            looped = "k" in buffer.roles
+            stop = "%depth" if looped or "l" in buffer.roles else "1"
             with f.loop("0", stop if looped else f.least(stop, "1")) as k:
-                step = f.multiply(k, self._stride(port, "k")) if looped else "0"
+                step = f.multiply(k, self._stride(buffer, "k")) if looped else "0"
                 into = f.at(cells_at, f.multiply(k, str(cells)), self.element)
-                call = f"call fastcc void {gather_name(port.dtype)}"
-                f.emit_void(f"{call}(ptr {into}, ptr {f.at(f'%x_{port.name}', step, source)}, {arguments})")
+                call = f"call fastcc void {gather_name(buffer.dtype)}"
+                f.emit_void(f"{call}(ptr {into}, ptr {f.at(f'%x_{buffer.name}', step, source)}, {arguments})")
             size = f.load("i64", f.at("%integers", str(size_slot("k")), "i64"), 8)
             depth = f.most("1", f.least(size, str(plan.depth))) if looped else "1"
             cells_at = f.at(cells_at, self._aligned(f.multiply(depth, str(cells * plan.width))))
@@ -408,6 +408,6 @@ class Tile:
 
     def _write(self) -> None:
         """Store the outputs."""
-        for position, (port, values) in enumerate(zip(self.nest.outs, self._results(), strict=True)):
-            strides = self._stride(port, "m"), self._stride(port, "n")
-            write(self.spell, self.plan, port.dtype, position, values, strides)
+        for position, (buffer, values) in enumerate(zip(self.nest.outs, self._results(), strict=True)):
+            strides = self._stride(buffer, "m"), self._stride(buffer, "n")
+            write(self.spell, self.plan, buffer.dtype, position, values, strides)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .emit import module
 from .loops import Entry
-from .micro_kernel import map_ports
+from .micro_kernel import map_buffers
 from .pack import pack_name
 from .row_reduce_panels import consumers
 from .row_reduce_plan import CpuRowPlan
@@ -20,8 +20,8 @@ class RowEntry(Entry):
         self.row_plan, self.rows = plan, plan.rows
         self.extent = self.size["n"]
         swapped = str.maketrans("mn", "nm")
-        extra = [port for port in (self.rows.v, *self.rows.outs) if port is not None]
-        further = [replace(port, roles=port.roles.translate(swapped)) for port in extra]
+        extra = [buffer for buffer in (self.rows.v, *self.rows.outs) if buffer is not None]
+        further = [replace(buffer, roles=buffer.roles.translate(swapped)) for buffer in extra]
         self.nest = replace(self.nest, outs=(*self.nest.outs, *further))
         self.v = further[0] if self.rows.v is not None else None
         self.results = further[1:] if self.rows.v is not None else further
@@ -84,7 +84,9 @@ class RowEntry(Entry):
         with f.loop("0", columns, str(plan.columns)) as jr:
             with f.loop("0", rows, str(plan.rows)) as ir:
                 index = {**counters, "m": f.add(ic, ir), "n": f.add(jc, jr)}
-                arguments = [f"ptr {self._operand_address(port, ir, jr, layers, index)}" for port in map_ports(plan)]
+                arguments = [
+                    f"ptr {self._operand_address(buffer, ir, jr, layers, index)}" for buffer in map_buffers(plan)
+                ]
                 arguments.append(f"ptr {f.at(self.panel, f.multiply(ir, str(plan.columns)), self.element)}")
                 counts = [*self._counts((ir, rows), (jr, columns)), f"i64 {-plan.rows}"]
                 self._call_tile((ir, jr), arguments, counts, tail)
@@ -97,7 +99,7 @@ class RowEntry(Entry):
         """Rows and columns of a tile: whole, for a panel has room, unless operands are read entry by entry."""
         f, plan = self.f, self.plan
         whole = (str(plan.rows), str(plan.columns))
-        if not plan.cell_ports:
+        if not plan.cell_buffers:
             return [f"i64 {count}" for count in whole]
         return [
             f"i64 {f.least(count, f.i64('sub nsw', extent, at))}"
@@ -114,9 +116,9 @@ class RowEntry(Entry):
         with f.loop("0", columns, str(plan.columns)) as jr:
             arguments = [f"ptr {self._accumulators_at(jr)}", f"i64 {self.size['l']}"]
             arguments.append(f"i64 {f.least(str(plan.columns), f.i64('sub nsw', columns, jr))}")
-            for port in self.results:
-                into = self._offset(port, {"n": f.add(jc, jr)}, self.base[port.name])
-                arguments += [f"ptr {into}", f"i64 {self.stride(port, 'n')}", f"i64 {self.stride(port, 'l')}"]
+            for buffer in self.results:
+                into = self._offset(buffer, {"n": f.add(jc, jr)}, self.base[buffer.name])
+                arguments += [f"ptr {into}", f"i64 {self.stride(buffer, 'n')}", f"i64 {self.stride(buffer, 'l')}"]
             f.emit_void(f"call fastcc void @km_finish({', '.join(arguments)})")
 
 

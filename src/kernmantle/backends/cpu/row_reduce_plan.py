@@ -61,7 +61,7 @@ def plan_rows(rows: RowNest, host_vector_bytes: int, vector_registers: int, size
     """Choose how to run a row nest; of the extents only the columns of v matter, and only up to a power of two."""
     matrix = plan(exchanged(rows.matrix, "mn"), host_vector_bytes, vector_registers)
     block = -(-_BLOCK // matrix.rows) * matrix.rows
-    by_role = max(1, len(matrix.column_ports)) * matrix.depth * matrix.width
+    by_role = max(1, len(matrix.column_buffers)) * matrix.depth * matrix.width
     states = sum(len(reduction.kinds) for reduction in rows.matrix.reductions) * block * matrix.width
     item = _ITEM_TILES * matrix.columns
     most = min(_MOST_ROWS, _ROWS_BYTES // by_role, _STATE_BYTES // states) // item * item

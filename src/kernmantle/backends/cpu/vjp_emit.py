@@ -1,4 +1,4 @@
-"""The entry of a pullback: outputs times columns are tiled, for one point after another of an item.
+"""The entry of a VJP: outputs times columns are tiled, for one point after another of an item.
 
 An item is a range of points and a block of columns. For each block of the reduced rows, what belongs to the columns
 is packed once and then serves every point; a panel of it stays in the first cache while the points go by. The
@@ -7,14 +7,14 @@ registers of all points are kept from block to block.
 
 from __future__ import annotations
 
-from ...compiler.nest import Port
+from ...compiler.nest import Buffer
 from .loops import Entry
-from .micro_kernel import map_ports, tile_name
+from .micro_kernel import map_buffers, tile_name
 from .pack import pack_name
 
 
-class PullbackEntry(Entry):
-    """Writes the entry of a plan that is ``pulled``: m are outputs, n columns, l points, k what is reduced."""
+class VjpEntry(Entry):
+    """Writes the entry of a plan that is ``vjp``: m are outputs, n columns, l points, k what is reduced."""
 
     def _outer(self, outer: str) -> None:
         f, plan = self.f, self.plan
@@ -43,39 +43,39 @@ class PullbackEntry(Entry):
         """Pack what the tiles of a block of k read."""
         plan = self.plan
         groups = (
-            (plan.row_ports, "m", plan.rows, rows),
-            (plan.column_ports, "n", plan.columns, self.columns),
-            (plan.k_ports, "", 1, "1"),
+            (plan.row_buffers, "m", plan.rows, rows),
+            (plan.column_buffers, "n", plan.columns, self.columns),
+            (plan.k_buffers, "", 1, "1"),
         )
-        for ports, role, width, extent in groups:
-            for port in ports:
-                if "l" in port.roles:
+        for buffers, role, width, extent in groups:
+            for buffer in buffers:
+                if "l" in buffer.roles:
                     with self.f.loop("0", points) as point:
                         index = {**counters, "l": self.f.add(counters["l"], point)}
-                        self._copy(port, role, width, index, (extent, depth), point)
+                        self._copy(buffer, role, width, index, (extent, depth), point)
                 else:
-                    self._copy(port, role, width, counters, (extent, depth), "0")
+                    self._copy(buffer, role, width, counters, (extent, depth), "0")
 
     def _copy(
-        self, port: Port, role: str, width: int, counters: dict[str, str], shape: tuple[str, str], point: str
+        self, buffer: Buffer, role: str, width: int, counters: dict[str, str], shape: tuple[str, str], point: str
     ) -> None:
         f = self.f
         extent, depth = shape
-        layers = depth if "k" in port.roles else "1"
-        into = self._packed(port, point, layers)
+        layers = depth if "k" in buffer.roles else "1"
+        into = self._packed(buffer, point, layers)
         arguments = (
-            f"ptr {into}, ptr {self._offset(port, counters, self.base[port.name])}, "
-            f"i64 {self.stride(port, role)}, i64 {self.stride(port, 'k')}, i64 {extent}, i64 {layers}"
+            f"ptr {into}, ptr {self._offset(buffer, counters, self.base[buffer.name])}, "
+            f"i64 {self.stride(buffer, role)}, i64 {self.stride(buffer, 'k')}, i64 {extent}, i64 {layers}"
         )
-        f.emit_void(f"call fastcc void {pack_name(port.dtype, width)}({arguments})")
+        f.emit_void(f"call fastcc void {pack_name(buffer.dtype, width)}({arguments})")
 
-    def _packed(self, port: Port, point: str, layers: str) -> str:
+    def _packed(self, buffer: Buffer, point: str, layers: str) -> str:
         """Return where a point's copy of an operand is packed."""
         f, plan = self.f, self.plan
-        if "l" not in port.roles:
-            return self.buffers[port.name]
-        extent = self.packed_columns if port in plan.column_ports else "1"
-        return f.at(self.buffers[port.name], f.multiply(point, f.multiply(extent, layers)), self.element)
+        if "l" not in buffer.roles:
+            return self.packed[buffer.name]
+        extent = self.packed_columns if buffer in plan.column_buffers else "1"
+        return f.at(self.packed[buffer.name], f.multiply(point, f.multiply(extent, layers)), self.element)
 
     def _panels(
         self, down: tuple[str, str], among: tuple[str, str], deep: tuple[str, str], flags: tuple[str, str]
@@ -91,8 +91,8 @@ class PullbackEntry(Entry):
         ):
             ir = f.multiply(tile, str(plan.rows))
             at = {"m": f.add(ic, ir), "n": f.add(self.column, jr), "l": f.add(start, point)}
-            arguments = [f"ptr {self._at(port, ir, jr, point, depth)}" for port in map_ports(plan)]
-            arguments += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+            arguments = [f"ptr {self._at(buffer, ir, jr, point, depth)}" for buffer in map_buffers(plan)]
+            arguments += [f"ptr {self._offset(buffer, at, self.base[buffer.name])}" for buffer in self.nest.outs]
             counts = [
                 f"i64 {f.least(str(plan.rows), f.i64('sub nsw', rows, ir))}",
                 f"i64 {f.least(str(plan.columns), f.i64('sub nsw', self.columns, jr))}",
@@ -105,12 +105,12 @@ class PullbackEntry(Entry):
             call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
             f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
 
-    def _at(self, port: Port, ir: str, jr: str, point: str, depth: str) -> str:
+    def _at(self, buffer: Buffer, ir: str, jr: str, point: str, depth: str) -> str:
         """Return where a tile finds an operand."""
         f, plan = self.f, self.plan
-        layers = depth if "k" in port.roles else "1"
-        pointer = self._packed(port, point, layers)
-        if port in plan.k_ports:
+        layers = depth if "k" in buffer.roles else "1"
+        pointer = self._packed(buffer, point, layers)
+        if buffer in plan.k_buffers:
             return pointer
-        start = ir if port in plan.row_ports else jr
+        start = ir if buffer in plan.row_buffers else jr
         return f.at(pointer, f.multiply(start, layers), self.element)

@@ -15,13 +15,13 @@ from .arch import arch as generation
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a kernel for ``ports`` arrays and ``numbers`` numbers; ``slots`` are its integer arguments.
+    """Arguments of a kernel for ``buffers`` arrays and ``numbers`` numbers; ``slots`` are its integer arguments.
 
-    ``absent`` is a port that has no array. The elements of the first ``paired`` ports are read in pairs along k: the
+    ``absent`` is a buffer without an array. The elements of the first ``paired`` buffers are read in pairs along k: the
     kernel counts pairs, and their strides are those of pairs.
     """
 
-    ports: int
+    buffers: int
     slots: tuple[int, ...]
     numbers: int
     absent: int | None = None
@@ -30,7 +30,7 @@ class Arguments:
     @property
     def pointer_parameters(self) -> list[str]:
         """Return the declarations of the pointers."""
-        return [f"void* p{i}" for i in range(self.ports) if i != self.absent]
+        return [f"void* p{i}" for i in range(self.buffers) if i != self.absent]
 
     @property
     def integer_parameters(self) -> list[str]:
@@ -45,7 +45,7 @@ class Arguments:
     @property
     def pointers(self) -> str:
         """Return the initialiser of the pointers."""
-        return ", ".join("0" if i == self.absent else f"p{i}" for i in range(self.ports))
+        return ", ".join("0" if i == self.absent else f"p{i}" for i in range(self.buffers))
 
     @property
     def sizes(self) -> str:
@@ -55,8 +55,8 @@ class Arguments:
 
     @property
     def strides(self) -> str:
-        """Return the initialiser of the strides, those of a port in braces."""
-        rows = (", ".join(self._stride(port, role) for role in ROLES) for port in range(self.ports))
+        """Return the initialiser of the strides, those of a buffer in braces."""
+        rows = (", ".join(self._stride(buffer, role) for role in ROLES) for buffer in range(self.buffers))
         return ", ".join(f"{{{row}}}" for row in rows)
 
     def values(self, kind: str) -> list[str]:
@@ -66,9 +66,9 @@ class Arguments:
     def _integer(self, slot: int, otherwise: int) -> str:
         return f"i{slot}" if slot in self.slots else str(otherwise)
 
-    def _stride(self, port: int, role: str) -> str:
-        own = self._integer(stride_slot(port, role), 0)
-        if port >= self.paired or own == "0":
+    def _stride(self, buffer: int, role: str) -> str:
+        own = self._integer(stride_slot(buffer, role), 0)
+        if buffer >= self.paired or own == "0":
             return own
         return "1" if role == "k" else f"{own} / 2"
 

@@ -29,6 +29,8 @@ _ROWS = (
     Card("h200", _MEASURED, 150109880320, 3.84e12),
 )
 PREDICTED = {card.name: card for card in _ROWS}
+PLANNED = {**{name: card.limits for name, card in PREDICTED.items()}, **ARCHITECTURES}
+"""Limits of cards, and of the architecture alone, for which plans are made on machines without them."""
 _WORDS = re.compile(r"[a-z]+\d+[a-z]*|\d+[a-z]+|[a-z]+|\d+")
 
 

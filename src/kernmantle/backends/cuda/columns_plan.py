@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...compiler.nest import Port
+from ...compiler.nest import Buffer
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
 from .score_plan import (
@@ -89,10 +89,10 @@ def _with_points(tile: Tile, depth: int) -> Tile:
     return replace(tile, depth=positions, unroll=steps)
 
 
-def column_ends(rows: RowNest) -> tuple[Port, ...]:
+def column_ends(rows: RowNest) -> tuple[Buffer, ...]:
     """Return the operands that entries read for one column."""
     used = set(variables(rows.matrix.outputs))
-    return tuple(port for port in rows.matrix.operands if port.roles == "n" and port.name in used)
+    return tuple(buffer for buffer in rows.matrix.operands if buffer.roles == "n" and buffer.name in used)
 
 
 def registers(tile: Tile, columns: int) -> int:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...compiler.gradient_patterns import SignedProduct, differing
-from ...compiler.nest import Nest, Port
+from ...compiler.nest import Buffer, Nest
 from ...compiler.patterns import ARITHMETIC, log_product, negative
 from ...ir.node import Node, postorder, variables
 from ...ir.reductions import Reduction
@@ -36,25 +36,25 @@ def headers() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.cuh"))}
 
 
-def _ports(plan: CudaPlan) -> list[str]:
+def _buffers(plan: CudaPlan) -> list[str]:
     code: list[str] = []
-    names = [port.name for port in plan.nest.ports]
+    names = [buffer.name for buffer in plan.nest.buffers]
     code += [f"    template <int I> struct {template};" for template in (*(name for _, name in _KINDS), "Out")]
     code.append("};")
     operands = staged(plan.nest)
     for kind, template in _KINDS:
-        for index, port in enumerate(operands[kind]):
-            argument = names.index(port.name)
-            code += _port(template, index, port, argument, plan)
+        for index, buffer in enumerate(operands[kind]):
+            argument = names.index(buffer.name)
+            code += _buffer(template, index, buffer, argument, plan)
     first = len(plan.nest.operands)
     kinds = _out_kinds(plan)
-    for index, port in enumerate(plan.nest.outs):
+    for index, buffer in enumerate(plan.nest.outs):
         access = plan.access[first + index]
-        stored = STORAGE[port.dtype]
+        stored = STORAGE[buffer.dtype]
         code += [
-            f"template <> struct Body::Out<{index}> {{  // {port.name}",
+            f"template <> struct Body::Out<{index}> {{  // {buffer.name}",
             f"    typedef {stored} T;",
-            f"    static constexpr int PORT = {first + index};",
+            f"    static constexpr int BUFFER = {first + index};",
             f"    static constexpr bool UNIT = {literal(access.run == 'tile', 'bool')};",
             f"    static constexpr bool VECTOR = {literal(access.width > 1, 'bool')};",
             "    static __device__ __forceinline__ T of(const Outs& o) {",
@@ -65,15 +65,15 @@ def _ports(plan: CudaPlan) -> list[str]:
     return code
 
 
-def _port(template: str, index: int, port: Port, argument: int, plan: CudaPlan) -> list[str]:
+def _buffer(template: str, index: int, buffer: Buffer, argument: int, plan: CudaPlan) -> list[str]:
     access = plan.access[argument]
     tile = "ROLE_N" if template == "Column" else "ROLE_M"
-    varies = bool(set(port.roles) & set("kl"))
-    lookahead = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
+    varies = bool(set(buffer.roles) & set("kl"))
+    lookahead = 2 if buffer.name in differing(plan.nest) else 1 if buffer.name in variables(_prefix(plan)) else 0
     return [
-        f"template <> struct Body::{template}<{index}> {{  // {port.name}",
-        f"    typedef {'km::packed2' if plan.half2 else STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {argument}, TILE = km::{tile}, VEC = {access.width // (1 + plan.half2)};",
+        f"template <> struct Body::{template}<{index}> {{  // {buffer.name}",
+        f"    typedef {'km::packed2' if plan.half2 else STORAGE[buffer.dtype]} T;",
+        f"    static constexpr int BUFFER = {argument}, TILE = km::{tile}, VEC = {access.width // (1 + plan.half2)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
         f"    static constexpr int GUARD = {lookahead if _has_cheap_form(plan) else 0};",
@@ -135,7 +135,7 @@ def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
     environment = numbers_of(plan.nest)
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
         if letter in letters:
-            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(operands[kind])}
+            environment |= {buffer.name: (f"{letter}[{i}]", "value") for i, buffer in enumerate(operands[kind])}
     return environment
 
 
@@ -233,9 +233,9 @@ def _merge(plan: CudaPlan) -> list[str]:
 def _outputs(plan: CudaPlan) -> tuple[ExpressionEmitter, list[Typed]]:
     environment = numbers_of(plan.nest)
     code: list[str] = []
-    for argument, port in enumerate(plan.nest.operands):
-        if not set(port.roles) & set("kl"):
-            environment[port.name] = (f"e{argument}", "value")
+    for argument, buffer in enumerate(plan.nest.operands):
+        if not set(buffer.roles) & set("kl"):
+            environment[buffer.name] = (f"e{argument}", "value")
     for output, (reduction, names) in enumerate(registers_of(plan)):
         finish = ExpressionEmitter(
             state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{output}_"
@@ -246,16 +246,16 @@ def _outputs(plan: CudaPlan) -> tuple[ExpressionEmitter, list[Typed]]:
     values = writer.expressions(plan.nest.outputs)
     used = variables(plan.nest.outputs)
     loads = [
-        f"const C e{argument} = km::load_at<C, {STORAGE[port.dtype]}, {argument}>(g, p, {_coordinates(port)});"
-        for argument, port in enumerate(plan.nest.operands)
-        if port.name in used
+        f"const C e{argument} = km::load_at<C, {STORAGE[buffer.dtype]}, {argument}>(g, p, {_coordinates(buffer)});"
+        for argument, buffer in enumerate(plan.nest.operands)
+        if buffer.name in used
     ]
     writer.code = loads + code + writer.code
     return writer, values
 
 
-def _coordinates(port: Port) -> str:
-    return ", ".join(role if role in port.roles else "0" for role in "mn")
+def _coordinates(buffer: Buffer) -> str:
+    return ", ".join(role if role in buffer.roles else "0" for role in "mn")
 
 
 def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
@@ -289,7 +289,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         for red, names in registers_of(plan)
         for init, kind, name in zip(red.init, red.kinds, names, strict=True)
     ]
-    has_outer = any("l" in port.roles for port in nest.ports)
+    has_outer = any("l" in buffer.roles for buffer in nest.buffers)
     counts = ", ".join(f"{kind.upper()} = {len(operands[kind])}" for kind, _ in _KINDS)
     more = "km::i64 position, const float* scale"
     return [
@@ -306,7 +306,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
         *([f"        {table_members(plan.power.degree)}"] if plan.power is not None else []),
         "    };",
-        f"    typedef {_argument_type(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
+        f"    typedef {_argument_type(plan).format(f'km::Arguments<{len(nest.buffers)}, Numbers>')} Args;",
         "    struct Registers {",
         *registers,
         "    };",
@@ -325,7 +325,7 @@ def body_of(plan: CudaPlan) -> list[str]:
             "Outs outputs(const Args& g, const km::Coord& p, km::i64 m, km::i64 n, const Registers& s)",
             ["const Numbers& number = g.number;", *finish],
         ),
-        *_ports(plan),
+        *_buffers(plan),
     ]
 
 
@@ -391,7 +391,7 @@ def _handed(plan: CudaPlan) -> tuple[list[str], str]:
 def _entry(plan: CudaPlan) -> list[str]:
     nest = plan.nest
     paired = len(nest.operands) if plan.half2 else 0
-    arguments = Arguments(len(nest.ports), plan.integers, len(nest.numbers), paired=paired)
+    arguments = Arguments(len(nest.buffers), plan.integers, len(nest.numbers), paired=paired)
     handed, workspace = _handed(plan)
     parameters = [*handed, *arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
     parameters += table_parameters(plan.power.degree) if plan.power is not None else []

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...compiler.gradient_patterns import SignedProduct, match_signed_product
-from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
+from ...compiler.nest import BYTES, ROLES, Buffer, Nest, integer_slots
 from ...compiler.patterns import is_abs_difference
 from ...errors import ParameterError
 from ...ir.node import Node, postorder, variables
@@ -38,7 +38,7 @@ Argument = int | float
 
 @dataclass(frozen=True)
 class Layout:
-    """Memory layout of the arrays of one call: for each port strides for ROLES, in elements, and alignment in bytes."""
+    """Memory layout of the arrays of one call: of each strides for ROLES, in elements, and alignment in bytes."""
 
     strides: tuple[tuple[int, ...], ...]
     alignment: tuple[int, ...]
@@ -46,7 +46,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Access:
-    """Access to a port: the axis along which it is vectorised, and the elements of one access.
+    """Access to a buffer: the axis along which it is vectorised, and the elements of one access.
 
     An axis is "k", "tile" or "any"; "dense" is k without gaps between the rows.
     """
@@ -108,8 +108,8 @@ class CudaPlan:
     def __str__(self) -> str:
         tile, split = self.tile, f" x {self.tile.groups} ranges of k" if self.tile.groups > 1 else ""
         widths = ", ".join(
-            f"{port.name} {access.width}{access.run[0]}"
-            for port, access in zip(self.nest.ports, self.access, strict=True)
+            f"{buffer.name} {access.width}{access.run[0]}"
+            for buffer, access in zip(self.nest.buffers, self.access, strict=True)
         )
         return (
             f"{self.schema} {self.arch} tile {tile.m}x{tile.n}x{tile.depth} ({tile.rows}x{tile.columns} a thread, "
@@ -117,19 +117,19 @@ class CudaPlan:
         )
 
 
-def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
+def staged(nest: Nest) -> dict[str, tuple[Buffer, ...]]:
     """Operands of the map by how they are staged: "rows" and "columns" of the tile, "vectors" along k, "cells"."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
     used = set(variables([*nest.map, *steps]))
-    kinds: dict[str, list[Port]] = {"rows": [], "columns": [], "vectors": [], "cells": []}
-    for port in nest.operands:
-        if port.name in used:
-            over_m, over_n = "m" in port.roles, "n" in port.roles
+    kinds: dict[str, list[Buffer]] = {"rows": [], "columns": [], "vectors": [], "cells": []}
+    for buffer in nest.operands:
+        if buffer.name in used:
+            over_m, over_n = "m" in buffer.roles, "n" in buffer.roles
             kind = {(True, True): "cells", (True, False): "rows", (False, True): "columns"}.get(
                 (over_m, over_n), "vectors"
             )
-            kinds[kind].append(port)
-    return {kind: tuple(ports) for kind, ports in kinds.items()}
+            kinds[kind].append(buffer)
+    return {kind: tuple(buffers) for kind, buffers in kinds.items()}
 
 
 def register_kinds(nest: Nest) -> tuple[str, ...]:
@@ -207,21 +207,21 @@ def _is_dense(strides: Sequence[int], sizes: Mapping[str, int], tile_role: str) 
     return packed and not any(stride % 4 for stride in others)
 
 
-def _access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int) -> Access:
-    tile_role = "n" if "n" in port.roles and "m" not in port.roles else "m"
-    size = BYTES[port.dtype]
+def _access(buffer: Buffer, strides: Sequence[int], sizes: Mapping[str, int], alignment: int) -> Access:
+    tile_role = "n" if "n" in buffer.roles and "m" not in buffer.roles else "m"
+    size = BYTES[buffer.dtype]
     if _is_dense(strides, sizes, tile_role) and sizes["k"] <= _THIN and alignment % _WIDEST == 0:
         return Access("dense", _width(strides, sizes, "k", size, alignment))
-    along_k = sizes["k"] > 1 and "k" in port.roles and strides[ROLES.index("k")] == 1
-    if along_k or tile_role not in port.roles:
+    along_k = sizes["k"] > 1 and "k" in buffer.roles and strides[ROLES.index("k")] == 1
+    if along_k or tile_role not in buffer.roles:
         return Access("k", _width(strides, sizes, "k", size, alignment) if along_k else 1)
     contiguous = sizes[tile_role] > 1 and strides[ROLES.index(tile_role)] == 1
     return Access("tile", _width(strides, sizes, tile_role, size, alignment) if contiguous else 1)
 
 
-def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int, run: int) -> Access:
+def _out_access(buffer: Buffer, strides: Sequence[int], sizes: Mapping[str, int], alignment: int, run: int) -> Access:
     """Return the access to an output: ``run`` neighbouring columns at a time if that is one aligned access."""
-    size = BYTES[port.dtype]
+    size = BYTES[buffer.dtype]
     contiguous = sizes["n"] > 1 and strides[ROLES.index("n")] == 1
     others = [s for role, s in zip(ROLES, strides, strict=True) if role != "n" and (sizes[role] > 1 or role == "k")]
     fits = run > 1 and contiguous and run * size <= _WIDEST and alignment % (run * size) == 0
@@ -279,7 +279,7 @@ def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: Devi
     heavy = is_heavy(nest) or table_power(nest) is not None
     operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
     operations += 100 * heavy
-    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    outer = nest.partial or any("l" in buffer.roles for buffer in nest.buffers)
     small = nest.compute == "f32" and cell_words(nest) == 1 and operations <= _PIPELINED_OPERATIONS
     return limits.has(("warp_specialized",)) and plain and small and not outer and sizes["k"] >= 32
 
@@ -291,14 +291,14 @@ def finds_positions(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) 
     single = [reduction.name for reduction in nest.reductions] in (["argmin"], ["argmax"]) and nest.compute == "f32"
     operations = sum(bool(node.args) for node in postorder(nest.map))
     small = not is_heavy(nest) and operations <= _PIPELINED_OPERATIONS
-    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    outer = nest.partial or any("l" in buffer.roles for buffer in nest.buffers)
     fits = 32 <= sizes["k"] < _GRID_LIMIT and not outer
     return limits.has(("warp_specialized",)) and plain and single and small and fits
 
 
 def _sums_half2(nest: Nest) -> bool:
     """Return whether sums of |x - y| may be taken in pairs of float16; pairs of bfloat16 were slower than float32."""
-    stored = [port.dtype for port in nest.operands]
+    stored = [buffer.dtype for buffer in nest.operands]
     if nest.precision != "half" or stored != ["f16", "f16"] or len(nest.map) != 1:
         return False
     return nest.reductions[0].name == "sum" and is_abs_difference(nest.map[0])
@@ -308,7 +308,7 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     """Return whether the reduction is so short that writing a large result dominates."""
     operands = staged(nest)
     plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"] and not nest.symmetric
-    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    outer = nest.partial or any("l" in buffer.roles for buffer in nest.buffers)
     large = sizes["n"] >= 1024 and sizes["m"] * sizes["n"] >= 1 << 21
     return plain and not outer and large and 1 <= sizes["k"] <= _THIN and BYTES[nest.compute] == 4
 
@@ -351,8 +351,8 @@ def _in_order(tile: Tile) -> Tile:
 
 def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return slots of the extents and strides the kernel takes; ranges of a partial result take the place of k."""
-    roles = "".join(role for role in "mnkl" if any(role in port.roles for port in nest.ports))
-    outs = [replace(port, roles=f"{port.roles}k") if nest.partial else port for port in nest.outs]
+    roles = "".join(role for role in "mnkl" if any(role in buffer.roles for buffer in nest.buffers))
+    outs = [replace(buffer, roles=f"{buffer.roles}k") if nest.partial else buffer for buffer in nest.outs]
     return integer_slots([*nest.operands, *outs], sizes, roles, nest.partial)
 
 
@@ -378,7 +378,7 @@ def plan(
         The extents of SIZES.
     limits : DeviceLimits
     layout : Layout
-        Strides and alignments of the ports, operands first.
+        Strides and alignments of the buffers, operands first.
     tile : str, optional
         Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
@@ -421,12 +421,12 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: 
     """Return the plan in a tile, which need not be a row of the table."""
     nest = gathered(nest)
     accesses: list[Access] = []
-    for index, port in enumerate(nest.ports):
+    for index, buffer in enumerate(nest.buffers):
         strides, alignment = layout.strides[index], layout.alignment[index]
         if index < len(nest.operands):
-            accesses.append(_access(port, strides, sizes, alignment))
+            accesses.append(_access(buffer, strides, sizes, alignment))
         else:
-            accesses.append(_out_access(port, strides, sizes, alignment, column_run(nest, tile)))
+            accesses.append(_out_access(buffer, strides, sizes, alignment, column_run(nest, tile)))
     shared = shared_bytes(nest, tile)
     return CudaPlan(
         nest,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import BYTES, ROLES, Nest, Port
+from ...compiler.nest import BYTES, ROLES, Buffer, Nest
 from ...compiler.row_reduce import PRODUCT
 from ...ir.node import Node, postorder
 from ...ir.ops import OPS
@@ -22,7 +22,7 @@ from .pow_tables import table_power
 from .row_reduce_plan import CudaRowPlan
 from .score_plan import multiplied
 from .squares_plan import SquaresPlan, cycles
-from .vjp_plan import PullPlan, pull_cycles
+from .vjp_plan import VjpPlan, vjp_cycles
 
 START, PRODUCTS = TIMES.start, TIMES.products
 _LANES = 128  # of a multiprocessor
@@ -89,19 +89,19 @@ def _step_slots(nest: Nest) -> float:
     return slots(nest.map) + slots(steps) - fused
 
 
-def _bytes(ports: Iterable[Port], layout: Layout, sizes: Mapping[str, int]) -> float:
+def _bytes(buffers: Iterable[Buffer], layout: Layout, sizes: Mapping[str, int]) -> float:
     """Return bytes of all arrays, each read or written once."""
     total = 0.0
-    for port, strides in zip(ports, layout.strides, strict=True):
+    for buffer, strides in zip(buffers, layout.strides, strict=True):
         extents = [sizes[role] for role, stride in zip(ROLES, strides, strict=True) if stride]
-        total += BYTES[port.dtype] * float(math.prod(extents))
+        total += BYTES[buffer.dtype] * float(math.prod(extents))
     return total
 
 
 def gram(plan: CudaPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -> Launch:
     """Return one kernel that reduces along k."""
     nest, heavy = plan.nest, is_heavy(plan.nest) or table_power(plan.nest) is not None
-    moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
+    moved = _bytes(nest.buffers, layout, sizes) / card.memory_rate
     if plan.schema == "thin":
         return Launch(str(plan), START, moved, 0.0)
     relative = _step_slots(nest) / (TIMES.usual_heavy if heavy else TIMES.usual)
@@ -116,8 +116,8 @@ def gram(plan: CudaPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -
 def squares(plan: SquaresPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -> Launch:
     """Products on tensor cores for differences or logarithms: three kernels, where few entries lose digits."""
     nest = plan.main.nest
-    moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
-    if all(BYTES[port.dtype] == 2 for port in nest.operands if "k" in port.roles):
+    moved = _bytes(nest.buffers, layout, sizes) / card.memory_rate
+    if all(BYTES[buffer.dtype] == 2 for buffer in nest.operands if "k" in buffer.roles):
         nest = replace(nest, precision="tf32")  # what halves leave over is zero, and is not multiplied
     work = cycles(plan.main.tile, nest, sizes, plan.main.symmetric, card.limits) / TIMES.squares
     return Launch(str(plan), 3 * START, moved, work, plan.scratch.size)
@@ -129,10 +129,10 @@ def best_of_parts(entries: int, card: Card) -> Launch:
     return Launch("best of parts", _JOIN_KERNELS * START, moved, 0.0, _JOIN_BYTES * entries)
 
 
-def pull(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:
-    """Return a pullback and the kernels before and after it."""
-    moved = _bytes(plan.nest.ports, layout, sizes) / card.memory_rate
-    work = pull_cycles(plan.tile, plan.slope, sizes, card.limits) / TIMES.clock
+def vjp(plan: VjpPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:
+    """Return a VJP and the kernels before and after it."""
+    moved = _bytes(plan.nest.buffers, layout, sizes) / card.memory_rate
+    work = vjp_cycles(plan.tile, plan.slope, sizes, card.limits) / TIMES.clock
     return Launch(str(plan), len(plan.kernels) * START, moved, work, scratch)
 
 
@@ -163,7 +163,9 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
     issued *= 2 if BYTES[nest.compute] == 8 else 1
     both = {"wide": 1.0, "select": 0.5}.get(plan.form, 0.0)
     work = max(issued, products) + both * min(issued, products)
-    ports = [port for port in plan.rows.ports if port is not nest.outs[0]]
-    strides = [each for port, each in zip(plan.rows.ports, layout.strides, strict=True) if port is not nest.outs[0]]
-    moved = _bytes(ports, Layout(tuple(strides), ()), sizes)
+    buffers = [buffer for buffer in plan.rows.buffers if buffer is not nest.outs[0]]
+    strides = [
+        each for buffer, each in zip(plan.rows.buffers, layout.strides, strict=True) if buffer is not nest.outs[0]
+    ]
+    moved = _bytes(buffers, Layout(tuple(strides), ()), sizes)
     return Launch(str(plan), 3 * START, moved / card.memory_rate, work, scratch)

@@ -1,6 +1,6 @@
 """Powers without the special function unit: table entries times a polynomial that is fitted for each p.
 
-The gram schema takes |d|^p = c^p (1 + r)^p with the middle c of one of four intervals of the octave; pullbacks take
+The gram schema takes |d|^p = c^p (1 + r)^p with the middle c of one of four intervals of the octave; VJPs take
 |d|^p = 2^(p e) m^p with the mantissa m.
 """
 

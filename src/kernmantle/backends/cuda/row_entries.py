@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...compiler.hoist import fold
-from ...compiler.nest import Port
+from ...compiler.nest import Buffer
 from ...compiler.patterns import SCALED, inner_product, is_linear, scale, squared_differences
 from ...compiler.row_reduce import RowNest
 from ...ir.node import Node, var, variables
@@ -14,10 +14,10 @@ _LEAST_LINEAR = 96
 """Fewest multiplied positions of a pair for which linear entries are made of levels (decision 0053; NVIDIA H200)."""
 
 
-def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
+def ends(rows: RowNest, role: str) -> tuple[Buffer, ...]:
     """Return the operands that entries read of one row ("m") or column ("n"), of their own ("mn"), or of all ("")."""
     used = set(variables(rows.matrix.outputs))
-    return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)
+    return tuple(buffer for buffer in rows.matrix.operands if buffer.roles == role and buffer.name in used)
 
 
 def is_approximate(rows: RowNest) -> bool:
@@ -33,7 +33,7 @@ def sums_exponentials(rows: RowNest) -> bool:
 def _folded(rows: RowNest) -> tuple[Node, set[str]]:
     """Return the entry as a function of its sum, its operands and what is the same for all entries; names of that."""
     nest = rows.matrix
-    uniform = [*nest.numbers, *(port.name for port in nest.operands if not port.roles)]
+    uniform = [*nest.numbers, *(buffer.name for buffer in nest.operands if not buffer.roles)]
     folded = fold(nest.outputs, uniform, letter="f")
     return folded.outputs[0], {*uniform, *folded.names}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...compiler.hoist import Folded, fold
 from ...compiler.monotone import order
-from ...compiler.nest import Port
+from ...compiler.nest import Buffer
 from ...compiler.patterns import SCALED, scale
 from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS, slope
 from ...ir.node import Node, variables
@@ -103,23 +103,23 @@ def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     """Return what entries read that is the same for all of them: its record, the entry that reads it, its names."""
     nest = plan.rows.matrix
-    scalars = [port for port in nest.operands if not port.roles]
+    scalars = [buffer for buffer in nest.operands if not buffer.roles]
     outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how in _RESULTS or plan.linear else [])]
-    folded = fold(outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
+    folded = fold(outputs, [*nest.numbers, *(buffer.name for buffer in scalars)], letter="f")
     left = set(variables(folded.outputs))
-    loaded = [port for port in scalars if port.name in left]
-    needed = set(variables([*folded.values])) | {port.name for port in loaded}
+    loaded = [buffer for buffer in scalars if buffer.name in left]
+    needed = set(variables([*folded.values])) | {buffer.name for buffer in loaded}
     names = dict(numbers_of(plan.matrix.nest))
     loads: list[str] = []
-    for port in scalars:
-        if port.name in needed:
-            argument = nest.operands.index(port)
-            names[port.name] = (f"e{argument}", "value")
-            loads.append(f"const C e{argument} = km::load_at<C, {STORAGE[port.dtype]}, {argument}>(g, p, 0, 0);")
+    for buffer in scalars:
+        if buffer.name in needed:
+            argument = nest.operands.index(buffer)
+            names[buffer.name] = (f"e{argument}", "value")
+            loads.append(f"const C e{argument} = km::load_at<C, {STORAGE[buffer.dtype]}, {argument}>(g, p, 0, 0);")
     writer = ExpressionEmitter(names, True)
     values = writer.expressions(folded.values)
-    members = [*folded.names, *(port.name for port in loaded)]
-    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in loaded]
+    members = [*folded.names, *(buffer.name for buffer in loaded)]
+    texts = [cast(value, "value") for value in values] + [names[buffer.name][0] for buffer in loaded]
     code = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
     fill = ["const Numbers& number = g.number;", *loads, *writer.code, "Fixed f;"]
     fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
@@ -133,7 +133,7 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
     names |= numbers_of(plan.matrix.nest)
     uniform = set(names)
     for kind, role in _ENDS.items():
-        names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
+        names |= {buffer.name: (f"{kind.lower()}s[{i}]", "value") for i, buffer in enumerate(ends(plan.rows, role))}
     finished: list[str] = []
     for index, (reduction, registers) in enumerate(registers_of(plan.matrix)):
         finish = ExpressionEmitter(
@@ -261,32 +261,32 @@ def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list
 
 def outs_of(plan: CudaRowPlan) -> list[str]:
     """Return where the kernel finds what is not an operand of the map."""
-    rows, ports = plan.rows, plan.rows.ports
+    rows, buffers = plan.rows, plan.rows.buffers
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
     code = [f"    static constexpr int {counts};"]
     code += [f"    template <int I> struct {name}End;" for name in _ENDS]
     if rows.v is not None:
-        code += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
+        code += ["    struct Weight {", *_buffer(rows.v, buffers.index(rows.v))]
         code.append("    };")
     names = _RESULTS.get(rows.how, ("Result", "Statistic") if plan.form == "softmax" else ("Result",))
-    for name, port in zip(names, rows.outs, strict=False):
-        code += [f"    struct {name} {{", *_port(port, ports.index(port)), "    };"]
+    for name, buffer in zip(names, rows.outs, strict=False):
+        code += [f"    struct {name} {{", *_buffer(buffer, buffers.index(buffer)), "    };"]
     code.append("};")
     for name, role in _ENDS.items():
-        for i, port in enumerate(ends(rows, role)):
-            head = f"template <> struct Apply::{name}End<{i}> {{  // {port.name}"
-            code += [head, *_port(port, ports.index(port)), "};"]
+        for i, buffer in enumerate(ends(rows, role)):
+            head = f"template <> struct Apply::{name}End<{i}> {{  // {buffer.name}"
+            code += [head, *_buffer(buffer, buffers.index(buffer)), "};"]
     return code
 
 
-def _port(port: Port, argument: int) -> list[str]:
-    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {argument};"]
+def _buffer(buffer: Buffer, argument: int) -> list[str]:
+    return [f"        typedef {STORAGE[buffer.dtype]} T;", f"        static constexpr int BUFFER = {argument};"]
 
 
 def _kernels(plan: CudaRowPlan) -> list[str]:
     """Return all kernels, which take the same arguments."""
-    ports, nest = plan.rows.ports, plan.rows.matrix
-    arguments = Arguments(len(ports), plan.integers, len(nest.numbers), absent=ports.index(nest.outs[0]))
+    buffers, nest = plan.rows.buffers, plan.rows.matrix
+    arguments = Arguments(len(buffers), plan.integers, len(nest.numbers), absent=buffers.index(nest.outs[0]))
     power = plan.matrix.power
     parameters = [*arguments.pointer_parameters, "void* work", *arguments.integer_parameters]
     parameters += [*arguments.number_parameters, *(table_parameters(power.degree) if power else [])]
@@ -385,7 +385,7 @@ def emit_rows(plan: CudaRowPlan) -> str:
         "",
         "struct Apply : Body {",
     ]
-    args = f"km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>>"
+    args = f"km::Working<km::Arguments<{len(plan.rows.buffers)}, Numbers>>"
     code.append(f"    typedef {_HANDED[plan.form][0].format(args) if plan.form in _HANDED else args} Args;")
     if plan.form in _ON_TENSOR_CORES:
         code += ["    struct Running;", "    typedef Running State;"]

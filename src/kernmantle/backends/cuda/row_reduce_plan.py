@@ -224,7 +224,7 @@ def _expands(rows: RowNest, depth: int) -> bool:
     squares = squared_differences(nest)
     if rows.selects or rows.reduction.name != "sum" or squares is None or squares.weight is not None:
         return False
-    uniform = [*nest.numbers, *(port.name for port in nest.operands if not port.roles)]
+    uniform = [*nest.numbers, *(buffer.name for buffer in nest.operands if not buffer.roles)]
     folded = fold(nest.outputs, uniform, letter="f")
     found = None if nest.precision == "ieee" else scale(nest, folded.outputs[0], {*uniform, *folded.names})
     return found is not None and is_proportional(found.output)
@@ -232,7 +232,7 @@ def _expands(rows: RowNest, depth: int) -> bool:
 
 def _is_tabled(nest: Nest) -> bool:
     """Return whether entries read operands of their own, which neighbouring threads should find side by side."""
-    return any(port.roles == "mn" for port in nest.operands)
+    return any(buffer.roles == "mn" for buffer in nest.operands)
 
 
 def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
@@ -266,14 +266,14 @@ def _tiled(nest: Nest) -> Tile:
 
 def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return slots of the extents and strides that the kernel takes; entries of the matrix lie nowhere."""
-    return integer_slots([None if port is rows.matrix.outs[0] else port for port in rows.ports], sizes)
+    return integer_slots([None if buffer is rows.matrix.outs[0] else buffer for buffer in rows.buffers], sizes)
 
 
 def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
     nest = replace(rows.matrix, precision="default")
     square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
-    straight = Layout(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
+    straight = Layout(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.buffers), (16,) * len(nest.buffers))
     deep = sizes["k"] >= (_DEEP_SELECTION if rows.selects else _DEEP)
     large = deep and min(sizes["m"], sizes["n"]) >= _SIDE
     return large and rows.matrix.precision != "ieee" and squares_plan(nest, square, limits, straight) is not None
@@ -291,7 +291,7 @@ def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
-    """Choose how to run a row nest; ``layout`` is that of its ports."""
+    """Choose how to run a row nest; ``layout`` is that of its buffers."""
     if scans(rows, sizes):
         return _scanned(rows, sizes, limits, layout)
     direct = _plan_directly(rows, sizes, limits, layout)
@@ -314,7 +314,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, lay
         shared = score_shared(tile, _with_tile(rows, tile), group if rows.v is not None else 0)
     if shared > limits.shared_per_block:
         return direct
-    own = Layout(layout.strides[: len(rows.matrix.ports)], layout.alignment[: len(rows.matrix.ports)])
+    own = Layout(layout.strides[: len(rows.matrix.buffers)], layout.alignment[: len(rows.matrix.buffers)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     fallback = replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
@@ -326,7 +326,7 @@ def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, 
     tile = softmax_tile(rows, sizes, limits, *counts)
     if tile is None:
         return None
-    own = Layout(layout.strides[: len(rows.matrix.ports)], layout.alignment[: len(rows.matrix.ports)])
+    own = Layout(layout.strides[: len(rows.matrix.buffers)], layout.alignment[: len(rows.matrix.buffers)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     shared = softmax_shared(rows, tile, *counts)
     return CudaRowPlan(matrix, rows, "softmax", tile.unroll, _integers(rows, sizes), shared, 1)
@@ -336,7 +336,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     """Return the plan that takes entries as they are written."""
     rows = _with_reciprocals(rows)
     nest = rows.matrix
-    own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
+    own = Layout(layout.strides[: len(nest.buffers)], layout.alignment[: len(nest.buffers)])
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
     logarithms = sums_exponentials(rows) and _busies(ROW_PIPELINED, sizes, limits)
@@ -374,7 +374,7 @@ def _ends_bytes(rows: RowNest, tile: Tile) -> int:
 def _with_reciprocals(rows: RowNest) -> RowNest:
     """Return the same with one reciprocal for each k of what varies along it alone, not a division for each entry."""
     nest = rows.matrix
-    along = [port.name for port in staged(nest)["vectors"]]
+    along = [buffer.name for buffer in staged(nest)["vectors"]]
     if not along or nest.compute != "f32" or nest.precision != "default":
         return rows
     return replace(rows, matrix=replace(nest, map=by_reciprocals(nest.map, along)))
@@ -392,7 +392,7 @@ def _grouped(
         return None
     if not supports_warp_specialized(nest, sizes, limits) or _is_tabled(nest):
         return replace(direct, grouped=True)
-    own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
+    own = Layout(layout.strides[: len(nest.buffers)], layout.alignment[: len(nest.buffers)])
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
     shared = matrix.shared + _ends_bytes(rows, tile)
@@ -421,7 +421,7 @@ def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
 
 def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
     nest = rows.matrix
-    own = Layout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
+    own = Layout(layout.strides[: len(nest.buffers)], layout.alignment[: len(nest.buffers)])
     matrix = planned(nest, sizes, limits, own, replace(ROW_SCAN, rows=min(2, sizes["m"])))
     return CudaRowPlan(matrix, rows, "scan", 1, _integers(rows, sizes), 0, ROW_SCAN.resident)
 

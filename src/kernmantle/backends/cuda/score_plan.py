@@ -51,9 +51,9 @@ def is_score(nest: Nest) -> bool:
     """Return whether its entries are made of squared distances or inner products of float32."""
     groups = staged(nest)
     one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
-    stored = all(port.dtype == "f32" for kind in ("rows", "columns") for port in groups[kind])
+    stored = all(buffer.dtype == "f32" for kind in ("rows", "columns") for buffer in groups[kind])
     used = set(variables(nest.outputs))
-    tabled = any(port.roles == "mn" and port.name in used for port in nest.operands)
+    tabled = any(buffer.roles == "mn" and buffer.name in used for buffer in nest.operands)
     products = squared_differences(nest) is not None or inner_product(nest)
     return nest.precision == "default" and one and stored and not tabled and products
 

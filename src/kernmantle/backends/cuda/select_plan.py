@@ -49,7 +49,7 @@ def selection_order(rows: RowNest) -> Order | None:
     nest = rows.matrix
     groups, used = staged(nest), set(variables(nest.outputs))
     one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
-    plain = not any(port.roles and port.name in used for port in nest.operands)
+    plain = not any(buffer.roles and buffer.name in used for buffer in nest.operands)
     suits = rows.selects and one and plain and nest.precision == "default" and squared_differences(nest) is not None
     if not suits:
         return None
@@ -64,7 +64,7 @@ def wanted_sign(rows: RowNest) -> int:
 
 def folded_output(nest: Nest) -> tuple[Node, set[str]]:
     """Return the entry with its uniform parts folded, and the names that are the same for all entries."""
-    uniform = [*nest.numbers, *(port.name for port in nest.operands if not port.roles)]
+    uniform = [*nest.numbers, *(buffer.name for buffer in nest.operands if not buffer.roles)]
     folded = fold(nest.outputs, uniform, letter="f")
     (output,) = folded.outputs
     return output, {*uniform, *folded.names}

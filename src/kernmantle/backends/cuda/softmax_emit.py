@@ -23,9 +23,9 @@ _HANDED = {
 """Pointers to bytes and to numbers that the kernels hand to each other."""
 _TEMPLATES = {
     SOFTMAX: ("apply_softmax", "Weighing", "split_softmax"),
-    GRADIENTS: ("pull_softmax", "Pulling", "split_pull"),
-    TANGENTS: ("push_softmax", "Pushing", "split_push"),
-    DUALS: ("push_softmax", "Pushing", "split_push"),
+    GRADIENTS: ("vjp_softmax", "SoftmaxVjpArguments", "split_vjp"),
+    TANGENTS: ("jvp_softmax", "SoftmaxJvpArguments", "split_jvp"),
+    DUALS: ("jvp_softmax", "SoftmaxJvpArguments", "split_jvp"),
 }
 """The template, in the file of its name, what its arguments are, and the function that packs."""
 
@@ -59,10 +59,10 @@ def _tiles(plan: CudaRowPlan) -> list[str]:
         shape += f", {tile.stages}, {causal}"
         whole = literal(by_columns_at_once(plan.rows, tile), "bool")
         parts = {name: part.format(whole) for name, part in map(_PARTS.__getitem__, main_kernels(plan))}
-        text, names = [f"typedef km::PullTile<{shape}, {part}> {name};" for name, part in parts.items()], list(parts)
+        text, names = [f"typedef km::VjpTile<{shape}, {part}> {name};" for name, part in parts.items()], list(parts)
     elif how in FORWARD:
         both = literal(how == DUALS, "bool")
-        text = [f"typedef km::PushTile<{shape}, {tile.stages}, {causal}, {both}> Tile;"]
+        text = [f"typedef km::SoftmaxJvpTile<{shape}, {tile.stages}, {causal}, {both}> Tile;"]
     else:
         text = [f"typedef km::SoftmaxTile<{shape}, {tile.n}, {tile.stages}, {causal}> Tile;"]
     return [
@@ -74,8 +74,8 @@ def _tiles(plan: CudaRowPlan) -> list[str]:
 
 def _kernels(plan: CudaRowPlan) -> list[str]:
     """Return all kernels, which take the same arguments."""
-    ports, nest, how = plan.rows.ports, plan.rows.matrix, plan.rows.how
-    arguments = Arguments(len(ports), plan.integers, len(nest.numbers), absent=ports.index(nest.outs[0]))
+    buffers, nest, how = plan.rows.buffers, plan.rows.matrix, plan.rows.how
+    arguments = Arguments(len(buffers), plan.integers, len(nest.numbers), absent=buffers.index(nest.outs[0]))
     parameters = [*arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
     packed, sides = _HANDED[how]
     main, _, packing = _TEMPLATES[how]
@@ -101,7 +101,7 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
 def emit_softmax(plan: CudaRowPlan) -> str:
     """Return the source of the kernels of a plan of softmax-weighted sums, of their gradients or tangents."""
     template, arguments, _ = _TEMPLATES[plan.rows.how]
-    args = f"km::Arguments<{len(plan.rows.ports)}, Numbers>"
+    args = f"km::Arguments<{len(plan.rows.buffers)}, Numbers>"
     text = [
         f"// {plan}",
         f'#include "{template}.cuh"',

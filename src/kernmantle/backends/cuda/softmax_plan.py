@@ -1,7 +1,7 @@
 """Plans for softmax-weighted sums of rows, their gradients and tangents in one pass on Hopper's tensor cores.
 
-Entries are made of inner products or of squared distances, see ``apply_softmax.cuh``, ``pull_softmax.cuh`` and
-``push_softmax.cuh``. Halves are multiplied as they are, float32 as three products of halves.
+Entries are made of inner products or of squared distances, see ``apply_softmax.cuh``, ``vjp_softmax.cuh`` and
+``jvp_softmax.cuh``. Halves are multiplied as they are, float32 as three products of halves.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def weighs(nest: Nest) -> bool:
     squares = squared_differences(nest)
     if not one or not (inner_product(nest) or (squares is not None and squares.weight is None)):
         return False
-    stored = {port.dtype for kind in ("rows", "columns") for port in groups[kind]}
+    stored = {buffer.dtype for kind in ("rows", "columns") for buffer in groups[kind]}
     return len(stored) == 1 and stored <= {"f16", "bf16", "f32"}
 
 
 def _is_linear(rows: RowNest) -> bool:
     """Return whether all entries have the same derivative by their sums."""
-    same = {*rows.matrix.numbers, *(port.name for port in rows.matrix.operands if not port.roles)}
+    same = {*rows.matrix.numbers, *(buffer.name for buffer in rows.matrix.operands if not buffer.roles)}
     return set(variables([slope(rows)])) <= same
 
 
@@ -73,7 +73,7 @@ def softmax_tile(
         return None
     first, second, split = piece(sizes["k"]), piece(sizes["l"]), is_split(rows)
     slim = first == second == PIECE
-    tabled = any(port.roles == "mn" for port in rows.matrix.operands)
+    tabled = any(buffer.roles == "mn" for buffer in rows.matrix.operands)
     squares = squared_differences(rows.matrix) is not None
     simple = not (tabled or squares or row_ends + column_ends) and len(postorder(rows.matrix.outputs)) <= _SIMPLE
     if rows.how == DUALS and (split or not slim or tabled or squares or not _is_linear(rows)):

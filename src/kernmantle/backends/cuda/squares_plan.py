@@ -65,8 +65,8 @@ def weight(nest: Nest) -> Node | None:
 
 def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], layout: Layout) -> int:
     """Return how many times an operand's rows are kept: its own batch and that of the weights."""
-    over_k = {port.name for port in staged(nest)["vectors"]}
-    indices = [index for index, port in enumerate(nest.operands) if port.name == operand or port.name in over_k]
+    over_k = {buffer.name for buffer in staged(nest)["vectors"]}
+    indices = [index for index, buffer in enumerate(nest.operands) if buffer.name == operand or buffer.name in over_k]
     own = [role for role in "abc" if any(layout.strides[index][ROLES.index(role)] for index in indices)]
     return math.prod(sizes[role] for role in own)
 

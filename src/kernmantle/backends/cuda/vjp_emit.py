@@ -1,30 +1,30 @@
-"""CUDA C++ text of a pullback: functors for its factors and an entry for each of its kernels."""
+"""CUDA C++ text of a VJP: functors for its factors and an entry for each of its kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...compiler.nest import Port
+from ...compiler.nest import Buffer
 from ...ir.node import Node
 from .abi import Arguments, launch_bounds
 from .emit import STORAGE, function, numbers_of
 from .spelling import ExpressionEmitter, Typed, cast, literal
-from .vjp_plan import PullPlan
-from .vjp_tiles import PullTile
+from .vjp_plan import VjpPlan
+from .vjp_tiles import VjpTile
 
 KINDS = {"plain": "PLAIN", "signs": "SIGNS", "powers": "POWERS"}
-HEADERS = {"scalar": "pull_scalar.cuh", "mma": "pull_tensor.cuh", "wgmma": "pull_wgmma.cuh"}
-TEMPLATES = {"scalar": "ScalarTile", "mma": "MmaPullTile", "wgmma": "WgmmaPullTile"}
-MAINS = {"scalar": "scalar", "mma": "mma_pull", "wgmma": "wgmma_pull"}
+HEADERS = {"scalar": "vjp_scalar.cuh", "mma": "vjp_tensor.cuh", "wgmma": "vjp_wgmma.cuh"}
+TEMPLATES = {"scalar": "ScalarTile", "mma": "MmaVjpTile", "wgmma": "WgmmaVjpTile"}
+MAINS = {"scalar": "scalar", "mma": "mma_vjp", "wgmma": "wgmma_vjp"}
 AROUND_THREADS = {"survey": 256, "prepare": 256, "weigh": 256, "finish": 256, "mend": 256}
 SCRATCH = ("rows", "factors", "scale", "top", "wild", "peak", "dirty", "parts")
 _TYPES = {"top": "unsigned*", "wild": "unsigned*", "peak": "unsigned*", "dirty": "unsigned char*"}
 _COEFFICIENTS = tuple(f"q{i}" for i in range(6))
 _GROUPS = (
-    ("mn_operands", "CELLS", "CellPort"), ("m_operands", "SPOTS", "SpotPort"),
-    ("n_operands", "N_VECTORS", "NVectorPort"),
-    ("scalars", "ONES", "OnePort"), ("weights", "WEIGHTS", "WeightPort"), ("factors", "FACTORS", "FactorPort"),
-    ("outers", "OUTERS", "OuterPort"),
+    ("mn_operands", "CELLS", "CellBuffer"), ("m_operands", "SPOTS", "SpotBuffer"),
+    ("n_operands", "N_VECTORS", "NVectorBuffer"),
+    ("scalars", "ONES", "OneBuffer"), ("weights", "WEIGHTS", "WeightBuffer"), ("factors", "FACTORS", "FactorBuffer"),
+    ("outers", "OUTERS", "OuterBuffer"),
 )  # fmt: skip
 
 
@@ -33,12 +33,12 @@ def entry_name(kernel: str) -> str:
     return f"kernmantle_{kernel}"
 
 
-def threads_of(plan: PullPlan, kernel: str) -> int:
+def threads_of(plan: VjpPlan, kernel: str) -> int:
     """Return the threads of a block of a kernel."""
     return plan.tile.threads if kernel == "main" else AROUND_THREADS[kernel]
 
 
-def _powers(plan: PullPlan) -> bool:
+def _powers(plan: VjpPlan) -> bool:
     return plan.slope.kind == "powers"
 
 
@@ -53,7 +53,7 @@ def _statements(node: Node, environment: Mapping[str, Typed]) -> list[str]:
     return [*writer.code, f"return {cast(value, 'value')};"]
 
 
-def _slope(plan: PullPlan) -> list[str]:
+def _slope(plan: VjpPlan) -> list[str]:
     environment = numbers_of(plan.nest) | {plan.rows: ("x", "value")}
     for group, array in (("mn_operands", "cell"), ("m_operands", "spot"), ("n_operands", "line"), ("scalars", "one")):
         environment |= _elements(getattr(plan, group), array)
@@ -75,31 +75,31 @@ def _slope(plan: PullPlan) -> list[str]:
     return [*branches, *(f"    {text}" for text in [*writer.code, *quick]), "}"]
 
 
-def _ports(plan: PullPlan) -> list[str]:
-    names = [port.name for port in plan.nest.ports]
+def _buffers(plan: VjpPlan) -> list[str]:
+    names = [buffer.name for buffer in plan.nest.buffers]
     code = ["    struct X;", "    struct Out;"]
     code += [f"    template <int I> struct {template};" for *_, template in _GROUPS]
     code.append("};")
-    code += _port("struct Body::X", plan.nest.ports[names.index(plan.rows)], names.index(plan.rows), False)
-    code += _port("struct Body::Out", plan.nest.outs[0], len(plan.nest.operands), False)
+    code += _buffer("struct Body::X", plan.nest.buffers[names.index(plan.rows)], names.index(plan.rows), False)
+    code += _buffer("struct Body::Out", plan.nest.outs[0], len(plan.nest.operands), False)
     for group, _, template in _GROUPS:
         for i, name in enumerate(getattr(plan, group)):
             argument = names.index(name)
             head = f"template <> struct Body::{template}<{i}>"
-            code += _port(head, plan.nest.ports[argument], argument, group == "weights" and name in plan.wide)
+            code += _buffer(head, plan.nest.buffers[argument], argument, group == "weights" and name in plan.wide)
     return code
 
 
-def _port(head: str, port: Port, argument: int, wide: bool) -> list[str]:
+def _buffer(head: str, buffer: Buffer, argument: int, wide: bool) -> list[str]:
     return [
-        f"{head} {{  // {port.name}",
-        f"    typedef {STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {argument}, VEC = {4 if wide else 1};",
+        f"{head} {{  // {buffer.name}",
+        f"    typedef {STORAGE[buffer.dtype]} T;",
+        f"    static constexpr int BUFFER = {argument}, VEC = {4 if wide else 1};",
         "};",
     ]
 
 
-def _body(plan: PullPlan) -> list[str]:
+def _body(plan: VjpPlan) -> list[str]:
     counts = ", ".join(f"{count} = {len(getattr(plan, group))}" for group, count, _ in _GROUPS)
     number = "const Numbers& number"
     arrays = "const C* cell, const C* spot, const C* line, const C* one, C x"
@@ -116,7 +116,7 @@ def _body(plan: PullPlan) -> list[str]:
         *(f"        C v{i};  // {name}" for i, name in enumerate(plan.nest.numbers)),
         *coefficients,
         "    };",
-        f"    typedef km::Pulled<km::Arguments<{len(plan.nest.ports)}, Numbers>> Args;",
+        f"    typedef km::VjpArguments<km::Arguments<{len(plan.nest.buffers)}, Numbers>> Args;",
         *function(f"C exponent({number})", exponent),
         "    template <km::Method METHOD>",
         *function(f"C slope({arrays}, {number}, const float* table, unsigned bits)", _slope(plan)),
@@ -130,24 +130,24 @@ def _body(plan: PullPlan) -> list[str]:
         *function(
             f"C outer(const C* e, {number})", _statements(plan.found.outer, numbers | _elements(plan.outers, "e"))
         ),
-        *_ports(plan),
+        *_buffers(plan),
     ]
 
 
-def _tile(plan: PullPlan, tile: PullTile) -> list[str]:
+def _tile(plan: VjpPlan, tile: VjpTile) -> list[str]:
     shape = [*map(str, tile.shape)]
     if tile.engine == "mma":
         shape.append(literal(plan.split, "bool"))
-    own = f"km::{'scalar' if tile.engine == 'scalar' else 'tensor_pull'}_shared_bytes<Body, Tile>()"
+    own = f"km::{'scalar' if tile.engine == 'scalar' else 'tensor_vjp'}_shared_bytes<Body, Tile>()"
     return [
         f"typedef km::{TEMPLATES[tile.engine]}<{', '.join(shape)}> Tile;",
         f'static_assert({own} == {tile.shared(plan.slope.kind)}, "shared memory");',
     ]
 
 
-def _entries(plan: PullPlan, kernels: Sequence[str]) -> list[str]:
+def _entries(plan: VjpPlan, kernels: Sequence[str]) -> list[str]:
     nest = plan.nest
-    own = Arguments(len(nest.ports), plan.integers, len(nest.numbers))
+    own = Arguments(len(nest.buffers), plan.integers, len(nest.numbers))
     coefficients = _COEFFICIENTS if _powers(plan) else ()
     parameters = [*own.pointer_parameters, *own.integer_parameters, *own.number_parameters]
     parameters += [f"double {name}" for name in coefficients]
@@ -173,8 +173,8 @@ def _entries(plan: PullPlan, kernels: Sequence[str]) -> list[str]:
     return code
 
 
-def emit(plan: PullPlan, kernels: Sequence[str] = ()) -> str:
+def emit(plan: VjpPlan, kernels: Sequence[str] = ()) -> str:
     """Return the source of the kernels of a plan, or of some of them."""
-    includes = [f'#include "{HEADERS[plan.tile.engine]}"', '#include "pull_passes.cuh"']
+    includes = [f'#include "{HEADERS[plan.tile.engine]}"', '#include "vjp_passes.cuh"']
     entries = _entries(plan, kernels or plan.kernels)
     return "\n".join([f"// {plan}", *includes, "", *_body(plan), "", *_tile(plan, plan.tile), "", *entries, ""])

@@ -1,4 +1,4 @@
-"""Plans of pullbacks (VJPs) on the GPU: one kernel that reduces over the rows, and kernels before and after it.
+"""Plans of VJPs (VJPs) on the GPU: one kernel that reduces over the rows, and kernels before and after it.
 
 Signs are exact; powers of a difference come half from a table, half from the special function unit; any other slope is
 taken as it is written. On tensor cores numbers are split in two: halves scaled by powers of two where their sizes are
@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...compiler.gradient_patterns import Pullback, Slope, decomposed, slope_of
-from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
+from ...compiler.gradient_patterns import Slope, Vjp, decomposed, slope_of
+from ...compiler.nest import BYTES, ROLES, Buffer, Nest, integer_slots
 from ...compiler.patterns import product
 from ...ir.node import variables
 from ...ir.ops import evaluate
@@ -20,11 +20,11 @@ from ...ir.program import Program
 from .gram_plan import Layout
 from .pow_tables import is_accurate, mantissa_polynomial
 from .tiles import DeviceLimits
-from .vjp_tiles import PULL_TILES, PullTile
+from .vjp_tiles import VJP_TILES, VjpTile
 
 PARTS_BYTES = 48 << 20  # of partial results of ranges of k
 _ALIGNED = 256  # bytes
-_LEAST_TENSOR, _LEAST_SCALAR = 1 << 30, 1 << 31  # entries times outputs from which on a pullback pays
+_LEAST_TENSOR, _LEAST_SCALAR = 1 << 30, 1 << 31  # entries times outputs from which on a VJP pays
 _LEAST_COLUMNS = 16  # columns of the points from which on it pays
 _SHORTEST_RANGE = 4  # stages
 _MOST_RANGES = 16  # ranges that k is split into
@@ -33,7 +33,7 @@ _LARGEST_EXPONENT = 1.0  # of slopes that are powers, where operands are split i
 
 
 @dataclass(frozen=True)
-class PullPlan:
+class VjpPlan:
     """Everything the emitter needs, and nothing of the sizes.
 
     The slope's operands by what they vary with beside the rows: ``mn_operands`` (points and columns), ``m_operands``
@@ -43,8 +43,8 @@ class PullPlan:
 
     nest: Nest
     arch: str
-    tile: PullTile
-    found: Pullback
+    tile: VjpTile
+    found: Vjp
     slope: Slope
     rows: str
     mn_operands: tuple[str, ...]
@@ -99,7 +99,7 @@ class PullPlan:
         parts = {"scalar": "f32", "mma": "two tf32", "wgmma": "two f16"}[tile.engine]
         parts = "two f16" if self.split else parts
         return (
-            f"pullback {self.arch} by {tile.engine} tile {tile.points}x{tile.columns}x{tile.outputs} "
+            f"vjp {self.arch} by {tile.engine} tile {tile.points}x{tile.columns}x{tile.outputs} "
             f"depth {tile.depth} ({tile.threads} threads) {how} in {parts}"
         )
 
@@ -111,7 +111,7 @@ def exponent_of(nest: Nest, slope: Slope, numbers: Sequence[float]) -> float:
     return float(value)
 
 
-def _sorted_operands(found: Pullback, over: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
+def _sorted_operands(found: Vjp, over: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
     """Return the names of the operands by their part, given their roles; None where a part reads what it cannot."""
     roles = {name: set(own) for name, own in over.items()}
     named = {
@@ -129,16 +129,16 @@ def _sorted_operands(found: Pullback, over: Mapping[str, str]) -> dict[str, tupl
     return parts | {"outers": tuple(named["outer"])}
 
 
-def _wide(port: Port, strides: Sequence[int], sizes: Mapping[str, int], role: str, alignment: int) -> bool:
+def _wide(buffer: Buffer, strides: Sequence[int], sizes: Mapping[str, int], role: str, alignment: int) -> bool:
     """Return whether four neighbours along a role are one aligned access."""
     step = dict(zip(ROLES, strides, strict=True))
     others = [step[other] for other in ROLES if other != role and sizes[other] > 1]
-    size = 4 * BYTES[port.dtype]
+    size = 4 * BYTES[buffer.dtype]
     return step[role] == 1 and size <= 16 and alignment % size == 0 and not any(stride % 4 for stride in others)
 
 
-def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-    """Return whether these kernels support a pullback and its extents are large enough for several kernels."""
+def takes_vjp(found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+    """Return whether these kernels support a VJP and its extents are large enough for several kernels."""
     roles = found.roles
     over = {op.name: "".join(roles.get(axis, "") for axis in op.axes) for op in program.operands if not op.number}
     if compute != "f32" or program.rounds_alike or _sorted_operands(found, over) is None:
@@ -150,10 +150,10 @@ def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: 
     return columns >= _LEAST_COLUMNS and entries * outputs >= least
 
 
-def pull_plan(
+def plan_vjp(
     nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, kind: str = "", tile: str = ""
-) -> PullPlan | None:
-    """Choose how to run a pullback; None if these kernels do not support it.
+) -> VjpPlan | None:
+    """Choose how to run a VJP; None if these kernels do not support it.
 
     Parameters
     ----------
@@ -163,16 +163,16 @@ def pull_plan(
         The extents of SIZES.
     limits : DeviceLimits
     layout : Layout
-        Strides and alignments of the ports, operands first.
+        Strides and alignments of the buffers, operands first.
     kind : str, optional
         "plain" for slopes as they are written.
     tile : str, optional
-        Name of a row of ``PULL_TILES`` instead of the one believed fastest.
+        Name of a row of ``VJP_TILES`` instead of the one believed fastest.
     """
-    if not nest.pulled or nest.compute != "f32":
+    if not nest.vjp or nest.compute != "f32":
         return None
     found = decomposed(nest)
-    over = {port.name: port.roles for port in nest.operands}
+    over = {buffer.name: buffer.roles for buffer in nest.operands}
     parts = None if found is None else _sorted_operands(found, over)
     if found is None or parts is None:
         return None
@@ -184,41 +184,39 @@ def pull_plan(
     best = _best_tile(nest, slope, sizes, limits, tile)
     if best is None:
         return None
-    ports = {port.name: index for index, port in enumerate(nest.ports)}
-    weights = [nest.operands[ports[name]] for name in parts["weights"]]
-    of_points = [layout.strides[ports[port.name]][ROLES.index("m")] for port in weights if "m" in port.roles]
+    buffers = {buffer.name: index for index, buffer in enumerate(nest.buffers)}
+    weights = [nest.operands[buffers[name]] for name in parts["weights"]]
+    of_points = [layout.strides[buffers[buffer.name]][ROLES.index("m")] for buffer in weights if "m" in buffer.roles]
     run = "tile" if of_points and of_points[0] == 1 and sizes["m"] > 1 else "k"
     role = "m" if run == "tile" else "k"
     wide = frozenset(
-        port.name
-        for port in weights
-        if _wide(port, layout.strides[ports[port.name]], sizes, role, layout.alignment[ports[port.name]])
+        buffer.name
+        for buffer in weights
+        if _wide(buffer, layout.strides[buffers[buffer.name]], sizes, role, layout.alignment[buffers[buffer.name]])
     )
     outer = product([found.outer, slope.factor])
-    return PullPlan(
+    return VjpPlan(
         nest, limits.arch, best, replace(found, outer=outer), slope, parts["rows"][0], parts["mn_operands"],
         parts["m_operands"], parts["n_operands"], parts["scalars"], parts["weights"], parts["factors"],
-        parts["outers"], run, wide, integer_slots(nest.ports, sizes),
+        parts["outers"], run, wide, integer_slots(nest.buffers, sizes),
     )  # fmt: skip
 
 
-def _best_tile(nest: Nest, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits, name: str) -> PullTile | None:
+def _best_tile(nest: Nest, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits, name: str) -> VjpTile | None:
     engines = {"scalar"} if nest.precision == "ieee" else {"scalar", "mma", "wgmma"}
     valid = [
-        tile
-        for tile in PULL_TILES
-        if tile.engine in engines and limits.has(tile.requires) and slope.kind in tile.cycles
+        tile for tile in VJP_TILES if tile.engine in engines and limits.has(tile.requires) and slope.kind in tile.cycles
     ]
     valid = [tile for tile in valid if name in ("", tile.name) and tile.shared(slope.kind) <= limits.shared_per_block]
-    return min(valid, key=lambda tile: pull_cycles(tile, slope, sizes, limits), default=None)
+    return min(valid, key=lambda tile: vjp_cycles(tile, slope, sizes, limits), default=None)
 
 
-def _tiles(tile: PullTile, sizes: Mapping[str, int]) -> int:
+def _tiles(tile: VjpTile, sizes: Mapping[str, int]) -> int:
     across, down = -(-sizes["n"] // tile.columns), -(-sizes["m"] // tile.points)
     return across * down * -(-sizes["l"] // tile.outputs) * math.prod(sizes[role] for role in "abc")
 
 
-def pull_cycles(tile: PullTile, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits) -> float:
+def vjp_cycles(tile: VjpTile, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits) -> float:
     """Return the time by a coarse model: cycles of a multiprocessor's quarter for 256 pairs."""
     work = _tiles(tile, sizes) * tile.points * tile.columns / 256 * sizes["k"]
     least = tile.points * tile.columns / 256 * 4 * 64
@@ -240,7 +238,7 @@ class Schedule:
         return self.whole + (self.tiles - self.whole) * self.splits
 
 
-def schedule(plan: PullPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> Schedule:
+def schedule(plan: VjpPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> Schedule:
     """Cut the tiles of the last, partial wave so that they fill the device too."""
     tile = plan.tile
     tiles, slots = _tiles(tile, sizes), limits.sm_count * tile.resident
@@ -263,10 +261,10 @@ class Workspace:
     size: int
 
 
-def workspace(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, chosen: Schedule) -> Workspace:
+def workspace(plan: VjpPlan, sizes: Mapping[str, int], layout: Layout, chosen: Schedule) -> Workspace:
     """Return where the kernels leave what the next ones read."""
     tile, nest = plan.tile, plan.nest
-    names = [port.name for port in nest.ports]
+    names = [buffer.name for buffer in nest.buffers]
     strides = dict(zip(ROLES, layout.strides[names.index(plan.rows)], strict=True))
     entries = math.prod(sizes[role] for role in "abc")
     planes = math.prod(sizes[role] for role in "abc" if strides[role])
@@ -296,6 +294,6 @@ def workspace(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, chosen: 
     return Workspace(tuple(offsets[name] for name in order), zeroed, end)
 
 
-def fixed(plan: PullPlan, integers: Sequence[int]) -> tuple[int, ...]:
+def fixed(plan: VjpPlan, integers: Sequence[int]) -> tuple[int, ...]:
     """Return the arguments between the pointers and the numbers."""
     return tuple(integers[slot] for slot in plan.integers)

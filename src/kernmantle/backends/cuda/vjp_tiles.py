@@ -1,4 +1,4 @@
-"""The table of tiles of pullbacks on a GPU."""
+"""The table of tiles of VJPs on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .arch import Feature
 
 
 @dataclass(frozen=True)
-class PullTile:
+class VjpTile:
     """``points`` x ``columns`` x ``outputs`` results of a block, ``depth`` rows at a time.
 
     ``shape`` are the parameters of the template of ``engine``. ``cycles`` are those of a quarter of a multiprocessor
@@ -78,17 +78,17 @@ class PullTile:
 # Templates: scalar <points / 16, columns / 16, outputs, depth, stages>; mma <outputs / 8, points and columns / 16 of a
 # warp, warps over points and columns, depth / 16, stages, chunks between flushes, eighths of powers by table>; wgmma
 # <outputs / 8, points of a warpgroup, warpgroups over points and columns, depth / 16, stages, flush, table>.
-PULL_TILES = (
-    PullTile("one", "scalar", (8, 8, 1, 16, 3), 1, {"signs": 31, "plain": 60}),
-    PullTile("one_lean", "scalar", (8, 4, 1, 16, 3), 2, {"signs": 33, "powers": 95, "plain": 62}),
-    PullTile("two", "scalar", (8, 4, 2, 16, 3), 1, {"signs": 45, "powers": 105, "plain": 75}),
-    PullTile("four", "scalar", (4, 4, 4, 16, 3), 2, {"signs": 70, "powers": 125, "plain": 95}),
-    PullTile("eight", "mma", (1, 2, 2, 4, 2, 2, 4, 8, 3), 2, {"signs": 56, "powers": 150, "plain": 130}),
-    PullTile("sixteen", "mma", (2, 2, 2, 4, 2, 2, 4, 8, 3), 2, {"signs": 84, "powers": 185, "plain": 190}),
-    PullTile("wide", "mma", (4, 1, 4, 4, 2, 4, 3, 4, 3), 1, {"signs": 148, "powers": 250}),
-    PullTile("eight_async", "wgmma", (1, 4, 1, 2, 2, 4, 8, 3), 2, {"signs": 40, "powers": 115}),
-    PullTile("sixteen_async", "wgmma", (2, 4, 1, 2, 2, 4, 8, 3), 2, {"signs": 45, "powers": 125}),
-    PullTile("wide_async", "wgmma", (4, 2, 1, 4, 2, 4, 8, 3), 1, {"signs": 60, "powers": 140}),
-    PullTile("wide_few", "wgmma", (4, 4, 1, 2, 2, 4, 8, 3), 1, {"signs": 61, "powers": 141}),
-    PullTile("sixteen_broad", "wgmma", (2, 4, 1, 4, 2, 4, 8, 3), 1, {"signs": 46, "powers": 126}),
+VJP_TILES = (
+    VjpTile("one", "scalar", (8, 8, 1, 16, 3), 1, {"signs": 31, "plain": 60}),
+    VjpTile("one_lean", "scalar", (8, 4, 1, 16, 3), 2, {"signs": 33, "powers": 95, "plain": 62}),
+    VjpTile("two", "scalar", (8, 4, 2, 16, 3), 1, {"signs": 45, "powers": 105, "plain": 75}),
+    VjpTile("four", "scalar", (4, 4, 4, 16, 3), 2, {"signs": 70, "powers": 125, "plain": 95}),
+    VjpTile("eight", "mma", (1, 2, 2, 4, 2, 2, 4, 8, 3), 2, {"signs": 56, "powers": 150, "plain": 130}),
+    VjpTile("sixteen", "mma", (2, 2, 2, 4, 2, 2, 4, 8, 3), 2, {"signs": 84, "powers": 185, "plain": 190}),
+    VjpTile("wide", "mma", (4, 1, 4, 4, 2, 4, 3, 4, 3), 1, {"signs": 148, "powers": 250}),
+    VjpTile("eight_async", "wgmma", (1, 4, 1, 2, 2, 4, 8, 3), 2, {"signs": 40, "powers": 115}),
+    VjpTile("sixteen_async", "wgmma", (2, 4, 1, 2, 2, 4, 8, 3), 2, {"signs": 45, "powers": 125}),
+    VjpTile("wide_async", "wgmma", (4, 2, 1, 4, 2, 4, 8, 3), 1, {"signs": 60, "powers": 140}),
+    VjpTile("wide_few", "wgmma", (4, 4, 1, 2, 2, 4, 8, 3), 1, {"signs": 61, "powers": 141}),
+    VjpTile("sixteen_broad", "wgmma", (2, 4, 1, 4, 2, 4, 8, 3), 1, {"signs": 46, "powers": 126}),
 )

@@ -48,7 +48,7 @@ def wide_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, end
     nest, operands = rows.matrix, staged(rows.matrix)
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
     one = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["vectors"]
-    plain = one and not any(port.roles == "mn" for port in nest.operands)
+    plain = one and not any(buffer.roles == "mn" for buffer in nest.operands)
     precise = nest.compute == "f32" and nest.precision == "default" and not is_heavy(nest)
     wide = rows.how == PRODUCT and _LEAST_WIDTH <= sizes["l"] <= MOST and 1 <= sizes["k"] <= _DEEPEST
     entries = sizes["m"] * sizes["n"]

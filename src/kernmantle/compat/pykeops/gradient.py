@@ -19,7 +19,7 @@ def gradient(e: Expression, variable: Expression, cotangent: Expression) -> Expr
     if cotangent.dim != e.dim:
         raise ShapeError(f"the cotangent of a formula of dimension {e.dim} has as many; got {cotangent.dim}")
     found: list[Expression] = []
-    _pull(e, cotangent, variable, found)
+    _vjp(e, cotangent, variable, found)
     return _total(found, variable)
 
 
@@ -28,7 +28,7 @@ def differential(e: Expression, variable: Expression, tangent: Expression) -> Ex
     _check(e, variable)
     if tangent.dim != variable.dim:
         raise ShapeError(f"the tangent of a variable of dimension {variable.dim} has as many; got {tangent.dim}")
-    found = _push(e, variable, tangent)
+    found = _jvp(e, variable, tangent)
     return _total([] if found is None else [found], e)
 
 
@@ -82,7 +82,7 @@ def _only_sums(e: Fold) -> None:
         raise GradientError(f"{e.op} of components has no symbolic derivative: use autograd on the reduction")
 
 
-def _pull(e: Expression, cotangent: Expression, variable: Expression, found: list[Expression]) -> None:
+def _vjp(e: Expression, cotangent: Expression, variable: Expression, found: list[Expression]) -> None:
     """Add to ``found`` what a part of the formula contributes."""
     taken = _taken(e, variable)
     if taken is not None:
@@ -96,14 +96,14 @@ def _pull(e: Expression, cotangent: Expression, variable: Expression, found: lis
             name = _slope(e.op, len(e.args), index) if _depends(arg, variable) else None
             if name is not None:
                 part = Map("mul", cotangent, Map(name, *e.args))
-                _pull(arg, folded("sum", part) if arg.dim == 1 else part, variable, found)
+                _vjp(arg, folded("sum", part) if arg.dim == 1 else part, variable, found)
     elif isinstance(e, Fold) and _depends(e.arg, variable):
         _only_sums(e)
         repeated = components(cotangent, tuple(k // e.length for k in range(e.arg.dim)))
-        _pull(e.arg, _wide(repeated, e.arg.dim), variable, found)
+        _vjp(e.arg, _wide(repeated, e.arg.dim), variable, found)
 
 
-def _push(e: Expression, variable: Expression, tangent: Expression) -> Expression | None:
+def _jvp(e: Expression, variable: Expression, tangent: Expression) -> Expression | None:
     """Return the tangent of a part of the formula, None for zero."""
     taken = _taken(e, variable)
     if taken is not None:
@@ -111,13 +111,13 @@ def _push(e: Expression, variable: Expression, tangent: Expression) -> Expressio
     if isinstance(e, Map):
         parts: list[Expression] = []
         for index, arg in enumerate(e.args):
-            moved = _push(arg, variable, tangent)
+            moved = _jvp(arg, variable, tangent)
             name = None if moved is None else _slope(e.op, len(e.args), index)
             if moved is not None and name is not None:
                 parts.append(Map("mul", moved, Map(name, *e.args)))
         return _total(parts, e) if parts else None
     if isinstance(e, Fold):
-        moved = _push(e.arg, variable, tangent)
+        moved = _jvp(e.arg, variable, tangent)
         if moved is None:
             return None
         _only_sums(e)

@@ -19,9 +19,9 @@ from ...runtime.launcher import nothing
 from ...torch_ops.cpu import job_for
 from ...torch_ops.dtypes import NAMES
 from .cpu_plan import (  # fmt: skip
+    ARRAYS,
     FIELDS,
     PIECE,
-    PORTS,
     SIZES,
     STEP,
     CpuKronPlan,
@@ -102,13 +102,13 @@ def _parts(run: Pass) -> list[list[int]]:
 
 def _integers(launch: Launch, block: int, compute: str, stored: str) -> bytes:
     """Return the arguments of a launch in the order of the kernel's fields."""
-    run, ports, dims, added = launch.run, launch.ports, launch.dims, launch.added
+    run, layouts, dims, added = launch.run, launch.layouts, launch.dims, launch.added
     flat, taken, own = block == 1, run_steps(run, block), scratch(run, block, compute)
     inner = chunking(run, block, compute)
     same = stored == compute
     first, last = taken[0], taken[-1]
-    direct_in = same and flat and ports["x"].run == 1 and (first.right == 1 or is_exact(first))
-    direct_out = same and flat and ports["out"].run == 1 and is_exact(last) and not added and len(taken) > direct_in
+    direct_in = same and flat and layouts["x"].run == 1 and (first.right == 1 or is_exact(first))
+    direct_out = same and flat and layouts["out"].run == 1 and is_exact(last) and not added and len(taken) > direct_in
     head = {
         "steps": len(taken), "columns": run.columns, "rows": run.rows, "right": launch.right, "width": block,
         "flat": flat,
@@ -118,8 +118,8 @@ def _integers(launch: Launch, block: int, compute: str, stored: str) -> bytes:
         "chunk_out": inner.pitch,
     }  # fmt: skip
     values = [int(head[name]) for name in FIELDS] + [extent for extent, _ in dims]
-    for index, name in enumerate(PORTS):
-        values += [strides[index] for _, strides in dims] + [ports[name].run, ports[name].right]
+    for index, name in enumerate(ARRAYS):
+        values += [strides[index] for _, strides in dims] + [layouts[name].run, layouts[name].right]
     packed = begun = 0
     for index, (step, part) in enumerate(zip(taken, _parts(run), strict=True)):
         wide = padded(step.mode.rows)
@@ -137,6 +137,6 @@ def _integers(launch: Launch, block: int, compute: str, stored: str) -> bytes:
         record = {
             "rows": piece.shape[-2], "columns": piece.shape[-1],
             "row_stride": piece.stride(-2), "column_stride": piece.stride(-1),
-        } | {name: strides[len(PORTS) + index] for name, (_, strides) in zip("abc", dims, strict=True)}  # fmt: skip
+        } | {name: strides[len(ARRAYS) + index] for name, (_, strides) in zip("abc", dims, strict=True)}  # fmt: skip
         values += [record[name] for name in PIECE]
     return np.array(values, dtype=np.int64).tobytes()

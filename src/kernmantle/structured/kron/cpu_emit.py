@@ -12,7 +12,7 @@ from ...backends.cpu.builder import ELEMENTS, SIZE, STORED, Function, suffix, ve
 from ...backends.cpu.pack import narrowed, widened
 from ..mode_product.cpu_emit import Tiles
 from ..mode_product.cpu_plan import PLAIN, Tile
-from .cpu_plan import BATCH, FIELDS, NARROWEST, PIECE, PORT_FIELDS, PORTS, STEP
+from .cpu_plan import ARRAYS, BATCH, FIELDS, LAYOUT_FIELDS, NARROWEST, PIECE, STEP
 
 ENTRY = "km"
 _MASKED = 64  # bytes of vectors
@@ -218,15 +218,15 @@ class _Entry:
         f, element = self.f, self.kernels.element
         self.field = {name: self._integer(str(slot)) for slot, name in enumerate(FIELDS)}
         self.extents = [self._integer(str(len(FIELDS) + axis)) for axis in range(BATCH)]
-        ports = len(FIELDS) + BATCH
-        self.ports = {
-            name: [self._integer(str(ports + index * PORT_FIELDS + i)) for i in range(PORT_FIELDS)]
-            for index, name in enumerate(PORTS)
+        first_layout = len(FIELDS) + BATCH
+        self.layouts = {
+            name: [self._integer(str(first_layout + index * LAYOUT_FIELDS + i)) for i in range(LAYOUT_FIELDS)]
+            for index, name in enumerate(ARRAYS)
         }
-        self.first_step = ports + len(PORTS) * PORT_FIELDS
+        self.first_step = first_layout + len(ARRAYS) * LAYOUT_FIELDS
         self.first_piece = f.add(str(self.first_step), f.multiply(self.field["steps"], str(len(STEP))))
         self.pointers = {
-            name: f.load("ptr", f.at("%pointers", str(index), "ptr"), 8) for index, name in enumerate(PORTS)
+            name: f.load("ptr", f.at("%pointers", str(index), "ptr"), 8) for index, name in enumerate(ARRAYS)
         }
         numbers = [f.load("double", f.at("%numbers", str(index), "double"), 8) for index in range(2)]
         self.alpha, self.beta = (f.emit(f"fptrunc double {n} to float") if element == "float" else n for n in numbers)
@@ -276,7 +276,7 @@ class _Entry:
                 f.store("i64", "1", side, 8)
             with f.loop(step["first"], step["stop"]) as index:
                 piece = self._record(f.add(self.first_piece, f.multiply(index, str(len(PIECE)))), PIECE)
-                pointer = f.load("ptr", f.at("%pointers", f.add(index, str(len(PORTS))), "ptr"), 8)
+                pointer = f.load("ptr", f.at("%pointers", f.add(index, str(len(ARRAYS))), "ptr"), 8)
                 for axis, name in enumerate("abc"):
                     pointer = f.at(pointer, f.multiply(batch[axis], piece[name]), STORED[self.kernels.stored])
                 own = [f.load("i64", side, 8) for side in sides]
@@ -297,7 +297,7 @@ class _Entry:
 
     def _address(self, name: str, batch: list[str], first: str) -> str:
         f = self.f
-        strides = self.ports[name]
+        strides = self.layouts[name]
         offset = f.multiply(first, strides[BATCH + 1])
         for axis in range(BATCH):
             offset = f.add(offset, f.multiply(batch[axis], strides[axis]))
@@ -311,7 +311,7 @@ class _Entry:
         last = self.field["steps"]
         ends: dict[str, dict[str, str]] = {}
         for name, extent in (("x", "columns"), ("out", "rows"), ("y", "rows")):
-            run, right = self.ports[name][BATCH:]
+            run, right = self.layouts[name][BATCH:]
             ends[name] = {
                 "rows": self._choose(flat, "1", self.field[extent]),
                 "width": self._choose(flat, self.field[extent], valid),

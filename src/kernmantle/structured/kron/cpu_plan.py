@@ -22,16 +22,16 @@ SLACK = 64
 CACHE_ELEMENTS = 32
 NARROWEST = 4
 SIZES = {"f32": 4, "f64": 8}
-PORTS = ("x", "y", "out")
+ARRAYS = ("x", "y", "out")
 BATCH = 3
-# Fields of the integer arguments, then BATCH extents; per port BATCH batch strides, run and right; steps; pieces.
+# Fields of the integer arguments, then BATCH extents; per array BATCH batch strides, run and right; steps; pieces.
 FIELDS = (
     "steps", "columns", "rows", "right", "width", "flat", "direct_in", "direct_out", "varies", "added",
     "pieces", "piece", "chunk", "chunk_room", "buffers", "buffer", "inner", "chunks", "chunk_in", "chunk_out",
 )  # fmt: skip
 STEP = ("left", "columns", "rows", "padded", "right", "pitch", "packed", "first", "stop")
 PIECE = ("rows", "columns", "row_stride", "column_stride", "a", "b", "c")
-PORT_FIELDS = BATCH + 2
+LAYOUT_FIELDS = BATCH + 2
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from .gradient_steps import GradientSeconds
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaPlan, mma_candidates
 from .modes import Mode, text_of
-from .run import SAVING, Arrays, Launch, Numbers, Port, Prepare, Start
+from .run import SAVING, ArrayLayout, Arrays, Launch, Numbers, Prepare, Start
 from .tensor_plan import MmaLayout, Tensor, takes_wgmma
 from .two_axis_plan import TwoAxisPlan, two_axis_candidates
 from .wgmma_plan import WgmmaPlan
@@ -61,7 +61,7 @@ SMALL_SECONDS, SMALL_SHARE = 9e-6, 1.06
 TRIED = 10
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan
 Make = Callable[[Plan], Start]
-_Ends = Sequence[tuple[Port, int]]
+_Ends = Sequence[tuple[ArrayLayout, int]]
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
@@ -242,10 +242,10 @@ def _tiles(launch: Launch, chosen: Plan) -> int:
 def _ends(launch: Launch) -> tuple[int, _Ends, _Ends]:
     """Return the bytes of a number, and the strides and addresses of x, and of the result with what is added to it."""
     arrays = launch.arrays
-    into = [(launch.ports["out"], arrays.out.data_ptr())]
+    into = [(launch.layouts["out"], arrays.out.data_ptr())]
     if arrays.y is not None:
-        into.append((launch.ports["y"], arrays.y.data_ptr()))
-    return arrays.x.element_size(), [(launch.ports["x"], arrays.x.data_ptr())], into
+        into.append((launch.layouts["y"], arrays.y.data_ptr()))
+    return arrays.x.element_size(), [(launch.layouts["x"], arrays.x.data_ptr())], into
 
 
 def _mma_layout(launch: Launch) -> MmaLayout:
@@ -282,10 +282,10 @@ def _vectors(launch: Launch) -> tuple[int, int, int]:
     )  # fmt: skip
 
 
-def _common(launch: Launch, ports: _Ends, length: int, most: int, size: int) -> int:
+def _common(launch: Launch, ends: _Ends, length: int, most: int, size: int) -> int:
     """Neighbours, a power of two up to ``most``, of which every line and address is a multiple."""
     width = most
-    for own, pointer in ports:
+    for own, pointer in ends:
         steps = [*own.batch, own.run, launch.right] if launch.right > 1 else [*own.batch, length]
         while width > 1 and (any(step % width for step in steps) or pointer % (width * size)):
             width //= 2
@@ -315,7 +315,7 @@ def _fma_layout(launch: Launch) -> FmaLayout:
     return FmaLayout(widths[0], widths[1], launch.added, launch.varies)
 
 
-def _width(launch: Launch, ports: _Ends, extents: Sequence[int], size: int) -> int:
+def _width(launch: Launch, ends: _Ends, extents: Sequence[int], size: int) -> int:
     """Neighbours that one access may take: along the run, or beside it where something lies there."""
     vector = 16 // (8 if size == 8 else 4)
     padded_extents = [max(mode.rows, mode.columns) for mode in launch.run.modes]
@@ -323,7 +323,7 @@ def _width(launch: Launch, ports: _Ends, extents: Sequence[int], size: int) -> i
         lengths = [launch.right]
     else:
         lengths = [math.prod(extents)] if padded_extents == list(extents) else [extents[-1], padded_extents[-1]]
-    for own, pointer in ports:
+    for own, pointer in ends:
         unit, *others = (own.right, own.run) if launch.right > 1 else (own.run, 0)
         steps = [*others, *own.batch, *lengths]
         if unit != 1 or any(step % vector for step in steps) or pointer % (vector * size):
@@ -337,7 +337,7 @@ def _integers(launch: Launch, added: bool, varies: bool) -> list[int]:
     values = {f"size_{axis}": extent for axis, (extent, _) in zip("abc", launch.dims, strict=True)}
     values |= {"size_run": launch.run.columns, "size_right": launch.right}
     for name, index in names:
-        own = launch.ports[name]
+        own = launch.layouts[name]
         values |= {f"{name}_{axis}": strides[index] for axis, (_, strides) in zip("abc", launch.dims, strict=True)}
         values |= {f"{name}_run": own.run, f"{name}_right": own.right}
     for number, factor in enumerate(launch.factors):

@@ -11,8 +11,8 @@ OVERLAP = "    km::ptx::griddepcontrol_launch_dependents();\n    km::ptx::gridde
 
 def parameters(factors: int, added: bool, varies: bool) -> list[str]:
     """Return the names of the integer parameters of a pass, in their order: those it does not read are left out."""
-    ports = ("x", "y", "out") if added else ("x", "out")
-    names = [f"{port}_{axis}" for port in ("size", *ports) for axis in AXES]
+    arrays = ("x", "y", "out") if added else ("x", "out")
+    names = [f"{array}_{axis}" for array in ("size", *arrays) for axis in AXES]
     batch_axes = _BATCH if varies else ()
     return names + [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *batch_axes)]
 
@@ -39,7 +39,9 @@ def entry(
     for index, axis in enumerate(AXES):
         text.append(f"    g.size[{index}] = size_{axis};")
         text += [
-            f"    g.{port}_stride[{index}] = {port}_{axis};" for port in ("x", "y", "out") if f"{port}_{axis}" in names
+            f"    g.{array}_stride[{index}] = {array}_{axis};"
+            for array in ("x", "y", "out")
+            if f"{array}_{axis}" in names
         ]
     for number in range(factors):
         for index, axis in enumerate(("row", "column", *_BATCH)):

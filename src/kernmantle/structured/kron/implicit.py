@@ -82,8 +82,8 @@ def _slopes(
     if not any(needed):
         return [None] * len(parameters)
     # x depends on the parameters too: torch.func.vjp holds it fixed, where autograd.grad would recurse.
-    pulled: Any = torch.func.vjp(lambda *values: multiply(values, x), *parameters)
-    return [slope if wanted else None for slope, wanted in zip(pulled[1](-of_b), needed, strict=True)]
+    vjp: Any = torch.func.vjp(lambda *values: multiply(values, x), *parameters)
+    return [slope if wanted else None for slope, wanted in zip(vjp[1](-of_b), needed, strict=True)]
 
 
 def _recorded(multiply: Multiply, solve: Solve, b: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -88,7 +88,7 @@ def _batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
 
 
 @dataclass(frozen=True)
-class Port:
+class ArrayLayout:
     """Strides of one array in a pass: of the batch axes (``left`` last), of the run, and of the entries right of it."""
 
     batch: tuple[int, ...]
@@ -96,7 +96,7 @@ class Port:
     right: int
 
 
-def port(tensor: torch.Tensor, left: int, run: int, right: int) -> Port | None:
+def layout_of(tensor: torch.Tensor, left: int, run: int, right: int) -> ArrayLayout | None:
     """Return the strides of (…, left * run * right, columns); None if ``right`` and columns have no common stride."""
     *batch, own, across = tensor.stride()
     batch = [0 if size == 1 else stride for size, stride in zip(tensor.shape[:-2], batch, strict=True)]
@@ -104,7 +104,7 @@ def port(tensor: torch.Tensor, left: int, run: int, right: int) -> Port | None:
     if right > 1 and columns > 1 and own != columns * across:
         return None
     inner = across if columns > 1 else own
-    return Port((*batch, own * run * right if left > 1 else 0), own * right, inner)
+    return ArrayLayout((*batch, own * run * right if left > 1 else 0), own * right, inner)
 
 
 def spread(strides: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class Launch:
 
     run: Pass
     right: int
-    ports: dict[str, Port]
+    layouts: dict[str, ArrayLayout]
     dims: tuple[tuple[int, tuple[int, ...]], ...]
     offsets: tuple[tuple[int, ...], ...]
     numbers: tuple[int, ...]
@@ -337,10 +337,10 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
                 return None
             stages.append(Stage(dense, tuple(modes[index].factor or 0 for index in own.parts[0]), (), shape))
         else:
-            ports = _ports(own, view, step)
-            if ports is None:
+            layouts = _layouts(own, view, step)
+            if layouts is None:
                 return None
-            launch = _launch(own, view, modes, step, ports)
+            launch = _launch(own, view, modes, step, layouts)
             stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape))
         value = into
     return Prepared(tuple(stages))
@@ -372,45 +372,45 @@ def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays:
         value, alpha = into, 1.0
 
 
-def _ports(own: Pass, view: View, arrays: Arrays) -> dict[str, Port] | None:
+def _layouts(own: Pass, view: View, arrays: Arrays) -> dict[str, ArrayLayout] | None:
     """Return the strides of every array, None if an array has no such view."""
-    x = port(arrays.x, view.left, own.columns, view.right)
-    out = port(arrays.out, view.left, own.rows, view.right)
-    y = out if arrays.y is None else port(arrays.y, view.left, own.rows, view.right)
+    x = layout_of(arrays.x, view.left, own.columns, view.right)
+    out = layout_of(arrays.out, view.left, own.rows, view.right)
+    y = out if arrays.y is None else layout_of(arrays.y, view.left, own.rows, view.right)
     return None if x is None or out is None or y is None else {"x": x, "y": y, "out": out}
 
 
 def _pass(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers, kernel: Prepare) -> None:
     target = arrays.out
-    ports = _ports(own, view, arrays)
-    if ports is None:
+    layouts = _layouts(own, view, arrays)
+    if layouts is None:
         y = None if arrays.y is None else arrays.y.contiguous()
         arrays = replace(arrays, x=arrays.x.contiguous(), out=target.contiguous(), y=y)
-        ports = _ports(own, view, arrays)
-    assert ports is not None
-    launch = _launch(own, view, modes, arrays, ports)
+        layouts = _layouts(own, view, arrays)
+    assert layouts is not None
+    launch = _launch(own, view, modes, arrays, layouts)
     tensors = [arrays.x, arrays.out if arrays.y is None else arrays.y, arrays.out, *launch.factors]
     launched(kernel(launch), launch.offsets, [tensor.data_ptr() for tensor in tensors], numbers)
     if arrays.out is not target:
         target.copy_(arrays.out)
 
 
-def _launch(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, ports: dict[str, Port]) -> Launch:
+def _launch(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, layouts: dict[str, ArrayLayout]) -> Launch:
     numbers = tuple(modes[index].factor or 0 for part in own.parts for index in part)
     factors = [arrays.factors[number] for number in numbers]
     strides = [(*spread(factor.stride()[:-2], factor.shape[:-2]), 0) for factor in factors]
-    every = [*(ports[name].batch for name in ("x", "y", "out")), *strides]
+    every = [*(layouts[name].batch for name in ("x", "y", "out")), *strides]
     extents = (*arrays.batch, view.left)
-    dims = merged([(extent, tuple(port[axis] for port in every)) for axis, extent in enumerate(extents)])
+    dims = merged([(extent, tuple(own[axis] for own in every)) for axis, extent in enumerate(extents)])
     extra, inner = dims[: max(0, len(dims) - BATCH)], dims[max(0, len(dims) - BATCH) :]
     inner = [(1, (0,) * len(every))] * (BATCH - len(inner)) + inner
     right = view.right * arrays.x.shape[-1]
     offsets = _offsets(extra, len(every), arrays.x.element_size())
-    return Launch(own, right, ports, tuple(inner), offsets, numbers, arrays)
+    return Launch(own, right, layouts, tuple(inner), offsets, numbers, arrays)
 
 
-def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int) -> tuple[tuple[int, ...], ...]:
-    offsets = [(0,) * ports]
+def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], count: int, size: int) -> tuple[tuple[int, ...], ...]:
+    offsets = [(0,) * count]
     for extent, strides in dims:
         offsets = [
             tuple(base + index * stride * size for base, stride in zip(start, strides, strict=True))

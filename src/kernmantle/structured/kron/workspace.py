@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ...backends.cuda.tiles import CARDS
+from ...backends.cuda.cards import PLANNED
 from ...checks import integer
 from ...errors import DeviceError, DtypeError, ParameterError, ShapeError
 from ...torch_ops.targets import target_for
@@ -55,6 +55,7 @@ def kron_workspace(
     side: Literal["right", "left"] = "right",
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    card: str | None = None,
     precision: str | None = None,
     fuse: bool = True,
 ) -> KronWorkspace:
@@ -71,7 +72,9 @@ def kron_workspace(
     dtype : torch.dtype
         Of all arrays.
     device : str
-        "cpu", "cuda" for a GPU of this machine, or an architecture: "sm_80", "sm_90", "sm_100", "sm_120".
+        "cpu", or "cuda" for a GPU of this machine.
+    card : str, optional
+        A GPU that need not be there, "h100" or "h200", or its architecture, "sm_80", "sm_90", "sm_100" or "sm_120".
 
     Returns
     -------
@@ -83,7 +86,7 @@ def kron_workspace(
     ShapeError, DtypeError
         As :func:`kron_matmul`.
     ParameterError
-        For an unknown device or option.
+        For an unknown device, card or option.
     DeviceError
         For "cuda" on a machine without a GPU.
 
@@ -96,7 +99,7 @@ def kron_workspace(
     Examples
     --------
     >>> import kernmantle as km
-    >>> asked = km.kron_workspace((1024, 96 * 96 * 96), [(96, 96)] * 3, device="sm_90")
+    >>> asked = km.kron_workspace((1024, 96 * 96 * 96), [(96, 96)] * 3, card="h100")
     >>> asked.shape
     (1024, 884736)
     >>> km.kron_workspace((16, 64), [(8, 8), (8, 8)]).bytes
@@ -104,12 +107,14 @@ def kron_workspace(
     """
     if not isinstance(dtype, torch.dtype):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DtypeError(f"dtype must be a torch.dtype, not {dtype!r}")
-    device = str(device)
+    device, cards = str(device) if card is None else str(card), ", ".join(map(repr, PLANNED))
     kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda") and device not in CARDS:
-        raise ParameterError(f"device must be 'cpu', 'cuda' or one of {', '.join(CARDS)}, not {device!r}")
+    if card is not None and device not in PLANNED:
+        raise ParameterError(f"card must be one of {cards}, not {device!r}")
+    if card is None and kind not in ("cpu", "cuda"):
+        raise ParameterError(f"device must be 'cpu' or 'cuda', not {device!r}; a GPU elsewhere is card=...: {cards}")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(f"there is no GPU here: for one that is elsewhere pass device={', '.join(map(repr, CARDS))}")
+        raise DeviceError(f"there is no GPU here; one elsewhere is card=...: {cards}")
     own = [f if isinstance(f, int) else _empty(f, f"factors[{i}]", dtype) for i, f in enumerate(_listed(factors))]
     call = gather(_empty(x, "x", dtype), own, side, 1, 0, None, precision, fuse)
     out = call.form.x(torch.empty(call.shape, dtype=dtype, device="meta"))
@@ -139,7 +144,7 @@ def _workspace(
     modes = parse(text, factor_sizes(factors))
     if not out.numel():
         return 0, 0, "nothing: the result is empty"
-    if (device not in CARDS and target_for(torch.device(device)) is None) or not has_kernels(x.dtype, modes):
+    if (device not in PLANNED and target_for(torch.device(device)) is None) or not has_kernels(x.dtype, modes):
         return None
     arrays = arranged(x, factors, None, out)
     passes, route = _planned(modes, arrays, options, device)
@@ -165,8 +170,8 @@ def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str)
 
 
 def _limits(device: str) -> object:
-    if device in CARDS:
-        return CARDS[device]
+    if device in PLANNED:
+        return PLANNED[device]
     gpu = import_module("...torch_ops.cuda", __package__)
     return gpu.limits(gpu.index_of(torch.device(device)))
 

@@ -66,14 +66,14 @@ _INPLACE_ROWS = {(True, False): 32, (True, True): 8, (False, False): 8, (False, 
 
 @dataclass(frozen=True)
 class Start:
-    """A kernel with all but the addresses of its ports, which ``run`` takes; nothing where it was only noted."""
+    """A kernel with all but the addresses of its buffers, which ``run`` takes; nothing where it was only noted."""
 
     run: Callable[..., None]
     kernel: jit.LoadedKernel | None
     integers: bytes
     items: int
     workspace: int
-    ports: int
+    buffers: int
     alone: bool
 
 
@@ -105,14 +105,14 @@ def _starting(
     items: int,
     workspace: int,
     work: int,
-    ports: int,
+    buffers: int,
 ) -> Start:
-    """Return a function that runs a kernel over its items, given the addresses of its ports."""
+    """Return a function that runs a kernel over its items, given the addresses of its buffers."""
     integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
     kernel, alone = _kernel(emitter, own), work < _ALONE or items == 1
     if kernel is None:
-        return Start(_nothing, kernel, integers, items, workspace, ports, alone)
-    entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
+        return Start(_nothing, kernel, integers, items, workspace, buffers, alone)
+    entry, packed, none = kernel.entry, Struct(f"{buffers}Q").pack, b""
     grain = max(1, _GRAIN * items // max(work, 1))
 
     def run_alone(*pointers: int, _: object = kernel) -> None:  # machine code lives as long as what holds it
@@ -121,7 +121,7 @@ def _starting(
     def run(*pointers: int) -> None:
         jit.run(kernel, items, workspace, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
 
-    return Start(run_alone if alone else run, kernel, integers, items, workspace, ports, alone)
+    return Start(run_alone if alone else run, kernel, integers, items, workspace, buffers, alone)
 
 
 def _nothing(*pointers: int) -> None:
@@ -129,7 +129,7 @@ def _nothing(*pointers: int) -> None:
 
 
 def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
-    """Return a function that runs small calls one after the other, given the addresses of all their ports.
+    """Return a function that runs small calls one after the other, given the addresses of all their buffers.
 
     Between two that are started from Python the processor forgets much of the interpreter.
     """
@@ -141,16 +141,16 @@ def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
     if row is None or any(own.kernel is None for own in starts):
         return None
     integers = [np.frombuffer(own.integers, dtype=np.int64) for own in starts]
-    first_ports = [0, *accumulate(own.ports for own in starts)]
+    first_buffers = [0, *accumulate(own.buffers for own in starts)]
     records = np.array(
         [
             (own.kernel.address if own.kernel else 0, index, packed_integers.ctypes.data, own.items)
-            for own, index, packed_integers in zip(starts, first_ports, integers, strict=False)
+            for own, index, packed_integers in zip(starts, first_buffers, integers, strict=False)
         ],
         dtype=np.int64,
     ).tobytes()
     entry, count, workspace = row.entry, len(starts), max(own.workspace for own in starts)
-    packed, alive = Struct(f"{first_ports[-1]}Q").pack, (integers, starts, row)
+    packed, alive = Struct(f"{first_buffers[-1]}Q").pack, (integers, starts, row)
 
     def run(*pointers: int, _: object = alive) -> None:
         entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(workspace))

@@ -178,13 +178,13 @@ def packing_rows(own: Vectors) -> str:
 
 
 def emit_row() -> str:
-    """Return LLVM IR that runs kernels one after the other; an item is one: address, first port, integers and items."""
+    """Return LLVM IR that runs kernels in turn; an item is one: address, first buffer, integers and items."""
     f = Function(HEAD)
     with f.loop("%begin", "%end") as item:
         record = f.at("%integers", f.multiply(item, "4"), "i64")
-        kernel, port, integers, items = (f.load("i64", f.at(record, str(slot), "i64"), 8) for slot in range(4))
+        kernel, buffer, integers, items = (f.load("i64", f.at(record, str(slot), "i64"), 8) for slot in range(4))
         kernel, integers = (f.emit(f"inttoptr i64 {address} to ptr") for address in (kernel, integers))
-        pointers = f.at("%pointers", port, "i64")
+        pointers = f.at("%pointers", buffer, "i64")
         arguments = f"ptr {pointers}, ptr {integers}, ptr %numbers, i64 0, i64 {items}, ptr %scratch"
         f.emit_void(f"call void {kernel}({arguments})")
     f.emit_void("ret void")

@@ -125,12 +125,12 @@ template <class Body, class Args>
 KM_DEVICE void write_result(const Args& g, const Coord& p, i64 m, i64 c, const typename Body::Running& running) {
     typedef typename Body::Result P;
     typedef typename P::T T;
-    const i64* s = g.stride[P::PORT];
-    T* at = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * s[ROLE_M] + c * s[ROLE_L];
+    const i64* s = g.stride[P::BUFFER];
+    T* at = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + m * s[ROLE_M] + c * s[ROLE_L];
     if constexpr (Body::SELECTS) {
         *at = Store<T>::from(Body::LARGEST ? -running.key : running.key);
-        const i64* t = g.stride[P::PORT + 1];
-        i64* position = (i64*)g.pointer[P::PORT + 1] + batch_offset(g, P::PORT + 1, p) + m * t[ROLE_M] + c * t[ROLE_L];
+        const i64* t = g.stride[P::BUFFER + 1];
+        i64* position = (i64*)g.pointer[P::BUFFER + 1] + batch_offset(g, P::BUFFER + 1, p) + m * t[ROLE_M] + c * t[ROLE_L];
         *position = running.position;
     } else {
         *at = Store<T>::from(Body::finish(running));
@@ -147,8 +147,8 @@ KM_DEVICE typename Body::Running* slot_of(void* work, i64 block, int slot, i64 w
 template <class P, class C, class Args>
 KM_DEVICE C end_value(const Args& g, const Coord& p, i64 at, i64 extent, int role) {
     typedef typename P::T T;
-    const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
-    return at < extent ? convert<C>(load_pack<T, 1>(base + at * g.stride[P::PORT][role]).v[0]) : C(0);
+    const T* base = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
+    return at < extent ? convert<C>(load_pack<T, 1>(base + at * g.stride[P::BUFFER][role]).v[0]) : C(0);
 }
 
 // First block whose run begins at that tile or after it.

@@ -30,7 +30,7 @@ KM_DEVICE u64 entry_key(const Args& g, const Coord& p, i64 m, i64 n, const typen
     });
     each<0, Body::CELL_ENDS>([&](auto index) {
         typedef typename Body::template CellEnd<decltype(index)::value> P;
-        cells[decltype(index)::value] = load_at<float, typename P::T, P::PORT>(g, p, m, n);
+        cells[decltype(index)::value] = load_at<float, typename P::T, P::BUFFER>(g, p, m, n);
     });
     const float value = Body::entry(Body::fixed(g, p), g.number, rows, columns, cells, s);
     return ranked_key(Body::LARGEST ? -value : value, (unsigned)n);
@@ -46,7 +46,7 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
     const int lane = threadIdx.x % 32, part = lane % LANES, which = lane / LANES, count = (int)g.size[ROLE_L];
     const i64 warps = (i64)gridDim.x * Tile::WARPS, warp = (i64)blockIdx.x * Tile::WARPS + threadIdx.x / 32;
     const i64 depth = g.size[ROLE_K], rows = g.size[ROLE_M], last = g.size[ROLE_N] - 1, chunks = ceil_div(g.size[ROLE_N], 32);
-    const i64 apart = TOGETHER * g.stride[Y::PORT][ROLE_N];
+    const i64 apart = TOGETHER * g.stride[Y::BUFFER][ROLE_N];
     const Coord p = {0, 0, 0, 0, 0, 0};
     u64 best[R];
 #pragma unroll

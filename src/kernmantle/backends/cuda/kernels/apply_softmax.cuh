@@ -152,14 +152,14 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
     __device__ __forceinline__ void end(const RowBlock& b) const {
         typedef typename Body::Result R;
         typedef typename R::T T;
-        const i64* s = g.stride[R::PORT];
+        const i64* s = g.stride[R::BUFFER];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float all = quad_sum(total[h]);
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
             const float inverse = write_total<typename Body::Statistic>(g, b.p, m, all, most[h], LIFT<H>);
-            T* to = (T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * s[ROLE_M];
+            T* to = (T*)g.pointer[R::BUFFER] + batch_offset(g, R::BUFFER, b.p) + m * s[ROLE_M];
 #pragma unroll
             for (int j = 0; j < C / 8; ++j)
 #pragma unroll

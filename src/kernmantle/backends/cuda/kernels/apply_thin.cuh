@@ -85,7 +85,7 @@ struct Thin {
 
     // Writes the mean of some columns to shared memory. All threads of the block wait for it.
     __device__ __forceinline__ void find_origin() {
-        const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p);
+        const typename Y::T* base = (const typename Y::T*)g.pointer[Y::BUFFER] + batch_offset(g, Y::BUFFER, p);
         const i64 apart = g.size[ROLE_N] < SAMPLE ? 1 : quotient(g.size[ROLE_N], SAMPLE);
         if (threadIdx.x < 32) {
 #pragma unroll
@@ -94,7 +94,7 @@ struct Thin {
 #pragma unroll
                 for (int i = threadIdx.x; i < SAMPLE; i += 32) {
                     const i64 n = i * apart < g.size[ROLE_N] ? i * apart : 0;
-                    sum += convert<C>(load_pack<typename Y::T, 1>(base + n * g.stride[Y::PORT][ROLE_N] + k * g.stride[Y::PORT][ROLE_K]).v[0]);
+                    sum += convert<C>(load_pack<typename Y::T, 1>(base + n * g.stride[Y::BUFFER][ROLE_N] + k * g.stride[Y::BUFFER][ROLE_K]).v[0]);
                 }
                 sum = warp_sum(sum);
                 if (threadIdx.x == 0) origin[k] = sum * (1.0f / SAMPLE);
@@ -112,7 +112,7 @@ struct Thin {
 
     // Rows of x, times the scale where there is one; whether they are small enough for it.
     __device__ __forceinline__ bool read_rows() {
-        const typename X::T* base = (const typename X::T*)g.pointer[X::PORT] + batch_offset(g, X::PORT, p);
+        const typename X::T* base = (const typename X::T*)g.pointer[X::BUFFER] + batch_offset(g, X::BUFFER, p);
         bool small = true, expands = true;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -120,7 +120,7 @@ struct Thin {
             double norm = 0;
 #pragma unroll
             for (int k = 0; k < K; ++k) {
-                x[k][r] = convert<C>(load_pack<typename X::T, 1>(base + m * g.stride[X::PORT][ROLE_M] + k * g.stride[X::PORT][ROLE_K]).v[0]);
+                x[k][r] = convert<C>(load_pack<typename X::T, 1>(base + m * g.stride[X::BUFFER][ROLE_M] + k * g.stride[X::BUFFER][ROLE_K]).v[0]);
                 if (Body::EXPANDS) {
                     if (scale > C(0)) {
                         const C value = scaled(x[k][r], k);
@@ -181,9 +181,9 @@ struct Thin {
         if constexpr (FLUSHES) flush_sums<true>(c);
         each<0, Body::VECTORS>([&](auto index) {
             typedef typename Body::template Vector<decltype(index)::value> P;
-            const typename P::T* source = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+            const typename P::T* source = (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
 #pragma unroll
-            for (int k = 0; k < K; ++k) vectors[k][decltype(index)::value] = convert<C>(load_pack<typename P::T, 1>(source + k * g.stride[P::PORT][ROLE_K]).v[0]);
+            for (int k = 0; k < K; ++k) vectors[k][decltype(index)::value] = convert<C>(load_pack<typename P::T, 1>(source + k * g.stride[P::BUFFER][ROLE_K]).v[0]);
         });
     }
 
@@ -192,8 +192,8 @@ struct Thin {
         bool small = true;
         expands = true;
         const i64 left = g.size[ROLE_N] - n;
-        const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + n * g.stride[Y::PORT][ROLE_N];
-        const i64 along = g.stride[Y::PORT][ROLE_N], down = g.stride[Y::PORT][ROLE_K];
+        const typename Y::T* base = (const typename Y::T*)g.pointer[Y::BUFFER] + batch_offset(g, Y::BUFFER, p) + n * g.stride[Y::BUFFER][ROLE_N];
+        const i64 along = g.stride[Y::BUFFER][ROLE_N], down = g.stride[Y::BUFFER][ROLE_K];
         if (Body::EXPANDS && scale > C(0)) {
             for (int i = threadIdx.x; i < Tile::STAGE && i < left; i += Tile::THREADS) {
                 double norm = 0;
@@ -226,11 +226,11 @@ struct Thin {
         });
         if constexpr (Body::WEIGHTED) {
             typedef typename Body::Weight P;
-            const typename P::T* v = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + n * g.stride[P::PORT][ROLE_N] + c * g.stride[P::PORT][ROLE_L];
+            const typename P::T* v = (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + n * g.stride[P::BUFFER][ROLE_N] + c * g.stride[P::BUFFER][ROLE_L];
             for (int e = threadIdx.x; e < Tile::STAGE * GROUP; e += Tile::THREADS) {
                 const int i = e / GROUP, q = e % GROUP;
                 const bool inside = i < left && c + q < g.size[ROLE_L];
-                const C weight = inside ? convert<C>(load_pack<typename P::T, 1>(v + i * g.stride[P::PORT][ROLE_N] + q * g.stride[P::PORT][ROLE_L]).v[0]) : C(0);
+                const C weight = inside ? convert<C>(load_pack<typename P::T, 1>(v + i * g.stride[P::BUFFER][ROLE_N] + q * g.stride[P::BUFFER][ROLE_L]).v[0]) : C(0);
                 if (Body::EXPANDS) expands = expands && abs(weight) <= C(HEAVIEST);
                 shared[i * S::PITCH + S::V + q] = weight;
             }

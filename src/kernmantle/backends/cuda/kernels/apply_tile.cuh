@@ -76,8 +76,8 @@ struct Weights {
         if constexpr (Body::WEIGHTED) {
             typedef typename Body::Weight P;
             typedef typename P::T T;
-            const i64* s = g.stride[P::PORT];
-            const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + p.n * s[ROLE_N] + c * s[ROLE_L];
+            const i64* s = g.stride[P::BUFFER];
+            const T* base = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + p.n * s[ROLE_N] + c * s[ROLE_L];
 #pragma unroll 4
             for (int e = thread; e < BN * CHUNK; e += THREADS) {
                 const int n = e / CHUNK, q = e % CHUNK;
@@ -110,13 +110,13 @@ struct ColumnEnds {
         each<0, Body::COLUMN_ENDS>([&](auto index) {
             typedef typename Body::template ColumnEnd<decltype(index)::value> P;
             typedef typename P::T T;
-            const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+            const T* from = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
 #pragma unroll
             for (int e = thread; e < BN; e += THREADS) {
                 C* entry = to + decltype(index)::value * BN + e;
                 const i64 n = p.n + e;
                 if (Same<T, float>::value && n < g.size[ROLE_N])
-                    ptx::cp_async<4>(shared_address(entry), from + n * g.stride[P::PORT][ROLE_N]);
+                    ptx::cp_async<4>(shared_address(entry), from + n * g.stride[P::BUFFER][ROLE_N]);
                 else
                     *entry = end_value<P, C>(g, p, n, g.size[ROLE_N], ROLE_N);
             }
@@ -181,7 +181,7 @@ struct Reducer {
                     typedef typename Body::template CellEnd<decltype(index)::value> P;
                     const i64 m = p.m + lay.row(i), n = p.n + lay.column(j);
                     const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
-                    e[decltype(index)::value] = inside ? load_at<C, typename P::T, P::PORT>(g, p, m, n) : C(0);
+                    e[decltype(index)::value] = inside ? load_at<C, typename P::T, P::BUFFER>(g, p, m, n) : C(0);
                 });
                 w[i][j] = Body::entry(fixed, g.number, r, c, e, state[i][j]);
             }

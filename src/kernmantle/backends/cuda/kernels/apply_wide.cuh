@@ -80,7 +80,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
         for (int h = 0; h < 2; ++h) {
             const i64 m = m0 + local_row() + 8 * h < last ? m0 + local_row() + 8 * h : last;
 #pragma unroll
-            for (int k = 0; k < K; ++k) x[k][h] = times * convert<float>(load_pack<typename X::T, 1>(row_of<X>(g, p, m) + k * g.stride[X::PORT][ROLE_K]).v[0]);
+            for (int k = 0; k < K; ++k) x[k][h] = times * convert<float>(load_pack<typename X::T, 1>(row_of<X>(g, p, m) + k * g.stride[X::BUFFER][ROLE_K]).v[0]);
         }
     }
     __device__ __forceinline__ void begin(i64 m0) {

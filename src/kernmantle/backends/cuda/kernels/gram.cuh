@@ -90,15 +90,15 @@ struct Gram {
             typedef typename Body::template Cell<decltype(index)::value> P;
             if constexpr (P::VARIES == VARYING) {
                 typedef typename P::T T;
-                const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + k * g.stride[P::PORT][ROLE_K]
-                                + l * g.stride[P::PORT][ROLE_L];
+                const T* base = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + k * g.stride[P::BUFFER][ROLE_K]
+                                + l * g.stride[P::BUFFER][ROLE_L];
 #pragma unroll
                 for (int i = 0; i < TM; ++i)
 #pragma unroll
                     for (int j = 0; j < TN; ++j) {
                         const i64 m = row(i), n = column(j);
                         const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
-                        const T* at = base + m * g.stride[P::PORT][ROLE_M] + n * g.stride[P::PORT][ROLE_N];
+                        const T* at = base + m * g.stride[P::BUFFER][ROLE_M] + n * g.stride[P::BUFFER][ROLE_N];
                         cell[decltype(index)::value][i][j] = inside ? convert<C>(load_pack<T, 1>(at).v[0]) : C(0);
                         if (!VARYING && P::GUARD == 2) wild = wild || !is_moderate(float(cell[decltype(index)::value][i][j]));
                     }
@@ -245,9 +245,9 @@ struct Gram {
                 each<0, Body::OUTS>([&](auto index) {
                     typedef typename Body::template Out<decltype(index)::value> P;
                     typedef typename P::T T;
-                    const i64* s = g.stride[P::PORT];
+                    const i64* s = g.stride[P::BUFFER];
                     const i64 along = P::UNIT ? 1 : s[ROLE_N];
-                    T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + p.split * s[ROLE_K];
+                    T* base = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + p.split * s[ROLE_K];
                     T* at = base + m0 * s[ROLE_M] + n0 * along + RowLay::hop(i) * s[ROLE_M] + ColumnLay::hop(j) * along;
                     if constexpr (P::VECTOR) {
                         if (whole) {

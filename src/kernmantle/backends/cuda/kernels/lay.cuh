@@ -48,10 +48,10 @@ KM_DEVICE void each(F&& f) {
 }
 
 
-template <template <int> class Port, int I, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
+template <template <int> class Buffer, int I, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
 struct FetchList {
-    Fetch<Port<I>, C, SPAN, DEPTH, THREADS, QUICK> head;
-    FetchList<Port, I + 1, N, C, SPAN, DEPTH, THREADS, QUICK> tail;
+    Fetch<Buffer<I>, C, SPAN, DEPTH, THREADS, QUICK> head;
+    FetchList<Buffer, I + 1, N, C, SPAN, DEPTH, THREADS, QUICK> tail;
 
     template <int PITCH>
     __device__ __forceinline__ void settle(int thread) {
@@ -60,21 +60,21 @@ struct FetchList {
     }
     template <class Args>
     __device__ __forceinline__ void seek(const Args& g, const Coord& p, i64 tile, i64 k, i64 l, int thread) {
-        typedef Port<I> P;
-        const i64* s = g.stride[P::PORT];
-        const typename P::T* start = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + l * s[ROLE_L]
+        typedef Buffer<I> P;
+        const i64* s = g.stride[P::BUFFER];
+        const typename P::T* start = (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + l * s[ROLE_L]
                                      + k * s[ROLE_K] + tile * s[P::TILE];
         head.seek(start, s[P::TILE], s[ROLE_K], thread);
         tail.seek(g, p, tile, k, l, thread);
     }
     template <class Args>
     __device__ __forceinline__ void read(const Args& g, int thread, i64 tiles, i64 depths) {
-        head.read(g.stride[Port<I>::PORT][Port<I>::TILE], g.stride[Port<I>::PORT][ROLE_K], thread, tiles, depths);
+        head.read(g.stride[Buffer<I>::BUFFER][Buffer<I>::TILE], g.stride[Buffer<I>::BUFFER][ROLE_K], thread, tiles, depths);
         tail.read(g, thread, tiles, depths);
     }
     template <class Args>
     __device__ __forceinline__ void advance(const Args& g) {
-        head.from += DEPTH * g.stride[Port<I>::PORT][ROLE_K];
+        head.from += DEPTH * g.stride[Buffer<I>::BUFFER][ROLE_K];
         tail.advance(g);
     }
     __device__ __forceinline__ bool is_wild() const { return head.is_wild() | tail.is_wild(); }
@@ -84,8 +84,8 @@ struct FetchList {
         tail.template write<PITCH>(shared + DEPTH * PITCH, thread);
     }
 };
-template <template <int> class Port, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
-struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS, QUICK> {
+template <template <int> class Buffer, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
+struct FetchList<Buffer, N, N, C, SPAN, DEPTH, THREADS, QUICK> {
     template <int PITCH>
     __device__ __forceinline__ void settle(int) {}
     template <class Args>

@@ -201,7 +201,7 @@ struct Pipelined {
             typedef typename Body::template Vector<decltype(index)::value> P;
             typedef typename P::T T;
             if (thread < 32 && k + thread < g.size[ROLE_K]) {
-                const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + (k + thread) * g.stride[P::PORT][ROLE_K];
+                const T* from = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + (k + thread) * g.stride[P::BUFFER][ROLE_K];
                 const float value = convert<float>(load_pack<T, 1>(from).v[0]);
                 const unsigned to = stage + (BM + BN + decltype(index)::value) * 128 + thread * 4;
                 ptx::st_shared(to, value);
@@ -222,11 +222,11 @@ struct Pipelined {
 #pragma unroll 1
         for (; walk.more(); walk.next()) {
             const Coord p = walk_coord<Tile>(g, walk);
-            const i64* xs = g.stride[X::PORT];
-            const i64* ys = g.stride[Y::PORT];
+            const i64* xs = g.stride[X::BUFFER];
+            const i64* ys = g.stride[Y::BUFFER];
             const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
-            FeedX x((const typename X::T*)g.pointer[X::PORT] + batch_offset(g, X::PORT, p) + p.m * xs[ROLE_M], xs[ROLE_M], xs[ROLE_K], 0, thread);
-            FeedY y((const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + p.n * ys[ROLE_N], ys[ROLE_N], ys[ROLE_K], BM * 128, thread);
+            FeedX x((const typename X::T*)g.pointer[X::BUFFER] + batch_offset(g, X::BUFFER, p) + p.m * xs[ROLE_M], xs[ROLE_M], xs[ROLE_K], 0, thread);
+            FeedY y((const typename Y::T*)g.pointer[Y::BUFFER] + batch_offset(g, Y::BUFFER, p) + p.n * ys[ROLE_N], ys[ROLE_N], ys[ROLE_K], BM * 128, thread);
             const bool even_x = rows >= BM, even_y = columns >= BN;
             const i64 whole = depth / 32, stages = (depth + 31) / 32;
 #pragma unroll 1
@@ -378,9 +378,9 @@ struct Pipelined {
         each<0, Body::OUTS>([&](auto index) {
             typedef typename Body::template Out<decltype(index)::value> P;
             typedef typename P::T T;
-            const i64* s = g.stride[P::PORT];
+            const i64* s = g.stride[P::BUFFER];
             const i64 along = P::UNIT ? 1 : s[ROLE_N];
-            T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+            T* base = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
             T* at = base + m0 * s[ROLE_M] + n0 * along;
             T* mirror = base + n0 * s[ROLE_M] + m0 * along;
 #pragma unroll

@@ -171,8 +171,8 @@ struct Positions : StagedReduction<Body, Tile> {
         i64 k = 0;
 #pragma unroll 1
         for (; k < g.size[ROLE_K]; ++k) {
-            const float a = convert<float>(load_pack<typename X::T, 1>(x + k * g.stride[X::PORT][ROLE_K]).v[0]);
-            const float b = convert<float>(load_pack<typename Y::T, 1>(y + k * g.stride[Y::PORT][ROLE_K]).v[0]);
+            const float a = convert<float>(load_pack<typename X::T, 1>(x + k * g.stride[X::BUFFER][ROLE_K]).v[0]);
+            const float b = convert<float>(load_pack<typename Y::T, 1>(y + k * g.stride[Y::BUFFER][ROLE_K]).v[0]);
             const float value = value_at(g, p, &a, &b, k);
             if (value != value) break;
         }
@@ -218,8 +218,8 @@ struct Positions : StagedReduction<Body, Tile> {
             const typename Body::Outs out = Body::outputs(g, p, m, n, s);
             each<0, Body::OUTS>([&](auto index) {
                 typedef typename Body::template Out<decltype(index)::value> P;
-                const i64* step = g.stride[P::PORT];
-                typename P::T* base = (typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+                const i64* step = g.stride[P::BUFFER];
+                typename P::T* base = (typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
                 base[m * step[ROLE_M] + n * (P::UNIT ? 1 : step[ROLE_N])] = P::of(out);
             });
         }

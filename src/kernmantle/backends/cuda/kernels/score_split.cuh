@@ -161,11 +161,11 @@ struct ScoreSplit {
             if constexpr (score_weights<Body>() > 0) {
                 typedef typename Body::Weight W;
                 typedef typename W::T T;
-                const i64* s = g.stride[W::PORT];
+                const i64* s = g.stride[W::BUFFER];
 #pragma unroll
                 for (int q = 0; q < score_weights<Body>(); ++q) {
                     const bool there = inside && c + q < g.size[ROLE_L];
-                    at[(Body::COLUMN_ENDS + q) * SCORE_ROWS] = there ? convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + (c + q) * s[ROLE_L]).v[0]) : 0.0f;
+                    at[(Body::COLUMN_ENDS + q) * SCORE_ROWS] = there ? convert<float>(load_pack<T, 1>((const T*)g.pointer[W::BUFFER] + n * s[ROLE_N] + (c + q) * s[ROLE_L]).v[0]) : 0.0f;
                 }
             }
         }

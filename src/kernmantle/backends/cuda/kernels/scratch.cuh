@@ -68,9 +68,9 @@ KM_DEVICE Coord coord_of(const Listed<A>& g, i64 t) {
 // Whether the halves of an operand, weighted, differ along a batch role.
 template <class Body, class P, class Args>
 KM_DEVICE bool is_batched(const Args& g, int role) {
-    bool batched = g.stride[P::PORT][role] != 0;
+    bool batched = g.stride[P::BUFFER][role] != 0;
     each<0, Body::VECTORS>([&](auto index) {
-        batched = batched || g.stride[Body::template Vector<decltype(index)::value>::PORT][role] != 0;
+        batched = batched || g.stride[Body::template Vector<decltype(index)::value>::BUFFER][role] != 0;
     });
     return batched;
 }
@@ -106,13 +106,13 @@ KM_DEVICE Coord entry_of(const Args& g, i64 plane) {
 
 template <class P, class Args>
 KM_DEVICE const typename P::T* row_of(const Args& g, const Coord& p, i64 row) {
-    return (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + row * g.stride[P::PORT][P::TILE];
+    return (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + row * g.stride[P::BUFFER][P::TILE];
 }
 // COUNT neighbours along k from a multiple of COUNT on; 0 behind the end, unless all lie INSIDE.
 template <class P, bool INSIDE, int COUNT, class Args>
 KM_DEVICE void read_along_k(float (&to)[COUNT], const typename P::T* row, const Args& g, i64 k) {
     constexpr int VEC = P::RUN == ALONG_K && P::VEC < COUNT ? P::VEC : P::RUN == ALONG_K ? COUNT : 1;
-    const i64 depth = g.size[ROLE_K], step = g.stride[P::PORT][ROLE_K];
+    const i64 depth = g.size[ROLE_K], step = g.stride[P::BUFFER][ROLE_K];
     if (VEC > 1 && (INSIDE || k + COUNT <= depth)) {
 #pragma unroll
         for (int i = 0; i < COUNT; i += VEC) {
@@ -130,8 +130,8 @@ template <class Body, class Args>
 KM_DEVICE void read_vectors(float (&to)[AtLeastOne<Body::VECTORS>::value], const Args& g, const Coord& p, i64 k) {
     each<0, Body::VECTORS>([&](auto index) {
         typedef typename Body::template Vector<decltype(index)::value> P;
-        const typename P::T* from = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
-        to[decltype(index)::value] = convert<float>(load_pack<typename P::T, 1>(from + k * g.stride[P::PORT][ROLE_K]).v[0]);
+        const typename P::T* from = (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
+        to[decltype(index)::value] = convert<float>(load_pack<typename P::T, 1>(from + k * g.stride[P::BUFFER][ROLE_K]).v[0]);
     });
 }
 

@@ -118,7 +118,7 @@ KM_DEVICE void load_rows(unsigned (&to)[STEPS][4], const unsigned char* piece) {
 template <class P, class Args>
 KM_DEVICE float write_total(const Args& g, const BatchEntry& p, i64 m, float total, float most, float lift) {
     if (threadIdx.x % 4 == 0) {
-        float* at = (float*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * g.stride[P::PORT][ROLE_M];
+        float* at = (float*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + m * g.stride[P::BUFFER][ROLE_M];
         *at = total == 0.0f ? -infinity<float>() : 0.693147181f * (most - lift + log2f(total));
     }
     return total == 0.0f ? 0.0f : 1.0f / total;
@@ -173,7 +173,7 @@ struct CellRows {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const i64 own = row + 8 * h < g.size[OWN] ? row + 8 * h : g.size[OWN] - 1;
-                at[decltype(index)::value][h] = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + own * g.stride[P::PORT][OWN];
+                at[decltype(index)::value][h] = (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + own * g.stride[P::BUFFER][OWN];
             }
         });
     }
@@ -182,7 +182,7 @@ struct CellRows {
         const int last = (int)g.size[ROLE] - 1, column = other < last ? other : last;
         each<0, Body::CELL_ENDS>([&](auto index) {
             typedef typename Body::template CellEnd<decltype(index)::value> P;
-            const typename P::T* from = (const typename P::T*)at[decltype(index)::value][h] + column * g.stride[P::PORT][ROLE];
+            const typename P::T* from = (const typename P::T*)at[decltype(index)::value][h] + column * g.stride[P::BUFFER][ROLE];
             to[decltype(index)::value] = convert<float>(load_pack<typename P::T, 1>(from).v[0]);
         });
     }

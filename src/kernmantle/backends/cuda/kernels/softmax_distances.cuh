@@ -58,7 +58,7 @@ KM_DEVICE void make_differences(
 template <class Body, class Args>
 KM_DEVICE float origin_of(const Args& g, const BatchEntry& p, int k) {
     typedef typename Body::template Column<0> Y;
-    const float first = convert<float>(load_pack<typename Y::T, 1>(row_of<Y>(g, p, 0) + k * g.stride[Y::PORT][ROLE_K]).v[0]);
+    const float first = convert<float>(load_pack<typename Y::T, 1>(row_of<Y>(g, p, 0) + k * g.stride[Y::BUFFER][ROLE_K]).v[0]);
     return is_finite(first) ? first : 0.0f;
 }
 template <class Body, int OWN>
@@ -85,7 +85,7 @@ KM_DEVICE void subtract_rows(float (&d)[BLOCKS][4], const float (&sums)[2], cons
             for (int e = 0; e < 2; ++e) {
                 const int k = 8 * j + threadIdx.x % 4 * 2 + e;
                 if (k >= g.size[ROLE_K]) continue;
-                const float mine = convert<float>(load_pack<typename P::T, 1>(from + k * g.stride[P::PORT][ROLE_K]).v[0]);
+                const float mine = convert<float>(load_pack<typename P::T, 1>(from + k * g.stride[P::BUFFER][ROLE_K]).v[0]);
                 float& sum = d[j][2 * h + e];
                 sum = 2.0f * fmaf(all, mine - (SPLIT ? origin_of<Body>(g, p, k) : 0.0f), -sum);
             }

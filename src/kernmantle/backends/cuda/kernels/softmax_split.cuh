@@ -72,8 +72,8 @@ struct SoftmaxSplit {
     static __device__ float put_array(const Args& g, const BatchEntry& p, i64 first, unsigned char* to) {
         typedef typename P::T T;
         constexpr int WIDTH = ALONG == ROLE_K ? Tile::E : C, PIECES = WIDTH / 8, PASSES = ROWS * PIECES / THREADS;
-        const i64* s = g.stride[P::PORT];
-        const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+        const i64* s = g.stride[P::BUFFER];
+        const T* from = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
         float v[PASSES][8], top = 0.0f;
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
@@ -103,9 +103,9 @@ struct SoftmaxSplit {
         constexpr int PASSES = C * BN / 8 / THREADS, STEP = THREADS / C;
         __shared__ int tops[C], kinds[C];
         static_assert(THREADS % C == 0 && PASSES * THREADS == C * BN / 8, "whole passes");
-        const i64* s = g.stride[W::PORT];
+        const i64* s = g.stride[W::BUFFER];
         const int c = threadIdx.x % C;
-        const T* from = (const T*)g.pointer[W::PORT] + batch_offset(g, W::PORT, p) + c * s[ROLE_L];
+        const T* from = (const T*)g.pointer[W::BUFFER] + batch_offset(g, W::BUFFER, p) + c * s[ROLE_L];
         float v[PASSES][8], top = 0.0f;
         int kind = 0;
 #pragma unroll

@@ -49,7 +49,7 @@ struct Split {
             from_y[threadIdx.x] = any_row<Y>(g, threadIdx.x * columns / SAMPLES);
         }
         __syncthreads();
-        const i64 depth = g.size[ROLE_K], xs = g.stride[X::PORT][ROLE_K], ys = g.stride[Y::PORT][ROLE_K];
+        const i64 depth = g.size[ROLE_K], xs = g.stride[X::BUFFER][ROLE_K], ys = g.stride[Y::BUFFER][ROLE_K];
         float offsets = 0.0f, squares = 0.0f;
         for (i64 k = threadIdx.x; k < depth; k += THREADS) {
             float value[2 * SAMPLES], middle = 0.0f, square = 0.0f;

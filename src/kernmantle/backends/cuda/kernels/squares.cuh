@@ -131,8 +131,8 @@ struct Squares {
         each<0, Body::OUTS>([&](auto index) {
             typedef typename Body::template Out<decltype(index)::value> P;
             typedef typename P::T T;
-            const i64 down = g.stride[P::PORT][ROLE_M], along = P::UNIT ? 1 : g.stride[P::PORT][ROLE_N];
-            T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+            const i64 down = g.stride[P::BUFFER][ROLE_M], along = P::UNIT ? 1 : g.stride[P::BUFFER][ROLE_N];
+            T* base = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
             T* at = base + m0 * down + n0 * along;
             T* mirror = base + n0 * down + m0 * along;
 #pragma unroll
@@ -178,8 +178,8 @@ struct Squares {
                     rest &= rest - 1;
                     each<0, Body::OUTS>([&](auto index) {
                         typedef typename Body::template Out<decltype(index)::value> P;
-                        const i64 down = g.stride[P::PORT][ROLE_M], along = g.stride[P::PORT][ROLE_N];
-                        typename P::T* base = (typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+                        const i64 down = g.stride[P::BUFFER][ROLE_M], along = g.stride[P::BUFFER][ROLE_N];
+                        typename P::T* base = (typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
                         const typename P::T value = P::of(Body::outputs(g, p, m, n, s));
                         base[m * down + n * along] = value;
                         if (SYMMETRIC && n < m) base[n * down + m * along] = value;

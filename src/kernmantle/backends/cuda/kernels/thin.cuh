@@ -19,8 +19,8 @@ __device__ constexpr int thin_shared_bytes() {
 template <class P, class C, int COUNT, int DEPTH, class Args>
 __device__ __forceinline__ void read_thin(C (&to)[DEPTH][COUNT], const Args& g, const Coord& p, i64 first, i64 end) {
     typedef typename P::T T;
-    const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
-    const i64 tile = g.stride[P::PORT][P::TILE], along = g.stride[P::PORT][ROLE_K];
+    const T* base = (const T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
+    const i64 tile = g.stride[P::BUFFER][P::TILE], along = g.stride[P::BUFFER][ROLE_K];
     if constexpr (P::DENSE && COUNT == 4 && sizeof(T) == 4) {
         if (first + COUNT <= end) {
             T flat[DEPTH * COUNT];
@@ -79,8 +79,8 @@ __device__ __forceinline__ void thin(const typename Body::Args& g) {
                     each<0, Body::OUTS>([&](auto index) {
                         typedef typename Body::template Out<decltype(index)::value> P;
                         typedef typename P::T T;
-                        const i64 along = P::UNIT ? 1 : g.stride[P::PORT][ROLE_N];
-                        T* at = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + (p.m + i) * g.stride[P::PORT][ROLE_M] + n * along;
+                        const i64 along = P::UNIT ? 1 : g.stride[P::BUFFER][ROLE_N];
+                        T* at = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + (p.m + i) * g.stride[P::BUFFER][ROLE_M] + n * along;
                         const bool whole = P::VECTOR && n + TN <= columns;
                         if constexpr (P::VECTOR) {
                             if (whole) {

@@ -14,12 +14,12 @@ enum Run { ALONG_K, ALONG_TILE };
 struct alignas(8) Two {
     float a, b;
 };
-// Extents by role and, for each port, its strides by role in elements.
-template <int PORTS, class Numbers>
+// Extents by role and, for each buffer, its strides by role in elements.
+template <int BUFFERS, class Numbers>
 struct Arguments {
-    void* pointer[PORTS];
+    void* pointer[BUFFERS];
     i64 size[8];
-    i64 stride[PORTS][7];
+    i64 stride[BUFFERS][7];
     Numbers number;
 };
 
@@ -142,21 +142,21 @@ KM_DEVICE Coord walk_coord(const Args& g, const Walk<true>& walk) {
     return p;
 }
 
-// Offset of a port's first element of a tile's batch entry.
+// Offset of a buffer's first element of a tile's batch entry.
 template <class Args>
-KM_DEVICE i64 batch_offset(const Args& g, int port, const Coord& p) {
-    return p.a * g.stride[port][ROLE_A] + p.b * g.stride[port][ROLE_B] + p.c * g.stride[port][ROLE_C];
+KM_DEVICE i64 batch_offset(const Args& g, int buffer, const Coord& p) {
+    return p.a * g.stride[buffer][ROLE_A] + p.b * g.stride[buffer][ROLE_B] + p.c * g.stride[buffer][ROLE_C];
 }
 
-// One element of a port that has no reduced axis.
-template <class C, class T, int PORT, class Args>
+// One element of a buffer that has no reduced axis.
+template <class C, class T, int BUFFER, class Args>
 KM_DEVICE C load_at(const Args& g, const Coord& p, i64 m, i64 n) {
-    const T* base = (const T*)g.pointer[PORT] + batch_offset(g, PORT, p);
-    return convert<C>(load_pack<T, 1>(base + m * g.stride[PORT][ROLE_M] + n * g.stride[PORT][ROLE_N]).v[0]);
+    const T* base = (const T*)g.pointer[BUFFER] + batch_offset(g, BUFFER, p);
+    return convert<C>(load_pack<T, 1>(base + m * g.stride[BUFFER][ROLE_M] + n * g.stride[BUFFER][ROLE_N]).v[0]);
 }
 
 // Elements of a (SPAN x DEPTH) piece of one operand on their way from global to shared memory. P tells the storage
-// type T, the place PORT among the ports, the role of its tile axis TILE, along which axis its elements RUN
+// type T, the place BUFFER among the buffers, the role of its tile axis TILE, along which axis its elements RUN
 // contiguously and how many of them make one access.
 template <class P, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
 struct Fetch {

@@ -46,14 +46,14 @@ template <class Body, class Tile>
 __device__ __forceinline__ void scale_columns(const typename Body::Args& g) {
     typedef typename Body::Weight W;
     typedef typename W::T T;
-    const i64* s = g.stride[W::PORT];
+    const i64* s = g.stride[W::BUFFER];
     const i64 rows_at_once = (i64)gridDim.x * (blockDim.x / Tile::COLUMNS);
     bool infinite = false;
     for (i64 c = threadIdx.x % Tile::COLUMNS; c < g.size[ROLE_L]; c += Tile::COLUMNS) {
         float most = 0.0f;
 #pragma unroll 4
         for (i64 n = (i64)blockIdx.x * (blockDim.x / Tile::COLUMNS) + threadIdx.x / Tile::COLUMNS; n < g.size[ROLE_N]; n += rows_at_once) {
-            const float v = fabsf(convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]));
+            const float v = fabsf(convert<float>(load_pack<T, 1>((const T*)g.pointer[W::BUFFER] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]));
             infinite |= v == infinity<float>();
             most = fmaxf(most, v);
         }
@@ -67,7 +67,7 @@ template <class Body, class Tile>
 __device__ __forceinline__ void split_values(const typename Body::Args& g, i64 tile, i64 first, unsigned char* to) {
     typedef typename Body::Weight W;
     typedef typename W::T T;
-    const i64* s = g.stride[W::PORT];
+    const i64* s = g.stride[W::BUFFER];
     for (int e = threadIdx.x; e < SCORE_ROWS / 8 * Tile::COLUMNS; e += blockDim.x) {
         const int own = e % Tile::COLUMNS, row = e / Tile::COLUMNS * 8;
         const i64 c = first + own;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void split_values(const typename Body::Args& g, i64 t
         for (int i = 0; i < 8; ++i) {
             const i64 n = tile * SCORE_ROWS + row + i;
             const bool inside = there && n < g.size[ROLE_N];
-            const float v = inside ? scale * convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]) : 0.0f;
+            const float v = inside ? scale * convert<float>(load_pack<T, 1>((const T*)g.pointer[W::BUFFER] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]) : 0.0f;
             high.v[i] = Store<f16>::from(v);
             low.v[i] = Store<f16>::from(v - convert<float>(high.v[i]));
         }
@@ -115,7 +115,7 @@ __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
     for (int e = threadIdx.x; e < SCORE_ROWS * Tile::DEPTH; e += blockDim.x) {
         const int slot = e % SCORE_ROWS, k = e / SCORE_ROWS;
         const i64 n = first + score_column(slot) < last ? first + score_column(slot) : last;
-        to[e] = convert<float>(load_pack<typename Y::T, 1>(row_of<Y>(g, p, n) + k * g.stride[Y::PORT][ROLE_K]).v[0]);
+        to[e] = convert<float>(load_pack<typename Y::T, 1>(row_of<Y>(g, p, n) + k * g.stride[Y::BUFFER][ROLE_K]).v[0]);
     }
     if (threadIdx.x < SCORE_ROWS) {
         const i64 n = first + score_column(threadIdx.x) < last ? first + score_column(threadIdx.x) : last;

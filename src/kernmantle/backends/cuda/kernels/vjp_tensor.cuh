@@ -1,4 +1,4 @@
-// Pullbacks (VJP of a contraction) for many outputs, on tensor cores. For each point m the kernel multiplies a matrix of slopes,
+// VJPs of a contraction for many outputs, on tensor cores. For each point m the kernel multiplies a matrix of slopes,
 // (columns x rows), by a matrix of weights times coefficients, (rows x outputs). The slopes are made in registers, as the left
 // operand of mma; the other matrix is made once a block, in shared memory.
 //
@@ -7,7 +7,7 @@
 // float32 every FLUSH chunks of rows.
 #pragma once
 #include "pipeline.cuh"
-#include "pullback.cuh"
+#include "vjp.cuh"
 #include "split_hi_lo.cuh"
 
 namespace km {
@@ -60,8 +60,8 @@ struct Tensor {
         left = (int)(t.end - t.first) - k;
         active = KC * BM >= THREADS || thread < KC * BM;
         each<0, Body::WEIGHTS>([&](auto i) {
-            typedef typename Body::template WeightPort<decltype(i)::value> P;
-            const i64* s = g.stride[P::PORT];
+            typedef typename Body::template WeightBuffer<decltype(i)::value> P;
+            const i64* s = g.stride[P::BUFFER];
             weight_at[decltype(i)::value] = (i64)(origin<P>(g, t.p) + (t.m + m) * s[ROLE_M] + (t.first + k) * s[ROLE_K]);
         });
 #pragma unroll
@@ -97,13 +97,13 @@ struct Tensor {
 #pragma unroll
         for (int i = 0; i < WEIGHTS; ++i)
             each<0, Body::WEIGHTS>([&](auto q) {
-                typedef typename Body::template WeightPort<decltype(q)::value> P;
-                const i64 hop = i * WEIGHT_HOP * g.stride[P::PORT][ALONG_POINTS ? ROLE_K : ROLE_M];
+                typedef typename Body::template WeightBuffer<decltype(q)::value> P;
+                const i64 hop = i * WEIGHT_HOP * g.stride[P::BUFFER][ALONG_POINTS ? ROLE_K : ROLE_M];
                 loaded[i][decltype(q)::value] = is_inside(i, left) ? take<P>((const typename P::T*)weight_at[decltype(q)::value] + hop) : 0.0f;
             });
         each<0, Body::WEIGHTS>([&](auto q) {
-            typedef typename Body::template WeightPort<decltype(q)::value> P;
-            weight_at[decltype(q)::value] += KC * g.stride[P::PORT][ROLE_K] * (i64)sizeof(typename P::T);
+            typedef typename Body::template WeightBuffer<decltype(q)::value> P;
+            weight_at[decltype(q)::value] += KC * g.stride[P::BUFFER][ROLE_K] * (i64)sizeof(typename P::T);
         });
         left -= KC;
     }
@@ -224,21 +224,21 @@ struct Tensor {
 };
 
 template <class Body, class Tile>
-__device__ constexpr int tensor_pull_shared_bytes() {
+__device__ constexpr int tensor_vjp_shared_bytes() {
     typedef Tensor<Body, Tile> T;
     return 4 * (T::STAGES * T::STAGE + 2 * T::OPERAND);
 }
 
 // By mma.sync: a warp takes TT points and MT times 16 columns.
 template <int NTL_, int TT_, int MT_, int WT_, int WF_, int KK_, int STAGES_, int FLUSH_, int TABLE_, bool SPLIT_>
-struct MmaPullTile {
+struct MmaVjpTile {
     static constexpr int NTL = NTL_, TT = TT_, MT = MT_, WT = WT_, WF = WF_, KK = KK_, STAGES = STAGES_, FLUSH = FLUSH_, TABLE = TABLE_;
     static constexpr int BM = TT * WT, BN = 16 * MT * WF, BL = 8 * NTL, KC = 16 * KK, THREADS = 32 * WT * WF;
     static constexpr bool TENSOR = true, SPLIT = SPLIT_;
 };
 
 template <class Body, class Tile>
-struct MmaPull : Tensor<Body, Tile> {
+struct MmaVjp : Tensor<Body, Tile> {
     typedef Tensor<Body, Tile> Base;
     using Base::BM;
     using Base::BN;
@@ -252,7 +252,7 @@ struct MmaPull : Tensor<Body, Tile> {
     using typename Base::Pipeline;
     float acc[TT][MT][NTL][4];
 
-    __device__ __forceinline__ MmaPull(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
+    __device__ __forceinline__ MmaVjp(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
 #pragma unroll
         for (int e = 0; e < TT * MT * NTL * 4; ++e) (&acc[0][0][0][0])[e] = 0.0f;
     }
@@ -390,11 +390,11 @@ struct MmaPull : Tensor<Body, Tile> {
 };
 
 template <class Body, class Tile>
-KM_DEVICE void mma_pull_main(const typename Body::Args& g) {
+KM_DEVICE void mma_vjp_main(const typename Body::Args& g) {
     extern __shared__ __align__(1024) unsigned char raw[];
     __shared__ float table[Body::KIND == POWERS ? POWER_WORDS : 1];
     if (Body::KIND == POWERS) fill_table(table, Body::exponent(g.number), POWER_FIT, Tile::THREADS);
-    MmaPull<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
+    MmaVjp<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
     work.run(table);
 }
 

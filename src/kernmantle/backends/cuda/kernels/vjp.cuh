@@ -1,4 +1,4 @@
-// Pullbacks (VJP of a contraction) with an axis of outputs:
+// VJPs of a contraction with an axis of outputs:
 //   out[m, n, l] = outer * sum over k of coefficient[k, l] weight[m, k] slope(z[m, n], x[k, n]).
 //
 // m are points, n columns, k rows, l outputs. This header has what the kernels share: arguments, tiles and operands.
@@ -14,7 +14,7 @@ enum Kind { PLAIN, SIGNS, POWERS };
 // column and output the largest magnitude, columns and tiles that need the exact form, sums over ranges of k. The first
 // `whole` tiles take all of k, the others are cut into `splits` ranges of `share`.
 template <class A>
-struct Pulled : A {
+struct VjpArguments : A {
     float *rows, *factors, *scale;
     unsigned *top, *wild, *peak;
     unsigned char* dirty;
@@ -32,7 +32,7 @@ struct Patch {
 
 template <class P, class Args>
 KM_DEVICE const typename P::T* origin(const Args& g, const Coord& p) {
-    return (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+    return (const typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p);
 }
 template <class P>
 KM_DEVICE float take(const typename P::T* at) {
@@ -40,7 +40,7 @@ KM_DEVICE float take(const typename P::T* at) {
 }
 template <class P, class Args>
 KM_DEVICE float fetch(const Args& g, const Coord& p, i64 m, i64 n, i64 k, i64 l) {
-    const i64* s = g.stride[P::PORT];
+    const i64* s = g.stride[P::BUFFER];
     return take<P>(origin<P>(g, p) + m * s[ROLE_M] + n * s[ROLE_N] + k * s[ROLE_K] + l * s[ROLE_L]);
 }
 
@@ -61,7 +61,7 @@ KM_DEVICE Coord entry_at(const Args& g, i64 entry) {
 // Batch entries that share their rows share the copy of them; the copy of an entry, and how many there are.
 template <class Body, class Args>
 KM_DEVICE i64 plane_of(const Args& g, const Coord& p) {
-    const i64* s = g.stride[Body::X::PORT];
+    const i64* s = g.stride[Body::X::BUFFER];
     i64 plane = 0;
     if (s[ROLE_A]) plane = p.a;
     if (s[ROLE_B]) plane = plane * g.size[ROLE_B] + p.b;
@@ -70,12 +70,12 @@ KM_DEVICE i64 plane_of(const Args& g, const Coord& p) {
 }
 template <class Body, class Args>
 KM_DEVICE i64 planes(const Args& g) {
-    const i64* s = g.stride[Body::X::PORT];
+    const i64* s = g.stride[Body::X::BUFFER];
     return (s[ROLE_A] ? g.size[ROLE_A] : 1) * (s[ROLE_B] ? g.size[ROLE_B] : 1) * (s[ROLE_C] ? g.size[ROLE_C] : 1);
 }
 template <class Body, class Args>
 KM_DEVICE Coord entry_of_plane(const Args& g, i64 plane) {
-    const i64* s = g.stride[Body::X::PORT];
+    const i64* s = g.stride[Body::X::BUFFER];
     Coord p = {0, 0, 0, 0, 0, 0};
     if (s[ROLE_C]) {
         p.c = plane % g.size[ROLE_C];
@@ -172,22 +172,22 @@ struct Cell {
     float cell[AtLeastOne<Body::CELLS>::value], spot[AtLeastOne<Body::SPOTS>::value], along_n[AtLeastOne<Body::N_VECTORS>::value];
     float one[AtLeastOne<Body::ONES>::value];
     __device__ __forceinline__ Cell(const Args& g, const Coord& p, i64 m, i64 n) {
-        each<0, Body::CELLS>([&](auto i) { cell[decltype(i)::value] = fetch<typename Body::template CellPort<decltype(i)::value>>(g, p, m, n, 0, 0); });
-        each<0, Body::SPOTS>([&](auto i) { spot[decltype(i)::value] = fetch<typename Body::template SpotPort<decltype(i)::value>>(g, p, m, 0, 0, 0); });
-        each<0, Body::N_VECTORS>([&](auto i) { along_n[decltype(i)::value] = fetch<typename Body::template NVectorPort<decltype(i)::value>>(g, p, 0, n, 0, 0); });
-        each<0, Body::ONES>([&](auto i) { one[decltype(i)::value] = fetch<typename Body::template OnePort<decltype(i)::value>>(g, p, 0, 0, 0, 0); });
+        each<0, Body::CELLS>([&](auto i) { cell[decltype(i)::value] = fetch<typename Body::template CellBuffer<decltype(i)::value>>(g, p, m, n, 0, 0); });
+        each<0, Body::SPOTS>([&](auto i) { spot[decltype(i)::value] = fetch<typename Body::template SpotBuffer<decltype(i)::value>>(g, p, m, 0, 0, 0); });
+        each<0, Body::N_VECTORS>([&](auto i) { along_n[decltype(i)::value] = fetch<typename Body::template NVectorBuffer<decltype(i)::value>>(g, p, 0, n, 0, 0); });
+        each<0, Body::ONES>([&](auto i) { one[decltype(i)::value] = fetch<typename Body::template OneBuffer<decltype(i)::value>>(g, p, 0, 0, 0, 0); });
     }
 };
 template <class Body, class Args>
 KM_DEVICE float weight_at(const Args& g, const Coord& p, i64 m, i64 k) {
     float w[AtLeastOne<Body::WEIGHTS>::value];
-    each<0, Body::WEIGHTS>([&](auto i) { w[decltype(i)::value] = fetch<typename Body::template WeightPort<decltype(i)::value>>(g, p, m, 0, k, 0); });
+    each<0, Body::WEIGHTS>([&](auto i) { w[decltype(i)::value] = fetch<typename Body::template WeightBuffer<decltype(i)::value>>(g, p, m, 0, k, 0); });
     return Body::weight(w, g.number);
 }
 template <class Body, class Args>
 KM_DEVICE float coefficient_at(const Args& g, const Coord& p, i64 k, i64 l) {
     float c[AtLeastOne<Body::FACTORS>::value];
-    each<0, Body::FACTORS>([&](auto i) { c[decltype(i)::value] = fetch<typename Body::template FactorPort<decltype(i)::value>>(g, p, 0, 0, k, l); });
+    each<0, Body::FACTORS>([&](auto i) { c[decltype(i)::value] = fetch<typename Body::template FactorBuffer<decltype(i)::value>>(g, p, 0, 0, k, l); });
     return Body::coefficient(c, g.number);
 }
 
@@ -195,10 +195,10 @@ KM_DEVICE float coefficient_at(const Args& g, const Coord& p, i64 k, i64 l) {
 template <class Body, class Args>
 KM_DEVICE bool settle(const Args& g, const Coord& p, i64 m, i64 n, i64 l, float sum) {
     float e[AtLeastOne<Body::OUTERS>::value];
-    each<0, Body::OUTERS>([&](auto i) { e[decltype(i)::value] = fetch<typename Body::template OuterPort<decltype(i)::value>>(g, p, m, n, 0, 0); });
+    each<0, Body::OUTERS>([&](auto i) { e[decltype(i)::value] = fetch<typename Body::template OuterBuffer<decltype(i)::value>>(g, p, m, n, 0, 0); });
     typedef typename Body::Out P;
-    const i64* s = g.stride[P::PORT];
-    typename P::T* at = (typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * s[ROLE_M] + n * s[ROLE_N] + l * s[ROLE_L];
+    const i64* s = g.stride[P::BUFFER];
+    typename P::T* at = (typename P::T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + m * s[ROLE_M] + n * s[ROLE_N] + l * s[ROLE_L];
     *at = Store<typename P::T>::from(Body::outer(e, g.number) * sum);
     return is_finite(sum);
 }

@@ -1,4 +1,4 @@
-"""Pullbacks on a GPU: every tile has a case, and kernels are written together or apart."""
+"""VJPs on a GPU: every tile has a case, and kernels are written together or apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from kernmantle.backends.cuda import vjp_plan
 from kernmantle.backends.cuda.vjp_emit import emit
 
-from ..cuda.pull_nests import cases
+from ..cuda.vjp_nests import cases
 from .test_cuda_compile import CARDS
 
 CASES = {case.name: case for case in cases()}
@@ -15,7 +15,7 @@ CASES = {case.name: case for case in cases()}
 
 def test_every_tile_has_a_case():
     planned = {plan.tile.name for case in CASES.values() if (plan := case.plan(CARDS["sm_90"])) is not None}
-    assert planned == {tile.name for tile in vjp_plan.PULL_TILES}
+    assert planned == {tile.name for tile in vjp_plan.VJP_TILES}
 
 
 def test_kernels_are_written_together_or_apart():

@@ -9,14 +9,14 @@ namespace km {
 // of rows, squares and their tangents, units of q and of its tangent) or columns (what entries read of columns, squares and
 // their tangents, units of the columns of v, of those of its tangent, of k and of its tangent).
 template <class A>
-struct Pushing : A {
+struct SoftmaxJvpArguments : A {
     unsigned char *queries, *keys, *values;
     float *row_sides, *column_sides;
 };
 
 // BOTH: the sums are made too, as nobody has made them before.
 template <class H_, int PLANES_, int E_, int C_, int GROUPS_, int STAGES_, bool CAUSAL_, bool BOTH_>
-struct PushTile {
+struct SoftmaxJvpTile {
     typedef H_ H;
     static constexpr int PLANES = PLANES_, E = E_, C = C_, GROUPS = GROUPS_, STAGES = STAGES_, BN = 64;
     static constexpr bool CAUSAL = CAUSAL_, SPLIT = PLANES == 2, BOTH = BOTH_;
@@ -31,20 +31,20 @@ struct PushTile {
     static_assert(!BOTH || IN_REGISTERS, "halves alone");
 };
 template <class Body>
-__device__ constexpr int push_row_side() {
+__device__ constexpr int jvp_row_side() {
     return 64 * (1 + Body::ROW_ENDS + 2 * Body::DIFFERENCES) + 4;
 }
 template <class Body, class Tile>
-__device__ constexpr int push_column_side() {
+__device__ constexpr int jvp_column_side() {
     return 64 * (Body::COLUMN_ENDS + 2 * Body::DIFFERENCES) + (Tile::SPLIT ? 2 * Tile::C + 4 : 0);
 }
 template <class Body, class Tile>
-__device__ constexpr int push_softmax_shared_bytes() {
-    return Tile::OWN + Tile::STAGES * (Tile::STAGE + push_column_side<Body, Tile>() * 4 + 16) + 16;
+__device__ constexpr int jvp_softmax_shared_bytes() {
+    return Tile::OWN + Tile::STAGES * (Tile::STAGE + jvp_column_side<Body, Tile>() * 4 + 16) + 16;
 }
 
 template <class Body, class Tile>
-struct PushSplit {
+struct SoftmaxJvpSplit {
     typedef typename Body::Args Args;
     typedef SoftmaxSplit<Body, Tile> S;
 
@@ -74,10 +74,10 @@ struct PushSplit {
     static __device__ void put_moves(const Args& g, const BatchEntry& p, i64 first, float* to) {
         typedef typename D::T T;
         const i64 row = first + threadIdx.x / 4;
-        const i64* s = g.stride[D::PORT];
+        const i64* s = g.stride[D::BUFFER];
         float sum = 0.0f;
         if (row < g.size[P::TILE]) {
-            const T* move = (const T*)g.pointer[D::PORT] + batch_offset(g, D::PORT, p) + row * s[P::TILE];
+            const T* move = (const T*)g.pointer[D::BUFFER] + batch_offset(g, D::BUFFER, p) + row * s[P::TILE];
             for (i64 k = threadIdx.x % 4 * 8; k < g.size[ROLE_K]; k += 32) {
                 float v[8];
                 S::template read_eight<P>(v, row_of<P>(g, p, row), g, p, k);
@@ -99,17 +99,17 @@ struct PushSplit {
         if (mine < down) {
             const i64 at = entry * down + mine, first = mine * 64;
             unsigned char* to = g.queries + at * (2 * Tile::KEY);
-            side = g.row_sides + at * push_row_side<Body>();
+            side = g.row_sides + at * jvp_row_side<Body>();
             float* norms = side + 64 * (1 + Body::ROW_ENDS);
             units[0] = S::template put_rows<typename Body::template Row<0>, 64>(g, p, first, to, norms);
             if constexpr (Body::DIFFERENCES) put_moves<typename Body::template Row<0>, typename Body::RowTangent>(g, p, first, norms + 64);
             units[1] = S::template put_array<typename Body::RowTangent, ROLE_M, ROLE_K, 64>(g, p, first, to + Tile::KEY);
             put_row_side(g, p, first, side);
-            side += push_row_side<Body>();
+            side += jvp_row_side<Body>();
         } else {
             const i64 at = entry * across + mine - down, first = (mine - down) * 64;
             unsigned char *keys = g.keys + at * (2 * Tile::KEY), *values = g.values + at * (2 * Tile::VALUE);
-            side = g.column_sides + at * push_column_side<Body, Tile>();
+            side = g.column_sides + at * jvp_column_side<Body, Tile>();
             float* norms = side + 64 * Body::COLUMN_ENDS;
             units[0] = S::template put_rows<typename Body::template Column<0>, 64>(g, p, first, keys, norms);
             if constexpr (Body::DIFFERENCES) put_moves<typename Body::template Column<0>, typename Body::ColumnTangent>(g, p, first, norms + 64);
@@ -119,14 +119,14 @@ struct PushSplit {
             S::template put_values<typename Body::Weight>(g, p, first, values, own);
             __syncthreads();
             S::template put_values<typename Body::WeightTangent>(g, p, first, values + Tile::VALUE, own + Tile::C);
-            side += push_column_side<Body, Tile>();
+            side += jvp_column_side<Body, Tile>();
         }
         if (Tile::SPLIT && threadIdx.x < 4) side[(int)threadIdx.x - 4] = threadIdx.x < 2 ? units[threadIdx.x % 2] : 0.0f;
     }
 };
 template <class Body, class Tile>
-__device__ __forceinline__ void split_push(const typename Body::Args& g) {
-    PushSplit<Body, Tile>::put(g);
+__device__ __forceinline__ void split_jvp(const typename Body::Args& g) {
+    SoftmaxJvpSplit<Body, Tile>::put(g);
 }
 
 }  // namespace km

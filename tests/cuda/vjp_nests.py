@@ -1,4 +1,4 @@
-"""Pullbacks to run on a GPU, with their arrays, and what they must give: numpy in float64, written out plainly."""
+"""VJPs to run on a GPU, with their arrays, and what they must give: numpy in float64, written out plainly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
-from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
-from kernmantle.backends.cuda.vjp_tiles import PULL_TILES
-from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
+from kernmantle.backends.cuda.vjp_plan import VjpPlan, plan_vjp
+from kernmantle.backends.cuda.vjp_tiles import VJP_TILES
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Nest
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
 
@@ -31,17 +31,18 @@ Array = np.ndarray[Any, Any]
 def nest_of(kind: str) -> Nest:
     """Σ_k c[k, l] w[m, k] slope(x0[m, n], x1[k, n])."""
     slope, numbers = SLOPES[kind]
-    ports = (("x0", "mn"), ("x1", "nk"), ("w", "mk"), ("c", "kl"))
+    buffers = (("x0", "mn"), ("x1", "nk"), ("w", "mk"), ("c", "kl"))
     mapped = Node("mul", (var("c"), Node("mul", (var("w"), slope))))
+    operands = tuple(Buffer(name, roles, "f32") for name, roles in buffers)
     return Nest(
-        tuple(Port(name, roles, "f32") for name, roles in ports), numbers, (Port("out0", "mnl", "f32"),), (mapped,),
-        (REDUCTIONS["sum"],), (var("s0"),), "f32", precision="default", pulled=True,
+        operands, numbers, (Buffer("out0", "mnl", "f32"),), (mapped,), (REDUCTIONS["sum"],), (var("s0"),), "f32",
+        precision="default", vjp=True,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class PullCase:
-    """A pullback of some extents in a tile; ``batched`` are the ports that have the batch axis of length ``a``."""
+class VjpCase:
+    """A VJP of some extents in a tile; ``batched`` are the buffers that have the batch axis of length ``a``."""
 
     name: str
     kind: str
@@ -71,17 +72,17 @@ class PullCase:
         own = {"a": self.a, "m": self.m, "n": self.n, "k": self.k, "l": self.l}
         return {role: own.get(role, 1) for role in SIZES}
 
-    def order(self, port: str) -> str:
-        """Roles of a port in memory order."""
-        batch = "a" if self.a > 1 and (port == "out0" or port in self.batched.split()) else ""
-        return batch + self.layout[port]
+    def order(self, buffer: str) -> str:
+        """Roles of a buffer in memory order."""
+        batch = "a" if self.a > 1 and (buffer == "out0" or buffer in self.batched.split()) else ""
+        return batch + self.layout[buffer]
 
     def strides(self) -> list[tuple[int, ...]]:
-        """Strides of every port, in elements."""
+        """Strides of every buffer, in elements."""
         found = []
-        for port in self.nest.ports:
+        for buffer in self.nest.buffers:
             step, steps = 1, dict.fromkeys(ROLES, 0)
-            for role in reversed(self.order(port.name)):
+            for role in reversed(self.order(buffer.name)):
                 steps[role] = step
                 step *= self.sizes()[role]
             found.append(tuple(steps[role] for role in ROLES))
@@ -91,9 +92,9 @@ class PullCase:
         """Operands in memory order; some rows are some points, so that differences are 0."""
         random = np.random.default_rng(sum(map(ord, self.name)))
         made = {}
-        for port in self.nest.operands:
-            shape = [self.sizes()[role] for role in self.order(port.name)]
-            made[port.name] = (random.standard_normal(shape) * self.scale).astype(np.float32)
+        for buffer in self.nest.operands:
+            shape = [self.sizes()[role] for role in self.order(buffer.name)]
+            made[buffer.name] = (random.standard_normal(shape) * self.scale).astype(np.float32)
         equal = min(self.m, self.k, 3)
         if "a" not in self.order("x0") + self.order("x1"):
             points, rows = _view(made["x0"], self.order("x0"), "mn"), _view(made["x1"], self.order("x1"), "kn")
@@ -102,9 +103,9 @@ class PullCase:
                 rows[self.k // 2, self.n // 2] = self.poison
         return made
 
-    def plan(self, limits: DeviceLimits) -> PullPlan | None:
+    def plan(self, limits: DeviceLimits) -> VjpPlan | None:
         """How the GPU runs it; None where it does not have the tile."""
-        return pull_plan(self.nest, self.sizes(), limits, self.facts(), tile=self.tile)
+        return plan_vjp(self.nest, self.sizes(), limits, self.facts(), tile=self.tile)
 
     def facts(self) -> Layout:
         """Strides of arrays that are all well aligned."""
@@ -133,10 +134,10 @@ def _view(array: Array, order: str, wanted: str) -> Array:
     return array.transpose([order.index(role) for role in wanted])
 
 
-def cases() -> list[PullCase]:
+def cases() -> list[VjpCase]:
     """Every tile with every slope at edges of the tile, then layouts, batches, outliers."""
     made = []
-    for tile, kind in itertools.product(PULL_TILES, SLOPES):
+    for tile, kind in itertools.product(VJP_TILES, SLOPES):
         if kind not in tile.cycles:
             continue
         extents = (
@@ -144,17 +145,17 @@ def cases() -> list[PullCase]:
             (tile.points, tile.columns, 4 * tile.depth, tile.outputs),
             (1, 3, 1, 1),
         )
-        made += [PullCase(f"{tile.name}_{kind}_{i}", kind, tile.name, *each) for i, each in enumerate(extents)]
+        made += [VjpCase(f"{tile.name}_{kind}_{i}", kind, tile.name, *each) for i, each in enumerate(extents)]
     for tile, kind in (("one_lean", "powers"), ("two", "signs"), ("eight", "plain"), ("sixteen_async", "powers")):
         small = (37, 41, 70, 3)
         made += [
-            PullCase(f"{tile}_theirs", kind, tile, *small, layout=THEIRS),
-            PullCase(f"{tile}_batch", kind, tile, *small, a=3, batched="x0 w"),
-            PullCase(f"{tile}_batch_rows", kind, tile, *small, a=2, batched="x1 c"),
-            PullCase(f"{tile}_nan", kind, tile, *small, poison=np.nan),
-            PullCase(f"{tile}_inf", kind, tile, *small, poison=np.inf),
-            PullCase(f"{tile}_huge", kind, tile, *small, scale=1e9),
-            PullCase(f"{tile}_tiny", kind, tile, *small, scale=1e-9),
-            PullCase(f"{tile}_split", kind, tile, 40, 50, 2500, 2),
+            VjpCase(f"{tile}_theirs", kind, tile, *small, layout=THEIRS),
+            VjpCase(f"{tile}_batch", kind, tile, *small, a=3, batched="x0 w"),
+            VjpCase(f"{tile}_batch_rows", kind, tile, *small, a=2, batched="x1 c"),
+            VjpCase(f"{tile}_nan", kind, tile, *small, poison=np.nan),
+            VjpCase(f"{tile}_inf", kind, tile, *small, poison=np.inf),
+            VjpCase(f"{tile}_huge", kind, tile, *small, scale=1e9),
+            VjpCase(f"{tile}_tiny", kind, tile, *small, scale=1e-9),
+            VjpCase(f"{tile}_split", kind, tile, 40, 50, 2500, 2),
         ]
     return made

@@ -8,14 +8,14 @@ namespace km {
 // Packed rows of q, g, k and v in pieces of 64, and what goes with 64 rows of q and g (logarithms of sums, g o, what entries
 // read of rows, squares, units) or of k and v (what entries read of columns, squares, units).
 template <class A>
-struct Pulling : A {
+struct SoftmaxVjpArguments : A {
     unsigned char *queries, *cotangents, *keys, *values;
     float *row_sides, *column_sides;
 };
 
 // OF_COLUMNS: the kernel that has rows of k and v; BY_SECOND: it makes gradients by v, BY_FIRST: by k, or by q.
 template <class H_, int PLANES_, int E_, int C_, int GROUPS_, int STAGES_, bool CAUSAL_, bool OF_COLUMNS_, bool BY_FIRST_, bool BY_SECOND_>
-struct PullTile {
+struct VjpTile {
     typedef H_ H;
     static constexpr int PLANES = PLANES_, E = E_, C = C_, GROUPS = GROUPS_, STAGES = STAGES_, BN = 64;
     static constexpr bool CAUSAL = CAUSAL_, OF_COLUMNS = OF_COLUMNS_, BY_FIRST = BY_FIRST_, BY_SECOND = BY_SECOND_, SPLIT = PLANES == 2;
@@ -38,13 +38,13 @@ __device__ constexpr int column_side() {
     return 64 * (Body::COLUMN_ENDS + Body::DIFFERENCES) + 4;
 }
 template <class Body, class Tile>
-__device__ constexpr int pull_softmax_shared_bytes() {
+__device__ constexpr int vjp_softmax_shared_bytes() {
     constexpr int SIDE = Tile::OF_COLUMNS ? row_side<Body>() : column_side<Body>();
     return Tile::OWN + Tile::STAGES * (Tile::FIRST + Tile::SECOND + SIDE * 4 + 16) + 16;
 }
 
 template <class Body, class Tile>
-struct PullSplit {
+struct SoftmaxVjpSplit {
     typedef typename Body::Args Args;
     typedef SoftmaxSplit<Body, Tile> S;
     static constexpr int THREADS = 256;
@@ -58,9 +58,9 @@ struct PullSplit {
         const i64 m = first + row;
         float sum = 0.0f;
         if (m < g.size[ROLE_M]) {
-            const i64 *r = g.stride[R::PORT], *t = g.stride[G::PORT];
-            const typename R::T* o = (const typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, p) + m * r[ROLE_M];
-            const typename G::T* c = (const typename G::T*)g.pointer[G::PORT] + batch_offset(g, G::PORT, p) + m * t[ROLE_M];
+            const i64 *r = g.stride[R::BUFFER], *t = g.stride[G::BUFFER];
+            const typename R::T* o = (const typename R::T*)g.pointer[R::BUFFER] + batch_offset(g, R::BUFFER, p) + m * r[ROLE_M];
+            const typename G::T* c = (const typename G::T*)g.pointer[G::BUFFER] + batch_offset(g, G::BUFFER, p) + m * t[ROLE_M];
             for (i64 l = threadIdx.x % 4; l < g.size[ROLE_L]; l += 4)
                 sum = fmaf(convert<float>(load_pack<typename R::T, 1>(o + l * r[ROLE_L]).v[0]), convert<float>(load_pack<typename G::T, 1>(c + l * t[ROLE_L]).v[0]), sum);
         }
@@ -106,8 +106,8 @@ struct PullSplit {
     }
 };
 template <class Body, class Tile>
-__device__ __forceinline__ void split_pull(const typename Body::Args& g) {
-    PullSplit<Body, Tile>::put(g);
+__device__ __forceinline__ void split_vjp(const typename Body::Args& g) {
+    SoftmaxVjpSplit<Body, Tile>::put(g);
 }
 
 

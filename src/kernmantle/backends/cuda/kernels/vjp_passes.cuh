@@ -1,7 +1,7 @@
-// The kernels before and after the main kernel of a pullback. Before it the operands over rows are copied in the layout that it
+// The kernels before and after the main kernel of a VJP. Before it the operands over rows are copied in the layout that it
 // reads; after it, entries that its fast arithmetic could not finish are computed exactly as they are written.
 #pragma once
-#include "pullback.cuh"
+#include "vjp.cuh"
 #include "reduce.cuh"
 
 namespace km {
@@ -62,15 +62,15 @@ KM_DEVICE void survey(const typename Body::Args& g) {
         if (job < of_rows) {
             const i64 plane = job / wide / row_blocks, row = job / wide % row_blocks * 256;
             const Coord p = entry_of_plane<Body>(g, plane);
-            const i64* s = g.stride[Body::X::PORT];
+            const i64* s = g.stride[Body::X::BUFFER];
             peaks([&](i64 r, i64 c) { return fetch<typename Body::X>(g, p, 0, c, r, 0); }, row, g.size[ROLE_K], job % wide * 32, columns,
                   s[ROLE_N] <= s[ROLE_K], g.top + plane * columns, g.wild + plane * columns, buffer);
         } else if (job < of_rows + of_points) {
             const i64 rest = job - of_rows, row = rest / wide % point_blocks * 256;
             const Coord p = entry_at(g, rest / wide / point_blocks);
             const i64 plane = plane_of<Body>(g, p);
-            typedef typename Body::template CellPort<0> Z;
-            const i64* s = g.stride[Z::PORT];
+            typedef typename Body::template CellBuffer<0> Z;
+            const i64* s = g.stride[Z::BUFFER];
             peaks([&](i64 r, i64 c) { return fetch<Z>(g, p, r, c, 0, 0); }, row, g.size[ROLE_M], rest % wide * 32, columns,
                   s[ROLE_N] <= s[ROLE_M], g.top + plane * columns, g.wild + plane * columns, buffer);
         } else {
@@ -97,7 +97,7 @@ KM_DEVICE void prepare(const typename Body::Args& g) {
         if (job < of_rows) {
             const i64 plane = job / across / down, k0 = job / across % down * 32, n0 = job % across * 32;
             const Coord p = entry_of_plane<Body>(g, plane);
-            const i64* s = g.stride[Body::X::PORT];
+            const i64* s = g.stride[Body::X::BUFFER];
             const bool flat = s[ROLE_N] <= s[ROLE_K];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

@@ -1,6 +1,6 @@
-"""Runs pullbacks on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but these kernels.
+"""Runs VJPs on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but these kernels.
 
-``python -m tests.cuda.pull_harness [name ...]`` runs every case, or those whose name contains one of the words.
+``python -m tests.cuda.vjp_harness [name ...]`` runs every case, or those whose name contains one of the words.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.vjp_emit import emit, entry_name, threads_of
-from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, schedule, workspace
+from kernmantle.backends.cuda.vjp_plan import VjpPlan, fixed, schedule, workspace
 from kernmantle.compiler.nest import SIZES
 from kernmantle.testing.tolerances import tolerance
 
 from .harness import POWER_ERROR, Machine, limits
-from .pull_nests import Array, PullCase, cases
 from .report import report, selected, within
+from .vjp_nests import Array, VjpCase, cases
 
 HALVES_ERROR = 2.0**-20
 
 
-_BINARIES: dict[PullPlan, bytes] = {}
+_BINARIES: dict[VjpPlan, bytes] = {}
 
 
-def compiled(plan: PullPlan) -> bytes:
+def compiled(plan: VjpPlan) -> bytes:
     """Machine code of a plan's kernels."""
     return _BINARIES.get(plan) or compile_source(emit(plan), plan.arch, headers(), str(plan)).binary
 
 
 @cache
-def kernels(plan: PullPlan) -> dict[str, Kernel]:
+def kernels(plan: VjpPlan) -> dict[str, Kernel]:
     """The kernels of a plan by name."""
     binary, dynamic = compiled(plan), {"main": plan.tile.shared(plan.slope.kind)}
     return {
@@ -45,7 +45,7 @@ def kernels(plan: PullPlan) -> dict[str, Kernel]:
     }
 
 
-def run(machine: Machine, case: PullCase, plan: PullPlan) -> Array:
+def run(machine: Machine, case: VjpCase, plan: VjpPlan) -> Array:
     """The result as (a, l, m, n)."""
     sizes, chosen = case.sizes(), schedule(plan, case.sizes(), limits())
     where = workspace(plan, sizes, case.facts(), chosen)
@@ -73,7 +73,7 @@ def run(machine: Machine, case: PullCase, plan: PullPlan) -> Array:
     return found.transpose(axes).reshape(case.a, case.l, case.m, case.n)
 
 
-def disagreement(case: PullCase, plan: PullPlan, found: Array) -> float:
+def disagreement(case: VjpCase, plan: VjpPlan, found: Array) -> float:
     """Largest error in units of what is promised; infinite where a NaN or an infinity differs."""
     want, sizes = case.expected()
     plain = np.isfinite(want)
@@ -95,7 +95,7 @@ def main(words: Sequence[str]) -> int:
         _BINARIES.update(zip(distinct, pool.map(compiled, distinct, chunksize=1), strict=True))
     machine = Machine()
 
-    def verify(case: PullCase) -> str:
+    def verify(case: VjpCase) -> str:
         plan = plans[case.name]
         return within(disagreement(case, plan, run(machine, case, plan)))
 

@@ -8,16 +8,16 @@
 
 namespace km {
 
-constexpr int PULL_THREADS = 256, PULL_STAGE = 128;
+constexpr int VJP_THREADS = 256, VJP_STAGE = 128;
 
 template <class Body, int K, int C>
-__device__ __forceinline__ void pull_rows(
+__device__ __forceinline__ void vjp_rows(
     const float* own, const float* other, const float* g, const float* v, float* out, const int* gate, i64 rows, i64 columns, i64 parts,
     const typename Body::Numbers& number) {
     constexpr int PITCH = (K + C + 3) / 4 * 4;
-    __shared__ float4 stage[PULL_STAGE * PITCH / 4];
+    __shared__ float4 stage[VJP_STAGE * PITCH / 4];
     if (gate != nullptr && *gate == 0) return;
-    const i64 part = blockIdx.x % parts, row = blockIdx.x / parts * PULL_THREADS + threadIdx.x, at = row < rows ? row : rows - 1;
+    const i64 part = blockIdx.x % parts, row = blockIdx.x / parts * VJP_THREADS + threadIdx.x, at = row < rows ? row : rows - 1;
     const i64 first = columns * part / parts, last = columns * (part + 1) / parts;
     float a[K], cotangent[C], sum[K];
 #pragma unroll
@@ -28,11 +28,11 @@ __device__ __forceinline__ void pull_rows(
 #pragma unroll
     for (int c = 0; c < C; ++c) cotangent[c] = g[at * C + c];
 #pragma unroll 1
-    for (i64 n = first; n < last; n += PULL_STAGE) {
-        const int here = last - n < PULL_STAGE ? (int)(last - n) : PULL_STAGE;
+    for (i64 n = first; n < last; n += VJP_STAGE) {
+        const int here = last - n < VJP_STAGE ? (int)(last - n) : VJP_STAGE;
         __syncthreads();
 #pragma unroll 4
-        for (int e = threadIdx.x; e < here * PITCH; e += PULL_THREADS) {
+        for (int e = threadIdx.x; e < here * PITCH; e += VJP_THREADS) {
             const int row_index = e / PITCH, q = e % PITCH;
             float value = 0.0f;
             if (q < K)

@@ -6,22 +6,22 @@
 // distance of v from o. Where the logarithms of the rows' sums are known nothing runs ahead; else weights are of the largest
 // entry so far, as in apply_softmax.cuh.
 #pragma once
-#include "push_softmax_split.cuh"
+#include "jvp_softmax_split.cuh"
 #include "softmax_block.cuh"
 
 namespace km {
 
 template <class Body, class Tile>
-using PushBlock = SoftmaxBlock<Tile::OWN, Tile::STAGE, push_column_side<Body, Tile>(), Tile::STAGES, Tile::GROUPS, (push_column_side<Body, Tile>() > 0)>;
+using SoftmaxJvpBlock = SoftmaxBlock<Tile::OWN, Tile::STAGE, jvp_column_side<Body, Tile>(), Tile::STAGES, Tile::GROUPS, (jvp_column_side<Body, Tile>() > 0)>;
 
 template <class Body, class Tile>
-struct SoftmaxPush : PushBlock<Body, Tile> {
-    typedef PushBlock<Body, Tile> Base;
+struct SoftmaxJvp : SoftmaxJvpBlock<Body, Tile> {
+    typedef SoftmaxJvpBlock<Body, Tile> Base;
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
     static constexpr bool SPLIT = Tile::SPLIT, LIFTED = Tile::LIFTED, IN_REGISTERS = Tile::IN_REGISTERS, BOTH = Tile::BOTH;
-    static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = push_column_side<Body, Tile>(), OWN_SIDE = push_row_side<Body>();
+    static constexpr int KEY = Tile::KEY, VALUE = Tile::VALUE, STAGE = Tile::STAGE, SIDE = jvp_column_side<Body, Tile>(), OWN_SIDE = jvp_row_side<Body>();
     static constexpr float LN2 = 0.693147181f, LIFTED_BY = 1 << LIFT<H>;
 
     using Base::sides, Base::own, Base::stages, Base::barriers, Base::own_barriers;
@@ -39,7 +39,7 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
     CellRows<Body, ROLE_M, ROLE_N> cells;
     typename Body::Fixed fixed;
 
-    __device__ __forceinline__ SoftmaxPush(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
+    __device__ __forceinline__ SoftmaxJvp(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
 
     __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
 
@@ -270,16 +270,16 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
         typedef typename Body::Result R;
         typedef typename Body::Tangent P;
         typedef typename P::T T;
-        const i64 *r = g.stride[R::PORT], *s = g.stride[P::PORT];
+        const i64 *r = g.stride[R::BUFFER], *s = g.stride[P::BUFFER];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float all = quad_sum(moved[h]), weight = BOTH ? quad_sum(total[h]) : 1.0f;
             const i64 m = b.p.m + local_row() + 8 * h;
             if (m >= g.size[ROLE_M]) continue;
-            typename R::T* own = (typename R::T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * r[ROLE_M];
+            typename R::T* own = (typename R::T*)g.pointer[R::BUFFER] + batch_offset(g, R::BUFFER, b.p) + m * r[ROLE_M];
             float inverse = LIFTED ? __uint_as_float((unsigned)(127 - (int)lift[h]) << 23) : 1.0f;
             if constexpr (BOTH) inverse = write_total<typename Body::Statistic>(g, b.p, m, weight, most[h], lift[h]);
-            T* to = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, b.p) + m * s[ROLE_M];
+            T* to = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, b.p) + m * s[ROLE_M];
 #pragma unroll
             for (int j = 0; j < C / 8; ++j)
 #pragma unroll
@@ -360,8 +360,8 @@ struct SoftmaxPush : PushBlock<Body, Tile> {
 };
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
-__device__ __forceinline__ void push_softmax(const typename Body::Args& g) {
-    run_specialized<SoftmaxPush<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
+__device__ __forceinline__ void jvp_softmax(const typename Body::Args& g) {
+    run_specialized<SoftmaxJvp<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

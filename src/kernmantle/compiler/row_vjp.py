@@ -19,7 +19,7 @@ from .row_reduce import Apply, to_base_two
 
 
 @dataclass(frozen=True)
-class RowPull:
+class RowVjp:
     """``slope`` reads s0, ``partial`` and ``map`` the operands ``own`` and ``other``; all may read what is below.
 
     ``numbers`` are those of the program, then those that are the values of ``folded``; ``scalars`` are tensors of one
@@ -37,7 +37,7 @@ class RowPull:
 
 
 @dataclass(frozen=True)
-class DifferencePull:
+class DifferenceVjp:
     """A derivative by own points that is ``factor`` times the sum of weights times (own - other).
 
     ``text`` is the product with the matrix of the weights. With ``same`` it is that of the apply itself.
@@ -59,7 +59,7 @@ class _Parts:
 
 
 @lru_cache(maxsize=1024)
-def row_pull(text: str, by_columns: bool) -> RowPull | None:
+def row_vjp(text: str, by_columns: bool) -> RowVjp | None:
     """Return the derivative of an apply by its points over rows, or over columns; None where it is not of this form."""
     inner, parts = Apply.parse(text).inner, _parts(text, by_columns)
     if parts is None:
@@ -67,7 +67,7 @@ def row_pull(text: str, by_columns: bool) -> RowPull | None:
     numbers, scalars = (tuple(operand.name for operand in of) for of in (inner.numbers, scalars_of(inner)))
     folded = fold(rewrite([parts.slope], lambda leaf: leaf, to_base_two), numbers, scalars, letter="f")
     (slope,), names = folded.outputs, numbers + folded.names
-    return RowPull(parts.own, parts.other, inner.map[0], parts.partial, slope, names, folded.values, scalars)
+    return RowVjp(parts.own, parts.other, inner.map[0], parts.partial, slope, names, folded.values, scalars)
 
 
 def scalars_of(program: Program) -> tuple[Operand, ...]:
@@ -76,7 +76,7 @@ def scalars_of(program: Program) -> tuple[Operand, ...]:
 
 
 @lru_cache(maxsize=1024)
-def difference_pull(text: str, by_columns: bool) -> DifferencePull | None:
+def difference_vjp(text: str, by_columns: bool) -> DifferenceVjp | None:
     """Return the derivative of an apply by its points over rows, or over columns, if it is made of differences."""
     parts = _parts(text, by_columns)
     if parts is None or parts.partial.op != "sub":
@@ -92,13 +92,13 @@ def difference_pull(text: str, by_columns: bool) -> DifferencePull | None:
     rest = [factor for factor in of_slope if set(variables([factor])) <= numbers]
     moving = [factor for factor in of_slope if factor not in rest]
     if moving == [apply.inner.outputs[0]]:
-        return DifferencePull(text, product([sign, *rest]), same=True)
+        return DifferenceVjp(text, product([sign, *rest]), same=True)
     weights = replace(apply, inner=replace(apply.inner, outputs=(parts.slope,)))
-    return DifferencePull(weights.text, sign, same=False)
+    return DifferenceVjp(weights.text, sign, same=False)
 
 
 @lru_cache(maxsize=1024)
-def scalar_pull(text: str, name: str) -> str | None:
+def scalar_vjp(text: str, name: str) -> str | None:
     """Return the product with the derivatives of entries by a tensor of one number; None where their sums read it."""
     apply = Apply.parse(text)
     if name in variables([*apply.inner.map]):

@@ -6,7 +6,7 @@ import torch
 import kernmantle as km
 from kernmantle.backends.cuda import columns_plan
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.torch_ops import cuda_row_pull
+from kernmantle.torch_ops import cuda_row_vjp
 
 pytestmark = pytest.mark.cuda
 KERNELS = {"gaussian": km.Gaussian(1.7), "laplace": km.Laplace(2.3), "matern": km.Matern(2.0, nu=2.5), "sum": None}
@@ -34,14 +34,14 @@ def _assert_right(found, want, limit=3e-6):
 @pytest.fixture
 def calls(monkeypatch):
     seen = []
-    own = cuda_row_pull.pulled
+    own = cuda_row_vjp.vjp
 
     def spy(*given):
         found = own(*given)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(cuda_row_pull, "pulled", spy)
+    monkeypatch.setattr(cuda_row_vjp, "vjp", spy)
     return seen
 
 
@@ -117,8 +117,8 @@ def test_equal_points_have_no_slope_of_a_distance(calls):
 def products(monkeypatch):
     """Whether derivatives were made of products, and whether these lost digits."""
     seen = []
-    own = cuda_row_pull._by_products
-    for module, name in ((cuda_row_pull, "_LEAST_BY_PRODUCTS"), (columns_plan, "_LEAST_ENTRIES")):
+    own = cuda_row_vjp._by_products
+    for module, name in ((cuda_row_vjp, "_LEAST_BY_PRODUCTS"), (columns_plan, "_LEAST_ENTRIES")):
         monkeypatch.setattr(module, name, 1)
 
     def spy(*given):
@@ -126,7 +126,7 @@ def products(monkeypatch):
         seen.append(None if found is None else bool(found.loses))
         return found
 
-    monkeypatch.setattr(cuda_row_pull, "_by_products", spy)
+    monkeypatch.setattr(cuda_row_vjp, "_by_products", spy)
     PLANS.clear()
     yield seen
     PLANS.clear()

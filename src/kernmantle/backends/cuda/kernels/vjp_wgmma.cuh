@@ -1,9 +1,9 @@
-// The pullback of pull_tensor.cuh on Hopper, by wgmma: a warpgroup makes the slopes of 64 columns and one point in registers while
+// The VJP of vjp_tensor.cuh on Hopper, by wgmma: a warpgroup makes the slopes of 64 columns and one point in registers while
 // the product of another point runs. The other operand lies in shared memory in pieces of 8 outputs by 8 rows, as wgmma reads
 // it without a swizzle, first the high halves, then the low ones.
 #pragma once
 #include "ptx_wgmma.cuh"
-#include "pull_tensor.cuh"
+#include "vjp_tensor.cuh"
 
 namespace km {
 
@@ -14,14 +14,14 @@ KM_DEVICE unsigned long long pieces_at(unsigned address) {
 
 // WT groups of TT points times WF groups of 64 columns, a warpgroup each.
 template <int NTL_, int TT_, int WT_, int WF_, int KK_, int STAGES_, int FLUSH_, int TABLE_>
-struct WgmmaPullTile {
+struct WgmmaVjpTile {
     static constexpr int NTL = NTL_, TT = TT_, MT = 1, WT = WT_, WF = WF_, KK = KK_, STAGES = STAGES_, FLUSH = FLUSH_, TABLE = TABLE_;
     static constexpr int BM = TT * WT, BN = 64 * WF, BL = 8 * NTL, KC = 16 * KK, THREADS = 128 * WT * WF;
     static constexpr bool TENSOR = true, SPLIT = true;
 };
 
 template <class Body, class Tile>
-struct WgmmaPull : Tensor<Body, Tile> {
+struct WgmmaVjp : Tensor<Body, Tile> {
     typedef Tensor<Body, Tile> Base;
     using Base::BM;
     using Base::BN;
@@ -34,7 +34,7 @@ struct WgmmaPull : Tensor<Body, Tile> {
     static constexpr int LOW = NTL * 256;
     float acc[TT][NTL][4];
 
-    __device__ __forceinline__ WgmmaPull(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
+    __device__ __forceinline__ WgmmaVjp(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
 #pragma unroll
         for (int e = 0; e < TT * NTL * 4; ++e) (&acc[0][0][0])[e] = 0.0f;
     }
@@ -133,11 +133,11 @@ struct WgmmaPull : Tensor<Body, Tile> {
 };
 
 template <class Body, class Tile>
-KM_DEVICE void wgmma_pull_main(const typename Body::Args& g) {
+KM_DEVICE void wgmma_vjp_main(const typename Body::Args& g) {
     extern __shared__ __align__(1024) unsigned char raw[];
     __shared__ float table[Body::KIND == POWERS ? POWER_WORDS : 1];
     if (Body::KIND == POWERS) fill_table(table, Body::exponent(g.number), POWER_FIT, Tile::THREADS);
-    WgmmaPull<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
+    WgmmaVjp<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
     work.run(table);
 }
 

@@ -1,11 +1,11 @@
-// Pullbacks (VJP of a contraction) for one or a few outputs, by FMA instructions. A thread holds RM points by RN columns in
+// VJPs of a contraction for one or a few outputs, by FMA instructions. A thread holds RM points by RN columns in
 // registers, with the operands of those points, and reads both operands of a row from shared memory 16 bytes at a time.
 //
-// The rows were prepared with columns contiguous (pull_passes.cuh) and are copied asynchronously (pipeline.cuh). Weights are read
+// The rows were prepared with columns contiguous (vjp_passes.cuh) and are copied asynchronously (pipeline.cuh). Weights are read
 // along whichever axis is contiguous, multiplied by the coefficients of the outputs once, and stored with points contiguous.
 #pragma once
 #include "pipeline.cuh"
-#include "pullback.cuh"
+#include "vjp.cuh"
 
 namespace km {
 
@@ -54,12 +54,12 @@ struct Scalar {
         left = (int)(t.end - k);
         points = g.size[ROLE_M] - m < 4 ? (int)(g.size[ROLE_M] - m) : 4;
         each<0, Body::WEIGHTS>([&](auto i) {
-            typedef typename Body::template WeightPort<decltype(i)::value> P;
-            weight_at[decltype(i)::value] = (i64)(origin<P>(g, t.p) + m * g.stride[P::PORT][ROLE_M] + k * g.stride[P::PORT][ROLE_K]);
+            typedef typename Body::template WeightBuffer<decltype(i)::value> P;
+            weight_at[decltype(i)::value] = (i64)(origin<P>(g, t.p) + m * g.stride[P::BUFFER][ROLE_M] + k * g.stride[P::BUFFER][ROLE_K]);
         });
         each<0, Body::FACTORS>([&](auto i) {
-            typedef typename Body::template FactorPort<decltype(i)::value> P;
-            factor_at[decltype(i)::value] = (i64)(origin<P>(g, t.p) + t.l * g.stride[P::PORT][ROLE_L] + k * g.stride[P::PORT][ROLE_K]);
+            typedef typename Body::template FactorBuffer<decltype(i)::value> P;
+            factor_at[decltype(i)::value] = (i64)(origin<P>(g, t.p) + t.l * g.stride[P::BUFFER][ROLE_L] + k * g.stride[P::BUFFER][ROLE_K]);
         });
     }
 
@@ -86,9 +86,9 @@ struct Scalar {
         for (int i = 0; i < GROUPS; ++i) {
             const int rest = left - i * HOP;
             each<0, Body::WEIGHTS>([&](auto index) {
-                typedef typename Body::template WeightPort<decltype(index)::value> P;
+                typedef typename Body::template WeightBuffer<decltype(index)::value> P;
                 typedef typename P::T T;
-                const i64 sm = g.stride[P::PORT][ROLE_M], sk = g.stride[P::PORT][ROLE_K];
+                const i64 sm = g.stride[P::BUFFER][ROLE_M], sk = g.stride[P::BUFFER][ROLE_K];
                 const T* at = (const T*)weight_at[decltype(index)::value] + i * HOP * sk;
                 float(&w)[4] = weights[i][decltype(index)::value];
                 if (P::VEC == 4 && (ALONG_POINTS ? points == 4 && rest > 0 : points > 0 && rest >= 4)) {
@@ -104,8 +104,8 @@ struct Scalar {
                 }
             });
             each<0, Body::FACTORS>([&](auto index) {
-                typedef typename Body::template FactorPort<decltype(index)::value> P;
-                const i64* s = g.stride[P::PORT];
+                typedef typename Body::template FactorBuffer<decltype(index)::value> P;
+                const i64* s = g.stride[P::BUFFER];
                 const typename P::T* at = (const typename P::T*)factor_at[decltype(index)::value] + i * HOP * s[ROLE_K];
 #pragma unroll
                 for (int o = 0; o < BL; ++o)
@@ -116,13 +116,13 @@ struct Scalar {
                     }
             });
         }
-        each<0, Body::WEIGHTS>([&](auto i) { forward<typename Body::template WeightPort<decltype(i)::value>>(weight_at[decltype(i)::value]); });
-        each<0, Body::FACTORS>([&](auto i) { forward<typename Body::template FactorPort<decltype(i)::value>>(factor_at[decltype(i)::value]); });
+        each<0, Body::WEIGHTS>([&](auto i) { forward<typename Body::template WeightBuffer<decltype(i)::value>>(weight_at[decltype(i)::value]); });
+        each<0, Body::FACTORS>([&](auto i) { forward<typename Body::template FactorBuffer<decltype(i)::value>>(factor_at[decltype(i)::value]); });
         left -= KC;
     }
     template <class P>
     __device__ __forceinline__ void forward(i64& at) const {
-        at += KC * g.stride[P::PORT][ROLE_K] * (i64)sizeof(typename P::T);
+        at += KC * g.stride[P::BUFFER][ROLE_K] * (i64)sizeof(typename P::T);
     }
     // Weights times coefficients of the chunk read last, 0 behind the end, whatever a weight of nothing would be.
     __device__ __forceinline__ void write(int stage) {

@@ -1,11 +1,11 @@
-"""CUDA C++ of derivatives by points of few numbers: an instantiation of ``pull_rows.cuh``, with its plan."""
+"""CUDA C++ of derivatives by points of few numbers: an instantiation of ``vjp_rows.cuh``, with its plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ...compiler.hoist import Folded, fold
-from ...compiler.row_pull import RowPull
+from ...compiler.row_vjp import RowVjp
 from ...ir.node import Node
 from .row_reduce_emit import ApproximateEmitter
 from .spelling import ExpressionEmitter, Typed, cast, literal
@@ -30,10 +30,10 @@ _LEAST_PART, _MOST_PARTS, _ROUNDS, _BYTES = 1024, 256, 6, 256 << 20
 
 
 @dataclass(frozen=True)
-class RowPullPlan:
+class RowVjpPlan:
     """A kernel for points of ``depth`` numbers and ``columns`` columns of v."""
 
-    pull: RowPull
+    vjp: RowVjp
     depth: int
     columns: int
     arch: str
@@ -50,16 +50,16 @@ class RowPullPlan:
         return max(1, min(wanted, columns // _LEAST_PART, _MOST_PARTS, limit))
 
     def __str__(self) -> str:
-        return f"pull of rows {self.arch}, {self.depth} numbers a point, {self.columns} columns of v, f32"
+        return f"vjp of rows {self.arch}, {self.depth} numbers a point, {self.columns} columns of v, f32"
 
 
-def emit(plan: RowPullPlan) -> str:
+def emit(plan: RowVjpPlan) -> str:
     """Return the source of the kernel ``ENTRY``."""
-    pull = plan.pull
-    made = fold([pull.slope], [*pull.numbers, *pull.scalars], letter="h")
-    members = [*pull.numbers, *pull.scalars, *made.names]
+    vjp = plan.vjp
+    made = fold([vjp.slope], [*vjp.numbers, *vjp.scalars], letter="h")
+    members = [*vjp.numbers, *vjp.scalars, *made.names]
     numbers: dict[str, Typed] = {name: (f"number.v{i}", "value") for i, name in enumerate(members)}
-    ends: dict[str, Typed] = {pull.own: ("a", "value"), pull.other: ("b", "value")}
+    ends: dict[str, Typed] = {vjp.own: ("a", "value"), vjp.other: ("b", "value")}
 
     def function(head: str, node: Node, names: dict[str, Typed]) -> list[str]:
         writer = ApproximateEmitter(names, True, approximate=True)
@@ -67,7 +67,7 @@ def emit(plan: RowPullPlan) -> str:
         body = [f"        {text}" for text in (*writer.code, f"return {cast(value, 'value')};")]
         return [f"    static __device__ __forceinline__ C {head} {{", *body, "    }"]
 
-    count, scalars = len(pull.numbers), len(pull.scalars)
+    count, scalars = len(vjp.numbers), len(vjp.scalars)
     parameters = [*_POINTERS, *(f"const float* scalar{i}" for i in range(scalars))]
     parameters += [*(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]
     operands = "C a, C b, const Numbers& number"
@@ -76,22 +76,22 @@ def emit(plan: RowPullPlan) -> str:
     return "\n".join(
         [
             f"// {plan}",
-            '#include "pull_rows.cuh"',
+            '#include "vjp_rows.cuh"',
             "",
             "struct Body {",
             "    typedef float C;",
             "    struct Numbers {",
             *(f"        C v{i};  // {name}" for i, name in enumerate(members)),
             "    };",
-            *function(f"map({operands})", pull.map, numbers | ends),
-            *function(f"partial({operands})", pull.partial, numbers | ends),
+            *function(f"map({operands})", vjp.map, numbers | ends),
+            *function(f"partial({operands})", vjp.partial, numbers | ends),
             *function("slope(C s, const Numbers& number)", made.outputs[0], numbers | {"s0": ("s", "value")}),
             "};",
             "",
             f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.resident}) {ENTRY}(',
             f"    {', '.join(parameters)}) {{",
             *_made(made, numbers, values),
-            f"    km::pull_rows<Body, {plan.depth}, {plan.columns}>({arguments});",
+            f"    km::vjp_rows<Body, {plan.depth}, {plan.columns}>({arguments});",
             "}",
             "",
         ]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from ..backends.cuda.launch import Kernel
-from ..backends.cuda.row_pull_emit import ENTRY, LARGEST, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowPullPlan, emit
+from ..backends.cuda.row_vjp_emit import ENTRY, LARGEST, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowVjpPlan, emit
 from ..backends.reference.evaluate import evaluate as evaluate_tensors
-from ..compiler.row_pull import DifferencePull, RowPull, difference_pull, row_pull, scalar_pull, scalars_of
 from ..compiler.row_reduce import Apply, transposed
+from ..compiler.row_vjp import DifferenceVjp, RowVjp, difference_vjp, row_vjp, scalar_vjp, scalars_of
 from ..ir.ops import evaluate
 from ..ir.program import Program
 from ..runtime.kernel_store import loaded
@@ -39,7 +39,7 @@ _SKETCHES, _CANCELLATION = 3, 6.0
 _TYPES = Types("f32", ("f32",)).text
 
 
-def pulled(
+def vjp(
     text: str, numbers: Sequence[float], operands: Sequence[torch.Tensor], v: torch.Tensor, cotangent: torch.Tensor,
     wanted: Sequence[bool],
 ) -> list[torch.Tensor | None] | None:  # fmt: skip
@@ -48,7 +48,7 @@ def pulled(
     The gradient by v follows them, if it was computed on the way.
     """
     apply = Apply.parse(text)
-    ends = [row_pull(text, by_columns) for by_columns in (False, True)]
+    ends = [row_vjp(text, by_columns) for by_columns in (False, True)]
     count = 2 - apply.inner.symmetric
     scalars = operands[count:]
     x, y = operands[0], operands[count - 1]
@@ -56,7 +56,7 @@ def pulled(
     if not shaped or None in ends or len(scalars) != len(scalars_of(apply.inner)):
         return None
     by_scalars = [
-        scalar_pull(text, operand.name) if chosen else ""
+        scalar_vjp(text, operand.name) if chosen else ""
         for operand, chosen in zip(scalars_of(apply.inner), wanted[count:], strict=True)
     ]
     if None in by_scalars:
@@ -77,10 +77,10 @@ def pulled(
     found: list[torch.Tensor | None] = [None, None, None]
     if chosen[0]:
         products = _by_products(text, False, numbers, [*operands, v], rows, columns, cotangent)
-        found[0] = _pull(by_row, apply, numbers, scalars, rows, columns, cotangent, v, products)
+        found[0] = _vjp(by_row, apply, numbers, scalars, rows, columns, cotangent, v, products)
     if chosen[-1]:
         products = _by_products(text, True, numbers, swapped, columns, rows, v)
-        found[1] = _pull(by_column, apply, numbers, scalars, columns, rows, v, cotangent, products)
+        found[1] = _vjp(by_column, apply, numbers, scalars, columns, rows, v, cotangent, products)
         found[2] = None if products is None else products.plain
     of_rows, of_columns, of_v = found
     of_scalars = [_of_scalar(own, numbers, [*operands, v], cotangent) if own else None for own in by_scalars]
@@ -114,37 +114,37 @@ def _by_products(
     *operands, v = tensors
     (m, k), (n, c) = own.shape, v.shape
     width = c * (1 + k + _SKETCHES)
-    pull = difference_pull(text, by_columns)
+    vjp = difference_vjp(text, by_columns)
     fits = k >= _LEAST_NUMBERS and width <= _MOST_WIDTH and m * n >= _LEAST_BY_PRODUCTS
     fits = fits and max(m, n) * width <= _LARGEST_PRODUCT
-    if pull is None or not fits or not limits(index_of(own.device)).has(("wgmma",)):
+    if vjp is None or not fits or not limits(index_of(own.device)).has(("wgmma",)):
         return None
-    factor = _factor(pull, Apply.parse(text).inner, numbers, [tensor for tensor in operands if not tensor.dim()])
+    factor = _factor(vjp, Apply.parse(text).inner, numbers, [tensor for tensor in operands if not tensor.dim()])
     centre = other.mean(0)
     own, other = own - centre, other - centre
     length = (other.square().sum(1) + own.square().sum(1).amax()).sqrt()[:, None]
     parts = [other, length * _signs(n, _SKETCHES, own.device)]
     columns = torch.cat([v, *((v[:, :, None] * part[:, None]).flatten(1) for part in parts)], 1)
-    (product,) = run(transposed(pull.text) if by_columns else pull.text, _TYPES, [*operands, columns], numbers)
+    (product,) = run(transposed(vjp.text) if by_columns else vjp.text, _TYPES, [*operands, columns], numbers)
     sums, moments, sketch = product.split([c, c * k, c * _SKETCHES], 1)
     moments, sketch = moments.view(m, c, k), sketch.view(m, c, _SKETCHES)
     found = own * (g * sums).sum(1, keepdim=True) - (g[:, :, None] * moments).sum(1)
     size, left = (torch.linalg.vector_norm(t, dtype=torch.float64) for t in (g[:, :, None] * sketch, found))
     loses = ~(size <= _CANCELLATION * math.sqrt(_SKETCHES) * left)
-    return _Products(factor * found, loses.int(), sums.contiguous() if pull.same else None)
+    return _Products(factor * found, loses.int(), sums.contiguous() if vjp.same else None)
 
 
 def _factor(
-    pull: DifferencePull, program: Program, numbers: Sequence[float], scalars: Sequence[torch.Tensor]
+    vjp: DifferenceVjp, program: Program, numbers: Sequence[float], scalars: Sequence[torch.Tensor]
 ) -> torch.Tensor | float:
     """Return the factor of a derivative, on the device if it is made of tensors."""
     values: dict[str, Any] = dict(zip((operand.name for operand in program.numbers), map(float, numbers), strict=True))
     if not scalars:
-        return float(evaluate([pull.factor], values)[0])
+        return float(evaluate([vjp.factor], values)[0])
     space = torch_namespace(scalars[0].dtype, scalars[0].device)
     values = {name: space.full((), value, "value") for name, value in values.items()}
     values |= zip((operand.name for operand in scalars_of(program)), scalars, strict=True)
-    return evaluate_tensors([pull.factor], values, space)[0]
+    return evaluate_tensors([vjp.factor], values, space)[0]
 
 
 def _signs(rows: int, columns: int, device: torch.device) -> torch.Tensor:
@@ -154,19 +154,19 @@ def _signs(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     return ((state >> 40) & 1).mul_(2).sub_(1).view(rows, columns).float()
 
 
-def _pull(
-    pull: RowPull, apply: Apply, numbers: Sequence[float], scalars: Sequence[torch.Tensor], own: torch.Tensor,
+def _vjp(
+    vjp: RowVjp, apply: Apply, numbers: Sequence[float], scalars: Sequence[torch.Tensor], own: torch.Tensor,
     other: torch.Tensor, g: torch.Tensor, v: torch.Tensor, products: _Products | None,
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient by one set of points, where products lost digits or there are none."""
     index = index_of(own.device)
     device = limits(index)
-    chosen = RowPullPlan(pull, own.shape[1], v.shape[1], device.arch)
+    chosen = RowVjpPlan(vjp, own.shape[1], v.shape[1], device.arch)
     operands = [tensor.contiguous() for tensor in (own, other, g, v)]
     parts = chosen.parts(len(own), len(other), device.sm_count)
     out = own.new_empty(parts, *own.shape)
     names = [operand.name for operand in apply.inner.numbers]
-    folded = evaluate(pull.folded, dict(zip(names, numbers, strict=True)))
+    folded = evaluate(vjp.folded, dict(zip(names, numbers, strict=True)))
     values = [*numbers, *(max(-LARGEST, min(LARGEST, float(value))) for value in folded)]
     kernel = loaded(
         chosen,

@@ -7,18 +7,18 @@
 // all add up in registers, always in the same order. Of squared distances, whose slope by q is 2 (q - k), the cotangents of a
 // row's scores are added up beside their product with k.
 #pragma once
-#include "pull_softmax_split.cuh"
+#include "vjp_softmax_split.cuh"
 #include "softmax_block.cuh"
 
 namespace km {
 
 template <class Body, class Tile>
-using PullBlock = SoftmaxBlock<Tile::OWN, Tile::FIRST + Tile::SECOND, Tile::OF_COLUMNS ? row_side<Body>() : column_side<Body>(), Tile::STAGES, Tile::GROUPS,
+using SoftmaxVjpBlock = SoftmaxBlock<Tile::OWN, Tile::FIRST + Tile::SECOND, Tile::OF_COLUMNS ? row_side<Body>() : column_side<Body>(), Tile::STAGES, Tile::GROUPS,
                                (Tile::OF_COLUMNS || Tile::SPLIT || Body::COLUMN_ENDS + Body::DIFFERENCES > 0)>;
 
 template <class Body, class Tile>
-struct SoftmaxPull : PullBlock<Body, Tile> {
-    typedef PullBlock<Body, Tile> Base;
+struct SoftmaxVjp : SoftmaxVjpBlock<Body, Tile> {
+    typedef SoftmaxVjpBlock<Body, Tile> Base;
     typedef typename Body::Args Args;
     typedef typename Tile::H H;
     static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
@@ -46,7 +46,7 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     CellRows<Body, OWN_ROLE, ROLE> cells;
     typename Body::Fixed fixed;
 
-    __device__ __forceinline__ SoftmaxPull(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
+    __device__ __forceinline__ SoftmaxVjp(const Args& g_, unsigned char* raw) : Base(raw), g(g_) {}
 
     // Blocks of own rows, pieces of 64 rows of a batch entry, and the pieces that a block passes over.
     __device__ __forceinline__ i64 own_blocks() const { return ceil_div(g.size[OWN_ROLE], BM); }
@@ -316,12 +316,12 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
     template <class P, int WIDTH>
     __device__ __forceinline__ void write(const Block& b, const float (&sum)[WIDTH / 8][4], const float (&factor)[2], int role) const {
         typedef typename P::T T;
-        const i64* s = g.stride[P::PORT];
+        const i64* s = g.stride[P::BUFFER];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const i64 row = b.row * BM + local_row() + 8 * h;
             if (row >= g.size[OWN_ROLE]) continue;
-            T* to = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, b.p) + row * s[OWN_ROLE];
+            T* to = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, b.p) + row * s[OWN_ROLE];
 #pragma unroll
             for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
@@ -429,8 +429,8 @@ struct SoftmaxPull : PullBlock<Body, Tile> {
 };
 
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
-__device__ __forceinline__ void pull_softmax(const typename Body::Args& g) {
-    run_specialized<SoftmaxPull<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
+__device__ __forceinline__ void vjp_softmax(const typename Body::Args& g) {
+    run_specialized<SoftmaxVjp<Body, Tile>, Tile, PRODUCER, CONSUMER>(g);
 }
 
 }  // namespace km

@@ -113,11 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
     parser.add_argument(
         "--seconds", type=float, metavar="SECONDS",
-        help=f"how long to time each contestant of a case, 3 by default; of {structured_random.SUITE}, all cases",
+        help=f"how long to time each library of a case, 3 by default; of {structured_random.SUITE}, all cases",
     )  # fmt: skip
     parser.add_argument(
         "--energy", type=float, default=0.0, metavar="SECONDS",
-        help="also run each contestant for so long to see what energy the GPU takes for a call",
+        help="also run each library for so long to see what energy the GPU takes for a call",
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after that"

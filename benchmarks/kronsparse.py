@@ -1,4 +1,4 @@
-"""The suite of Kronecker-sparse products: a grid of patterns, both layouts, several types, against torch's ways."""
+"""The suite of Kronecker-sparse products: a grid of patterns, both layouts, several types, torch's algorithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random Kronecker-sparse and Kronecker products with a fixed seed, and the ways in which they are computed."""
+"""Random Kronecker-sparse and Kronecker products with a fixed seed, and the algorithms that compute them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class SparseCase:
         return calls
 
     def parts(self, given: Mapping[str, torch.Tensor]) -> Calls:
-        """What no contestant is: our kernels alone, and each way to the gradients."""
+        """What no contestant is: our kernels alone, and each algorithm of the gradients."""
         x, weight, grad = given["x"], given["w0"], given["g"]
         rows, grads = ((own.mT if self.last else own)[None] for own in (x, grad))
         transposed = weight.transpose(1, 2)
@@ -251,7 +251,7 @@ class KronCase:
         return stepwise(given["x"], self.factors(given))
 
     def forward(self, given: Mapping[str, torch.Tensor]) -> Calls:
-        """Ours, and torch's ways."""
+        """Ours, and the algorithms of torch."""
         x, factors = given["x"], self.factors(given)
         columns = x.mT.contiguous().mT
         calls: Calls = {

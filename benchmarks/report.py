@@ -90,7 +90,7 @@ def terminal(rows: Iterable[Row], targets: bool = False) -> Table:
 
 def comparison(old: Sequence[Row], new: Sequence[Row]) -> Table:
     """Medians of two files case by case; a change counts where the spreads do not touch."""
-    table = Table("case", "contestant", "before", "after", "after / before", "")
+    table = Table("case", "library", "before", "after", "after / before", "")
     for case, before, after in paired(old, new):
         for name in before["results"]:
             first, second = before["results"][name], after["results"].get(name, {})

@@ -1,4 +1,4 @@
-"""``python -m benchmarks structured-random``: random structured products, each beside the best of torch's ways.
+"""``python -m benchmarks structured-random``: random structured products, each beside the best algorithm of torch.
 
 Seconds are those of the device: on a GPU the calls of a sample wait behind a pause until all of them are queued, so
 that the host is not what is timed. A Kronecker product, a step and the gradients of a sparse product are captured in a
@@ -278,7 +278,7 @@ def _seconds_on_gpu(call: Callable[[], Any]) -> float:
 
 
 def _best(row: store.Row) -> tuple[float, str]:
-    """Seconds and name of the best of torch's ways."""
+    """Seconds and name of the best algorithm of torch."""
     others = [(found["median"], name) for name, found in row["results"].items() if "median" in found]
     return min((one for one in others if one[1] not in (OURS, UNPACKED)), default=(math.inf, "none"))
 
@@ -288,7 +288,7 @@ def _is_long(row: store.Row) -> bool:
 
 
 def ratio(row: store.Row) -> float:
-    """How many times as fast as the best of torch's ways."""
+    """How many times as fast as the best algorithm of torch."""
     return _best(row)[0] / row["results"][OURS]["median"]
 
 
@@ -310,7 +310,7 @@ def _beside_what_is_wanted(name: str, rows: Sequence[store.Row]) -> str:
 
 
 def is_behind(row: store.Row) -> bool:
-    """Whether the best of torch's ways is faster."""
+    """Whether the best algorithm of torch is faster."""
     return ratio(row) < 1
 
 
@@ -355,7 +355,7 @@ def summary(rows: Iterable[store.Row]) -> str:
 
 
 def drawn(rows: Sequence[store.Row]) -> Any:
-    """Return a figure: how many times as fast as the best of torch's ways, sorted, for each kind and side."""
+    """Return a figure: how many times as fast as the best algorithm of torch, sorted, for each kind and side."""
     plots = import_module("matplotlib.figure")
     figure = plots.Figure(figsize=(10, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
@@ -370,7 +370,7 @@ def drawn(rows: Sequence[store.Row]) -> Any:
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("per cent of the products, slowest first")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("times as fast as torch's best way")
+    panels[0].set_ylabel("times as fast as torch's best algorithm")
     handles = next((axes.get_lines()[:-1] for axes in panels if len(axes.get_lines()) > 1), [])
     figure.legend(handles=handles, fontsize=8, frameon=False, loc="outside right upper")
     return figure

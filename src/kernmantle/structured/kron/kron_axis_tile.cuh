@@ -62,7 +62,7 @@ private:
     KM_DEVICE i64 outer_offset(const i64 (&s)[2]) const { return outer == 0 ? 0 : outer % batches * s[0] + outer / batches * s[1]; }
 };
 
-// What a piece in shared memory has beside its entries: the inverses of what its lines were multiplied by, how many of them there
+// What a piece in shared memory has beside its entries: the inverses of what its fibers were multiplied by, how many of them there
 // are, where the results go, and how many columns of an entry of the batch lie before its own.
 template <int SCALES>
 struct KronFiberPiece {
@@ -82,6 +82,16 @@ KM_DEVICE void kron_split_each(unsigned& high, unsigned& low, float a, float b, 
     low = ptx::pack_f16x2(fmaf(a, scale_a, -rounded.x), fmaf(b, scale_b, -rounded.y));
 }
 
+// The parameters of a pass, members of B (tensor_emit.py):
+//   T, H                 type of x and the result, and of the operands of tensor cores
+//   ROWS, COLUMNS        of the factor; `down` says whether its neighbouring rows follow each other in memory, `entry` gives one
+//   BLOCKS               fibers, in 64s, that a group of warps multiplies at a time
+//   RIGHT                columns to the right of the axis where a tile has those of several entries of the batch, else 0
+//   VECTOR, VECTOR_OUT   neighbours of x in one load, and of the result in one store
+//   STAGES, SETS         pieces in shared memory, and sets of warps that load one each
+//   COPIES               pieces of float32 of each set that wait in shared memory, 0 where they wait in registers
+//   LOADER_REGISTERS     of a thread that loads
+//   PREFETCH, SCALED     x comes to the second-level cache ahead; the factor is multiplied by a power of two
 template <class B, class Args>
 struct KronAxisTile {
     typedef typename B::T T;
@@ -93,7 +103,7 @@ struct KronAxisTile {
     static constexpr int STAGES = B::STAGES, COPIES = B::COPIES, SETS = B::SETS, LOADERS = 8 / SETS, SET = 256 / SETS, THREADS = 512;
     // Chunks of float32 have powers of two of their own: sums of the first wait in shared memory, where results will be.
     static constexpr bool SUMMED = SPLIT && CHUNKS > 1;
-    // Lines of a group in 64s, of which an instruction takes one, and of a tile.
+    // Fibers of a group in 64s, of which an instruction takes one, and of a tile.
     static_assert(B::BLOCKS <= 2, "one group of products is under way while another is waited for");
     static constexpr int BLOCKS = B::BLOCKS, OWN = 64 * BLOCKS, FIBERS = BOTH ? OWN : 2 * OWN;
     // A piece as it lies in memory and in shared memory: rows of 64 halves, those of the first 64 columns of all rows first.
@@ -122,7 +132,7 @@ struct KronAxisTile {
 
     static KM_DEVICE int spot(int row, int column) { return column / 64 * (DEEP * 128) + row * 128 + swizzle_128(row, column % 64 / 8) + column % 8 * 2; }
     static KM_DEVICE float larger(float top, float a) { return fabsf(a) < infinity<float>() ? fmaxf(top, fabsf(a)) : top; }
-    // Lines of a tile that are there, the column with which it begins, and where one of its columns is.
+    // Fibers of a tile that are there, the column with which it begins, and where one of its columns is.
     static KM_DEVICE int fibers_of(const Scheduler& tile) {
         if constexpr (RIGHT > 0) return tile.fibers();
         else return tile.right();

@@ -17,6 +17,12 @@
 
 namespace km {
 
+// The parameters of a pass, members of B (tensor_emit.py):
+//   T, H                 type of x and the result, and of the operands of tensor cores
+//   CLUSTER, WARPS       blocks that share a row of x, and warps of a block
+//   AT_ONCE              tiles that a warp takes together
+//   PREFETCH             x comes to the second-level cache ahead
+//   down, entry          whether neighbouring rows of a factor follow each other in memory, and one of its entries
 template <class B, class Args>
 struct KronCluster {
     typedef typename B::T T;

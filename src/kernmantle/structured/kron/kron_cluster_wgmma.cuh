@@ -14,6 +14,8 @@
 
 namespace km {
 
+// The parameters of a pass, members of B: those of KronWgmma, with SIZE = 64, and
+//   CLUSTER              blocks that share a row of x
 template <class B, class Args>
 struct KronClusterWgmma : KronWgmma<B, Args> {
     typedef KronWgmma<B, Args> Base;

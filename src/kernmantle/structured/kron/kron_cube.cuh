@@ -13,6 +13,11 @@
 
 namespace km {
 
+// The parameters of a pass, members of B (tensor_emit.py):
+//   T, H                 type of x and the result, and of the operands of tensor cores
+//   WARPS                of a block, which has a row of x
+//   PREFETCH             x comes to the second-level cache ahead
+//   down, entry          whether neighbouring rows of a factor follow each other in memory, and one of its entries
 template <class B, class Args>
 struct KronCube {
     typedef typename B::T T;

@@ -17,6 +17,17 @@
 
 namespace km {
 
+// The parameters of a pass, members of B (tensor_emit.py):
+//   T, H, C              type of x and the result, of the operands of tensor cores, and of sums
+//   First, Last          the factors, KronFactor, and `prepare`, which brings both to shared memory as operands
+//   WARPS, GROUP         warps of a block, and those that share a tile
+//   ITEMS, STAGES, OUTS  entries of the batch in a tile, tiles that are copied ahead, tiles of results that leave meanwhile
+//   BLOCKS, TOGETHER     rows of the last factor, in 16s, and entries of the batch that a warp takes at a time
+//   AT_ONCE              columns of the first factor, in 16s, whose products are under way at once
+//   VECTOR, VECTOR_OUT   neighbours of x in one access, and of the result
+//   PITCH, STAGE, OUT_STAGE   numbers from row to row of a tile, of a tile, and of its results
+//   LAST_STAYS, FIRST_STAYS   a warp keeps the factor in registers
+//   FITS                 of halves: the last factor was not multiplied by a power of two
 template <class B, class Args>
 struct KronTwoAxis {
     typedef typename B::T T;

@@ -1,7 +1,7 @@
 // Passes over the last two factors of a Kronecker product by wgmma, of SIZE x SIZE, 64 or 128, for arrays whose rows lie in order.
 //
 // Eight warps load: they bring pieces of x to shared memory as halves. float32 is two halves of 11 bits, scaled by a power of two
-// for every set of lines, and three products; halves are copied as they lie. Two groups of four warps multiply, 64 rows of the
+// for every set of fibers, and three products; halves are copied as they lie. Two groups of four warps multiply, 64 rows of the
 // result each. Of a tile of SIZE x SIZE the last axis comes first, transposed, v[j, i] = sum_k last[j, k] x[i, k], so that its sums
 // are the operand of the other one in registers, out[j, i'] = sum_i v[j, i] first[i', i], and leave from registers, 64 bytes beside
 // each other, or by rows from shared memory.
@@ -27,6 +27,13 @@ struct KronPiece {
 KM_DEVICE unsigned kron_pack(f16, float a, float b) { return ptx::pack_f16x2(a, b); }
 KM_DEVICE unsigned kron_pack(bf16, float a, float b) { return ptx::pack_bf16x2(a, b); }
 
+// The parameters of a pass, members of B (tensor_emit.py):
+//   T, H                 type of x and the result, and of the operands of tensor cores
+//   SIZE                 rows and columns of both factors, 64 or 128
+//   STAGES, SETS         pieces in shared memory, and sets of warps that load one each
+//   LOADER_REGISTERS     of a thread that loads
+//   PREFETCH             x comes to the second-level cache ahead
+//   down, entry          whether neighbouring rows of a factor follow each other in memory, and one of its entries
 template <class B, class Args>
 struct KronWgmma {
     typedef typename B::T T;
@@ -34,7 +41,7 @@ struct KronWgmma {
     static constexpr bool SPLIT = sizeof(T) == 4;
     static constexpr int SIZE = B::SIZE, STEPS = SIZE / 16, STAGES = B::STAGES, LOADING = 256, THREADS = 256 + LOADING;
     static constexpr int PARTS = SPLIT ? 2 : 1, PART = 1 << 14, PIECE = PARTS * PART, FACTOR = SIZE * SIZE * 2;
-    // Lines of a piece, of one or two tiles; pieces of a tile.
+    // Fibers of a piece, of one or two tiles; pieces of a tile.
     static constexpr int FIBERS = 8192 / SIZE, PIECES = SIZE == 128 ? 2 : 1;
     // Whether each group has a tile of its own.
     static constexpr bool APART = SIZE == 64;
@@ -54,7 +61,7 @@ struct KronWgmma {
     // By which v is multiplied so that it is less than the largest half: its bound is 2^15 times 2^15 times SIZE.
     static constexpr float LESS = SIZE == 128 ? 0x1p-22f : 0x1p-21f;
 
-    // Where eight halves of a line begin in a part: rows of 128 bytes, swizzled, those of the first 64 columns of all lines first.
+    // Where eight halves of a fiber begin in a part: rows of 128 bytes, swizzled, those of the first 64 columns of all fibers first.
     static KM_DEVICE int spot(int fiber, int column) { return column / 64 * (FIBERS * 128) + fiber * 128 + swizzle_128(fiber, column % 64 / 8) + column % 8 * 2; }
     static KM_DEVICE unsigned long long matrix(unsigned at) {
         return ptx::wgmma_descriptor(__shfl_sync(0xffffffffu, at, 0), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);

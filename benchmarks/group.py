@@ -56,7 +56,7 @@ class Member:
         """All processes in rows and columns."""
         return _mesh(self.device.type, rows, columns)
 
-    def everyones(self, value: Any) -> list[Any]:
+    def all_gathered(self, value: Any) -> list[Any]:
         """A small Python value of each process."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
@@ -105,7 +105,7 @@ class Timed:
 
 def _agreed(member: Member, why: str) -> None:
     """AssertionError on every process where one has a reason."""
-    reasons = [reason for reason in member.everyones(why) if reason]
+    reasons = [reason for reason in member.all_gathered(why) if reason]
     if reasons:
         raise AssertionError(reasons[0])
 
@@ -124,7 +124,7 @@ def _first(member: Member, entrant: Entrant) -> Timed:
     except AssertionError as caught:
         why = str(caught) or "wrong"
     _agreed(member, why)
-    return Timed([max(member.everyones(seconds))], extra | {"error": max(member.everyones(error))})
+    return Timed([max(member.all_gathered(seconds))], extra | {"error": max(member.all_gathered(error))})
 
 
 def _sample(member: Member, call: Callable[[], Any], calls: int) -> tuple[float, Any]:
@@ -143,7 +143,7 @@ def timed(member: Member, entrants: Mapping[str, Entrant], plan: Plan) -> dict[s
     estimates: dict[str, float] = {}
     for name, entrant in entrants.items():
         if not entrant.once or found[name].samples[0] < plan.endless:
-            estimates[name] = max(member.everyones(_sample(member, entrant.call, 1)[0]))
+            estimates[name] = max(member.all_gathered(_sample(member, entrant.call, 1)[0]))
 
     def sampler(name: str) -> Callable[[], float]:
         calls = plan.calls(estimates[name])
@@ -179,7 +179,7 @@ def work(
 ) -> None:
     """Measure cases until a moment of the monotonic clock; the first process writes each row when it is done."""
     for case in cases:
-        if max(member.everyones(time.monotonic())) > deadline:
+        if max(member.all_gathered(time.monotonic())) > deadline:
             return
         row = measure(member, case, stamp, plan)
         if member.rank == 0:

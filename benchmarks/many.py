@@ -137,7 +137,7 @@ def _plain(x: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _total(member: Member, value: torch.Tensor, alone: bool) -> float:
     """A number of this process alone, or of all together."""
-    return float(value) if alone else sum(member.everyones(float(value)))
+    return float(value) if alone else sum(member.all_gathered(float(value)))
 
 
 def _kron(member: Member, shape: Sequence[int], columns: bool, backward: bool, alone: bool) -> Entrant:

@@ -167,24 +167,24 @@ def test_threads_do_not_share_scratch():
 
 
 def test_the_caller_works_alone_where_the_team_is_taken(recorder):
-    counts, team = np.zeros(100, np.int64), runtime._team()
-    assert team._taken.acquire(blocking=False)
+    counts, pool = np.zeros(100, np.int64), runtime._pool()
+    assert pool._taken.acquire(blocking=False)
     try:
         runtime.run(recorder, 100, 64, [counts.ctypes.data], b"", [], 2)
     finally:
-        team._taken.release()
+        pool._taken.release()
     assert counts.tolist() == [1] * 100
 
 
 @pytest.mark.parametrize(("items", "grain", "refusals"), [(1000, 1, 3), (10, 3, 2), (7, 1, 1)])
 def test_a_caller_that_began_alone_asks_for_the_team_again(recorder, monkeypatch, items, grain, refusals):
-    counts, team, asked = np.zeros(items, np.int64), runtime._team(), []
+    counts, pool, asked = np.zeros(items, np.int64), runtime._pool(), []
 
     def run(kernel, arguments, scratch, left, *rest):
         asked.append(left)
-        return len(asked) > refusals and team.run(kernel, arguments, scratch, left, *rest)
+        return len(asked) > refusals and pool.run(kernel, arguments, scratch, left, *rest)
 
-    monkeypatch.setattr(runtime, "_team", lambda: SimpleNamespace(run=run))
+    monkeypatch.setattr(runtime, "_pool", lambda: SimpleNamespace(run=run))
     runtime.run(recorder, items, 64, [counts.ctypes.data], b"", [], 2, grain)
     assert counts.tolist() == [1] * items
     alone, together = itertools.pairwise(asked[: refusals + 1]), asked[refusals:]
@@ -202,7 +202,7 @@ def test_the_text_of_threads_is_right_for_every_processor(machine):
 
 def test_a_sleeping_worker_is_woken(recorder):
     runtime.run(recorder, 2, 64, [np.zeros(2, np.int64).ctypes.data], b"", [], 2)
-    (worker, *_), patience = runtime._team()._workers, time.monotonic() + 20
+    (worker, *_), patience = runtime._pool()._workers, time.monotonic() + 20
     while not worker._asleep:
         assert time.monotonic() < patience
         time.sleep(0.001)
@@ -215,7 +215,7 @@ def test_a_sleeping_worker_is_woken(recorder):
 
 
 def test_a_small_call_stays_in_its_thread(monkeypatch, recorder):
-    monkeypatch.setattr(runtime, "_team", lambda: pytest.fail("a thread was started"))
+    monkeypatch.setattr(runtime, "_pool", lambda: pytest.fail("a thread was started"))
     counts = np.zeros(4, np.int64)
     runtime.run(recorder, 4, 64, [counts.ctypes.data], np.zeros(1, np.int64), [], 8, grain=4)
     assert counts.tolist() == [1] * 4

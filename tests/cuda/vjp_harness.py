@@ -65,9 +65,9 @@ def run(machine: Machine, case: VjpCase, plan: VjpPlan) -> Array:
         ready[name](0, stream, 3, arguments)
     ready["main"](0, stream, chosen.blocks, arguments)
     if chosen.splits > 1:
-        ready["finish"](0, stream, chosen.tiles - chosen.whole, arguments)
+        ready["reduce_splits"](0, stream, chosen.tiles - chosen.whole, arguments)
     if plan.mends:
-        ready["mend"](0, stream, min(chosen.tiles, 3), arguments)
+        ready["fix_non_finite"](0, stream, min(chosen.tiles, 3), arguments)
     order, found = case.order("out0"), machine.download(buffers[-1], blank)
     axes = [order.index(role) for role in ("almn" if "a" in order else "lmn")]
     return found.transpose(axes).reshape(case.a, case.l, case.m, case.n)

@@ -255,7 +255,7 @@ def cg_is_verified_in_float64():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", km.errors.KernmantleWarning)
         found = spread.cg(operator, part(b).float(), tolerance=1e-5)
-    whole = exchange.everyones(found.x, counts(N, dist.get_world_size()), None).double()
+    whole = exchange.all_gathered(found.x, counts(N, dist.get_world_size()), None).double()
     side = b.float().double()
     true = (side - wide @ whole).norm() / side.norm()
     assert_close(found.residual, true, depth=N)
@@ -289,7 +289,7 @@ def kernel_systems():
     assert found.x.isnan().all()
     with pytest.raises(km.errors.LinearAlgebraError, match="info 1"):
         spread.solve_kernel(-1 * KERNEL, part(x), part(y), 1e-3, check_errors=True)
-    whole = exchange.everyones(part(x), counts(N, dist.get_world_size()), None)
+    whole = exchange.all_gathered(part(x), counts(N, dist.get_world_size()), None)
     assert torch.equal(whole, x)
     kept, cusolvermp.block_of = cusolvermp.block_of, lambda *_: BLOCK
     try:

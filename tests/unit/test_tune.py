@@ -12,7 +12,7 @@ from kernmantle.backends.cuda.tiles import TILES, DeviceLimits
 from kernmantle.errors import CacheWarning, DeviceError, ShapeError
 from kernmantle.runtime.cache import Built, Cache, Key
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.runtime.kernel_store import collected, collecting
+from kernmantle.runtime.kernel_store import collected, compile_only
 from kernmantle.runtime.launcher import Launcher
 from kernmantle.torch_ops import cuda, targets, tuned_tiles
 from kernmantle.torch_ops.tune import tune
@@ -117,7 +117,7 @@ def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, a
 
 def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):
     random, clock = torch.randn, itertools.count(20, -1)
-    monkeypatch.setattr(cuda, "load", lambda *plans: [None if collecting() else plan for plan in plans])
+    monkeypatch.setattr(cuda, "load", lambda *plans: [None if compile_only() else plan for plan in plans])
     monkeypatch.setattr(cuda, "start", lambda *arguments: None)
     monkeypatch.setattr(cuda, "bind_launch", lambda *arguments: lambda addresses: None)
     monkeypatch.setattr(torch, "randn", lambda shape, device: random(shape, device="cpu"))

@@ -81,7 +81,7 @@ def lower(
     parallel: int = 1,
     vjp: Vjp | None = None,
 ) -> Lowering:
-    """Return the nest of a program; ``dtypes`` are the storage types of its array operands (the twin x1 included).
+    """Return the nest of a program; ``dtypes`` are the storage types of its array operands (the alias x1 included).
 
     ``vjp`` is the program as a VJP, to be run as one.
     """

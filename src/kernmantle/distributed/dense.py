@@ -22,7 +22,7 @@ from ..linalg.solution import Solution, nan_where_failed, raise_for
 from ..linalg.worker import communicator
 from ..pairwise import Kernel
 from .alone import by_all, in_one, scattered
-from .exchange import everyones, exchanged_rows, largest
+from .exchange import all_gathered, exchanged_rows, largest
 from .redistribute import Cyclic
 from .rows import Rows, check_together, rows
 from .watch import watch
@@ -290,7 +290,7 @@ def solve_kernel(
 
 def _kernel_columns(kernel: Kernel, own_rows: Rows, ridge: float) -> torch.Tensor:
     """Return the columns here, as rows, of the regularised matrix."""
-    points = everyones(own_rows.local, own_rows.counts, own_rows.group)
+    points = all_gathered(own_rows.local, own_rows.counts, own_rows.group)
     here = Cyclic(own_rows, own_rows.total, cusolvermp.block_of("potrf", own_rows.total, own_rows.size)).here.to(
         points.device
     )

@@ -152,7 +152,7 @@ def exchanged_rows(tensor: torch.Tensor, sent: Sequence[int], received: Sequence
     return result
 
 
-def everyones(tensor: torch.Tensor, counts: Sequence[int], group: Any) -> torch.Tensor:
+def all_gathered(tensor: torch.Tensor, counts: Sequence[int], group: Any) -> torch.Tensor:
     """Return the rows of every process, on all of them."""
     size = len(counts)
     return exchanged_rows(tensor.repeat(size, *(1 for _ in tensor.shape[1:])), [tensor.shape[0]] * size, counts, group)

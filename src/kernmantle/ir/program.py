@@ -67,8 +67,8 @@ class Program:
     @property
     def tensors(self) -> tuple[Operand, ...]:
         """The operands whose arrays the caller passes, in order."""
-        twin = "x1" if self.symmetric else None
-        return tuple(op for op in self.operands if not op.number and op.name != twin)
+        alias = "x1" if self.symmetric else None
+        return tuple(op for op in self.operands if not op.number and op.name != alias)
 
     @property
     def numbers(self) -> tuple[Operand, ...]:

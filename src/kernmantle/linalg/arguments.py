@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from ..arrays import Wrap, check_same_device, check_same_dtype, common_shape, dtype_name, unwrap
 from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
 from ..torch_ops.checks import shares_memory
-from ..torch_ops.torch_private import is_out_of_memory, is_wrapped, unwatched
+from ..torch_ops.torch_private import is_out_of_memory, is_wrapped, no_transform
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -44,7 +44,7 @@ def check_dtype(tensor: torch.Tensor, name: str) -> None:
 
 def watched(*tensors: torch.Tensor) -> bool:
     """Return whether torch.func or forward-mode differentiation has wrapped one of these."""
-    if torch.compiler.is_compiling() or unwatched():
+    if torch.compiler.is_compiling() or no_transform():
         return False
     return any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 

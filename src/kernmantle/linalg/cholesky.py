@@ -13,7 +13,7 @@ from ..arrays import common_shape, unwrap
 from ..checks import positive
 from ..errors import ParameterError
 from ..torch_ops.outside import outside
-from ..torch_ops.torch_private import unwatched
+from ..torch_ops.torch_private import no_transform
 from . import cusolver, small, transformed
 from .arguments import (
     Work,
@@ -82,10 +82,10 @@ class Triangle:
         view = columns_of(self.factor)
         if 0 in shape:
             return b.new_empty(shape)
-        if small.takes(self.factor) and unwatched():
+        if small.takes(self.factor) and no_transform():
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
         library = cusolver.library(b)
-        if library is None or view is None or cusolver.is_small(shape[:-1], SMALL) or not unwatched():
+        if library is None or view is None or cusolver.is_small(shape[:-1], SMALL) or not no_transform():
             return self._by_torch(b, shape, view)
         return self._by_cusolver(library, b, shape, *view, overwrite)
 
@@ -144,7 +144,7 @@ def factorise(
     if a.numel() == 0:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         return Factored(a.clone(), lower, info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
-    mutates = unwatched() or overwrite or bool(jitter)  # a trace loses what it does not see an operation return
+    mutates = no_transform() or overwrite or bool(jitter)  # a trace loses what it does not see an operation return
     if small.takes(a) and mutates and not jitter:
         factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)

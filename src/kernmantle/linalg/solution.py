@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import LinearAlgebraError, ParameterError
-from ..torch_ops.torch_private import unwatched
+from ..torch_ops.torch_private import no_transform
 from .arguments import check_overwrite
 from .implicit import solved
 
@@ -74,10 +74,10 @@ def raise_for(info: torch.Tensor, meaning: str) -> None:
 
 def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
     """Return a result with NaN for the items that failed, in place where no gradient is recorded."""
-    if not info.dim() and info.is_cpu and not torch.compiler.is_compiling() and unwatched() and not info.item():
+    if not info.dim() and info.is_cpu and not torch.compiler.is_compiling() and no_transform() and not info.item():
         return result  # reading takes 1 us there, and filling nothing 15
     failed = (info != 0)[(..., *(None,) * (result.dim() - info.dim()))]
-    if result.requires_grad or not unwatched():
+    if result.requires_grad or not no_transform():
         return result.masked_fill(failed, float("nan"))
     return result.masked_fill_(failed, float("nan"))
 

@@ -38,9 +38,9 @@ class Algebra:
         same = {}
         for mine, theirs in ((self._values, other._values), (self._weights, other._weights)):
             for name, value in theirs.items():
-                twin = next((mine_name for mine_name, own in mine.items() if equal(own, value)), None)
-                if twin is not None:
-                    same[name] = twin
+                alias = next((mine_name for mine_name, own in mine.items() if equal(own, value)), None)
+                if alias is not None:
+                    same[name] = alias
         return same
 
     def _joined(self, op: str, other: Algebra, sign: str, level: int) -> Self:

@@ -258,9 +258,9 @@ def combine(
     names: dict[str, str] = {}
     taken = set(left.parameters)
     for name in right.parameters:
-        twin = same.get(name)
-        if twin in mapped[0] and name in mapped[1]:
-            names[name] = twin
+        alias = same.get(name)
+        if alias in mapped[0] and name in mapped[1]:
+            names[name] = alias
         else:
             names[name] = name if name not in taken else _fresh(name, taken | set(right.parameters))
             taken.add(names[name])

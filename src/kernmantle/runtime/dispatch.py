@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from .kernel_store import collecting
+from .kernel_store import compile_only
 from .lru import LRUCache
 
 TensorSpec = tuple[Hashable, ...]
@@ -67,7 +67,7 @@ def bound(key: CallKey, make: Callable[[], Bound]) -> Bound:
     While kernels are only collected, the bound call is made anew, so that its jobs are collected, and it is not stored,
     since it has nothing to launch.
     """
-    if collecting():
+    if compile_only():
         return make()
     found = PLANS.get(key)
     return PLANS.setdefault(key, make()) if found is None else found

@@ -37,7 +37,7 @@ class Job:
         return self.function(*self.arguments)
 
 
-def collecting() -> bool:
+def compile_only() -> bool:
     """Return whether jobs are only collected: then nothing is launched, and no cache of plans is read or written."""
     return _COLLECTED.get() is not None
 
@@ -64,7 +64,7 @@ def fetch(job: Job) -> bytes | None:
 
 def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
     """Return the binaries of jobs; those that the cache lacks are compiled in parallel threads, which NVRTC allows."""
-    if collecting() or len(jobs) < 2:
+    if compile_only() or len(jobs) < 2:
         return [fetch(job) for job in jobs]
     cache = current_cache()
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -83,7 +83,7 @@ def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[...
     load : callable
         Makes the loaded kernels from the binaries of the jobs, one argument each.
     """
-    found = None if collecting() else KERNELS.get(plan)
+    found = None if compile_only() else KERNELS.get(plan)
     if found is None:
         binaries = fetch_all(jobs())
         if any(binary is None for binary in binaries):
@@ -94,7 +94,7 @@ def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[...
 
 def loaded_each(plans: Sequence[Plan], job: Callable[[Plan], Job], load: Callable[[Plan, bytes], T]) -> list[T | None]:
     """Return the loaded kernels of several plans with one job each; missing ones are compiled in parallel."""
-    found: dict[Plan, T | None] = {plan: None if collecting() else KERNELS.get(plan) for plan in plans}
+    found: dict[Plan, T | None] = {plan: None if compile_only() else KERNELS.get(plan) for plan in plans}
     missing = [plan for plan, kernel in found.items() if kernel is None]
     for plan, binary in zip(missing, fetch_all([job(each) for each in missing]), strict=True):
         if binary is not None:

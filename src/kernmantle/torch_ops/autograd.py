@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from ..errors import BackendError, GradientError
 from ..runtime.dispatch import PLANS
-from ..runtime.kernel_store import collecting
+from ..runtime.kernel_store import compile_only
 from ..runtime.lru import LRUCache
 from . import decompositions  # noqa: F401 - enters those of the operators
 from .call_key import program_key
@@ -170,7 +170,7 @@ def _backward(ctx: Any, saved: Tensors, grads: Sequence[torch.Tensor | None]) ->
     if recorded.forward is None or _is_watched([*saved, *present]):
         return *(None,) * first, *_gradients(*own)
     found, plan = bound_gradients(*own)
-    if not collecting():
+    if not compile_only():
         keep_pass(recorded.backward, layout, ctx.addresses, saved, present, plan)
     return *(None,) * first, *found
 
@@ -250,13 +250,13 @@ def bound_gradients(
     """Return the gradients of a call that no transform sees, and the bound call that computes them."""
     arrays, present = [*saved, *[grad for grad in grads if grad is not None]], tuple([g is not None for g in grads])
     key = program_key(("backward", program.text), (program.types, needed, present), arrays)
-    plan: BoundBackward | None = None if collecting() else PLANS.get(key)
+    plan: BoundBackward | None = None if compile_only() else PLANS.get(key)
     if plan is not None:
         return plan(arrays, numbers), plan
     own = Derivation(program.named(saved, numbers, grads), _bound)
     slots = gradients(own, program, needed, present)
     plan = BoundBackward(tuple(own.steps), slots)
-    if not collecting():
+    if not compile_only():
         PLANS[key] = plan
     return [*map(own.at, slots)], plan
 

@@ -19,29 +19,29 @@ from .execute import BoundProgram
 class Bound(NamedTuple):
     """A program's text, where its values come from, and the reduction without a gradient, if it has one.
 
-    ``twin``: the second operand is the first one, which the program takes once.
+    ``alias``: the second operand is the first one, which the program takes once.
     """
 
     text: str
     tensor_parameters: tuple[str, ...]
     numbers: tuple[str | Number, ...]
     without_gradient: str
-    twin: bool
+    alias: bool
 
     def tensors(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
         """Return the tensors of the program: operands in the equation's order, then named ones."""
-        own = (operands[0], *operands[2:]) if self.twin else operands
+        own = (operands[0], *operands[2:]) if self.alias else operands
         return [*own, *[named[name] for name in self.tensor_parameters]] if self.tensor_parameters else own
 
 
 @constant
-def bind_program(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], twin: bool) -> Bound:
+def bind_program(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], alias: bool) -> Bound:
     """Return the program of a definition's text; parameters in ``tensors`` are arrays, ``literals`` part of it."""
     definition = Definition.parse(text)
-    binding = bind(definition, frozenset(tensors), literals, twin)
+    binding = bind(definition, frozenset(tensors), literals, alias)
     reduction = undifferentiable(binding.program)
     missing = "" if reduction is None else reduction.name
-    return Bound(binding.program.text, binding.tensor_parameters, binding.numbers, missing, twin)
+    return Bound(binding.program.text, binding.tensor_parameters, binding.numbers, missing, alias)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from ..config import current
 from ..runtime.dispatch import PLANS, CallKey, TensorSpec
 from ..runtime.kernel_store import collected_jobs
-from .torch_private import PLAIN, autocasts, guard_of, is_autocast_on, unwatched
+from .torch_private import PLAIN, autocasts, guard_of, is_autocast_on, no_transform
 from .tuned_tiles import session
 
 _records, _threads = torch.is_grad_enabled, torch.get_num_threads
@@ -47,7 +47,7 @@ def call_key(
     Callers ask first whether torch.compile traces, so that it need not trace the code that gathers the values.
     ``is_cast``: the values already have the type to which autocast, if it is on, casts them.
     """
-    if collected_jobs() is not None or not unwatched():
+    if collected_jobs() is not None or not no_transform():
         return None
     records, plain = torch.is_grad_enabled(), PLAIN
     specs: list[TensorSpec | None] = []

@@ -231,8 +231,8 @@ class Contraction:
         if precision is not None and type(precision) is not str:
             return None
         values = self._in_order(operands, named) if self._operand_names else operands
-        twin = len(values) > 1 and values[0] is values[1]
-        options: list[Any] = [precision, twin]
+        alias = len(values) > 1 and values[0] is values[1]
+        options: list[Any] = [precision, alias]
         others: list[Any] = []
         for name, value in named.items():
             kind = type(value)
@@ -250,7 +250,7 @@ class Contraction:
                     return None
             options.append("out")
             others += outs
-        return tuple(options), [*(values[1:] if twin else values), *others]
+        return tuple(options), [*(values[1:] if alias else values), *others]
 
     def _checked(
         self, key: CallKey | None, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None,
@@ -311,7 +311,7 @@ class Contraction:
             (entry, defaults.get(entry)) if isinstance(entry, str) else ("", float(entry)) for entry in inputs.numbers
         ]
         program = record(inputs.text, types, values) if is_recorded(key) else prepare(inputs.text, types, values, outs)
-        as_they_are = not inputs.twin and not inputs.tensor_parameters
+        as_they_are = not inputs.alias and not inputs.tensor_parameters
         single = self.definition.single
         spans = tuple(map(reach, (*outs, *values))) if single and outs is not None else ()
         return BoundContraction(program, inputs, as_they_are, tuple(numbers), single, program.route, spans)
@@ -334,11 +334,11 @@ class Contraction:
 
     def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[Number]]:
         values = {name: number_of(value, name) for name, value in call.numbers.items()}
-        twin = self.is_symmetric and call.operands[0] is call.operands[1]
+        alias = self.is_symmetric and call.operands[0] is call.operands[1]
         exponents = {name: value for name, value in values.items() if name in self._exponents}
         literals = [(name, power) for name, value in exponents.items() for power in power_classes() if value == power]
-        bound = bind_program(self.text, call.names, tuple(literals), twin)
-        operands = [tensor for index, tensor in enumerate(call.operands) if not (twin and index == 1)]
+        bound = bind_program(self.text, call.names, tuple(literals), alias)
+        operands = [tensor for index, tensor in enumerate(call.operands) if not (alias and index == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]
         return bound, tensors, [values[entry] if isinstance(entry, str) else entry for entry in bound.numbers]
 

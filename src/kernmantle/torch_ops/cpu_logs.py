@@ -13,7 +13,7 @@ from ..compiler.lower import Lowering
 from ..compiler.patterns import LogProduct, log_product
 from ..ir.node import Node
 from ..ir.program import Program
-from ..runtime.kernel_store import collecting
+from ..runtime.kernel_store import compile_only
 from .dtypes import DTYPES
 from .layout import Geometry, aligned
 from .namespaces import torch_namespace
@@ -70,10 +70,10 @@ def runner(
         own = outs[0]
         fits = own.dtype == dtype and own.is_contiguous() and own.shape == (len(x), len(x if y is None else y))
         logs = own if fits and len(outs) == 1 else x.new_empty(len(x), len(x if y is None else y))
-        if not collecting() and not _logarithms(x, x if y is None else y, logs, share):
+        if not compile_only() and not _logarithms(x, x if y is None else y, logs, share):
             direct(tensors, numbers, outs)
             return
-        if collecting():
+        if compile_only():
             direct(tensors, numbers, outs)
         finish(tensors, numbers, [logs], outs)
 

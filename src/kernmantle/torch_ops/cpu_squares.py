@@ -19,7 +19,7 @@ from ..backends.cpu.squares_plan import (
 )
 from ..compiler.nest import Nest
 from ..ir.program import Program
-from ..runtime.kernel_store import collecting
+from ..runtime.kernel_store import compile_only
 from .layout import Geometry
 
 Tensors = Sequence[torch.Tensor]
@@ -70,7 +70,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         (out,), x, y = outs, tensors[row], tensors[column]
-        if collecting():
+        if compile_only():
             note(tensors, x, y)
             return
         parts = _rows(x, y) if _VENDOR.matmul.fp32_precision in _EXACT else None

@@ -92,9 +92,9 @@ def _prepared(
             start(kernels[name], index, around, arguments)
         start(kernels["main"], index, chosen.blocks, arguments)
         if chosen.splits > 1:
-            start(kernels["finish"], index, rest, arguments)
+            start(kernels["reduce_splits"], index, rest, arguments)
         if plan.mends:
-            start(kernels["mend"], index, min(chosen.tiles, around), arguments)
+            start(kernels["fix_non_finite"], index, min(chosen.tiles, around), arguments)
 
     return run
 

@@ -230,7 +230,7 @@ def _stored_integer(types: Types) -> torch.dtype | None:
 
 
 def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """Return the array of every operand by name, the twin included."""
+    """Return the array of every operand by name, the alias included."""
     named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
     return named | ({"x1": named["x0"]} if program.symmetric else {})
 

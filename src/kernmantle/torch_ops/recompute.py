@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .torch_private import is_recorded, takes_functions, unwatched
+from .torch_private import is_recorded, no_transform, takes_functions
 
 Tensors = Sequence[torch.Tensor]
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -22,7 +22,7 @@ def vjp(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents:
 
     They are differentiable if gradients are being recorded.
     """
-    if not unwatched():
+    if not no_transform():
         return _transformed(function, inputs, needed, cotangents)
     graph = torch.is_grad_enabled()
     with torch.enable_grad():

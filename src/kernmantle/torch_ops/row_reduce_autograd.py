@@ -43,11 +43,11 @@ from .torch_private import (
     is_tracked,
     is_transformed,
     is_written_down,
+    no_transform,
     one_level_down,
     plain,
     refuse_derivative,
     register_derivative,
-    unwatched,
 )
 
 Tensors = Sequence[torch.Tensor]
@@ -265,7 +265,7 @@ def _in_kernels(
     Where a GPU can and no derivative is recorded; None elsewhere.
     """
     types = Types.parse(task.types)
-    plain_call = v is not None and not torch.is_grad_enabled() and unwatched()
+    plain_call = v is not None and not torch.is_grad_enabled() and no_transform()
     suits = plain_call and types.compute == "f32" and types.precision != "ieee" and current().precision != "ieee"
     if v is None or not suits or current().backend == "reference" or operands[0].device.type != "cuda":
         return None
@@ -323,7 +323,7 @@ class _Sum:
 
     def add(self, where: Mapping[str, slice], part: torch.Tensor) -> None:
         """Add a part that covers these ranges of the axes."""
-        if torch.is_grad_enabled() or not unwatched():
+        if torch.is_grad_enabled() or not no_transform():
             key = tuple(where[axis].start for axis in self._axes)
             self._parts[key] = self._parts[key] + part if key in self._parts else part
             return

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..runtime.dispatch import PLANS
-from ..runtime.kernel_store import collecting
+from ..runtime.kernel_store import compile_only
 from . import blocks
 from .autograd import bound_gradients
 from .call_key import program_key
@@ -67,7 +67,7 @@ def in_one_block(
     task: Task, tensors: Tensors, cotangent: torch.Tensor, needed: tuple[bool, ...]
 ) -> list[torch.Tensor | None] | None:
     """Return the gradients by the tensors of the matrix from a bound call; None if one block does not apply."""
-    if collecting():
+    if compile_only():
         return None
     options = task.types, needed, blocks.LARGEST, blocks.ON_GPU
     key = program_key(("gradients of rows", task.text), options, (*tensors, cotangent))

@@ -104,7 +104,7 @@ _count_modes = torch._C._len_torch_dispatch_stack
 _trace = torch._C._get_tracing_state
 
 
-def unwatched() -> bool:
+def no_transform() -> bool:
     """Return whether no transform, mode, forward AD or trace sees what runs."""
     return _innermost_transform() is None and _count_modes() == 0 and forward_ad._current_level < 0 and _trace() is None
 
@@ -166,7 +166,7 @@ def autocasts(device: torch.device) -> bool:
 
 def plain(tensors: Tensors) -> bool:
     """Return whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
-    if not unwatched():
+    if not no_transform():
         return False
     for tensor in tensors:  # a wrapper may outlive its transform
         if type(tensor) not in PLAIN or tensor.is_neg() or is_batched(tensor) or is_wrapped(tensor):

@@ -19,7 +19,7 @@ from ..compiler.canonical import canonical
 from ..compiler.nest import SIZES, Nest
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache, fingerprint
-from ..runtime.kernel_store import collecting
+from ..runtime.kernel_store import compile_only
 from ..runtime.launcher import Launcher, nothing
 
 PRODUCTS = frozenset(tile.name for tile in PRODUCT_TILES)
@@ -73,7 +73,7 @@ def launcher(
         return make(recorded(nest, sizes, own, layout, card))
     default = default_name(nest, sizes, own, layout)
     makers = {name: (lambda name=name: make(name)) for name in names(nest, sizes, own, layout)}
-    if collecting():
+    if compile_only():
         for made in makers.values():
             made()
         return Launcher(nothing, default)

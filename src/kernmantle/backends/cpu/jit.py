@@ -21,7 +21,7 @@ import numpy as np
 
 from ...errors import CompileError
 from ...runtime.cache import Built, Key, current_cache
-from .threads import SCRATCH, Team, text
+from .threads import SCRATCH, ThreadPool, text
 
 ENTRY = "km"
 binding: Any = llvmlite.binding
@@ -34,7 +34,7 @@ _LEVEL = 2
 _HINT = "!llvm.loop"
 # What LLVM calls where a machine lacks an instruction; a function that is not found would be a call of address 0.
 _RUNTIME = re.compile(rb"\b__(?:trunc|extend|fix|float|add|sub|mul|div|mod|cmp|pow)[a-z0-9]+\b")
-# Parts of what is left that a caller runs alone, while another has the team, before it asks again.
+# Parts of what is left that a caller runs alone, while another has the pool, before it asks again.
 _PARTS_ALONE = 4
 # A call of many items returns to the interpreter every half a second, so that Ctrl-C is heard: its first part is an
 # eighth of it, the next ones are as many items as take that long.
@@ -172,19 +172,19 @@ def _engine(obj: bytes) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _team() -> Team:
+def _pool() -> ThreadPool:
     own = host()
     source = text(platform.machine())
     key = Key(own.triple, version(), source, options=(own.cpu, own.features), name="threads")
     obj = current_cache().fetch(key, lambda: Built(compile_ir(source, own)))
     with _LLVM:
         engine = _engine(obj)
-        return Team(engine.get_function_address("lead"), engine.get_function_address("join"), engine)
+        return ThreadPool(engine.get_function_address("lead"), engine.get_function_address("join"), engine)
 
 
 def _in_child() -> None:
     _LLVM.release()
-    _team.cache_clear()
+    _pool.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -261,7 +261,7 @@ def _run_part(
     if threads <= 1:
         kernel.entry(*arguments, left.start, left.stop, SCRATCH.take(scratch_bytes))
         return
-    while left and not _team().run(kernel.address, arguments, scratch_bytes, left, grain, threads):
+    while left and not _pool().run(kernel.address, arguments, scratch_bytes, left, grain, threads):
         part = max(grain, len(left) // _PARTS_ALONE)
         kernel.entry(*arguments, left.start, left[:part].stop, SCRATCH.take(scratch_bytes))
         left = left[part:]

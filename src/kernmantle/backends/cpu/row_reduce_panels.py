@@ -42,7 +42,7 @@ class _Consumer(ABC):
             "i64 %rows, i64 %start, i64 %width) noinline"
         )
 
-    def speller(self, f: Function) -> ExpressionEmitter:
+    def emitter(self, f: Function) -> ExpressionEmitter:
         """Arithmetic in a function."""
         return ExpressionEmitter(f, self.element, self.lanes, self.needed)
 
@@ -100,7 +100,7 @@ class _Reduction(_Consumer):
     def consume(self) -> list[str]:
         """Return the function that reduces a panel."""
         f = self.begin()
-        spell, plan = self.speller(f), self.plan
+        spell, plan = self.emitter(f), self.plan
         slots = [{position: self._slots(f) for position in self.tile_positions} for _ in range(plan.chains)]
         whole = f.multiply(f.i64("sdiv", "%rows", str(plan.chains)), str(plan.chains))
         with f.loop("0", "%width", str(plan.group)) as group:
@@ -187,7 +187,7 @@ class _Reduction(_Consumer):
 
     def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:  # noqa: ARG002
         """Finished values of one column of the result."""
-        spell = self.speller(f)
+        spell = self.emitter(f)
         saved = f.at("%kept", f.multiply(c, str(self.count * self.columns)), self.element)
         values: list[Value] = []
         for j in self.vectors:

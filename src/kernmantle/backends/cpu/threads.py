@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# Looks at the board before a worker sleeps, of some 40 ns each: calls within 80 us of each other find all awake. Waking
+# Looks at the slot before a worker sleeps, of some 40 ns each: calls within 80 us of each other find all awake. Waking
 # one costs the caller 5 us, and it comes 30 to 60 us later.
 _SPIN_CHECKS = 2000
 _PATIENCE = 4096  # turns of a spinning thread before it gives its core away
@@ -22,16 +22,16 @@ _PARTS_PER_THREAD = 2  # parts of a job for each thread, so that none waits long
 _ALIGNMENT = 64  # bytes of a cache line
 Arguments = tuple[bytes, bytes, bytes]
 _JOB = Struct("10Q")
-_JOB_AT = 128  # offset of the job in the board, in bytes
-_BOARD_BYTES = 512  # of the board, and of the arguments
+_JOB_AT = 128  # offset of the job in the slot, in bytes
+_SLOT_BYTES = 512  # of the slot, and of the arguments
 
-# The board, in words of 8 bytes: 0 how many may still join, and in its low half how many are at work; 8 the number of
+# The slot, in words of 8 bytes: 0 how many may still join, and in its low half how many are at work; 8 the number of
 # the job; 16 the job: kernel, its three arguments, scratch and the bytes of it for each, items, fewest items of a
 # share, shares that the rest is cut into, what yields the processor; 32 the first item that nobody has.
 _TEXT = """
-define internal void @work(ptr %board, i64 %place) noinline {
-  %job = getelementptr i64, ptr %board, i64 16
-  %next = getelementptr i64, ptr %board, i64 32
+define internal void @work(ptr %slot, i64 %place) noinline {
+  %job = getelementptr i64, ptr %slot, i64 16
+  %next = getelementptr i64, ptr %slot, i64 32
   %kernel = load ptr, ptr %job, align 8
   %pointers.at = getelementptr i64, ptr %job, i64 1
   %pointers = load ptr, ptr %pointers.at, align 8
@@ -78,21 +78,21 @@ done:
   ret void
 }
 
-define void @lead(ptr %board, i64 %workers, i64 %begin) {
-  %next = getelementptr i64, ptr %board, i64 32
+define void @lead(ptr %slot, i64 %workers, i64 %begin) {
+  %next = getelementptr i64, ptr %slot, i64 32
   store atomic i64 %begin, ptr %next monotonic, align 8
   %open = shl i64 %workers, 32
-  store atomic i64 %open, ptr %board release, align 8
-  %number = getelementptr i64, ptr %board, i64 8
+  store atomic i64 %open, ptr %slot release, align 8
+  %number = getelementptr i64, ptr %slot, i64 8
   %before = atomicrmw add ptr %number, i64 1 seq_cst
-  call void @work(ptr %board, i64 0)
-  %closed = atomicrmw and ptr %board, i64 4294967295 acq_rel
-  %yield.at = getelementptr i64, ptr %board, i64 25
+  call void @work(ptr %slot, i64 0)
+  %closed = atomicrmw and ptr %slot, i64 4294967295 acq_rel
+  %yield.at = getelementptr i64, ptr %slot, i64 25
   %yield = load ptr, ptr %yield.at, align 8
   br label %wait
 wait:
   %turn = phi i64 [ 0, %0 ], [ %later, %pause ], [ %later, %patience ], [ %later, %give ]
-  %busy = load atomic i64, ptr %board acquire, align 8
+  %busy = load atomic i64, ptr %slot acquire, align 8
   %later = add i64 %turn, 1
   %free = icmp eq i64 %busy, 0
   br i1 %free, label %done, label %pause
@@ -110,8 +110,8 @@ done:
   ret void
 }
 
-define i64 @join(ptr %board, i64 %known, i64 %looks) {
-  %number = getelementptr i64, ptr %board, i64 8
+define i64 @join(ptr %slot, i64 %known, i64 %looks) {
+  %number = getelementptr i64, ptr %slot, i64 8
   br label %head
 head:
   %last = phi i64 [ %known, %0 ], [ %last, %idle ], [ %now, %try ], [ %now, %worked ]
@@ -125,18 +125,18 @@ idle:
   %tired = icmp sle i64 %fewer, 0
   br i1 %tired, label %done, label %head
 try:
-  %state = load atomic i64, ptr %board acquire, align 8
+  %state = load atomic i64, ptr %slot acquire, align 8
   %room = lshr i64 %state, 32
   %open = icmp ne i64 %room, 0
   br i1 %open, label %claim, label %head
 claim:
   %entered = sub i64 %state, 4294967295
-  %swap = cmpxchg ptr %board, i64 %state, i64 %entered acq_rel acquire
+  %swap = cmpxchg ptr %slot, i64 %state, i64 %entered acq_rel acquire
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %worked, label %try
 worked:
-  call void @work(ptr %board, i64 %room)
-  %gone = atomicrmw sub ptr %board, i64 1 release
+  call void @work(ptr %slot, i64 %room)
+  %gone = atomicrmw sub ptr %slot, i64 1 release
   br label %head
 done:
   ret i64 %last
@@ -171,17 +171,17 @@ class Scratch(threading.local):
 SCRATCH = Scratch()
 
 
-class Team:
+class ThreadPool:
     """The workers of a process, for one caller at a time."""
 
     def __init__(self, lead: int, join: int, keep: object) -> None:
         self._lead = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(lead)
         self.join = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(join)
         self._keep = keep
-        self._memory = ctypes.create_string_buffer(_BOARD_BYTES + _ALIGNMENT)
+        self._memory = ctypes.create_string_buffer(_SLOT_BYTES + _ALIGNMENT)
         self._start = -ctypes.addressof(self._memory) % _ALIGNMENT
-        self.board = ctypes.addressof(self._memory) + self._start
-        self._arguments = ctypes.create_string_buffer(_BOARD_BYTES)
+        self.slot = ctypes.addressof(self._memory) + self._start
+        self._arguments = ctypes.create_string_buffer(_SLOT_BYTES)
         self._yield = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value if os.name == "posix" else 0
         self._taken = threading.Lock()
         self._workers: list[_Worker] = []
@@ -189,7 +189,7 @@ class Team:
     def run(
         self, kernel: int, arguments: Arguments, scratch_bytes: int, items: range, grain: int, threads: int
     ) -> bool:
-        """Run some items on so many threads, the caller's among them; False where another caller has the team."""
+        """Run some items on so many threads, the caller's among them; False where another caller has the pool."""
         if not self._taken.acquire(blocking=False):
             return False
         try:
@@ -201,7 +201,7 @@ class Team:
             _JOB.pack_into(self._memory, self._start + _JOB_AT, *job)
             for worker in self._workers[: threads - 1]:
                 worker.wake()
-            self._lead(self.board, threads - 1, items.start)
+            self._lead(self.slot, threads - 1, items.start)
         finally:
             self._taken.release()
         return True
@@ -219,20 +219,20 @@ class Team:
 class _Worker:
     """A thread that joins every job it sees."""
 
-    def __init__(self, team: Team) -> None:
-        self._team, self._asleep, self._bell = team, False, threading.Lock()
-        self._bell.acquire()
+    def __init__(self, pool: ThreadPool) -> None:
+        self._pool, self._asleep, self._wake = pool, False, threading.Lock()
+        self._wake.acquire()
         threading.Thread(target=self._serve, name="kernmantle", daemon=True).start()
 
     def wake(self) -> None:
         """Let it look again if it sleeps."""
         if self._asleep:
             self._asleep = False
-            self._bell.release()
+            self._wake.release()
 
     def _serve(self) -> None:
         seen = 0
         while True:
-            seen = self._team.join(self._team.board, seen, _SPIN_CHECKS)
+            seen = self._pool.join(self._pool.slot, seen, _SPIN_CHECKS)
             self._asleep = True
-            self._bell.acquire()
+            self._wake.acquire()

@@ -163,9 +163,9 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
         values[0] = ("value", "value")
     for output, (reduction, names) in enumerate(registers_of(plan)):
         state = state_of(reduction, names, "s")
-        writer = ExpressionEmitter(environment | state | {"t": values[output]}, _floating(plan), f"u{output}_")
-        new = writer.expressions(reduction.step)
-        code += writer.code + _assign(reduction, names, new, f"w{output}_")
+        emitter = ExpressionEmitter(environment | state | {"t": values[output]}, _floating(plan), f"u{output}_")
+        new = emitter.expressions(reduction.step)
+        code += emitter.code + _assign(reduction, names, new, f"w{output}_")
     return code
 
 
@@ -188,18 +188,18 @@ def _ranked(plan: CudaPlan) -> list[str]:
     if plan.schema != "position":
         return []
     (mapped,), least = plan.nest.map, plan.nest.reductions[0].name == "argmin"
-    writer = ExpressionEmitter(environment_of(plan, "abc"), _floating(plan), approximate=True)
-    (found,) = writer.expressions([negative(mapped) if least else mapped])
+    emitter = ExpressionEmitter(environment_of(plan, "abc"), _floating(plan), approximate=True)
+    (found,) = emitter.expressions([negative(mapped) if least else mapped])
     head = "C ranked(const C* a, const C* b, const C* c, const Numbers& number)"
     by_bits = literal(mapped.op in ARITHMETIC, "bool")
-    code = function(head, [*writer.code, f"return {cast(found, 'value')};"])
+    code = function(head, [*emitter.code, f"return {cast(found, 'value')};"])
     return [f"    static constexpr bool LEAST = {literal(least, 'bool')}, BY_BITS = {by_bits};", *code]
 
 
-def _product(product: SignedProduct, writer: ExpressionEmitter) -> str:
-    """Return the value of a product, its statements left with the writer."""
+def _product(product: SignedProduct, emitter: ExpressionEmitter) -> str:
+    """Return the value of a product, its statements left with the emitter."""
     roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
-    texts = [cast(typed, "value") for typed in writer.expressions(roots)]
+    texts = [cast(typed, "value") for typed in emitter.expressions(roots)]
     first, rest = texts[0], texts[1 : 1 + len(product.rest)]
     if product.sign == "bit":
         first = f"km::with_sign({first}, {texts[-1]})"
@@ -224,9 +224,9 @@ def _merge(plan: CudaPlan) -> list[str]:
         if reduction.merge is None:
             continue
         environment = state_of(reduction, names, "s") | state_of(reduction, names, "r", "r") | numbers_of(plan.nest)
-        writer = ExpressionEmitter(environment, _floating(plan), f"u{output}_")
-        new = writer.expressions(reduction.merge)
-        code += writer.code + _assign(reduction, names, new, f"w{output}_")
+        emitter = ExpressionEmitter(environment, _floating(plan), f"u{output}_")
+        new = emitter.expressions(reduction.merge)
+        code += emitter.code + _assign(reduction, names, new, f"w{output}_")
     return code
 
 
@@ -242,16 +242,16 @@ def _outputs(plan: CudaPlan) -> tuple[ExpressionEmitter, list[Typed]]:
         )
         (environment[f"s{output}"],) = finish.expressions([reduction.finish])
         code += finish.code
-    writer = ExpressionEmitter(environment, _floating(plan), apart=True)
-    values = writer.expressions(plan.nest.outputs)
+    emitter = ExpressionEmitter(environment, _floating(plan), apart=True)
+    values = emitter.expressions(plan.nest.outputs)
     used = variables(plan.nest.outputs)
     loads = [
         f"const C e{argument} = km::load_at<C, {STORAGE[buffer.dtype]}, {argument}>(g, p, {_coordinates(buffer)});"
         for argument, buffer in enumerate(plan.nest.operands)
         if buffer.name in used
     ]
-    writer.code = loads + code + writer.code
-    return writer, values
+    emitter.code = loads + code + emitter.code
+    return emitter, values
 
 
 def _coordinates(buffer: Buffer) -> str:
@@ -264,10 +264,10 @@ def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
         kinds = register_kinds(plan.nest)
         members = [f"{TYPES[kind]} o{i};" for i, kind in enumerate(kinds)]
         return members, ["Outs o;", *(f"o.o{i} = s.r{i};" for i in range(len(kinds))), "return o;"]
-    writer, values = _outputs(plan)
+    emitter, values = _outputs(plan)
     members = [f"{TYPES[kind]} o{i};" for i, (_, kind) in enumerate(values)]
     fill = [f"o.o{i} = {text};" for i, (text, _) in enumerate(values)]
-    return members, [*writer.code, "Outs o;", *fill, "return o;"]
+    return members, [*emitter.code, "Outs o;", *fill, "return o;"]
 
 
 def function(head: str, code: list[str]) -> list[str]:
@@ -334,19 +334,19 @@ def _power(plan: CudaPlan) -> list[str]:
     code: list[str] = []
     good = "true"
     if plan.power is not None:
-        writer = ExpressionEmitter(numbers_of(plan.nest), True)
-        ((exponent, _),) = writer.expressions([plan.power.exponent])
-        code += function("float exponent(const Numbers& number)", [*writer.code, f"return {exponent};"])
+        emitter = ExpressionEmitter(numbers_of(plan.nest), True)
+        ((exponent, _),) = emitter.expressions([plan.power.exponent])
+        code += function("float exponent(const Numbers& number)", [*emitter.code, f"return {exponent};"])
         head = "void octave(float* scale, int biased, float size, const Numbers& number)"
         code += function(head, ["km::fill_octave(scale, biased, size, number.s0, number.s1, number.s2, number.s3);"])
         good = "number.good != 0.0f"
     if _has_cheap_form(plan):
         code += function("bool good(const Numbers& number)", [f"return {good};"])
     if _is_half(plan):
-        writer = ExpressionEmitter(environment_of(plan, "ac"), True)
-        ((prefix, _),) = writer.expressions(_prefix(plan))
+        emitter = ExpressionEmitter(environment_of(plan, "ac"), True)
+        ((prefix, _),) = emitter.expressions(_prefix(plan))
         head = "C once(const C* a, const C* c, const Numbers& number)"
-        code += function(head, [*writer.code, f"return {prefix};"])
+        code += function(head, [*emitter.code, f"return {prefix};"])
         code += function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
     return code
 
@@ -359,18 +359,18 @@ def _weight(plan: CudaPlan) -> list[str]:
     if logs is not None:
         code = ["    static constexpr bool WEIGHTED = false, LOGS = true;"]
         for name, part, operand in (("row", logs.row_part, logs.row), ("column", logs.column_part, logs.column)):
-            writer = ExpressionEmitter(environment_of(plan, "c") | {operand: ("value", "value")}, True)
-            (found,) = writer.expressions([part])
+            emitter = ExpressionEmitter(environment_of(plan, "c") | {operand: ("value", "value")}, True)
+            (found,) = emitter.expressions([part])
             head = f"C {name}_part(C value, const C* c, const Numbers& number)"
-            code += function(head, [*writer.code, f"return {cast(found, 'value')};"])
+            code += function(head, [*emitter.code, f"return {cast(found, 'value')};"])
         return code
     found = weight(plan.nest)
     code = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
     if found is None:
         return code
-    writer = ExpressionEmitter(environment_of(plan, "c"), True)
-    ((value, _),) = writer.expressions([found])
-    return [*code, *function("C weight(const C* c, const Numbers& number)", [*writer.code, f"return {value};"])]
+    emitter = ExpressionEmitter(environment_of(plan, "c"), True)
+    ((value, _),) = emitter.expressions([found])
+    return [*code, *function("C weight(const C* c, const Numbers& number)", [*emitter.code, f"return {value};"])]
 
 
 def _argument_type(plan: CudaPlan) -> str:

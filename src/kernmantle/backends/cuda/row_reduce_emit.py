@@ -96,7 +96,7 @@ class PolynomialEmitter(ApproximateEmitter):
         return super()._operation(node)
 
 
-def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
+def _emitter(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
     return (ApproximateEmitter if plan.approximate else ExpressionEmitter)(names, True, approximate=plan.approximate)
 
 
@@ -116,12 +116,12 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
             argument = nest.operands.index(buffer)
             names[buffer.name] = (f"e{argument}", "value")
             loads.append(f"const C e{argument} = km::load_at<C, {STORAGE[buffer.dtype]}, {argument}>(g, p, 0, 0);")
-    writer = ExpressionEmitter(names, True)
-    values = writer.expressions(folded.values)
+    emitter = ExpressionEmitter(names, True)
+    values = emitter.expressions(folded.values)
     members = [*folded.names, *(buffer.name for buffer in loaded)]
     texts = [cast(value, "value") for value in values] + [names[buffer.name][0] for buffer in loaded]
     code = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
-    fill = ["const Numbers& number = g.number;", *loads, *writer.code, "Fixed f;"]
+    fill = ["const Numbers& number = g.number;", *loads, *emitter.code, "Fixed f;"]
     fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
     code = [f"    {text}" for text in code] + function("Fixed fixed(const Args& g, const km::Coord& p)", fill)
     return code, folded, {name: (f"fixed.{name}", "value") for name in members}
@@ -182,10 +182,10 @@ def _slope(
     code = [f"    static constexpr bool CONSTANT_SLOPE = {literal(constant, 'bool')};"]
     if not constant:
         return code + _making(plan, "slope", output, names, finished)
-    writer = _writer(plan, names)
-    (value,) = writer.expressions([output])
+    emitter = _emitter(plan, names)
+    (value,) = emitter.expressions([output])
     head = "C constant_slope(const Fixed& fixed, const Numbers& number)"
-    return code + function(head, [*writer.code, f"return {cast(value, 'value')};"])
+    return code + function(head, [*emitter.code, f"return {cast(value, 'value')};"])
 
 
 def _making(
@@ -194,13 +194,13 @@ def _making(
     output: Node,
     names: dict[str, Typed],
     finished: list[str],
-    writer: ExpressionEmitter | None = None,
+    emitter: ExpressionEmitter | None = None,
 ) -> list[str]:
-    writer = writer or _writer(plan, names)
-    (value,) = writer.expressions([output])
+    emitter = emitter or _emitter(plan, names)
+    (value,) = emitter.expressions([output])
     ends_of = ", ".join(f"const C* {name.lower()}s" for name in _ENDS)
     head = f"C {name}(const Fixed& fixed, const Numbers& number, {ends_of}, const Registers& s)"
-    return function(head, [*finished, *writer.code, f"return {cast(value, 'value')};"])
+    return function(head, [*finished, *emitter.code, f"return {cast(value, 'value')};"])
 
 
 def _first(plan: CudaRowPlan) -> list[str]:
@@ -210,11 +210,11 @@ def _first(plan: CudaRowPlan) -> list[str]:
     if plan.form not in ("thin", "wide") or not sums:
         return code
     names = environment_of(plan.matrix, "abc") | {"index": ("km::i64(0)", "index")}
-    writer = ExpressionEmitter(names, True, approximate=nest.compute == "f32" and not nest.reproducible)
-    values = writer.expressions(nest.map)
+    emitter = ExpressionEmitter(names, True, approximate=nest.compute == "f32" and not nest.reproducible)
+    values = emitter.expressions(nest.map)
     fill = [f"s.r{i} = {cast(value, 'value')};" for i, value in enumerate(values)]
     head = "void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number)"
-    return code + function(head, [*writer.code, *fill])
+    return code + function(head, [*emitter.code, *fill])
 
 
 def _reducers(plan: CudaRowPlan) -> list[str]:
@@ -253,10 +253,10 @@ def _reducers(plan: CudaRowPlan) -> list[str]:
 
 def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list[str]) -> list[str]:
     """Return the statements that write all registers after all are computed."""
-    writer = ExpressionEmitter(environment, True)
-    values = [cast(value, "value") for value in writer.expressions(nodes)]
+    emitter = ExpressionEmitter(environment, True)
+    values = [cast(value, "value") for value in emitter.expressions(nodes)]
     hold = [f"const C n{i} = {text};" for i, text in enumerate(values)]
-    return [*writer.code, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
+    return [*emitter.code, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
 
 
 def outs_of(plan: CudaRowPlan) -> list[str]:

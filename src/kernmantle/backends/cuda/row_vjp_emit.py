@@ -62,9 +62,9 @@ def emit(plan: RowVjpPlan) -> str:
     ends: dict[str, Typed] = {vjp.own: ("a", "value"), vjp.other: ("b", "value")}
 
     def function(head: str, node: Node, names: dict[str, Typed]) -> list[str]:
-        writer = ApproximateEmitter(names, True, approximate=True)
-        (value,) = writer.expressions([node])
-        body = [f"        {text}" for text in (*writer.code, f"return {cast(value, 'value')};")]
+        emitter = ApproximateEmitter(names, True, approximate=True)
+        (value,) = emitter.expressions([node])
+        body = [f"        {text}" for text in (*emitter.code, f"return {cast(value, 'value')};")]
         return [f"    static __device__ __forceinline__ C {head} {{", *body, "    }"]
 
     count, scalars = len(vjp.numbers), len(vjp.scalars)
@@ -102,10 +102,10 @@ def _made(made: Folded, numbers: dict[str, Typed], values: str) -> list[str]:
     """Return the statements of the numbers that the functions read; some are made of tensors, within float32."""
     if not made.names:
         return [f"    const Body::Numbers number = {{{values}}};"]
-    writer = ExpressionEmitter(numbers, True)
-    found = [cast(value, "value") for value in writer.expressions(made.values)]
+    emitter = ExpressionEmitter(numbers, True)
+    found = [cast(value, "value") for value in emitter.expressions(made.values)]
     largest = literal(LARGEST, "value")
-    code = [f"Body::Numbers number = {{{values}}};", "typedef Body::C C;", *writer.code]
+    code = [f"Body::Numbers number = {{{values}}};", "typedef Body::C C;", *emitter.code]
     for name, value in zip(made.names, found, strict=True):
         within = f"{value} > {largest} ? {largest} : {value} < -{largest} ? -{largest} : {value}"
         code.append(f"{numbers[name][0]} = {within};")

@@ -16,7 +16,7 @@ KINDS = {"plain": "PLAIN", "signs": "SIGNS", "powers": "POWERS"}
 HEADERS = {"scalar": "vjp_scalar.cuh", "mma": "vjp_tensor.cuh", "wgmma": "vjp_wgmma.cuh"}
 TEMPLATES = {"scalar": "ScalarTile", "mma": "MmaVjpTile", "wgmma": "WgmmaVjpTile"}
 MAINS = {"scalar": "scalar", "mma": "mma_vjp", "wgmma": "wgmma_vjp"}
-AROUND_THREADS = {"survey": 256, "prepare": 256, "weigh": 256, "finish": 256, "mend": 256}
+AROUND_THREADS = {"range_scan": 256, "pack": 256, "scale_weights": 256, "reduce_splits": 256, "fix_non_finite": 256}
 SCRATCH = ("rows", "factors", "scale", "top", "wild", "peak", "dirty", "parts")
 _TYPES = {"top": "unsigned*", "wild": "unsigned*", "peak": "unsigned*", "dirty": "unsigned char*"}
 _COEFFICIENTS = tuple(f"q{i}" for i in range(6))
@@ -48,9 +48,9 @@ def _elements(names: Sequence[str], array: str) -> dict[str, Typed]:
 
 def _statements(node: Node, environment: Mapping[str, Typed]) -> list[str]:
     """Return the statements that return an expression."""
-    writer = ExpressionEmitter(environment, True, approximate=True)
-    (value,) = writer.expressions([node])
-    return [*writer.code, f"return {cast(value, 'value')};"]
+    emitter = ExpressionEmitter(environment, True, approximate=True)
+    (value,) = emitter.expressions([node])
+    return [*emitter.code, f"return {cast(value, 'value')};"]
 
 
 def _slope(plan: VjpPlan) -> list[str]:
@@ -60,8 +60,8 @@ def _slope(plan: VjpPlan) -> list[str]:
     exact = _statements(plan.slope.exact, environment)
     if plan.slope.difference is None:
         return exact
-    writer = ExpressionEmitter(environment, True)
-    ((gap, _),) = writer.expressions([plan.slope.difference])
+    emitter = ExpressionEmitter(environment, True)
+    ((gap, _),) = emitter.expressions([plan.slope.difference])
     if plan.slope.kind == "signs":
         quick = [f"return {gap};" if plan.split else f"return km::above({gap});"]
     else:
@@ -72,7 +72,7 @@ def _slope(plan: VjpPlan) -> list[str]:
             f"return km::signed_unit({gap}, exponent(number), {to});",
         ]
     branches = ["if constexpr (METHOD == km::EXACT) {", *(f"    {text}" for text in exact), "} else {"]
-    return [*branches, *(f"    {text}" for text in [*writer.code, *quick]), "}"]
+    return [*branches, *(f"    {text}" for text in [*emitter.code, *quick]), "}"]
 
 
 def _buffers(plan: VjpPlan) -> list[str]:

@@ -66,12 +66,12 @@ class VjpPlan:
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of all kernels, the main one first."""
-        return ("main", *self.passes, "finish", "mend")
+        return ("main", *self.passes, "reduce_splits", "fix_non_finite")
 
     @property
     def passes(self) -> tuple[str, ...]:
         """The kernels before and after the main one."""
-        before = [*(["survey"] * (self.slope.kind != "plain")), "prepare", *(["weigh"] * self.split)]
+        before = [*(["range_scan"] * (self.slope.kind != "plain")), "pack", *(["scale_weights"] * self.split)]
         return tuple(before)
 
     @property

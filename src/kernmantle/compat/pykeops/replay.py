@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...runtime.lru import LRUCache
-from ...torch_ops.torch_private import unwatched
+from ...torch_ops.torch_private import no_transform
 from .expression import Expression, Fold, Leaf, Map, Number, substituted
 
 Parts = tuple[Expression | None, ...]
@@ -162,7 +162,7 @@ def noted(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def is_watched() -> bool:
     """Return whether something sees the calls of torch one by one, which steps that are repeated would hide."""
-    return torch.compiler.is_compiling() or not unwatched()
+    return torch.compiler.is_compiling() or not no_transform()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...backends.cuda.device import core, gpu
 from ...backends.cuda.launch import Kernel
 from ...backends.cuda.tiles import DeviceLimits
 from ...runtime.cache import Built, Key, current_cache, fingerprint
-from ...runtime.kernel_store import collecting
+from ...runtime.kernel_store import compile_only
 from ...runtime.launcher import Launcher, nothing
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, numbered
 from ...torch_ops.dtypes import NAMES
@@ -205,7 +205,7 @@ def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Ma
     if tuned is None:
         found = current_cache().find(key)
         return make(plans[0] if found is None else named.get(found.binary.decode(), plans[0]))
-    starts = {name: make(plan) for name, plan in named.items()} if collecting() else {}
+    starts = {name: make(plan) for name, plan in named.items()} if compile_only() else {}
     default, chosen = plans[0].tile_name, list[Start]()
 
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
@@ -220,7 +220,7 @@ def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Ma
             chosen.append(make(named[result.best]))
         chosen[0](pointers, numbers)
 
-    return starts[default] if collecting() else begin
+    return starts[default] if compile_only() else begin
 
 
 def _launcher(start: Start, name: str) -> Launcher:

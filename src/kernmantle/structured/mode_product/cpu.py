@@ -15,7 +15,7 @@ import torch
 from ...backends.cpu import jit
 from ...backends.cpu.threads import SCRATCH
 from ...config import current
-from ...runtime.kernel_store import collecting, loaded
+from ...runtime.kernel_store import compile_only, loaded
 from ...torch_ops.cpu import job_for
 from ...torch_ops.dtypes import NAMES
 from .cpu_plan import (
@@ -331,7 +331,7 @@ def ready(dtype: torch.dtype) -> bool:
 def _call(plan: Callable[..., Call], *about: Any) -> Call:
     """Return a plan, which is not kept while kernels are only noted."""
     about = current().threads or torch.get_num_threads(), *about
-    return plan.__wrapped__(*about) if collecting() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
+    return plan.__wrapped__(*about) if compile_only() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:

@@ -16,7 +16,7 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from ...runtime import dispatch
 from ...runtime.cache import current_cache
-from ...runtime.kernel_store import collecting
+from ...runtime.kernel_store import compile_only
 from ...torch_ops.call_key import program_key
 from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
@@ -216,7 +216,7 @@ def tune(
     call: Callable[[str], object], default: str, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str,
     precision: str, out: torch.Tensor, packed: bool,
 ) -> str:  # fmt: skip
-    """While tuning, time ``call`` of every way and keep the quickest; while collecting, only note their kernels."""
+    """While tuning, time ``call`` of every way and keep the quickest; while compile_only, only note their kernels."""
     found = session()
     problem = None if found is None else _taken(x, weight, bias, activation, precision, out)
     if problem is None or found is None:
@@ -226,7 +226,7 @@ def tune(
         name: partial(call, name)
         for name in {default: 0, **dict.fromkeys(candidate_algorithms(problem, limits(index), packed))}
     }
-    if collecting():
+    if compile_only():
         for each in calls.values():
             each()
         return default

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...backends.cuda.launch import relaxed_capture
-from ...runtime.kernel_store import collecting
+from ...runtime.kernel_store import compile_only
 
 _COMPLETE = "complete"
 
@@ -37,7 +37,7 @@ class PackedWeights:
         image = self._images.get(key)
         if image is not None:
             return image
-        if collecting():  # nothing ran, so the packed weights have no values
+        if compile_only():  # nothing ran, so the packed weights have no values
             return pack()
         if device.type != "cuda":
             return self._images.setdefault(key, pack())

@@ -63,6 +63,14 @@ struct Score : ScoreRows<Body, Tile> {
             }
     }
     __device__ __forceinline__ void multiply(int stage) { Base::multiply(tiles + stage * Layout::BYTES); }
+    static __device__ __forceinline__ void begin_chains(State (&part)[GROUP][2][CHAINS]) {
+#pragma unroll
+        for (int q = 0; q < GROUP; ++q)
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                for (int e = 0; e < CHAINS; ++e) Body::begin(part[q][h][e]);
+    }
 
     // Entries of a tile and what is reduced of them, as one stream whose stages lie AHEAD blocks of columns apart, so that
     // the few warps there are do not wait for results. FINISHED: the accumulators are finished, columns behind the last are
@@ -72,12 +80,7 @@ struct Score : ScoreRows<Body, Tile> {
         const float2 tail = *(const float2*)(side + TAIL);
         const float c = unit * tail.x;
         typename Base::Smallest least;
-#pragma unroll
-        for (int q = 0; q < GROUP; ++q)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-#pragma unroll
-                for (int e = 0; e < CHAINS; ++e) Body::begin(part[q][h][e]);
+        begin_chains(part);
         float4 v[GROUP];
 #pragma unroll
         for (int block = 0; block < 16 + 2 * AHEAD; ++block) {
@@ -201,12 +204,7 @@ struct Score : ScoreRows<Body, Tile> {
     // Sums of exponentials of such entries: what products and a column give lies between 2^-8 and 2^8.
     __device__ __forceinline__ bool sum_powers(const float* side, const float4& tail, State (&part)[GROUP][2][CHAINS]) {
         const float c = -unit * tail.x;
-#pragma unroll
-        for (int q = 0; q < GROUP; ++q)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-#pragma unroll
-                for (int e = 0; e < CHAINS; ++e) Body::begin(part[q][h][e]);
+        begin_chains(part);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             const float4 four = four_of(side, score_levels<Body>(), j);

@@ -145,8 +145,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
         }
         fixed = Body::fixed(g, b.p);
         cells.begin(g, b.p, b.p.m + local_row());
-#pragma unroll
-        for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] = 0.0f;
+        clear(sum);
     }
     // Results, and the logarithms of the rows' sums.
     __device__ __forceinline__ void end(const RowBlock& b) const {

@@ -258,12 +258,8 @@ struct SoftmaxJvp : SoftmaxJvpBlock<Body, Tile> {
         }
         fixed = Body::fixed(g, b.p);
         cells.begin(g, b.p, b.p.m + local_row());
-#pragma unroll
-        for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] = 0.0f;
-        if constexpr (BOTH) {
-#pragma unroll
-            for (int i = 0; i < C / 2; ++i) result[i / 4][i % 4] = 0.0f;
-        }
+        clear(sum);
+        if constexpr (BOTH) clear(result);
     }
 
     __device__ __forceinline__ void end(const RowBlock& b) const {

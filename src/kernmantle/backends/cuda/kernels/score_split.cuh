@@ -90,8 +90,7 @@ struct ScoreSplit {
             i64 point = tile * SCORE_ROWS + first + s * (EACH / PASSES);
             if (Body::MANY && operand == 1 && point >= points) point = points - 1;
             rooted[s] = true;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) v[s][i] = 0.0f;
+            clear(v[s]);
             if (point < points && k < D) rooted[s] = S::template centred<P>(v[s], row_of<P>(g, p, point), g, p, centre, k);
 #pragma unroll
             for (int i = 0; i < 8; ++i)

@@ -41,8 +41,7 @@ struct SoftmaxSplit {
         for (int s = 0; s < PASSES; ++s) {
             const int e = threadIdx.x + THREADS * s, k = e % PIECES * 8;
             const i64 row = first + e / PIECES;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) v[s][i] = 0.0f;
+            clear(v[s]);
             if (row < rows && k < g.size[ROLE_K]) read_eight<P>(v[s], row_of<P>(g, p, row), g, p, k);
             if constexpr (Body::DIFFERENCES) {
                 float norm = 0.0f;

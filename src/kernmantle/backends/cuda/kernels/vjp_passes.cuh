@@ -52,7 +52,7 @@ KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bo
 
 // First kernel: the largest magnitudes of rows and points by columns and, for tensor cores, of coefficients by outputs.
 template <class Body, class Tile>
-KM_DEVICE void survey(const typename Body::Args& g) {
+KM_DEVICE void range_scan(const typename Body::Args& g) {
     __shared__ unsigned buffer[8][32];
     const i64 columns = g.size[ROLE_N], outputs = g.size[ROLE_L];
     const i64 wide = ceil_div(columns, 32), row_blocks = ceil_div(g.size[ROLE_K], 256), point_blocks = ceil_div(g.size[ROLE_M], 256);
@@ -86,7 +86,7 @@ KM_DEVICE void survey(const typename Body::Args& g) {
 // Second kernel: the rows, copied with the axis first that the main kernel reads them along, and scaled coefficients.
 // Positions past the last row repeat it, columns past the last are 0; coefficients there are 0.
 template <class Body, class Tile>
-KM_DEVICE void prepare(const typename Body::Args& g) {
+KM_DEVICE void pack(const typename Body::Args& g) {
     __shared__ float buffer[32][33];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 rows = g.size[ROLE_K], columns = g.size[ROLE_N], outputs = g.size[ROLE_L];
@@ -132,7 +132,7 @@ KM_DEVICE void prepare(const typename Body::Args& g) {
 
 // Third kernel, for halves: per point the power of two that takes its weights below 1. A warp takes a point.
 template <class Body, class Tile>
-KM_DEVICE void weigh(const typename Body::Args& g) {
+KM_DEVICE void scale_weights(const typename Body::Args& g) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const i64 points = g.size[ROLE_M], rows = g.size[ROLE_K], blocks = ceil_div(points, warps);
     for (i64 job = blockIdx.x; job < entries(g) * blocks; job += gridDim.x) {
@@ -152,7 +152,7 @@ KM_DEVICE void weigh(const typename Body::Args& g) {
 
 // Adds the ranges of the tiles that were cut, in order.
 template <class Body, class Tile>
-KM_DEVICE void finish(const typename Body::Args& g) {
+KM_DEVICE void reduce_splits(const typename Body::Args& g) {
     const i64 tiles = patches<Tile>(g) - g.whole;
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
         const Patch patch = patch_at<Tile>(g, g.whole + t);
@@ -172,7 +172,7 @@ KM_DEVICE void finish(const typename Body::Args& g) {
 // Computes as it is written what the quick arithmetic cannot: entries that did not come out finite, columns with numbers
 // that it hides. A warp takes an entry.
 template <class Body, class Tile>
-KM_DEVICE void mend(const typename Body::Args& g) {
+KM_DEVICE void fix_non_finite(const typename Body::Args& g) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const i64 tiles = patches<Tile>(g), rows = g.size[ROLE_K], columns = g.size[ROLE_N];
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {

@@ -153,8 +153,7 @@ struct SoftmaxVjp : SoftmaxVjpBlock<Body, Tile> {
     template <int WIDTH>
     __device__ __forceinline__ void start_product(const Fragments<BN / 16, SPLIT>& from, unsigned theirs) {
         float(&d)[WIDTH / 8][4] = reinterpret_cast<float(&)[WIDTH / 8][4]>(part);
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; ++i) d[i / 4][i % 4] = 0.0f;
+        clear(d);
         fence_accumulators(d);
         ptx::wgmma_fence();
         multiply_columns<WIDTH>(d, from.high, theirs + WIDTH * 128);
@@ -294,14 +293,8 @@ struct SoftmaxVjp : SoftmaxVjpBlock<Body, Tile> {
         }
         fixed = Body::fixed(g, b.p);
         cells.begin(g, b.p, b.row * BM + local_row());
-        if constexpr (BY_FIRST) {
-#pragma unroll
-            for (int i = 0; i < E / 2; ++i) by_first[i / 4][i % 4] = 0.0f;
-        }
-        if constexpr (BY_SECOND) {
-#pragma unroll
-            for (int i = 0; i < C / 2; ++i) by_second[i / 4][i % 4] = 0.0f;
-        }
+        if constexpr (BY_FIRST) clear(by_first);
+        if constexpr (BY_SECOND) clear(by_second);
     }
     __device__ __forceinline__ void see(const Block& b, int n, int (&from)[2], int (&to)[2]) const {
 #pragma unroll

@@ -122,6 +122,29 @@ struct Tensor {
         }
     }
 
+    // Fills all stages but one.
+    __device__ __forceinline__ void fill(int chunks) {
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) {
+            if (s < chunks) copy(s);
+            Pipeline::commit();
+            read();
+            write(s);
+        }
+        Pipeline::wait();
+        __syncthreads();
+    }
+    // Starts to fill the stage that is free, and returns it; its weights are still to be written.
+    __device__ __forceinline__ int refill(const Pipeline& pipeline, i64 ahead) {
+        Pipeline::template wait<STAGES - 3>();
+        __syncthreads();
+        const int free = pipeline.previous();
+        if (ahead < t.end) copy(free);
+        Pipeline::commit();
+        read();
+        return free;
+    }
+
     // Weights times coefficients of a stage; `put` stores what a lane has of an item (16 rows, a point, 8 outputs), of
     // which a warp takes every STEP-th from its first.
     static constexpr int STEP = WARPS / NTL;
@@ -253,8 +276,7 @@ struct MmaVjp : Tensor<Body, Tile> {
     float acc[TT][MT][NTL][4];
 
     __device__ __forceinline__ MmaVjp(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
-#pragma unroll
-        for (int e = 0; e < TT * MT * NTL * 4; ++e) (&acc[0][0][0][0])[e] = 0.0f;
+        clear(acc);
     }
 
     __device__ __forceinline__ void make(int stage, int buffer) {
@@ -320,19 +342,10 @@ struct MmaVjp : Tensor<Body, Tile> {
         for (int a = 0; a < TT; ++a)
 #pragma unroll
             for (int m = 0; m < MT; ++m) this->hold(loaded[a][m], wt + a, wf + m * 16 + this->lane / 4);
-#pragma unroll
-        for (int e = 0; e < TT * MT * NTL * 4; ++e) (&sum[0][0][0][0])[e] = 0.0f;
+        clear(sum);
         const unsigned bits = Body::KIND == POWERS ? __float_as_uint(table[512]) : 0;
         const int chunks = (int)ceil_div(this->t.end - this->t.first, KC);
-#pragma unroll
-        for (int s = 0; s < STAGES - 1; ++s) {
-            if (s < chunks) this->copy(s);
-            Pipeline::commit();
-            this->read();
-            this->write(s);
-        }
-        Pipeline::wait();
-        __syncthreads();
+        this->fill(chunks);
         make(0, 0);
         Pipeline pipeline;
         i64 ahead = this->t.first + (STAGES - 1) * KC;
@@ -341,12 +354,7 @@ struct MmaVjp : Tensor<Body, Tile> {
             const int stop = start + Tile::FLUSH < chunks ? start + Tile::FLUSH : chunks;
 #pragma unroll 1
             for (int chunk = start; chunk < stop; ++chunk, ahead += KC, pipeline.advance()) {
-                Pipeline::template wait<STAGES - 3>();
-                __syncthreads();
-                const int filled = pipeline.previous();
-                if (ahead < this->t.end) this->copy(filled);
-                Pipeline::commit();
-                this->read();
+                const int filled = this->refill(pipeline, ahead);
                 make(pipeline.next(), (chunk + 1) & 1);
                 const float* x = this->shared + pipeline.stage * Base::STAGE + (wf + this->lane / 4) * 16 + this->lane % 4 * 4;
                 const unsigned* b = this->operand(chunk & 1) + this->lane * 4;
@@ -389,13 +397,17 @@ struct MmaVjp : Tensor<Body, Tile> {
     }
 };
 
-template <class Body, class Tile>
-KM_DEVICE void mma_vjp_main(const typename Body::Args& g) {
+template <class Work, class Body, class Tile>
+KM_DEVICE void run_vjp(const typename Body::Args& g) {
     extern __shared__ __align__(1024) unsigned char raw[];
     __shared__ float table[Body::KIND == POWERS ? POWER_WORDS : 1];
     if (Body::KIND == POWERS) fill_table(table, Body::exponent(g.number), POWER_FIT, Tile::THREADS);
-    MmaVjp<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
+    Work work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
     work.run(table);
+}
+template <class Body, class Tile>
+KM_DEVICE void mma_vjp_main(const typename Body::Args& g) {
+    run_vjp<MmaVjp<Body, Tile>, Body, Tile>(g);
 }
 
 }  // namespace km

@@ -35,8 +35,7 @@ struct WgmmaVjp : Tensor<Body, Tile> {
     float acc[TT][NTL][4];
 
     __device__ __forceinline__ WgmmaVjp(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
-#pragma unroll
-        for (int e = 0; e < TT * NTL * 4; ++e) (&acc[0][0][0])[e] = 0.0f;
+        clear(acc);
     }
 
     __device__ __forceinline__ void make(int stage, int buffer) {
@@ -57,19 +56,10 @@ struct WgmmaVjp : Tensor<Body, Tile> {
         float sum[TT][NTL][4];
 #pragma unroll
         for (int a = 0; a < TT; ++a) this->hold(loaded[a], wt + a, wf + this->lane / 4);
-#pragma unroll
-        for (int e = 0; e < TT * NTL * 4; ++e) (&sum[0][0][0])[e] = 0.0f;
+        clear(sum);
         const unsigned bits = Body::KIND == POWERS ? __float_as_uint(table[512]) : 0;
         const int chunks = (int)ceil_div(this->t.end - this->t.first, KC);
-#pragma unroll
-        for (int s = 0; s < STAGES - 1; ++s) {
-            if (s < chunks) this->copy(s);
-            Pipeline::commit();
-            this->read();
-            this->write(s);
-        }
-        Pipeline::wait();
-        __syncthreads();
+        this->fill(chunks);
         make(0, 0);
         Pipeline pipeline;
         i64 ahead = this->t.first + (STAGES - 1) * KC;
@@ -79,12 +69,7 @@ struct WgmmaVjp : Tensor<Body, Tile> {
             const int stop = start + Tile::FLUSH < chunks ? start + Tile::FLUSH : chunks;
 #pragma unroll 1
             for (int chunk = start; chunk < stop; ++chunk, ahead += KC, pipeline.advance()) {
-                Pipeline::template wait<STAGES - 3>();
-                __syncthreads();
-                const int filled = pipeline.previous();
-                if (ahead < this->t.end) this->copy(filled);
-                Pipeline::commit();
-                this->read();
+                const int filled = this->refill(pipeline, ahead);
                 make(pipeline.next(), (chunk + 1) & 1);
                 const float* x = this->shared + pipeline.stage * Base::STAGE + (wf + this->lane / 4) * 16 + this->lane % 4 * 4;
                 const unsigned long long b = pieces_at(operands + ((chunk & 1) * Base::OPERAND + wt * NTL * 128) * 4);
@@ -134,11 +119,7 @@ struct WgmmaVjp : Tensor<Body, Tile> {
 
 template <class Body, class Tile>
 KM_DEVICE void wgmma_vjp_main(const typename Body::Args& g) {
-    extern __shared__ __align__(1024) unsigned char raw[];
-    __shared__ float table[Body::KIND == POWERS ? POWER_WORDS : 1];
-    if (Body::KIND == POWERS) fill_table(table, Body::exponent(g.number), POWER_FIT, Tile::THREADS);
-    WgmmaVjp<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
-    work.run(table);
+    run_vjp<WgmmaVjp<Body, Tile>, Body, Tile>(g);
 }
 
 }  // namespace km

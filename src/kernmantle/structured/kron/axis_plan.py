@@ -11,7 +11,7 @@ from .modes import Mode
 from .passes import Pass
 from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
-WIDEST = 256
+WIDEST = 256  # rows or columns of the factor
 # Rows of the factor in a block, and columns of a piece.
 ROWS, COLUMNS = 128, 128
 # Threads: eight warps that load, two groups of four that multiply 64 rows of the factor each.

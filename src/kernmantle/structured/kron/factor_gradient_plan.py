@@ -9,7 +9,7 @@ from functools import lru_cache
 from ...backends.cuda.arch import arch as generation
 from .gradient_groups import Size
 
-SIZES = {"f16": 2, "bf16": 2, "f32": 4}
+SIZES = {"f16": 2, "bf16": 2, "f32": 4}  # bytes
 # Largest rows or columns.
 WIDEST = 256
 STAGES = 3

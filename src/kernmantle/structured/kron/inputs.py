@@ -20,7 +20,7 @@ from .factors import described, listed
 from .form import Form
 from .modes import text_of
 
-_LARGEST = 2**63 - 1
+_LARGEST = 2**63 - 1  # entries of an array
 _TYPES = {
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,

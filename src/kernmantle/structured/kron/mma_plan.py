@@ -13,8 +13,8 @@ from .modes import Mode
 from .passes import Pass
 from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
-NARROWEST = 8
-LANES = 16
+NARROWEST = 8  # rows or columns of a factor; fewer are padded
+LANES = 16  # fibers of a tile of a warp
 # Longest fibers whose entries are swizzled in a stage; longer ones are padded: by this 128 take 2 to 7 % less time.
 LONGEST_SWIZZLED = 64
 # Fibers of more entries are swizzled too where they are 16 neighbouring columns, so that more warps fit.

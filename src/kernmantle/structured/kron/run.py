@@ -18,7 +18,7 @@ from .modes import Mode
 from .passes import Pass, View, views
 from .torch_products import multiplied_out, product
 
-BATCH = 3
+BATCH = 3  # batch axes that a kernel takes; more take a launch for each of their entries
 # Stands among the options of a product whose gradients may take what lies between its passes, before a digit for x and
 # each factor: whether its gradient is wanted.
 SAVING = "saving"

@@ -13,7 +13,7 @@ from .cuda_entry import OVERLAP
 from .gradient_groups import Size
 
 ENTRY = "km_separate"
-THREADS = 1024
+THREADS = 1024  # of a block
 # Terms of an entry up to which one warp sums them.
 SHORT = 512
 # Terms of the longest sum of a block; matrices whose gradients have longer ones are left to torch's products.

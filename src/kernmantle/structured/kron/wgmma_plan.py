@@ -9,7 +9,7 @@ from .mma_plan import SIZES
 from .passes import Pass, square_pass
 from .tensor_plan import MmaLayout, Tensor, TensorPlan
 
-EXTENTS = (64, 128)
+EXTENTS = (64, 128)  # rows and columns of both factors
 # Threads: eight warps that load, two groups of four that multiply; bytes of a piece of x in halves; numbers of a row of
 # results.
 THREADS, PIECE, ROW = 512, 1 << 14, 64

@@ -25,7 +25,7 @@ from .pattern import KSPattern
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 _NARROW = 64  # columns of blocks whose products take no threads
 _RESOLVED = 1e-6  # relative errors that squares in float64 have digits of
-_PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # blocks that are tried: p and q of Monarch chains
 
 
 @dataclass(frozen=True)

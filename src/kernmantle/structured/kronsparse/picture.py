@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-SIDE = 180
+SIDE = 180  # of the longer side of a picture, in pixels
 STROKES = 4096
 """Most diagonals that are drawn separately; a block with more is one grey square."""
 

@@ -23,7 +23,7 @@ from .transpose_plan import ACCESS, padded, pass_seconds, start_seconds
 
 DEPTH = 16  # rows of a product
 _OTHER_REGISTERS = 56  # of a thread, beside sums and fragments
-_MOST_ROWS, _MOST_L = 256, 128
+_MOST_ROWS, _MOST_L = 256, 128  # of the batch; values of l of a pattern
 _FRAGMENTS = ((1, 2), (1, 4), (2, 2), (2, 4), (1, 8))  # of 16 columns and of 8 positions of k of a warp
 _STAGES = ((4, 3), (2, 4), (2, 3), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
 

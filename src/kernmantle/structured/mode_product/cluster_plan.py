@@ -17,11 +17,11 @@ from ...compiler.nest import BYTES
 from .chain_plan import Pattern
 
 DTYPES = ("f32", "f16", "bf16")
-CLUSTER = 8
+CLUSTER = 8  # blocks, the most that every device takes
 _VECTOR = 16  # bytes
-_MOST_ROWS, _MOST_SHARED = 16, 96 << 10
-_MOST_TILES, _MOST_SHARED_BY_MMA = 4, 160 << 10
-_MOST_TILES_APART, _WARPS_APART = 16, 8
+_MOST_ROWS, _MOST_SHARED = 16, 96 << 10  # of the batch, and bytes of shared memory of a block, by FMA instructions
+_MOST_TILES, _MOST_SHARED_BY_MMA = 4, 160 << 10  # the same by tensor cores, a tile being 16 rows
+_MOST_TILES_APART, _WARPS_APART = 16, 8  # tiles of 16 rows, and warps of a block, of two launches
 _FILLED = 128  # blocks, about as many as multiprocessors; half of them where each cluster has all rows by tensor cores
 # Seconds to begin, of a row and of a product that a block adds; bytes of weights a second that a block reads. Fitted to
 # Monarch matrices of 32 and 64 blocks with 1, 4 and 16 rows in bfloat16 on one H200: by FMA instructions within 8 %

@@ -14,7 +14,7 @@ from .chain_plan import Pattern
 DTYPES = ("f16", "bf16")
 _MOST_STAGES = 4  # tiles of a block that are fetched
 _MOST_SHARED = 55 << 10  # bytes of shared memory of a block of which four share a multiprocessor
-THREADS, CLUSTER, TILE, EDGE = 256, 8, 128, 64
+THREADS, CLUSTER, TILE, EDGE = 256, 8, 128, 64  # of a block; blocks of a cluster; rows and columns of a tile
 _WIDES = (64, 128)  # columns of a block of the first factor
 
 

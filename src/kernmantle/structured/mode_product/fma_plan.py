@@ -10,9 +10,9 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import Problem
 
-THREADS = 256
+THREADS = 256  # of a block
 DTYPES = ("f32", "f16", "bf16")
-_WARP, _WARPS = 32, THREADS // 32
+_WARP, _WARPS = 32, THREADS // 32  # lanes of a warp, warps of a block
 _CLOCK = 1.7e9  # cycles a second (H200)
 _ISSUED = 2.5  # instructions of a position of k, without those that convert halves (H200, decision 0077)
 _MOST_WIDE, _MOST_COLUMNS, _WAVES = 64, 40, 16  # values of l of a block, its columns, blocks for each multiprocessor

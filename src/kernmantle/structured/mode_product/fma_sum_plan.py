@@ -20,7 +20,7 @@ from .plan_table import TABLES, columns_of, either, grid, joined, larger, masked
 from .transpose_plan import ACCESS, pass_seconds
 from .weight_gradient_plan import MOST_PART_BYTES
 
-_MOST_THREADS, _MOST_SUMS, _MOST_SHARE = 256, 96, 8
+_MOST_THREADS, _MOST_SUMS, _MOST_SHARE = 256, 96, 8  # of a block; of a thread; threads that share the batch
 _ALLOCATED, _MOST_RESIDENT = 128, 2048  # threads of a block by which registers are shared out, of a multiprocessor
 _WARP, _WIDEST, _NARROWEST = 32, 128, 16  # lanes, and values of l of a block where lanes lie along them
 _READ, _LEAST_ROWS = 12, 4  # words that a thread reads ahead, and its rows where others share the batch

@@ -34,7 +34,7 @@ Maybe = torch.Tensor | None
 Operands = tuple[Maybe, ...]
 """Left, right, out and bias of the first product, then of the next one."""
 Addresses = Sequence[int]
-_OPERANDS = 4
+_OPERANDS = 4  # of a product
 
 
 class PlannedProducts(NamedTuple):

@@ -10,14 +10,15 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import Problem
 
-_NARROW, _NARROW_WEIGHTS = 8, 64
+_NARROW, _NARROW_WEIGHTS = 8, 64  # rows or columns of a block, and weights of it that registers hold
 # Bytes a second by whether the features of x are together, and by bytes of an access; seconds of a kernel, of a block
 # of a full multiprocessor, of a thread for what it reads next, and for a weight of its own (H200, 70 products within
 # 15 %, root mean square, decision 0113).
 _BYTES_A_SECOND = {
     True: {2: 2.0e12, 4: 2.35e12, 8: 2.6e12, 16: 3.0e12}, False: {2: 1.95e12, 4: 2.4e12, 8: 2.9e12, 16: 3.4e12},
 }  # fmt: skip
-_START, _BLOCK, _READ, _WEIGHT, _BLOCKS = 2.2e-6, 1.4e-7, 4.5e-7, 3e-8, 16
+_START, _BLOCK, _READ, _WEIGHT = 2.2e-6, 1.4e-7, 4.5e-7, 3e-8
+_BLOCKS = 16  # for each multiprocessor
 
 
 @dataclass(frozen=True)

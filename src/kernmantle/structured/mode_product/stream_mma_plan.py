@@ -34,13 +34,13 @@ from .stream_plan import StreamPlan, copy_seconds, stream_plan, stream_seconds
 from .transpose_plan import ACCESS
 
 DTYPES = ("f16", "bf16")
-_WARP, _DEPTH, _BANKS = 32, 16, 32
-_MOST_BATCH, _MOST_NUMBERS = 256, 2**31 - 1
+_WARP, _DEPTH, _BANKS = 32, 16, 32  # lanes, positions of k of a product, banks of 4 bytes
+_MOST_BATCH, _MOST_NUMBERS = 256, 2**31 - 1  # rows, and numbers that steps are counted to
 _MOST_SUMS, _MOST_REGISTERS, _OTHER_REGISTERS = 96, 200, 44  # of a thread
 _MOST_RESIDENT, _ALLOCATED = 2048, 128  # threads of a multiprocessor, and those by which registers are shared out
 _WARPS = 4, 16  # of a block
 _PARTS_L = (1, 2, 3, 4, 6, 8)  # blocks along l
-_CLUSTERS = (1, 2, 4, 8)
+_CLUSTERS = (1, 2, 4, 8)  # blocks that share the positions of k
 _ORDERS = 1, 2, 4  # of positions of k in a fragment
 _FRAGMENTS = 1, 2, 3, 4, 5, 6, 8  # of 8 rows of a block
 _PITCHES = np.arange(0, 128, 16)  # of rows of a stage, beside multiples of 128 bytes

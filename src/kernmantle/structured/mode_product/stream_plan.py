@@ -20,12 +20,12 @@ from .plan_table import TABLES, count_of, either, grid, joined, larger, masked, 
 from .transpose_plan import ACCESS, pass_seconds
 
 DTYPES = ("f32", "f16", "bf16")
-_MOST_BATCH = 256
+_MOST_BATCH = 256  # rows
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
 _WARP, _TRANSACTION = 32, 128  # threads of a warp, bytes of one access of the first-level cache
 _MOST_SUMS, _MOST_REGISTERS, _OTHER_REGISTERS = 128, 232, 38  # of a thread
 _MOST_RESIDENT, _ALLOCATED = 2048, 128  # threads of a multiprocessor, and those by which registers are shared out
-_THREADS = (128, 256)
+_THREADS = (128, 256)  # of a block
 _ROWS, _OWN = (4, 8, 12, 16, 24), (1, 2, 3, 4, 6, 8)  # the most rows, and outputs, of a thread
 _SHARING = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # threads that share a sum
 _READ = 16  # numbers that a thread reads at once, about

@@ -18,7 +18,7 @@ from ...errors import BackendError
 from ...torch_ops.torch_private import is_out_of_memory
 from .vendor_cost import MOST_CALLS, sums_strided
 
-BLAS_FARTHEST = 2**31 - 1
+BLAS_FARTHEST = 2**31 - 1  # numbers, the largest stride that the vendor's products take
 _LONG_SUM, _VECTOR = 1 << 15, 16  # numbers, and bytes
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and strides."""

@@ -24,7 +24,7 @@ from .torch_products import add_strided, adds_strided
 from .transpose_plan import arranges, padded
 
 Maybe = torch.Tensor | None
-_MOST_BYTES = 4 << 30
+_MOST_BYTES = 4 << 30  # of an array of transposed rows; more rows come in several turns
 
 
 class _Blocks(NamedTuple):
@@ -37,7 +37,7 @@ class _Blocks(NamedTuple):
 def product(own: Operands, out: torch.Tensor, by: Callable[..., torch.Tensor], info: RunInfo | None = None) -> None:
     """Write the product of one group to ``out``, of its blocks ``by`` what should be quickest.
 
-    So many rows at a time that what is between is not too much.
+    The rows come in turns where the transposed arrays would have more than ``_MOST_BYTES``.
     """
     x, weight, bias, activation, _, precision, packed = own
     _, a, b, c, d = weight.shape

@@ -88,7 +88,7 @@ _WHOLE = {
     False: ProductRates(4e-6, 5.4e12, 4.2e14, 66, 67, 61, 1.5e-9, 1.0, 0.2),
     True: ProductRates(4e-6, 3.6e12, 4.74e14, 66, 67, 61, 1.5e-9, 1.0, 0.5),
 }
-_WHOLE_TILES, _WHOLE_WIDTH = 4 * _PROCESSORS, 96
+_WHOLE_TILES, _WHOLE_WIDTH = 4 * _PROCESSORS, 96  # tiles and extents of blocks from which these rates hold
 # With a batch that is last, blocks of more outputs than one and up to two tiles take this share of it: 0.78 to 0.95 of
 # 58 products of 192 and 256 outputs, by 192 to 768 (decision 0088); of three tiles this of 60 by 96 and 384. Two tiles
 # of fewer values of k than so many take so many times as long, but where the second-level cache has all bytes still: 8

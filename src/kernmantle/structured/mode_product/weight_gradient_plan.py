@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_PART_BYTES = 2**26
+MOST_PART_BYTES = 2**26  # of all parts of a sum together
 DTYPES = ("f32", "f16", "bf16")
 
 

@@ -179,12 +179,15 @@ def test_alpha_beta_and_y_in_place(side, dtype):
     assert torch.equal(y, result)
 
 
-def test_y_broadcasts_and_is_not_read_for_beta_zero():
+def test_y_broadcasts_is_added_by_default_and_not_read_for_beta_zero():
     x, factors = drawn((6, [(4, 3), (8, 8)]), torch.float64)
     row = torch.randn(24, dtype=torch.float64)
     assert_close(km.kron_matmul(x, factors, beta=3, y=row), oracle(x, factors) + 3 * row.numpy(), depth=23)
     nothing = torch.full((6, 24), float("nan"), dtype=torch.float64)
-    assert_close(km.kron_matmul(x, factors, y=nothing), oracle(x, factors), depth=23)
+    assert_close(km.kron_matmul(x, factors, beta=0, y=nothing), oracle(x, factors), depth=23)
+    assert_close(km.kron_matmul(x, factors, y=row), oracle(x, factors) + row.numpy(), depth=23)
+    found = km.KroneckerProduct([factor.mT for factor in factors]).matmul(x.mT, y=row[:, None])
+    assert_close(found.mT, oracle(x, factors) + row.numpy(), depth=23)
     batch = torch.randn(2, 6, 24, dtype=torch.float64)
     assert_close(km.kron_matmul(x, factors, beta=1, y=batch), oracle(x, factors) + batch.numpy(), depth=23)
 

@@ -31,7 +31,7 @@ def kron_matmul(
     *,
     side: Literal["right", "left"] = "right",
     alpha: Any = 1,
-    beta: Any = 0,
+    beta: Any = None,
     y: Any = None,
     out: Any = None,
     precision: str | None = None,
@@ -54,7 +54,8 @@ def kron_matmul(
     side : {"right", "left"}
         Side of x on which the product stands.
     alpha, beta : number or tensor
-        A tensor has one entry, or one per batch entry. Where ``beta`` is the number 0, y is not read.
+        A tensor has one entry, or one per batch entry. ``beta`` is 1 by default if y is given; where it is the number
+        0, y is not read.
     y : array, optional
         Broadcasts to the result.
     out : array, optional
@@ -119,14 +120,15 @@ def kron_matmul(
 
 
 def multiply(
-    x: Any, factors: Sequence[Any], side: Any = "right", alpha: Any = 1, beta: Any = 0, y: Any = None, out: Any = None,
-    precision: Any = None, fuse: Any = True, store: Any = None, info: RunInfo | None = None,
+    x: Any, factors: Sequence[Any], side: Any = "right", alpha: Any = 1, beta: Any = None, y: Any = None,
+    out: Any = None, precision: Any = None, fuse: Any = True, store: Any = None, info: RunInfo | None = None,
 ) -> Any:  # fmt: skip
     """Return the product as :func:`kron_matmul` does; ``info`` takes the route."""
     if store is not None and type(store) is not bool:
         raise ParameterError(f"store must be None, True or False, not {store!r}")
     if type(factors) is not list and isinstance(factors, torch.nn.ParameterList):
         factors = list(factors)
+    beta = (0 if y is None else 1) if beta is None else beta
     key, found = (None, None) if store else _plan(x, factors, side, alpha, beta, y, out, precision, fuse, store)
     if found is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors

@@ -150,7 +150,7 @@ def test_named_chains():
     for call, name in (
         (lambda: monarch((10, 10), 3, 2), "p = 3 must divide columns = 10"),
         (lambda: monarch((10, 10), 2, 4), "q = 4 must divide rows = 10"),
-        (lambda: butterfly(12), "no power of 2"),
+        (lambda: butterfly(12), "a power of 2 above 1"),
         (lambda: butterfly(8, radix=1), "radix must be at least 2"),
         (lambda: butterfly(8, levels=0), "levels must be a positive integer, not 0"),
         (lambda: butterfly(8.0), "n must be a positive integer, not 8.0"),

@@ -388,3 +388,16 @@ def test_saved_patterns_are_a_rule(tmp_path):
     module = km.replace_linears(fresh(), lambda name, layer: nn.Identity() if name == "3" else None)
     with pytest.raises(errors.ParameterError, match="3 became another module"):
         module.save(path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "part", "why"),
+    [(0.5, "qkv", "the model has none for part='qkv'"), (monarch((32, 32), 4, 4), "model", "the rule leaves every one"),
+     ({"0": None}, "model", "the rule leaves every one")],
+)  # fmt: skip
+def test_a_rule_that_replaces_nothing_warns(rule, part, why):
+    model = nn.Sequential(nn.Linear(64, 64))
+    with pytest.warns(errors.KernmantleWarning, match=f"no linear layer was replaced: {why}"):
+        report = km.replace_linears(model, rule, part=part)
+    assert not report.layers
+    assert not km.replace_linears(model, lambda *_: None).layers  # a function that leaves all of them means it

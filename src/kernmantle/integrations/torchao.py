@@ -121,6 +121,8 @@ def _fits(patterns: Sequence[Any], layer: nn.Module) -> bool:
 def _replaced(module: nn.Module, config: KroneckerSparseConfig) -> nn.Module:
     """Return what quantize_ puts in the place of a layer, of which it passes nothing but the layer."""
     dense(module)  # or an error that says what the filter took
+    if config.patterns is not None and not _fits(config.patterns, module):
+        return module
     holder = nn.ModuleDict({"layer": module})
     report = replace_linears(holder, config.rule, project=config.project, algorithm=config.algorithm)
     for _, reason in report.skipped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from ...errors import KernmantleError, ParameterError, instead_of
+from ...errors import KernmantleError, KernmantleWarning, ParameterError, instead_of
 from ...runtime.progress import bar
 from .batch_last import LinearBatchLast
 from .choose import choose_patterns
@@ -172,6 +173,11 @@ def replace_linears(
         For an invalid rule, patterns that do not fit their layer, or weights to approximate that are on meta or not
         finite. The model is unchanged then.
 
+    Warns
+    -----
+    KernmantleWarning
+        If the rule, other than a callable, and the part leave every layer as it is.
+
     Notes
     -----
     Some layers are not replaced, and the report says why: layers of torch.nn.MultiheadAttention, which reads their
@@ -226,6 +232,9 @@ def replace_linears(
         elif made is not None:
             setattr(parent, key, made[0])
             records[id(layer)] = made[1]
+    if not records and not skipped and not callable(rule):
+        why = "the rule leaves every one" if found else f"the model has none for part={part!r}"
+        warnings.warn(f"no linear layer was replaced: {why}", KernmantleWarning, stacklevel=3)
     _leave_fast_path(model)
     record_patterns(model)
     return Report(tuple(records.values()), tuple(skipped), before, _count(model))

@@ -67,3 +67,19 @@ def test_out_beside_y_is_refused():
 def test_gradients_are_not_lost_to_numpy():
     with pytest.raises(km.errors.GradientError, match=r"factors\[0\]"):
         km.kron_matmul(np.ones((3, 2)), [torch.ones(2, 2, dtype=torch.float64, requires_grad=True)])
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "options"),
+    [
+        ("ShapeError", r"w2 is a pair of shapes \(3, 2\) and \(3, 3\)", {"w2": (torch.ones(3, 2), torch.ones(3, 3))}),
+        ("DtypeError", "w2 is a pair of float32", {"w2": (torch.ones(3, 2), torch.ones(2, 3).double())}),
+        ("ParameterError", "base must be a layer, .* not ndarray", {"base": np.ones((3, 6))}),
+        ("ParameterError", "base gives NoneType", {"base": lambda _: None}),
+        ("DtypeError", "base gives float64, but x is float32", {"base": torch.ones(3, 6).double()}),
+        ("ParameterError", "scale must be a number", {"scale": None}),
+    ],
+)
+def test_mistaken_arguments_of_linear_are_named(error, match, options):
+    with pytest.raises(getattr(km.errors, error), match=match):
+        km.kron_linear(X, **{"w1": torch.ones(2, 2), "w2": torch.ones(3, 3), **options})

@@ -375,3 +375,10 @@ def test_more_layers_than_a_launch_takes(model) -> None:
 def test_a_module_without_layers_is_refused() -> None:
     with pytest.raises(km.errors.ParameterError, match="replace_linears"):
         km.kronsparse.group(nn.Linear(2, 2))
+    for wrong, said in (
+        (3, "layers come first"),
+        ({"a": nn.Linear(2, 2)}, "not dict"),
+        ([None], r"layers\[0\] must be"),
+    ):
+        with pytest.raises(km.errors.ParameterError, match=said):
+            km.kronsparse.apply_each(wrong, torch.ones(1, 2))

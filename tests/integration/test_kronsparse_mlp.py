@@ -282,3 +282,6 @@ def test_an_activation_is_needed() -> None:
     for wrong in ("", None, "tanh"):
         with pytest.raises(km.errors.ParameterError):
             km.kronsparse.mlp(torch.randn(3, 18, dtype=torch.float64), first, second, wrong)
+    for places, name in (((None, second), "first must be a layer, not NoneType"), ((first, first.bias), "second must")):
+        with pytest.raises(km.errors.ParameterError, match=name):
+            km.kronsparse.mlp(torch.randn(3, 18, dtype=torch.float64), *places)

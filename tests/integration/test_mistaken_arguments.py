@@ -71,7 +71,7 @@ MISTAKES = {
     "a vector as weight": (ShapeError, r"w1 has shape \(2,\)", lambda: km.kron_linear(torch.ones(1, 6), F[0], G)),
     "a batch of weights": (ShapeError, "w2 has shape", lambda: km.kron_linear(torch.ones(1, 6), F, G.expand(4, 3, 3))),
     "three weights": (ShapeError, "w1 is a tensor or a pair", lambda: km.kron_linear(torch.ones(1, 6), (F, F, F), G)),
-    "a layer": (ParameterError, "base must be a function", lambda: km.kron_linear(torch.ones(1, 6), F, G, base="a")),
+    "a layer": (ParameterError, "base must be a layer", lambda: km.kron_linear(torch.ones(1, 6), F, G, base="a")),
     "a shape": (ShapeError, "x must be a shape", lambda: km.kron_workspace(6, [(2, 2), (3, 3)])),
     "a negative length": (ParameterError, "a length of x", lambda: km.kron_workspace((-1, 6), [(2, 2), (3, 3)])),
     "shapes": (ShapeError, "factors must be a list", lambda: km.kron_workspace((1, 6), None)),

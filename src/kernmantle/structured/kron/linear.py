@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ...arrays import unwrap
-from ...checks import function
-from ...errors import ShapeError
+from ...arrays import dtype_name, unwrap
+from ...errors import DtypeError, ParameterError, ShapeError
+from ...torch_ops.checks import autocasts
 from .matmul import kron_matmul
 
 Weight = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -47,6 +47,8 @@ def kron_linear(
     ------
     ShapeError, DtypeError, DeviceError
         As :func:`kron_matmul`.
+    ParameterError
+        For a base that is neither a layer nor a tensor, and a scale that is no number.
 
     Notes
     -----
@@ -66,17 +68,24 @@ def kron_linear(
     tensor([[3.0000, 1.5000]])
     """
     x = _check(x, "x", 1)
-    if not isinstance(base, torch.Tensor):
-        function(base, "base")
+    if not (base is None or isinstance(base, torch.Tensor) or callable(base)):
+        raise ParameterError(f"base must be a layer, the tensor that it gives, or None, not {type(base).__name__}")
+    if not (isinstance(scale, (int, float, complex)) or hasattr(scale, "dtype")) or isinstance(scale, bool):
+        raise ParameterError(f"scale must be a number or a tensor, not {scale!r}")
     factors = [_weight(w, name).mT for w, name in ((w1, "w1"), (w2, "w2"))]
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if base is None:
         found = kron_matmul(flat, factors, alpha=scale)
         return found.reshape(*x.shape[:-1], found.shape[-1])
     start = base if isinstance(base, torch.Tensor) else base(x)
+    if not isinstance(start, torch.Tensor):
+        raise ParameterError(f"base gives {type(start).__name__}; it must give a tensor (…, a c)")
     wanted = (*x.shape[:-1], factors[0].shape[-1] * factors[1].shape[-1])
     if tuple(start.shape) != wanted:
         raise ShapeError(f"base gives {tuple(start.shape)}, but x (w1 ⊗ w2)ᵀ has shape {wanted}")
+    if isinstance(x, torch.Tensor) and start.dtype != x.dtype and not autocasts(x.device):
+        kinds = dtype_name(start.dtype), dtype_name(x.dtype)
+        raise DtypeError(f"base gives {kinds[0]}, but x is {kinds[1]}; convert one of them")
     y = start.reshape(math.prod(start.shape[:-1]), start.shape[-1])
     return kron_matmul(flat, factors, alpha=scale, beta=1, y=y).reshape(start.shape)
 
@@ -88,6 +97,12 @@ def _weight(value: Any, name: str) -> torch.Tensor:
     if len(value) != 2:
         raise ShapeError(f"{name} is a tensor or a pair (u, v) for u @ v, not {len(value)} of them")
     left, right = (_check(part, f"{name}[{index}]", 2) for index, part in enumerate(value))
+    if left.shape[1] != right.shape[0]:
+        shapes = tuple(left.shape), tuple(right.shape)
+        raise ShapeError(f"{name} is a pair of shapes {shapes[0]} and {shapes[1]}, which u @ v does not multiply")
+    if left.dtype != right.dtype and not autocasts(left.device):
+        kinds = dtype_name(left.dtype), dtype_name(right.dtype)
+        raise DtypeError(f"{name} is a pair of {kinds[0]} and {kinds[1]}; convert one of them")
     return left @ right
 
 

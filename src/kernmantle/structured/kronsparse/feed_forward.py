@@ -63,7 +63,7 @@ def mlp(
     Raises
     ------
     ParameterError
-        For another activation.
+        For another activation, or what is no layer.
 
     Notes
     -----
@@ -85,6 +85,9 @@ def mlp(
         found = _bound(x, first, second, activation, residual)
         if found is not None:
             return found
+    for name, layer in (("first", first), ("second", second)):
+        if not callable(layer):
+            raise ParameterError(f"{name} must be a layer, not {type(layer).__name__}: mlp(x, first, second)")
     value = second(ACTIVATIONS[activation](first(x)))
     return value if residual is None else value + residual
 

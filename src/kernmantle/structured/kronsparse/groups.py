@@ -120,9 +120,12 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     >>> q.shape, k.shape
     (torch.Size([3, 64]), torch.Size([3, 64]))
     """
-    if isinstance(layers, (torch.Tensor, KSLinear)):
+    if isinstance(layers, (torch.Tensor, KSLinear, Mapping)) or not isinstance(layers, Iterable):
         raise ParameterError(f"the layers come first, as apply_each([query, key], x), not {type(layers).__name__}")
     layers = tuple(layers)
+    for index, layer in enumerate(layers):
+        if not callable(layer):
+            raise ParameterError(f"layers[{index}] must be a layer, not {type(layer).__name__}")
     found = None if torch.compiler.is_compiling() else _stacked(layers, x)
     if found is None:
         return tuple([layer(x) for layer in layers])

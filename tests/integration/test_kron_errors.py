@@ -28,6 +28,8 @@ X, F, G = torch.ones(3, 6), torch.ones(2, 4), torch.ones(3, 3)
         ("DtypeError", r"y is float64", (X, [F, G]), {"beta": 1, "y": torch.ones(3, 12).double()}),
         ("DtypeError", "bool", (X.bool(), [F.bool(), G.bool()]), {}),
         ("DtypeError", r"factors\[1\]", (X, [F, "G"]), {}),
+        ("DtypeError", r"factors\[0\] is True", (X, [True, F, G]), {}),
+        ("ParameterError", "fuse must be True or False", (X, [F, G]), {"fuse": "no"}),
         ("DtypeError", "complex", (X, [F, G]), {"alpha": 1j}),
         ("DtypeError", "alpha is 0.5", (X.long(), [F.long(), G.long()]), {"alpha": 0.5}),
         ("DeviceError", r"factors\[1\] is on meta", (X, [F, G.to("meta")]), {}),
@@ -83,3 +85,24 @@ def test_gradients_are_not_lost_to_numpy():
 def test_mistaken_arguments_of_linear_are_named(error, match, options):
     with pytest.raises(getattr(km.errors, error), match=match):
         km.kron_linear(X, **{"w1": torch.ones(2, 2), "w2": torch.ones(3, 3), **options})
+
+
+def test_factors_may_offer_dlpack_alone():
+    class Offered:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **options):
+            return self.tensor.__dlpack__(**{name: value for name, value in options.items() if value is not None})
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    assert torch.equal(km.kron_matmul(X, [Offered(F), G]), km.kron_matmul(X, [F, G]))
+
+
+def test_workspaces_of_more_than_all_memory_are_refused():
+    with pytest.raises(km.errors.ShapeError, match=r"2\*\*63"):
+        km.kron_workspace((1 << 50, 1 << 20), [(1 << 10, 1 << 10)] * 2)
+    with pytest.raises(km.errors.DtypeError, match=r"factors\[0\] is True"):
+        km.kron_workspace((4, 6), [True, (6, 6)])

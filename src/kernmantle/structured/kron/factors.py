@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from ...arrays import dtype_name, has_strides, unwrap
+from ...arrays import dtype_name, has_strides, to_tensor, unwrap
 from ...errors import DtypeError, LinearAlgebraError, ParameterError, ShapeError
 from ...torch_ops.checks import autocasts
 
@@ -30,13 +30,17 @@ def listed(factors: Any) -> list[Any]:
     if not found:
         raise ShapeError("factors is empty; a product needs at least one factor")
     for index, factor in enumerate(found):
+        if isinstance(factor, bool):
+            raise DtypeError(f"factors[{index}] is {factor}; a factor is a matrix, or an integer for an identity")
         if isinstance(factor, int) and factor < 0:
             raise ShapeError(f"factors[{index}] is the identity of size {factor}; sizes are not negative")
         if isinstance(factor, torch.Tensor) and not has_strides(factor):
             unwrap(factor, names=(f"factors[{index}]",))  # says so
         if isinstance(factor, (list, tuple)):
             found[index] = factor = unwrap(factor, names=(f"factors[{index}]",))[0][0].numpy()
-        if not isinstance(factor, int) and len(getattr(factor, "shape", (0, 0))) < 2:
+        if not isinstance(factor, int) and not hasattr(factor, "shape"):
+            found[index] = factor = to_tensor(factor, f"factors[{index}]")
+        if not isinstance(factor, int) and len(factor.shape) < 2:
             raise ShapeError(
                 f"factors[{index}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"
             )

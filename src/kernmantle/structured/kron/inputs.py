@@ -163,6 +163,8 @@ def gather(
     """Return the checked call; raise the error that says what is wrong."""
     if side not in ("right", "left"):
         raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
+    if fuse not in (True, False):
+        raise ParameterError(f"fuse must be True or False, not {fuse!r}")
     check_precision(precision, ())
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision

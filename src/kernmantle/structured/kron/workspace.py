@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -134,7 +135,10 @@ def _empty(shape: Any, name: str, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of a shape without memory; ShapeError for what is none."""
     if not isinstance(shape, (list, tuple)):
         raise ShapeError(f"{name} must be a shape, as (1024, 64), not {shape!r}")
-    return torch.empty([integer(size, f"a length of {name}", 0) for size in shape], dtype=dtype, device="meta")
+    lengths = [integer(size, f"a length of {name}", 0) for size in shape]
+    if math.prod(lengths) * dtype.itemsize >= 2**63:
+        raise ShapeError(f"{name} of shape {tuple(lengths)} has more than 2**63 bytes")
+    return torch.empty(lengths, dtype=dtype, device="meta")
 
 
 def _workspace(

@@ -104,9 +104,10 @@ def _fitted(rows: Sequence[Row]) -> Tables:
         given = tuple(row["pattern"]), row["batch"], row["dtype"], row["last"]
         for kind in KINDS:
             for each, seconds in row[kind].items():
-                if kind == "packed" and each != "dense":
+                copied = each == "kernel" and row["dtype"] == "bf16" and kind == "product"
+                if copied or (kind == "packed" and each != "dense"):
                     continue
-                name = cpu_cost.row_of(each, given[0], *given[2:], kind == "gradient")
+                name = cpu_cost.row_of(each, given[0], *given[2:])
                 amounts = cpu_cost.amounts(each, *given, kind == "gradient")
                 found.setdefault((kind == "gradient", name), []).append((tuple(amounts), seconds))
     tables: dict[bool, dict[str, Costs]] = {False: {}, True: {}}
@@ -125,8 +126,8 @@ def _chosen(row: Row, kind: str, tables: Tables) -> str:
     given = tuple(row["pattern"]), row["batch"], row["dtype"], row["last"]
 
     def estimate(each: str) -> float:
-        costs = tables[kind == "gradient"][cpu_cost.row_of(each, given[0], *given[2:], kind == "gradient")]
-        return costs.seconds(cpu_cost.amounts(each, *given, kind == "gradient")) * (SURE if each == "kernel" else 1)
+        seconds = cpu_cost.estimate(each, tables[kind == "gradient"], *given, kind == "gradient")
+        return seconds * (SURE if each == "kernel" else 1)
 
     return min(row[kind], key=estimate)
 

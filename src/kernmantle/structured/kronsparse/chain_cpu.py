@@ -262,6 +262,8 @@ def bind(
         return None
     x, weights = x.detach(), [weight.detach() for weight in weights]
     biased = bias is not None
+    if x.dtype.itemsize == 2:
+        return None if wanted else _by_copies(x, weights, bias, activation, options, packed)
     if options.batch_last:
         return None if wanted or not x.is_contiguous() else _batch_last(x, weights, biased, activation, options, packed)
     if x.stride(-1) != 1 or not (x.dim() == 2 or x.is_contiguous()) or not execute.cpu().ready(x.dtype):
@@ -269,13 +271,45 @@ def bind(
     return _batch_first(x, weights, biased, activation, options, packed, wanted)
 
 
+def _by_copies(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options, packed: bool
+) -> KernelChain | None:
+    """Return a chain of halves whose products are those of float32 copies, rounded after each factor."""
+    last, multiply, route = options.batch_last, list[Multiply](), ""
+    value = x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
+    for number, weight in enumerate(weights):
+        a, b, c, d = weight.shape
+        rows, ends = value.shape[1 if last else 0], number == len(weights) - 1
+        about = rows, NAMES[x.dtype], "cpu", last and rows > 1
+        is_kernel = options.algorithm == "kernel" or quickest((a, b, c, d), *about, None, packed)[0] == "kernel"
+        if not is_kernel or not execute.is_copied_at_once(weight, rows):
+            return None
+        own_bias = bias.float() if bias is not None and ends else None
+        exact = options._replace(algorithm="kernel")
+        chain = bind(value.float(), [weight.float()], own_bias, "", exact, packed, ())
+        if chain is None:
+            return None
+        multiply.append(_copying(chain, activation if ends else ""))
+        value, route = value.new_empty((a * b * d, rows) if last else (rows, a * b * d)), chain.route
+    shape = (len(value), *x.shape[1:]) if last else (*x.shape[:-1], value.shape[1])
+    return KernelChain(tuple(multiply), shape, "", packed, f"float32 copies, {route}", options)
+
+
+def _copying(chain: KernelChain, activation: str) -> Multiply:
+    """Return the product of halves by a chain of one factor in float32."""
+    activate = execute.INPLACE[activation]
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None) -> torch.Tensor:
+        own = (execute.float32_weights(weight, packed),)
+        wide = None if bias is None else bias.float()
+        value = chain.forward(x.float(), own, wide, None if packed is None else (packed,))[-1]
+        return activate(value).to(x.dtype)
+
+    return run
+
+
 def _batch_last(
-    x: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biased: bool,
-    activation: str,
-    options: Options,
-    packed: bool,
+    x: torch.Tensor, weights: Sequence[torch.Tensor], biased: bool, activation: str, options: Options, packed: bool
 ) -> KernelChain | None:
     """Return a chain with the batch last whose products are by the kernel, or one of torch each."""
     value, multiply, packs, route = x.reshape(len(x), -1).T, list[Multiply](), False, ""

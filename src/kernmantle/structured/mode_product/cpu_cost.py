@@ -20,7 +20,8 @@ CACHE = 2**20
 SURE = 0.85
 """An algorithm takes the place of our kernel where it should take at most so much of its time."""
 _FETCHED, _VECTOR = 64, 64  # bytes of a cache line and of a vector
-_NARROW, _INTERLEAVED = 16, 16  # rows of a block, and blocks that lie interleaved, from which halves are read otherwise
+# Seconds of float32 copies of halves: of a call, of each weight, and of each number of x and of the result.
+_COPIES = 7.5e-6, 1.1e-10, 1.2e-10
 _SMALL_BLOCK = 16  # entries of a block that may be gone through one by one
 
 
@@ -62,12 +63,6 @@ PRODUCT: Mapping[str, Costs] = {
     "dense half": Costs(2.1e-05, 0, 4.1e-09, 2.4e-11, 6.4e-11, 1.5e-10),
     "dense wide": Costs(1.1e-05, 0, 2.2e-09, 3.9e-11, 6.3e-11, 4.1e-10),
     "entries": Costs(1.3e-05, 7.4e-06, 0, 1.7e-11, 0, 7.1e-09),
-    "kernel half first": Costs(2.1e-05, 3.9e-09, 1.2e-08, 1.9e-10, 8.2e-11, 3e-10),
-    "kernel half first apart": Costs(1.9e-05, 4.5e-09, 2.2e-08, 9.1e-11, 2e-11, 4.2e-10),
-    "kernel half first narrow": Costs(2.3e-05, 0, 3.3e-08, 6.7e-11, 5.1e-11, 1.4e-11),
-    "kernel half last": Costs(2.1e-05, 1.1e-08, 3.2e-09, 1.7e-11, 4.1e-11, 4e-10),
-    "kernel half last apart": Costs(2e-05, 1.2e-08, 5.6e-09, 0, 1.4e-11, 3.6e-10),
-    "kernel half last narrow": Costs(2.1e-05, 2.2e-08, 2.4e-09, 3.6e-11, 5.8e-12, 4.8e-10),
     "kernel wide first": Costs(8.9e-06, 7.6e-09, 0, 2.8e-11, 6.1e-12, 3.7e-10),
     "kernel wide last": Costs(9.8e-06, 5.5e-09, 5.4e-10, 1e-11, 2.4e-12, 3.5e-10),
 }  # fmt: skip
@@ -100,9 +95,6 @@ def amounts(algorithm: str, pattern: Pattern, batch: int, dtype: str, last: bool
     if algorithm == "bmm":
         products = batch * a * d * b * c / own * max(1, 8 / min(b, c))
         return Amounts(1, a * d, ends / _FETCHED, far, scattered, products)
-    if size == 2 and not is_gradient:
-        rows, lanes = (b, batch) if last else (batch, b)
-        return Amounts(1, a * d * c, ends / _FETCHED, far, scattered, a * c * d * rows * -(-lanes // own))
     together = 1 if last else min(d & -d, own)
     rows, depth, lanes = (b, batch, c) if is_gradient else (b, c, batch) if last else (batch, c, b)
     blocks, vectors = a * d // together, -(-lanes * together // own)
@@ -114,9 +106,9 @@ def amounts(algorithm: str, pattern: Pattern, batch: int, dtype: str, last: bool
     return Amounts(1, tiles, traffic, far, scattered, blocks * rows * depth * vectors)
 
 
-def row_of(algorithm: str, pattern: Pattern, dtype: str, last: bool, is_gradient: bool) -> str:
+def row_of(algorithm: str, pattern: Pattern, dtype: str, last: bool) -> str:
     """Return the name of the row by which a call is estimated."""
-    _, b, _, d = pattern
+    d = pattern[3]
     kind, layout = "half" if BYTES[dtype] == 2 else "wide", "last" if last else "first"
     if algorithm == "entries":
         return algorithm
@@ -124,21 +116,26 @@ def row_of(algorithm: str, pattern: Pattern, dtype: str, last: bool, is_gradient
         return f"{algorithm} {kind}"
     if algorithm == "bmm":
         return f"{algorithm} {kind} {layout}{'' if d == 1 else ' apart'}"
-    if kind == "half" and not is_gradient:
-        layout += " narrow" if b < _NARROW else " apart" if d >= _INTERLEAVED else ""
     return f"{algorithm} {kind} {layout}"
+
+
+def estimate(
+    algorithm: str, costs: Mapping[str, Costs], pattern: Pattern, batch: int, dtype: str, last: bool, is_gradient: bool
+) -> float:
+    """Return what an algorithm should take by a table; our kernel multiplies float32 copies of halves."""
+    if algorithm == "kernel" and BYTES[dtype] == 2 and not is_gradient:
+        (a, b, c, d), (once, weight, number) = pattern, _COPIES
+        copies = once + weight * a * b * c * d + number * batch * a * d * (b + c)
+        return copies + estimate(algorithm, costs, pattern, batch, "f32", last, False)
+    own = costs[row_of(algorithm, pattern, dtype, last)]
+    return own.seconds(amounts(algorithm, pattern, batch, dtype, last, is_gradient))
 
 
 def _estimated(
     algorithms: list[str], pattern: Pattern, batch: int, dtype: str, last: bool, is_gradient: bool
 ) -> dict[str, float]:
     rows = GRADIENT if is_gradient else PRODUCT
-    return {
-        each: rows[row_of(each, pattern, dtype, last, is_gradient)].seconds(
-            amounts(each, pattern, batch, dtype, last, is_gradient)
-        )
-        for each in algorithms
-    }
+    return {each: estimate(each, rows, pattern, batch, dtype, last, is_gradient) for each in algorithms}
 
 
 def dense_seconds(shape: tuple[int, int], batch: int, dtype: str) -> float:
@@ -149,6 +146,8 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str) -> float:
 def product_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, packed: bool) -> dict[str, float]:
     """Return what each algorithm for a product should take; through the matrix only if it is made (``packed``)."""
     a, b, c, d = pattern
+    if dtype == "f16":  # torch's products of these take 10 to 40 times as long on CPUs without instructions for them
+        return _estimated(["kernel"], pattern, batch, dtype, last, False)
     if a * d == 1:
         return _estimated(["dense"], pattern, batch, dtype, last, False)
     found = ["kernel", "bmm"]

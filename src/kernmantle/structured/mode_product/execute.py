@@ -19,7 +19,7 @@ from ...torch_ops.dtypes import NAMES, compute_type
 from ...torch_ops.execute import Types, allocate, prepare
 from ...torch_ops.info import RunInfo
 from .cost import TRANSPOSED, quickest, quickest_gradient
-from .operands import Operands
+from .operands import Operands, empty
 from .pack import PackedWeights
 from .torch_products import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 from .transpose_plan import arranges
@@ -42,10 +42,8 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda value: _times(value, Node("add", (const(0.5), _times(const(0.5), _erf(value))))),
     "silu": lambda value: _times(value, Node("sigmoid", (value,))),
 }
-# Where so many l interleave and sums are short, or blocks have fewer rows than a vector, a batch in front is transposed
-# some rows at a time, so that vectors run along it: 1.4 x faster at (2, 256, 64, 16), 2.2 x at (1, 64, 64, 128), 3 x at
-# (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
-_INTERLEAVED, _SHORT, _NARROW, _TRANSPOSED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
+# Bytes of float32 copies of halves that go through a CPU's kernels at a time, and rows of them at least.
+_WIDE_BYTES, _WIDE_ROWS = 1 << 21, 64
 _DEVICES = ("cpu", "cuda")
 DENSE = "torch dense"
 
@@ -245,42 +243,52 @@ def block_matrices(weight: torch.Tensor) -> torch.Tensor:
 
 def _by_kernel(own: Operands, out: torch.Tensor, algorithm: str) -> str:
     """Write the product by our kernels and return the route."""
-    x, weight, bias, activation, batch_last, precision, packed = own
+    x, weight, bias, activation, _, precision, packed = own
     if is_on_gpu(x):
         ran = gpu().product(x, weight, bias, activation, precision, out, packed, algorithm)
         if ran is not None:
             return ran
     if x.device.type == "cpu":
+        if x.dtype.itemsize == 2 and cpu().ready(torch.float32):
+            return _in_float32(own, out)
         ran = cpu().product(x, weight, bias, out, packed)
         if ran is not None:
             INPLACE[activation](out)
             return ran
-    if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _prefers_batch_last(x, weight):
-        return _with_batch_last(own, out)
     return _contract(own, out)
 
 
-def _prefers_batch_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    _, _, b, c, d = weight.shape
-    return x.shape[1] >= _LEAST_ROWS and (b < _NARROW or (d >= _INTERLEAVED and c <= _SHORT))
+def _rows_at_a_time(features: int) -> int:
+    """Return the rows of halves of which there are float32 copies at a time, of x and of the result."""
+    return max(_WIDE_ROWS, _WIDE_BYTES // (4 * features))
 
 
-def _with_batch_last(own: Operands, out: torch.Tensor) -> str:
-    """Write the product with the batch behind the features, a few rows at a time; return the route."""
-    route = ""
-    x, weight, bias = own.x, own.weight, own.bias
-    _, a, b, c, d = weight.shape
-    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TRANSPOSED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
-    for group, (source, target) in enumerate(zip(x, out, strict=True)):
-        factor = weight if weight.shape[0] == 1 else weight[group : group + 1]
-        offset = bias if bias is None or bias.shape[0] == 1 else bias[group : group + 1]
-        for begin in range(0, x.shape[1], rows):
-            part = source[begin : begin + rows].T.contiguous()
-            result = allocate((a * b * d, part.shape[1]), x.dtype, x.device)
-            rows_last = Operands(part.T[None], factor, offset, own.activation, True, own.precision)
-            route = _contract(rows_last, result.T[None])
-            target[begin : begin + rows] = result.T
-    return route
+def is_copied_at_once(weight: torch.Tensor, rows: int) -> bool:
+    """Return whether a CPU multiplies one float32 copy of rows of halves by weights (a, b, c, d)."""
+    a, b, c, d = weight.shape
+    return weight.dtype.itemsize == 2 and rows <= _rows_at_a_time(a * d * (b + c)) and cpu().ready(torch.float32)
+
+
+def float32_weights(weight: torch.Tensor, packed: PackedWeights | None) -> torch.Tensor:
+    """Return float32 copies of weights, or the packed ones."""
+    if packed is None:
+        return weight.float()
+    return packed.get_or_pack("float32", weight.float, weight.device).view(weight.shape)
+
+
+def _in_float32(own: Operands, out: torch.Tensor) -> str:
+    """Write the product of halves by a CPU's kernels of float32, some rows at a time; return the route."""
+    x, weight, bias, activation, last, _, packed = own
+    weight = float32_weights(weight, packed)
+    bias, ran = None if bias is None else bias.float(), None
+    rows = _rows_at_a_time(x.shape[2] + own.features)
+    parts = ((x, out),) if x.shape[1] <= rows else zip(x.split(rows, 1), out.split(rows, 1), strict=True)
+    for source, target in parts:
+        wide = source.mT.float().contiguous().mT if last else source.float().contiguous()
+        result = empty(wide, own.features, last)
+        ran = cpu().product(wide, weight, bias, result, packed)
+        target.copy_(INPLACE[activation](result))
+    return f"float32 copies, {ran}"
 
 
 def _contract(own: Operands, out: torch.Tensor) -> str:

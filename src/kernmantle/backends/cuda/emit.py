@@ -347,7 +347,7 @@ def _power(plan: CudaPlan) -> list[str]:
         ((prefix, _),) = emitter.expressions(_prefix(plan))
         head = "C once(const C* a, const C* c, const Numbers& number)"
         code += function(head, [*emitter.code, f"return {prefix};"])
-        code += function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
+        code += function("void sum_of_signs(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
     return code
 
 

@@ -91,7 +91,7 @@ struct DeepRows : ValueRows<Body, Tile> {
             if (k == 0 && ended[state.stage]) return false;
             const unsigned rows = stages + state.stage * STAGE;
             Base::multiply(rows + Layout::BYTES, rows + group * (64 * Layout::ROW));
-            Base::settle();
+            Base::wait_products();
             if (lane == 0) ptx::mbarrier_arrive(barriers.empty(state.stage));
             state.advance();
 #pragma unroll

@@ -25,7 +25,7 @@ struct Score : ScoreRows<Body, Tile> {
     static constexpr int CHAINS = GROUP > 1 ? 1 : 2;
     using Base::SIDE, Base::TAIL, Base::AHEAD, Base::WHOLE;
     using Base::g, Base::group, Base::lane, Base::score, Base::factor, Base::unit, Base::norm, Base::bound, Base::fixed, Base::gives_up;
-    using Base::any_of_group, Base::local_row, Base::load_points, Base::settle, Base::finish_products, Base::loses_digits;
+    using Base::any_of_group, Base::local_row, Base::load_points, Base::wait_products, Base::finish_products, Base::loses_digits;
     using Base::correct, Base::four_of, Base::make_entries;
 
     float* sides;
@@ -245,18 +245,18 @@ struct Score : ScoreRows<Body, Tile> {
     }
 
     // What is reduced of a tile whose products are under way, and whether nothing of it counts.
-    __device__ __forceinline__ bool settle_and_reduce(const float* side, State (&part)[GROUP][2][CHAINS]) {
+    __device__ __forceinline__ bool wait_and_reduce(const float* side, State (&part)[GROUP][2][CHAINS]) {
         if constexpr (Body::LINEAR || Body::POWERS_OF_2) {
             const float4 tail = *(const float4*)(side + TAIL);
             if (are_small(tail)) {
-                settle();
+                wait_products();
                 if constexpr (Body::LINEAR)
                     return add_powers(side, tail, part);
                 else
                     return sum_powers(side, tail, part);
             }
         }
-        settle();
+        wait_products();
         return reduce_tile<false>(side, BN, part);
     }
 
@@ -264,7 +264,7 @@ struct Score : ScoreRows<Body, Tile> {
     __device__ __forceinline__ void reduce_with_care(int stage, const float* side, int t, int left, State (&part)[GROUP][2][CHAINS]) {
         const i64 first = (i64)spans_row * BM;
         multiply(stage);
-        settle();
+        wait_products();
         i64 where = (i64)side;
         ptx::opaque(where);
         side = (const float*)where;
@@ -370,7 +370,7 @@ struct Score : ScoreRows<Body, Tile> {
                     const float* side = sides + side_at * SIDE;
                     const i64 left = g.size[ROLE_N] - (i64)t * BN;
                     State part[GROUP][2][CHAINS];
-                    if (any_of_group(settle_and_reduce(side, part) || left < BN)) {
+                    if (any_of_group(wait_and_reduce(side, part) || left < BN)) {
                         spans_row = spans.row;
                         reduce_with_care(tile.stage, side, t, left < BN ? (int)left : BN, part);
                     }

@@ -97,7 +97,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
         ptx::wgmma_commit_group();
     }
     // What was multiplied, and the stage it came from, which is free then.
-    __device__ __forceinline__ void settle_sums(int stage) {
+    __device__ __forceinline__ void finish_sums(int stage) {
         if constexpr (SPLIT) {
             const float one[2] = {1.0f, 1.0f};
             fence_accumulators(product);
@@ -206,7 +206,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
                 columns_left<Tile>(left, g, b.p.m + local_row(), n * BN);
                 weigh(state.stage, n, b, left, scale);
                 ptx::wgmma_wait_group<0>();
-                settle_sums(before);
+                finish_sums(before);
 #pragma unroll
                 for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] *= scale[i / 2 % 2];
                 pack_fragments<H>(weights, score, none);
@@ -216,7 +216,7 @@ struct SoftmaxRows : RowsBlock<Body, Tile> {
             Base::release_own();
             start_sums(before);
             ptx::wgmma_wait_group<0>();
-            settle_sums(before);
+            finish_sums(before);
             end(b);
         }
         if (group == 0) score_await_issue(0);

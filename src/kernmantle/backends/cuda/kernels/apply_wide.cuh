@@ -210,7 +210,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
         for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], (unsigned long long)HIGH << 32 | (high + 2 * s), 1);
         ptx::wgmma_commit_group();
     }
-    __device__ __forceinline__ void settle() {
+    __device__ __forceinline__ void wait_products() {
         ptx::wgmma_wait_group<0>();
         fence_accumulators(product);
 #pragma unroll
@@ -237,7 +237,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
             fill(side + chunk * CHUNK);
             multiply(values + values_at(chunk), 0);
             ptx::fence_proxy_async();
-            settle();
+            wait_products();
             add();
         }
         if constexpr (Body::POWERS_OF_2) {
@@ -251,7 +251,7 @@ struct WideRows : RowSums<Body, Tile, RowsOfGroup<Body>> {
             fill_powers(side + chunk * CHUNK);
             multiply(values + values_at(chunk), chunk > 0);
             ptx::fence_proxy_async();  // while products are under way that costs nothing
-            settle();
+            wait_products();
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) unit[h] = ptx::ex2_approx_ftz(level[h] - WIDE_LIFT);

@@ -2,6 +2,7 @@
 // one-sided Jacobi rotations as in eigen.cuh. In a round all columns meet in pairs (a tournament), eight lanes a pair.
 #pragma once
 #include "eigen.cuh"
+#include "reduce.cuh"
 
 namespace km {
 
@@ -16,18 +17,12 @@ struct Tournament {
     int order_of[WIDTH];
 
     static KM_DEVICE T sum(T value) {
-#pragma unroll
-        for (int mask = LANES / 2; mask; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask, LANES);
-        return value;
+        return warp_reduce<LANES / 2>(value, [](T a, T b) { return a + b; });
     }
 
     // The largest, or the sum, over all threads.
     KM_DEVICE T over_block(T value, bool largest) {
-#pragma unroll
-        for (int mask = 16; mask; mask /= 2) {
-            const T other = __shfl_xor_sync(0xffffffffu, value, mask, 32);
-            value = largest ? fmax(value, other) : value + other;
-        }
+        value = warp_reduce(value, [largest](T a, T b) { return largest ? fmax(a, b) : a + b; });
         if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
         __syncthreads();
         value = part[0];

@@ -199,11 +199,11 @@ struct Gram {
     }
 
     // Sums of halves become sums of signs.
-    __device__ __forceinline__ void settle() {
+    __device__ __forceinline__ void sum_signs() {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) Body::settle(state[i][j], total[i]);
+            for (int j = 0; j < TN; ++j) Body::sum_of_signs(state[i][j], total[i]);
     }
 
     // Registers of the groups joined pairwise, earlier ranges first; group 0 ends with the whole.
@@ -320,9 +320,9 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT, QUICK> rows;
         FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT, QUICK> columns;
         FetchList<Body::template Vector, 0, Body::VECTORS, C, 1, DEPTH, GT, QUICK> vectors;
-        rows.template settle<G::PM>(thread);
-        columns.template settle<G::PN>(thread);
-        vectors.template settle<1>(thread);
+        rows.template locate<G::PM>(thread);
+        columns.template locate<G::PN>(thread);
+        vectors.template locate<1>(thread);
         auto seek = [&](i64 k, i64 l) {
             rows.seek(g, p, p.m, k, l, thread);
             columns.seek(g, p, p.n, k, l, thread);
@@ -382,7 +382,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             k = next_k;
             l = next_l;
         }
-        if constexpr (Body::HALVES) tile.settle();
+        if constexpr (Body::HALVES) tile.sum_signs();
         if constexpr (Tile::GROUPS > 1) tile.merge((typename G::Registers*)raw, group, thread);
         if (group == 0) {
             // worked out anew, so that it takes no registers in the loop above

@@ -54,9 +54,9 @@ struct FetchList {
     FetchList<Buffer, I + 1, N, C, SPAN, DEPTH, THREADS, QUICK> tail;
 
     template <int PITCH>
-    __device__ __forceinline__ void settle(int thread) {
-        head.template settle<PITCH>(thread);
-        tail.template settle<PITCH>(thread);
+    __device__ __forceinline__ void locate(int thread) {
+        head.template locate<PITCH>(thread);
+        tail.template locate<PITCH>(thread);
     }
     template <class Args>
     __device__ __forceinline__ void seek(const Args& g, const Coord& p, i64 tile, i64 k, i64 l, int thread) {
@@ -87,7 +87,7 @@ struct FetchList {
 template <template <int> class Buffer, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
 struct FetchList<Buffer, N, N, C, SPAN, DEPTH, THREADS, QUICK> {
     template <int PITCH>
-    __device__ __forceinline__ void settle(int) {}
+    __device__ __forceinline__ void locate(int) {}
     template <class Args>
     __device__ __forceinline__ void seek(const Args&, const Coord&, i64, i64, i64, int) {}
     template <class Args>

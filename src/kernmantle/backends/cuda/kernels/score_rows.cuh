@@ -117,7 +117,7 @@ struct ScoreRows : RowsOfGroup<Body> {
         }
         ptx::wgmma_commit_group();
     }
-    __device__ __forceinline__ void settle() {
+    __device__ __forceinline__ void wait_products() {
         ptx::wgmma_wait_group<0>();
         fence_scores();
     }

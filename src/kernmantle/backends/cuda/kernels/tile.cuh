@@ -180,7 +180,7 @@ struct Fetch {
     // Where its first access lies in shared memory. Small tiles hold it in a register: the compiler would work it out at
     // every stage.
     template <int PITCH>
-    __device__ __forceinline__ void settle(int thread) {
+    __device__ __forceinline__ void locate(int thread) {
         int tile = 0, depth = 0;
         if (REGULAR) where(thread, tile, depth);
         to = depth * PITCH + tile;

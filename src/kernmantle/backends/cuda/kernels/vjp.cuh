@@ -193,7 +193,7 @@ KM_DEVICE float coefficient_at(const Args& g, const Coord& p, i64 k, i64 l) {
 
 // Writes one result; false where it is not finite, so that the exact form must decide.
 template <class Body, class Args>
-KM_DEVICE bool settle(const Args& g, const Coord& p, i64 m, i64 n, i64 l, float sum) {
+KM_DEVICE bool store_result(const Args& g, const Coord& p, i64 m, i64 n, i64 l, float sum) {
     float e[AtLeastOne<Body::OUTERS>::value];
     each<0, Body::OUTERS>([&](auto i) { e[decltype(i)::value] = fetch<typename Body::template OuterBuffer<decltype(i)::value>>(g, p, m, n, 0, 0); });
     typedef typename Body::Out P;

@@ -162,7 +162,7 @@ KM_DEVICE void reduce_splits(const typename Body::Args& g) {
             if (n < g.size[ROLE_N] && m < g.size[ROLE_M] && l < g.size[ROLE_L]) {
                 float sum = 0.0f;
                 for (int range = 0; range < g.splits; ++range) sum += part_of<Tile>(g, patch, range)[i];
-                fine = settle<Body>(g, patch.p, m, n, l, sum) && fine;
+                fine = store_result<Body>(g, patch.p, m, n, l, sum) && fine;
             }
         }
         if (!fine) g.dirty[patch.tile] = 1;
@@ -196,7 +196,7 @@ KM_DEVICE void fix_non_finite(const typename Body::Args& g) {
                 sum = fmaf(coefficient_at<Body>(g, patch.p, k, l), weight_at<Body>(g, patch.p, m, k) * slope, sum);
             }
             sum = warp_sum(sum);
-            if (lane == 0) settle<Body>(g, patch.p, m, n, l, sum);
+            if (lane == 0) store_result<Body>(g, patch.p, m, n, l, sum);
         }
     }
 }

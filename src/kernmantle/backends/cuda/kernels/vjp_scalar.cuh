@@ -260,7 +260,7 @@ struct Scalar {
                 } else if (hop(i) < rows && o < outputs) {
 #pragma unroll
                     for (int j = 0; j < RN; ++j)
-                        if (hop(j) < columns) fine = settle<Body>(g, t.p, m + hop(i), n + hop(j), t.l + o, result(acc[o][i][j], total)) && fine;
+                        if (hop(j) < columns) fine = store_result<Body>(g, t.p, m + hop(i), n + hop(j), t.l + o, result(acc[o][i][j], total)) && fine;
                 }
             }
         if (!fine) g.dirty[t.tile] = 1;

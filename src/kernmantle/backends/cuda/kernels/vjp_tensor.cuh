@@ -240,7 +240,7 @@ struct Tensor {
             if (part)
                 at[l * BM * BN + nn] = sum;
             else if (point < g.size[ROLE_M] && column + nn < g.size[ROLE_N] && output + l < g.size[ROLE_L])
-                fine = settle<Body>(g, t.p, point, column + nn, output + l, sum) && fine;
+                fine = store_result<Body>(g, t.p, point, column + nn, output + l, sum) && fine;
         }
         return fine;
     }

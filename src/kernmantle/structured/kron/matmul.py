@@ -129,7 +129,7 @@ def multiply(
     if type(factors) is not list and isinstance(factors, torch.nn.ParameterList):
         factors = list(factors)
     beta = (0 if y is None else 1) if beta is None else beta
-    key, found = (None, None) if store else _plan(x, factors, side, alpha, beta, y, out, precision, fuse, store)
+    key, found = (None, None) if store else _dispatch(x, factors, side, alpha, beta, y, out, precision, fuse, store)
     if found is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
         y = y if found.added else None
@@ -151,12 +151,13 @@ def multiply(
     return call.wrap(result) if out is None else out
 
 
-def _plan(
+def _dispatch(
     x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any, store: Any
 ) -> tuple[CallKey | None, KronCall | None]:
-    """Return the bound call, and on a miss the key.
+    """Return the key of a call, and its bound call if there is one.
 
-    There is none for arguments of unusual kinds, and for ``out`` where a gradient is recorded.
+    There is no key where guards find the bound call, for arguments of unusual kinds, and for ``out`` where a gradient
+    is recorded.
     """
     if (
         torch.compiler.is_compiling()

@@ -21,11 +21,14 @@ SCRATCH = ("rows", "factors", "scale", "top", "wild", "peak", "dirty", "parts")
 _TYPES = {"top": "unsigned*", "wild": "unsigned*", "peak": "unsigned*", "dirty": "unsigned char*"}
 _COEFFICIENTS = tuple(f"q{i}" for i in range(6))
 _GROUPS = (
-    ("mn_operands", "CELLS", "CellBuffer"), ("m_operands", "SPOTS", "SpotBuffer"),
-    ("n_operands", "N_VECTORS", "NVectorBuffer"),
-    ("scalars", "ONES", "OneBuffer"), ("weights", "WEIGHTS", "WeightBuffer"), ("factors", "FACTORS", "FactorBuffer"),
+    ("mn_operands", "MN_OPERANDS", "MnBuffer"),
+    ("m_operands", "M_OPERANDS", "MBuffer"),
+    ("n_operands", "N_OPERANDS", "NBuffer"),
+    ("scalars", "SCALARS", "ScalarBuffer"),
+    ("weights", "WEIGHTS", "WeightBuffer"),
+    ("factors", "FACTORS", "FactorBuffer"),
     ("outers", "OUTERS", "OuterBuffer"),
-)  # fmt: skip
+)
 
 
 def entry_name(kernel: str) -> str:
@@ -55,7 +58,12 @@ def _statements(node: Node, environment: Mapping[str, Typed]) -> list[str]:
 
 def _slope(plan: VjpPlan) -> list[str]:
     environment = numbers_of(plan.nest) | {plan.rows: ("x", "value")}
-    for group, array in (("mn_operands", "cell"), ("m_operands", "spot"), ("n_operands", "line"), ("scalars", "one")):
+    for group, array in (
+        ("mn_operands", "of_mn"),
+        ("m_operands", "of_m"),
+        ("n_operands", "of_n"),
+        ("scalars", "scalar"),
+    ):
         environment |= _elements(getattr(plan, group), array)
     exact = _statements(plan.slope.exact, environment)
     if plan.slope.difference is None:
@@ -102,7 +110,7 @@ def _buffer(head: str, buffer: Buffer, argument: int, wide: bool) -> list[str]:
 def _body(plan: VjpPlan) -> list[str]:
     counts = ", ".join(f"{count} = {len(getattr(plan, group))}" for group, count, _ in _GROUPS)
     number = "const Numbers& number"
-    arrays = "const C* cell, const C* spot, const C* line, const C* one, C x"
+    arrays = "const C* of_mn, const C* of_m, const C* of_n, const C* scalar, C x"
     numbers = numbers_of(plan.nest)
     coefficients = [f"        float {', '.join(_COEFFICIENTS)};"] if _powers(plan) else []
     exponent = _statements(plan.slope.exponent, numbers) if plan.slope.exponent is not None else ["return C(0);"]

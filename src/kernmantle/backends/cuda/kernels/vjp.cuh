@@ -168,14 +168,14 @@ constexpr int COLUMN_FIT = -1, WEIGHT_FIT = 0, FACTOR_FIT = 14, POWER_FIT = 15;
 
 // What a slope reads of one cell beside the row.
 template <class Body, class Args>
-struct Cell {
-    float cell[AtLeastOne<Body::CELLS>::value], spot[AtLeastOne<Body::SPOTS>::value], along_n[AtLeastOne<Body::N_VECTORS>::value];
-    float one[AtLeastOne<Body::ONES>::value];
-    __device__ __forceinline__ Cell(const Args& g, const Coord& p, i64 m, i64 n) {
-        each<0, Body::CELLS>([&](auto i) { cell[decltype(i)::value] = fetch<typename Body::template CellBuffer<decltype(i)::value>>(g, p, m, n, 0, 0); });
-        each<0, Body::SPOTS>([&](auto i) { spot[decltype(i)::value] = fetch<typename Body::template SpotBuffer<decltype(i)::value>>(g, p, m, 0, 0, 0); });
-        each<0, Body::N_VECTORS>([&](auto i) { along_n[decltype(i)::value] = fetch<typename Body::template NVectorBuffer<decltype(i)::value>>(g, p, 0, n, 0, 0); });
-        each<0, Body::ONES>([&](auto i) { one[decltype(i)::value] = fetch<typename Body::template OneBuffer<decltype(i)::value>>(g, p, 0, 0, 0, 0); });
+struct Operands {
+    float of_mn[AtLeastOne<Body::MN_OPERANDS>::value], of_m[AtLeastOne<Body::M_OPERANDS>::value], of_n[AtLeastOne<Body::N_OPERANDS>::value];
+    float scalar[AtLeastOne<Body::SCALARS>::value];
+    __device__ __forceinline__ Operands(const Args& g, const Coord& p, i64 m, i64 n) {
+        each<0, Body::MN_OPERANDS>([&](auto i) { of_mn[decltype(i)::value] = fetch<typename Body::template MnBuffer<decltype(i)::value>>(g, p, m, n, 0, 0); });
+        each<0, Body::M_OPERANDS>([&](auto i) { of_m[decltype(i)::value] = fetch<typename Body::template MBuffer<decltype(i)::value>>(g, p, m, 0, 0, 0); });
+        each<0, Body::N_OPERANDS>([&](auto i) { of_n[decltype(i)::value] = fetch<typename Body::template NBuffer<decltype(i)::value>>(g, p, 0, n, 0, 0); });
+        each<0, Body::SCALARS>([&](auto i) { scalar[decltype(i)::value] = fetch<typename Body::template ScalarBuffer<decltype(i)::value>>(g, p, 0, 0, 0, 0); });
     }
 };
 template <class Body, class Args>

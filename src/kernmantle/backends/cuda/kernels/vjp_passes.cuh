@@ -69,7 +69,7 @@ KM_DEVICE void range_scan(const typename Body::Args& g) {
             const i64 rest = job - of_rows, row = rest / wide % point_blocks * 256;
             const Coord p = entry_at(g, rest / wide / point_blocks);
             const i64 plane = plane_of<Body>(g, p);
-            typedef typename Body::template CellBuffer<0> Z;
+            typedef typename Body::template MnBuffer<0> Z;
             const i64* s = g.stride[Z::BUFFER];
             peaks([&](i64 r, i64 c) { return fetch<Z>(g, p, r, c, 0, 0); }, row, g.size[ROLE_M], rest % wide * 32, columns,
                   s[ROLE_N] <= s[ROLE_M], g.top + plane * columns, g.wild + plane * columns, buffer);
@@ -188,11 +188,11 @@ KM_DEVICE void fix_non_finite(const typename Body::Args& g) {
             typedef typename Body::Out P;
             const float found = fetch<P>(g, patch.p, m, n, 0, l);
             if (is_finite(found) && !(Body::KIND != PLAIN && wild[n])) continue;
-            const Cell<Body, typename Body::Args> cell(g, patch.p, m, n);
+            const Operands<Body, typename Body::Args> operands(g, patch.p, m, n);
             float sum = 0.0f;
             for (i64 k = lane; k < rows; k += 32) {
                 const float x = fetch<typename Body::X>(g, patch.p, 0, n, k, 0);
-                const float slope = Body::template slope<EXACT>(cell.cell, cell.spot, cell.along_n, cell.one, x, g.number, (const float*)0, 0u);
+                const float slope = Body::template slope<EXACT>(operands.of_mn, operands.of_m, operands.of_n, operands.scalar, x, g.number, (const float*)0, 0u);
                 sum = fmaf(coefficient_at<Body>(g, patch.p, k, l), weight_at<Body>(g, patch.p, m, k) * slope, sum);
             }
             sum = warp_sum(sum);

@@ -154,23 +154,23 @@ struct Scalar {
 
     __device__ __forceinline__ void run(const float* table) {
         float acc[BL][RM][RN];
-        float cell[AtLeastOne<Body::CELLS>::value][RM][RN], spot[AtLeastOne<Body::SPOTS>::value][RM];
-        float along_n[AtLeastOne<Body::N_VECTORS>::value][RN], one[AtLeastOne<Body::ONES>::value];
+        float of_mn[AtLeastOne<Body::MN_OPERANDS>::value][RM][RN], of_m[AtLeastOne<Body::M_OPERANDS>::value][RM];
+        float of_n[AtLeastOne<Body::N_OPERANDS>::value][RN], scalar[AtLeastOne<Body::SCALARS>::value];
         const i64 last_point = g.size[ROLE_M] - 1, last_column = g.size[ROLE_N] - 1;
 #pragma unroll
         for (int i = 0; i < RM; ++i)
 #pragma unroll
             for (int j = 0; j < RN; ++j) {
                 const i64 m = t.m + row_of() + hop(i), n = t.n + column_of() + hop(j);
-                const Cell<Body, Args> c(g, t.p, m < last_point ? m : last_point, n < last_column ? n : last_column);
+                const Operands<Body, Args> c(g, t.p, m < last_point ? m : last_point, n < last_column ? n : last_column);
 #pragma unroll
-                for (int q = 0; q < Body::CELLS; ++q) cell[q][i][j] = c.cell[q];
+                for (int q = 0; q < Body::MN_OPERANDS; ++q) of_mn[q][i][j] = c.of_mn[q];
 #pragma unroll
-                for (int q = 0; q < Body::SPOTS; ++q) spot[q][i] = c.spot[q];
+                for (int q = 0; q < Body::M_OPERANDS; ++q) of_m[q][i] = c.of_m[q];
 #pragma unroll
-                for (int q = 0; q < Body::N_VECTORS; ++q) along_n[q][j] = c.along_n[q];
+                for (int q = 0; q < Body::N_OPERANDS; ++q) of_n[q][j] = c.of_n[q];
 #pragma unroll
-                for (int q = 0; q < Body::ONES; ++q) one[q] = c.one[q];
+                for (int q = 0; q < Body::SCALARS; ++q) scalar[q] = c.scalar[q];
 #pragma unroll
                 for (int o = 0; o < BL; ++o) acc[o][i][j] = 0.0f;
             }
@@ -183,7 +183,7 @@ struct Scalar {
             read();
             write(s);
         }
-        // Of one point and output, in the order of the accumulators: where all differences are 0 so is the result.
+        // Of scalar point and output, in the order of the accumulators: where all differences are 0 so is the result.
         static_assert(Body::KIND != SIGNS || BM * BL <= THREADS, "totals");
         float total = 0.0f;
         Pipeline pipeline;
@@ -216,17 +216,17 @@ struct Scalar {
                 for (int i = 0; i < RM; ++i)
 #pragma unroll
                     for (int j = 0; j < RN; ++j) {
-                        float c[AtLeastOne<Body::CELLS>::value], p[AtLeastOne<Body::SPOTS>::value], l[AtLeastOne<Body::N_VECTORS>::value];
+                        float c[AtLeastOne<Body::MN_OPERANDS>::value], p[AtLeastOne<Body::M_OPERANDS>::value], l[AtLeastOne<Body::N_OPERANDS>::value];
 #pragma unroll
-                        for (int q = 0; q < Body::CELLS; ++q) c[q] = cell[q][i][j];
+                        for (int q = 0; q < Body::MN_OPERANDS; ++q) c[q] = of_mn[q][i][j];
 #pragma unroll
-                        for (int q = 0; q < Body::SPOTS; ++q) p[q] = spot[q][i];
+                        for (int q = 0; q < Body::M_OPERANDS; ++q) p[q] = of_m[q][i];
 #pragma unroll
-                        for (int q = 0; q < Body::N_VECTORS; ++q) l[q] = along_n[q][j];
+                        for (int q = 0; q < Body::N_OPERANDS; ++q) l[q] = of_n[q][j];
                         constexpr Method UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
                         const bool by_table = Body::KIND == POWERS && (i * RN + j) % Body::MIX == 0;
-                        const float slope = by_table ? Body::template slope<BY_TABLE>(c, p, l, one, b[j], g.number, table, bits)
-                                                     : Body::template slope<UNIT>(c, p, l, one, b[j], g.number, table, bits);
+                        const float slope = by_table ? Body::template slope<BY_TABLE>(c, p, l, scalar, b[j], g.number, table, bits)
+                                                     : Body::template slope<UNIT>(c, p, l, scalar, b[j], g.number, table, bits);
 #pragma unroll
                         for (int o = 0; o < BL; ++o) acc[o][i][j] = fmaf(a[o][i], slope, acc[o][i][j]);
                     }

@@ -163,24 +163,24 @@ struct Tensor {
 
     // Slopes of two columns, four rows each, as a lane multiplies them.
     struct Factors {
-        float cell[AtLeastOne<Body::CELLS>::value][2], along_n[AtLeastOne<Body::N_VECTORS>::value][2];
-        float spot[AtLeastOne<Body::SPOTS>::value], one[AtLeastOne<Body::ONES>::value];
+        float of_mn[AtLeastOne<Body::MN_OPERANDS>::value][2], of_n[AtLeastOne<Body::N_OPERANDS>::value][2];
+        float of_m[AtLeastOne<Body::M_OPERANDS>::value], scalar[AtLeastOne<Body::SCALARS>::value];
     };
     __device__ __forceinline__ void hold(Factors& h, int m, int n) const {
         const i64 points = g.size[ROLE_M], columns = g.size[ROLE_N];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const i64 mm = t.m + m, nn = t.n + n + 8 * r, column = nn < columns ? nn : columns - 1;
-            const Cell<Body, Args> c(g, t.p, mm < points ? mm : points - 1, column);
+            const Operands<Body, Args> c(g, t.p, mm < points ? mm : points - 1, column);
             const float by = Body::KIND == POWERS ? fitting(g.top[plane_of<Body>(g, t.p) * columns + column], COLUMN_FIT) : 1.0f;
 #pragma unroll
-            for (int q = 0; q < Body::CELLS; ++q) h.cell[q][r] = c.cell[q] * by;
+            for (int q = 0; q < Body::MN_OPERANDS; ++q) h.of_mn[q][r] = c.of_mn[q] * by;
 #pragma unroll
-            for (int q = 0; q < Body::N_VECTORS; ++q) h.along_n[q][r] = c.along_n[q];
+            for (int q = 0; q < Body::N_OPERANDS; ++q) h.of_n[q][r] = c.of_n[q];
 #pragma unroll
-            for (int q = 0; q < Body::SPOTS; ++q) h.spot[q] = c.spot[q];
+            for (int q = 0; q < Body::M_OPERANDS; ++q) h.of_m[q] = c.of_m[q];
 #pragma unroll
-            for (int q = 0; q < Body::ONES; ++q) h.one[q] = c.one[q];
+            for (int q = 0; q < Body::SCALARS; ++q) h.scalar[q] = c.scalar[q];
         }
     }
     // Order: rows 0 and 1 of the first column, then of the second, then rows 2 and 3 likewise.
@@ -189,16 +189,16 @@ struct Tensor {
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
             const int r = e / 2 % 2;
-            float c[AtLeastOne<Body::CELLS>::value], l[AtLeastOne<Body::N_VECTORS>::value];
+            float c[AtLeastOne<Body::MN_OPERANDS>::value], l[AtLeastOne<Body::N_OPERANDS>::value];
 #pragma unroll
-            for (int q = 0; q < Body::CELLS; ++q) c[q] = h.cell[q][r];
+            for (int q = 0; q < Body::MN_OPERANDS; ++q) c[q] = h.of_mn[q][r];
 #pragma unroll
-            for (int q = 0; q < Body::N_VECTORS; ++q) l[q] = h.along_n[q][r];
+            for (int q = 0; q < Body::N_OPERANDS; ++q) l[q] = h.of_n[q][r];
             constexpr Method UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
             if (Body::KIND == POWERS && (ordinal * 8 + e) * Tile::TABLE % 8 < Tile::TABLE)
-                v[e] = Body::template slope<BY_TABLE>(c, h.spot, l, h.one, x[e], g.number, table, bits);
+                v[e] = Body::template slope<BY_TABLE>(c, h.of_m, l, h.scalar, x[e], g.number, table, bits);
             else
-                v[e] = Body::template slope<UNIT>(c, h.spot, l, h.one, x[e], g.number, table, bits);
+                v[e] = Body::template slope<UNIT>(c, h.of_m, l, h.scalar, x[e], g.number, table, bits);
         }
     }
 

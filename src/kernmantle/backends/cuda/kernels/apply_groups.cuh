@@ -15,10 +15,10 @@ struct Groups {
     typedef typename Body::Args Args;
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
-    typedef typename Tile::template Lay<Body> Lay;
+    typedef typename Tile::template ReducerLayout<Body> ReducerLayout;
     static constexpr unsigned WHOLE = 0xffffffffu;
     static constexpr u64 NONE = ~0ull;
-    static constexpr int BATCH = 512, EACH = Lay::TN, TOGETHER = 32 / EACH;
+    static constexpr int BATCH = 512, EACH = ReducerLayout::TN, TOGETHER = 32 / EACH;
     static_assert(TOGETHER * EACH == 32, "lanes have a column each");
 
     const Args& g;
@@ -28,7 +28,7 @@ struct Groups {
     u64* queue;
 
     __device__ __forceinline__ Groups(const Args& g_, i64 row_, u64* queue_)
-        : g(g_), row(row_), lane(threadIdx.x % 32), count((int)g_.size[ROLE_L]), groups((int)ceil_div(g_.size[ROLE_N], Lay::BN) * 8),
+        : g(g_), row(row_), lane(threadIdx.x % 32), count((int)g_.size[ROLE_L]), groups((int)ceil_div(g_.size[ROLE_N], ReducerLayout::BN) * 8),
           minima((const float*)g_.work + row_ * groups), queue(queue_) {}
 
     // The groups of smallest minima, ascending.
@@ -115,7 +115,7 @@ struct Groups {
             const int from = c + lane / EACH;
             const u64 mine = __shfl_sync(WHOLE, best, from % 32);
             const int group = (int)(unsigned)mine;
-            const i64 n = (i64)(group / 8) * Lay::BN + Lay{}.column_of(lane % EACH, group % 8);
+            const i64 n = (i64)(group / 8) * ReducerLayout::BN + ReducerLayout{}.column_of(lane % EACH, group % 8);
             const bool inside = from < count && mine != NONE && n < g.size[ROLE_N];
             u64 fresh = NONE;
             if (inside) fresh = compute(p, n);

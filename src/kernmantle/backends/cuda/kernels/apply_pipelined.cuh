@@ -26,7 +26,7 @@ struct ApplyPipelined : PipelinedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, fal
         static __device__ __forceinline__ void sync() { ptx::bar_sync<THREADS>(1); }
     };
     template <class Body>
-    using Lay = Layout;
+    using ReducerLayout = Layout;
     template <class Body>
     using V = Weights<Body, Base::BN, Layout::THREADS>;
     template <class Body>

@@ -130,42 +130,42 @@ __device__ constexpr int state_bytes() {
     return Body::SELECTS ? 0 : Body::GROUP * BM * (int)sizeof(typename Body::Running);
 }
 
-// A tile of TM x TN cells a thread: Lay tells the rows and columns of a thread within the tile.
-template <class Body, class Lay>
+// A tile of TM x TN cells a thread: ReducerLayout tells the rows and columns of a thread within the tile.
+template <class Body, class ReducerLayout>
 struct Reducer {
     typedef typename Body::C C;
     typedef typename Body::Args Args;
     typedef typename Body::Running Running;
-    typedef Weights<Body, Lay::BN, Lay::THREADS> V;
-    static constexpr int TM = Lay::TM, TN = Lay::TN, BM = Lay::BM, BN = Lay::BN, CHUNK = V::CHUNK, CB = CHUNK < 4 ? CHUNK : 4;
+    typedef Weights<Body, ReducerLayout::BN, ReducerLayout::THREADS> V;
+    static constexpr int TM = ReducerLayout::TM, TN = ReducerLayout::TN, BM = ReducerLayout::BM, BN = ReducerLayout::BN, CHUNK = V::CHUNK, CB = CHUNK < 4 ? CHUNK : 4;
     static_assert(TM <= 8, "a lane is left with one row");
 
     const Args& g;
     const Coord& p;
-    const Lay lay;
+    const ReducerLayout layout;
     const int lane;
     C w[TM][TN];
 
     // ends: what entries read of columns, where the layout has it staged.
     template <class Registers>
-    __device__ __forceinline__ Reducer(const Args& g_, const Coord& p_, const Lay& lay_, const Registers (&state)[TM][TN], const C* ends = nullptr)
-        : g(g_), p(p_), lay(lay_), lane(threadIdx.x % 32) {
+    __device__ __forceinline__ Reducer(const Args& g_, const Coord& p_, const ReducerLayout& layout_, const Registers (&state)[TM][TN], const C* ends = nullptr)
+        : g(g_), p(p_), layout(layout_), lane(threadIdx.x % 32) {
         const typename Body::Fixed fixed = Body::fixed(g, p);
         C rows[Extent<Body::ROW_ENDS>::value][TM], columns[Extent<Body::COLUMN_ENDS>::value][TN];
         each<0, Body::ROW_ENDS>([&](auto index) {
             typedef typename Body::template RowEnd<decltype(index)::value> P;
 #pragma unroll
-            for (int i = 0; i < TM; ++i) rows[decltype(index)::value][i] = end_value<P, C>(g, p, p.m + lay.row(i), g.size[ROLE_M], ROLE_M);
+            for (int i = 0; i < TM; ++i) rows[decltype(index)::value][i] = end_value<P, C>(g, p, p.m + layout.row(i), g.size[ROLE_M], ROLE_M);
         });
         each<0, Body::COLUMN_ENDS>([&](auto index) {
             typedef typename Body::template ColumnEnd<decltype(index)::value> P;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
                 C& column = columns[decltype(index)::value][j];
-                if constexpr (Lay::ENDS_ARE_STAGED)
-                    column = ends[decltype(index)::value * BN + lay.column(j)];
+                if constexpr (ReducerLayout::ENDS_ARE_STAGED)
+                    column = ends[decltype(index)::value * BN + layout.column(j)];
                 else
-                    column = end_value<P, C>(g, p, p.n + lay.column(j), g.size[ROLE_N], ROLE_N);
+                    column = end_value<P, C>(g, p, p.n + layout.column(j), g.size[ROLE_N], ROLE_N);
             }
         });
 #pragma unroll
@@ -179,7 +179,7 @@ struct Reducer {
                 for (int o = 0; o < Body::COLUMN_ENDS; ++o) c[o] = columns[o][j];
                 each<0, Body::CELL_ENDS>([&](auto index) {
                     typedef typename Body::template CellEnd<decltype(index)::value> P;
-                    const i64 m = p.m + lay.row(i), n = p.n + lay.column(j);
+                    const i64 m = p.m + layout.row(i), n = p.n + layout.column(j);
                     const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
                     e[decltype(index)::value] = inside ? load_at<C, typename P::T, P::BUFFER>(g, p, m, n) : C(0);
                 });
@@ -194,15 +194,15 @@ struct Reducer {
         const int mine = row_left<TM, 4>(lane);
         int local = 0;
 #pragma unroll
-        for (int i = 0; i < TM; ++i) local = i == mine ? lay.row(i) : local;
+        for (int i = 0; i < TM; ++i) local = i == mine ? layout.row(i) : local;
         const bool writes = !(lane & (TM == 8 ? 0 : TM == 4 ? 1 : TM == 2 ? 3 : 7)) && p.m + local < g.size[ROLE_M];
 #pragma unroll 1
         for (i64 c = 0; c < width; c += CB) {
             if (Body::WEIGHTED && c > 0 && c % CHUNK == 0) {
-                Lay::sync();
-                V::stage(v, g, p, c, lay.thread());
+                ReducerLayout::sync();
+                V::stage(v, g, p, c, layout.thread());
                 V::wait();
-                Lay::sync();
+                ReducerLayout::sync();
             }
             Running old[CB], k[CB][TM];
 #pragma unroll
@@ -214,10 +214,10 @@ struct Reducer {
             }
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                if (!CHECK || lay.column(j) < left) {
+                if (!CHECK || layout.column(j) < left) {
                     Pack<C, CB> each;
                     if constexpr (Body::WEIGHTED)
-                        each = *(const Pack<C, CB>*)(v + V::at(lay.column(j), (int)(c % CHUNK)));
+                        each = *(const Pack<C, CB>*)(v + V::at(layout.column(j), (int)(c % CHUNK)));
                     else
                         each.v[0] = C(1);
 #pragma unroll
@@ -248,12 +248,12 @@ struct Reducer {
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll
-                for (int i = 0; i < TM; ++i) w[i][j] = lay.column(j) < left ? w[i][j] : negative_infinity<float>();
+                for (int i = 0; i < TM; ++i) w[i][j] = layout.column(j) < left ? w[i][j] : negative_infinity<float>();
         }
         const int mine = row_left<TM, 4>(lane);
-        int local = lay.row(0);
+        int local = layout.row(0);
 #pragma unroll
-        for (int i = 1; i < TM; ++i) local = i == mine ? lay.row(i) : local;
+        for (int i = 1; i < TM; ++i) local = i == mine ? layout.row(i) : local;
         const bool inside = p.m + local < g.size[ROLE_M];
         Running total;
         Body::begin(total);
@@ -263,7 +263,7 @@ struct Reducer {
             __syncwarp();
             if (inside) total = from[local];
 #pragma unroll
-            for (int i = 0; i < TM; ++i) sum[i] = sum_of_row(i, shift_of(from[lay.row(i)].r0));
+            for (int i = 0; i < TM; ++i) sum[i] = sum_of_row(i, shift_of(from[layout.row(i)].r0));
             Lanes<Sums, TM>::template join<4>(sum, lane);
             relative = __all_sync(0xffffffffu, !inside || (fabsf(total.r0) < LARGE_ENTRY && sum[0] <= MOST_SUM));
         }
@@ -307,8 +307,8 @@ struct Reducer {
             float least = not_a_number<float>();
 #pragma unroll
             for (int j = 0; j < TN; ++j)
-                if (lay.column(j) < left) least = fminf(least, Body::LARGEST ? -w[i][j] : w[i][j]);
-            const i64 m = p.m + lay.row(i);
+                if (layout.column(j) < left) least = fminf(least, Body::LARGEST ? -w[i][j] : w[i][j]);
+            const i64 m = p.m + layout.row(i);
             if (m < g.size[ROLE_M]) __stcs(work + m * pitch + (i64)walk.column * 8 + lane % 8, least);
         }
     }
@@ -320,7 +320,7 @@ struct Reducer {
         C* keys = shared + threadIdx.x / 8 * (8 * TN);
 #pragma unroll 1
         for (int i = 0; i < TM; ++i) {
-            const int local = lay.row(i);
+            const int local = layout.row(i);
             Running* list = running + local;
             if (begins && lane == first) empty_list<C, BM>(list, count);
             __syncwarp();
@@ -333,13 +333,13 @@ struct Reducer {
                 for (int q = 1; q < TM; ++q) key = q == i ? w[q][j] : key;
                 if (Body::LARGEST) key = -key;
                 keys[j * 8 + lane % 8] = key;
-                any = any || (lay.column(j) < left && !(key > worst));
+                any = any || (layout.column(j) < left && !(key > worst));
             }
             __syncwarp();
             if (__any_sync(0xffffffffu, any)) {
                 if (lane == first && p.m + local < g.size[ROLE_M]) {
                     for (int q = 0; q < 8 * TN; ++q) {
-                        const int n = lay.column_of(q / 8, q % 8);
+                        const int n = layout.column_of(q / 8, q % 8);
                         if (n < left && !(keys[q] > worst)) worst = insert<C, BM>(list, count, keys[q], p.n + n);
                     }
                 }
@@ -371,7 +371,7 @@ struct Reducer {
         } else {
             Running* local_state = g.size[ROLE_L] <= Body::GROUP ? (Running*)states : slot;
             Running* to = ends ? slot : local_state;
-            if (p.n + Lay::BN <= g.size[ROLE_N])
+            if (p.n + ReducerLayout::BN <= g.size[ROLE_N])
                 reduce<false>(local_state, to, begins, finishes, v);
             else
                 reduce<true>(local_state, to, begins, finishes, v);
@@ -391,14 +391,14 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
         static constexpr int TM = TM_, TN = TN_, BM = Base::BM, BN = Base::BN, THREADS = Base::THREADS;
         static constexpr bool ENDS_ARE_STAGED = false;
         int ty, tx;
-        __device__ __forceinline__ int row(int i) const { return Gram::RowLay::at(i, ty); }
-        __device__ __forceinline__ int column(int j) const { return Gram::ColumnLay::at(j, tx); }
-        __device__ __forceinline__ int column_of(int j, int lane) const { return Gram::ColumnLay::at(j, lane); }
+        __device__ __forceinline__ int row(int i) const { return Gram::RowLayout::at(i, ty); }
+        __device__ __forceinline__ int column(int j) const { return Gram::ColumnLayout::at(j, tx); }
+        __device__ __forceinline__ int column_of(int j, int lane) const { return Gram::ColumnLayout::at(j, lane); }
         __device__ __forceinline__ int thread() const { return threadIdx.x; }
         static __device__ __forceinline__ void sync() { __syncthreads(); }
     };
     template <class Body>
-    using Lay = Layout<Gram<Body, ApplyTile>>;
+    using ReducerLayout = Layout<Gram<Body, ApplyTile>>;
     // Bytes of what gram keeps in shared memory, or of the keys of a selection in its place; v lies behind, then what is kept.
     template <class Body>
     static __device__ constexpr int stage_bytes() {

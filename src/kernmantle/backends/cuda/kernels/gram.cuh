@@ -4,7 +4,7 @@
 // (TY TM) x (TX TN) tile, and the groups' registers are merged in order. Operands are staged, transposed, in two
 // alternating pieces of shared memory. Positions past the end are never reduced, so any map and any identity is right.
 #pragma once
-#include "lay.cuh"
+#include "thread_layout.cuh"
 
 namespace km {
 
@@ -50,8 +50,8 @@ struct Gram {
     static constexpr int UNROLL = has_sines<Body>(0) && Tile::UNROLL > 2 ? 2 : Tile::UNROLL;
     static constexpr int PM = Pitch<C, BM>::value, PN = Pitch<C, BN>::value;
     static constexpr int STAGE = gram_stage_words<Body, Tile>();
-    typedef Lay<C, TM, Tile::TY> RowLay;
-    typedef Lay<C, TN, Tile::TX> ColumnLay;
+    typedef ThreadLayout<C, TM, Tile::TY> RowLayout;
+    typedef ThreadLayout<C, TN, Tile::TX> ColumnLayout;
 
     const Args& g;
     Coord p;
@@ -80,8 +80,8 @@ struct Gram {
         return BLOCKS ? thread / 32 / (Tile::TX / 8) * 4 + thread % 32 / 8 : thread / Tile::TX;
     }
 
-    __device__ __forceinline__ i64 row(int i) const { return p.m + RowLay::at(i, ty); }
-    __device__ __forceinline__ i64 column(int j) const { return p.n + ColumnLay::at(j, tx); }
+    __device__ __forceinline__ i64 row(int i) const { return p.m + RowLayout::at(i, ty); }
+    __device__ __forceinline__ i64 column(int j) const { return p.n + ColumnLayout::at(j, tx); }
 
     // Operands over both tile axes: those without a reduced axis once a tile, the others at every step.
     template <bool VARYING>
@@ -154,9 +154,9 @@ struct Gram {
         const C* columns = stage + Body::ROWS * DEPTH * PM;
         const C* vectors = columns + Body::COLUMNS * DEPTH * PN;
 #pragma unroll
-        for (int o = 0; o < Body::ROWS; ++o) RowLay::read(a[o], stage + (o * DEPTH + kk) * PM, ty);
+        for (int o = 0; o < Body::ROWS; ++o) RowLayout::read(a[o], stage + (o * DEPTH + kk) * PM, ty);
 #pragma unroll
-        for (int o = 0; o < Body::COLUMNS; ++o) ColumnLay::read(b[o], columns + (o * DEPTH + kk) * PN, tx);
+        for (int o = 0; o < Body::COLUMNS; ++o) ColumnLayout::read(b[o], columns + (o * DEPTH + kk) * PN, tx);
 #pragma unroll
         for (int o = 0; o < Body::VECTORS; ++o) c[o] = vectors[o * DEPTH + kk];
         read_cells<true>(k, l);
@@ -227,7 +227,7 @@ struct Gram {
     // CHECK: part of the tile lies outside or, in symmetric mode, above the diagonal.
     template <bool CHECK>
     __device__ __forceinline__ void store() {
-        constexpr int WIDTH = ColumnLay::WIDTH;
+        constexpr int WIDTH = ColumnLayout::WIDTH;
         const i64 m0 = row(0), n0 = column(0);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
@@ -248,7 +248,7 @@ struct Gram {
                     const i64* s = g.stride[P::BUFFER];
                     const i64 along = P::UNIT ? 1 : s[ROLE_N];
                     T* base = (T*)g.pointer[P::BUFFER] + batch_offset(g, P::BUFFER, p) + p.split * s[ROLE_K];
-                    T* at = base + m0 * s[ROLE_M] + n0 * along + RowLay::hop(i) * s[ROLE_M] + ColumnLay::hop(j) * along;
+                    T* at = base + m0 * s[ROLE_M] + n0 * along + RowLayout::hop(i) * s[ROLE_M] + ColumnLayout::hop(j) * along;
                     if constexpr (P::VECTOR) {
                         if (whole) {
                             Pack<T, WIDTH> pack;
@@ -261,7 +261,7 @@ struct Gram {
                     for (int v = 0; v < WIDTH; ++v)
                         if (inside[v] && !(P::VECTOR && whole)) at[v * along] = P::of(out[v]);
                     if (Tile::SYMMETRIC) {
-                        T* twin = base + n0 * s[ROLE_M] + m0 * along + ColumnLay::hop(j) * s[ROLE_M] + RowLay::hop(i) * along;
+                        T* twin = base + n0 * s[ROLE_M] + m0 * along + ColumnLayout::hop(j) * s[ROLE_M] + RowLayout::hop(i) * along;
 #pragma unroll
                         for (int v = 0; v < WIDTH; ++v)
                             if (inside[v] && (!CHECK || n + v < m)) twin[v * s[ROLE_M]] = P::of(out[v]);

@@ -12,7 +12,7 @@ struct Pitch {
 
 // How the TM rows of a thread lie in the tile: runs of WIDTH neighbours, THREADS * WIDTH apart.
 template <class C, int COUNT, int THREADS>
-struct Lay {
+struct ThreadLayout {
     static constexpr int VW = 16 / sizeof(C) < 4 ? 16 / sizeof(C) : 4;
     static constexpr int WIDTH = COUNT % VW == 0 ? VW : (COUNT % 2 == 0 && VW >= 2 ? 2 : 1);
     static __device__ __forceinline__ int at(int i, int thread) {

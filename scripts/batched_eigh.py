@@ -23,7 +23,6 @@ import torch
 
 import kernmantle as km
 from benchmarks import machine
-from scripts.gpu_clock import elapsed
 
 CASES = (
     (100_000, 3), (100_000, 2), (10_000, 16), (10_000, 32), (5000, 33), (5000, 48), (2000, 64), (2000, 96), (500, 100),
@@ -96,6 +95,16 @@ def errors(a: torch.Tensor, result: Result) -> tuple[float, float]:
     gap = torch.linalg.matrix_norm(wide @ v - v * w[:, None, :]) / size
     eye = torch.eye(a.shape[-1], dtype=torch.float64, device=a.device)
     return float(gap.max() / unit), float((v.mT @ v - eye).abs().max() / unit)
+
+
+def elapsed(call: Callable[[], Any]) -> float:
+    """Milliseconds between events around a call."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)
 
 
 def milliseconds(call: Callable[[], Any], limit: float) -> tuple[float, int]:

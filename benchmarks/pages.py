@@ -126,13 +126,29 @@ def _ours_first(row: Row) -> Row:
 
 
 def groups(paths: Iterable[Path]) -> list[Group]:
-    """Rows of suites in some files, by suite and machine; rows of other forms are left out."""
+    """Rows of suites in some files, by suite and machine; rows of other forms are left out.
+
+    A case that several suites measure on a machine is shown once, by its newest row.
+    """
     found: dict[tuple[str, str], list[Row]] = {}
     for row in (_ours_first(row) for path in paths for row in store.read(path)):
         if row.keys() >= _FIELDS and "median" in row["results"].get(OURS, {}):
             found.setdefault((row["suite"], machine.title(row["stamp"]["machine"])), []).append(row)
-    kept = {key: tuple(latest(rows).values()) for key, rows in found.items()}
-    return [Group(suite, title, rows) for (suite, title), rows in sorted(kept.items()) if rows]
+    kept = {key: latest(rows).values() for key, rows in found.items()}
+    newest: dict[tuple[str, ...], str] = {}
+    for (_, title), rows in kept.items():
+        for row in rows:
+            newest[_measured(title, row)] = max(row["date"], newest.get(_measured(title, row), ""))
+    return [
+        Group(suite, title, shown)
+        for (suite, title), rows in sorted(kept.items())
+        if (shown := tuple(row for row in rows if row["date"] == newest[_measured(title, row)]))
+    ]
+
+
+def _measured(title: str, row: Row) -> tuple[str, ...]:
+    """Return what a row is a measurement of."""
+    return title, row["case"], row.get("definition", "")
 
 
 def cells(row: Row, peers: Sequence[str]) -> list[str]:

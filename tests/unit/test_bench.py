@@ -518,6 +518,20 @@ def test_a_second_call_is_no_rival(tmp_path):
     assert "| another | 2 s | 1 s | 0.5 x |  |" in pages.markdown(group)
 
 
+def test_a_case_of_two_suites_is_shown_once(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for suite, date in (("layers", "2026-01-03"), ("kron", "2026-01-02")):
+        for case in ("shared", suite):
+            row = {
+                "case": case, "title": case, "definition": "", "status": "ok", "suite": suite, "stamp": STAMP,
+                "date": date, "results": {"kernmantle": {"median": 2.0}},
+            }  # fmt: skip
+            store.append(path, row)
+    assert {group.suite: [row["case"] for row in group.rows] for group in pages.groups([path])} == {
+        "kron": ["kron"], "layers": ["shared", "layers"],
+    }  # fmt: skip
+
+
 def test_our_own_variants_are_no_rivals(tmp_path):
     path = tmp_path / "rows.jsonl"
     times = {"kernmantle": 2.0, "gradient of x alone": 1.0, "weights as given": 1.5, "shuffle": 6.0}

@@ -236,8 +236,8 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
         prepare(0, stream, units, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps))
         tiles, slots = chosen.tiles(problem), chosen.slots(problem, own)
         blocks = chosen.groups(problem) * slots
-    early = own.has(("overlapped_launch",)) and not isinstance(chosen, NarrowPlan)
-    kernel = Kernel(binary, cuda_emit.ENTRY, chosen.threads, shared, case.name, early)
+    overlapped = own.has(("overlapped_launch",)) and not isinstance(chosen, NarrowPlan)
+    kernel = Kernel(binary, cuda_emit.ENTRY, chosen.threads, shared, case.name, overlapped)
     sizes = (case.batch, *case.pattern, tiles, slots)
     ends = (pointers[0], pointers[1], image, pointers[2], scale, pointers[3])
     kernel(0, stream, blocks, (*ends, *sizes, *steps[0], *steps[1], *weight_steps, a * b * d))

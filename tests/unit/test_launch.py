@@ -37,9 +37,9 @@ class Driver:
         data = ctypes.string_at(values, ctypes.c_size_t.from_address(size).value)
         grid = config.gridDimX, config.gridDimY, config.gridDimZ
         block = config.blockDimX, config.blockDimY, config.blockDimZ
-        early = [(own.id.name, own.value.programmaticStreamSerializationAllowed) for own in config.attrs]
-        assert len(early) == config.numAttrs
-        self.launches.append((int(config.hStream), grid, block, config.sharedMemBytes, early, data))
+        overlapped = [(own.id.name, own.value.programmaticStreamSerializationAllowed) for own in config.attrs]
+        assert len(overlapped) == config.numAttrs
+        self.launches.append((int(config.hStream), grid, block, config.sharedMemBytes, overlapped, data))
         return (self.status,)
 
     def __getattr__(self, name):
@@ -78,7 +78,7 @@ def test_kernels_are_loaded_as_a_graph_that_is_captured_allows(notes):
 
 
 def test_a_kernel_may_start_early(notes):
-    launch.Kernel(b"code", "entry", 32, early=True)(0, 3, 5, (1,))
+    launch.Kernel(b"code", "entry", 32, overlapped=True)(0, 3, 5, (1,))
     assert notes.launches[0][4] == [("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 1)]
 
 

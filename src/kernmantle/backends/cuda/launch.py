@@ -136,15 +136,15 @@ class Kernel:
         Bytes of dynamic shared memory of a block.
     title : str
         What messages call it.
-    early : bool
+    overlapped : bool
         Whether it may start before the kernel that it is launched behind has ended, for which it waits by itself.
     """
 
     def __init__(
-        self, binary: bytes, entry: str, threads: int, shared: int = 0, title: str = "", early: bool = False
+        self, binary: bytes, entry: str, threads: int, shared: int = 0, title: str = "", overlapped: bool = False
     ) -> None:
         self.title = title or entry
-        self.threads, self.shared, self.early = threads, shared, early
+        self.threads, self.shared, self.overlapped = threads, shared, overlapped
         self._ready: set[int] = set()
         self._configs: LRUCache[tuple[int, int], Any] = LRUCache(_GRIDS)
         self._last: tuple[Any, ...] = (-1, -1, -1, None)
@@ -190,7 +190,7 @@ class Kernel:
         config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)
-        if self.early:
+        if self.overlapped:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1

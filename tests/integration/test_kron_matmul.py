@@ -280,3 +280,24 @@ def test_autocast_casts_scales_of_batches():
         found = km.kron_matmul(x, factors, alpha=scales, beta=scales, y=y)
     x, y, scales, *factors = (each.bfloat16() for each in (x, y, scales, *factors))
     assert torch.equal(found, km.kron_matmul(x, factors, alpha=scales, beta=scales, y=y))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_of_wide_factors_go_through_float32(dtype, side):
+    """torch's products of halves would take their place on a CPU, up to ten times as slow, and round in between."""
+    x, factors = drawn((3, [(70, 66), (4, 5)]), dtype, side)
+    operator = km.KroneckerProduct(factors)
+    assert (x @ operator if side == "right" else operator @ x).dtype == dtype
+    assert operator.info.endswith("float32 copies")
+    y = torch.ones_like(km.kron_matmul(x, factors, side=side))
+    found = km.kron_matmul(x, factors, side=side, alpha=0.5, beta=2.0, y=y, out=y)
+    assert_close(found, 0.5 * oracle(x, factors, side) + 2, depth=74)
+    leaves = [each.clone().requires_grad_() for each in (x, *factors)]
+    exact = [each.detach().double().requires_grad_() for each in leaves]
+    own, wanted = (
+        torch.autograd.grad(km.kron_matmul(values[0], values[1:], side=side).sum(), values)
+        for values in (leaves, exact)
+    )
+    for slope, right in zip(own, wanted, strict=True):
+        assert_close(slope, right, depth=1000, magnitude=right.abs().max())

@@ -7,6 +7,7 @@ import pytest
 import kernmantle as km
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import cuda
+from kernmantle.structured.kron.mma_choice import spread
 from kernmantle.structured.kron.mma_plan import mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
@@ -76,11 +77,23 @@ def test_what_is_added_in_place_is_written_once(started):
     assert not found
 
 
-def test_few_tiles_are_shared_out_evenly():
-    named = {plan.warps // plan.group: plan for plan in plans()}
-    assert not named[6].is_even(1024, HOPPER.sm_count)  # 792 and then 232
-    assert named[4].is_even(1024, HOPPER.sm_count)
-    assert named[6].is_even(65536, HOPPER.sm_count)
+def _float32(sizes, layout):
+    run = plain_pass("mma", [Mode(size, size, index) for index, size in enumerate(sizes)], 0, len(sizes))
+    shapes = tuple((size, size) for size in sizes)
+    return mma_candidates(run, shapes, "f32", Tensor("f16", 3), layout, 1, HOPPER)
+
+
+def test_few_tiles_of_float32_are_shared_by_the_warps_of_a_block():
+    """353 rows take 9.5 us so, and 24.3 by blocks of one warp each, which prepare the factors alone (H200)."""
+    found = spread(_float32((62, 5), MmaLayout(4, 1, False)), 353, 1, HOPPER.sm_count)
+    assert found[0].warps >= 8
+    assert found[0].group > 1
+
+
+def test_rows_of_float32_that_fill_no_sixteen_are_taken_sixteen_at_a_time():
+    """57 x 57 takes 602 us so, 682 with 32 rows at a time (2.3 million rows, H200)."""
+    assert _float32((57,), MmaLayout(4, 1, False))[0].phases[0].tiles == 1
+    assert _float32((64, 64), MmaLayout(16, 4, False))[0].phases[0].tiles == 2
 
 
 def test_a_launch_binds_the_numbers_of_its_first_call(monkeypatch):

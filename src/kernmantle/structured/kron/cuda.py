@@ -160,9 +160,8 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
         found = mma_candidates(launch.run, shapes, stored, tensor, _mma_layout(launch), launch.right, own)
-        even = sorted(found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count))
         sides = entries * launch.dims[0][0] * launch.dims[1][0], launch.right
-        plans: tuple[Plan, ...] = spread(tuple(even), *sides, own.sm_count)
+        plans: tuple[Plan, ...] = spread(found, *sides, own.sm_count)
         aligned = _aligned(launch)
         if aligned is not None:
             plans = (*aligned_plans(launch.run, shapes, stored, tensor, aligned, sides, own), *plans)

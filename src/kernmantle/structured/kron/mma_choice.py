@@ -135,9 +135,7 @@ def plan_of(
 ) -> MmaPlan | None:
     """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
     found = _enough(tuple(modes), stored, tensor, width, limits)
-    if not found or SIZES[stored] != 2:
-        return next(iter(found), None)
-    return _quickest(found, entries, width, limits.sm_count)
+    return _quickest(found, entries, width, limits.sm_count) if found else None
 
 
 @lru_cache(maxsize=4096)

@@ -87,12 +87,12 @@ class Nest:
 #   integers  the extents of SIZES, then for each buffer its strides for ROLES
 #   numbers   one float64 per name in Nest.numbers
 def size_slot(role: str) -> int:
-    """Place of an extent among the integers."""
+    """Return the index of an extent among the integers."""
     return SIZES.index(role)
 
 
 def stride_slot(buffer: int, role: str) -> int:
-    """Place of a stride among the integers."""
+    """Return the index of a stride among the integers."""
     return len(SIZES) + buffer * len(ROLES) + ROLES.index(role)
 
 

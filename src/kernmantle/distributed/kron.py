@@ -157,7 +157,7 @@ def _agreed(x: Any, factors: Sequence[Any], options: Mapping[str, Any], mesh: De
 
 
 class _Grid:
-    """The place of this process and how columns are split before and after a product."""
+    """The coordinates of this process and how columns are split before and after a product."""
 
     def __init__(self, factors: Sequence[Any], mesh: DeviceMesh) -> None:
         coordinate = _coordinate(mesh)

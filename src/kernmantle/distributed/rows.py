@@ -27,7 +27,7 @@ class Rows:
 
     @property
     def rank(self) -> int:
-        """Place of this process in the group."""
+        """Index of this process in the group."""
         return dist.get_rank(self.group)
 
     @property

@@ -38,7 +38,7 @@ class Dissimilarity(Protocol):
         ...
 
     def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
-        """Return the smallest of these distances of every row, and their places among the indices: (m, count) each."""
+        """Return the smallest distances of every row, and their positions among the indices: (m, count) each."""
         ...
 
     def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
@@ -71,7 +71,7 @@ class OfMetric(Stored):
         return cdist(left, right, self.metric, **self._of(left))
 
     def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
-        """Return the smallest of these distances of every row, and their places among the indices: (m, count) each."""
+        """Return the smallest distances of every row, and their positions among the indices: (m, count) each."""
         left = self.rows if x is None else x
         right = self.rows[indices].to(left)
         return argkmin(left, right, count, metric=self.metric, return_values=True, **self._of(left))

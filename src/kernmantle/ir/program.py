@@ -32,7 +32,7 @@ class Operand:
 class Program:
     """``out[out] = outputs(⊕ map)``: the reduced axes are those of the operands that ``out`` lacks.
 
-    ``map`` has one entry per accumulator, reduced by the entry of ``reductions`` at the same place; ``outputs``
+    ``map`` has one entry per accumulator, reduced by the entry of ``reductions`` at the same index; ``outputs``
     are expressions over the accumulators s0, s1, ... and the operands without a reduced axis. With
     ``symmetric`` the operands x0 and x1 are one tensor, given once. With ``reproducible`` mapped values round as in
     every other such program, because they are compared with a result of one. ``product_order``

@@ -32,7 +32,7 @@ class UnknownAttributeError(TraceError, AttributeError):
 
 
 def _user_line() -> tuple[str, str]:
-    """Place and text of the innermost source line that is the user's."""
+    """Return the place in its file, and the text, of the innermost source line that is the user's."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _FOREIGN:
         frame = frame.f_back

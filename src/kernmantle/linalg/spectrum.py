@@ -182,7 +182,7 @@ def _all_by_torch(
 
 
 def _cut(found: Found, index: Index | None) -> Found:
-    """Return pairs of a range of places, which do not keep the others."""
+    """Return pairs of a range of positions, which do not keep the others."""
     if index is None:
         return found
     some = slice(index[0], index[1] + 1)
@@ -254,7 +254,7 @@ def _some_by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | N
 
 
 def index_of(subset: Any, n: int) -> Index | None:
-    """Return the checked places of a part of the spectrum."""
+    """Return the checked positions of a part of the spectrum."""
     if subset is None:
         return None
     try:

@@ -50,7 +50,7 @@ class Entry:
         return self.nest.partial and buffer in self.nest.outs
 
     def _regions(self) -> None:
-        """Places of the buffers in the scratch, as ``cpu_plan.scratch`` counts them."""
+        """Emit the offsets of the panels in the workspace, as ``gram_plan.scratch`` counts them."""
         f, plan = self.f, self.plan
 
         def covered(extent: str, step: int) -> str:
@@ -259,7 +259,7 @@ class Entry:
     def _call_tile(
         self, corner: tuple[str, str], arguments: list[str], counts: list[str], tail: tuple[str, ...]
     ) -> None:
-        """Call the micro-kernel of a tile, whose accumulators have their place by its first row and column."""
+        """Call the micro-kernel of a tile, whose accumulators lie by its first row and column."""
         f, plan, (cells, depth, position, first, last) = self.f, self.plan, tail
         down, across = corner
         down_by = f.multiply(f.i64("sdiv", down, str(plan.rows)), self.panels)

@@ -18,7 +18,7 @@ from .store import Position, write
 
 @dataclass(frozen=True)
 class Register:
-    """One register of an accumulator at one place of the tile, and where its state is kept."""
+    """One register of an accumulator at one position of the tile, and where its state is kept."""
 
     name: str
     position: Position
@@ -113,7 +113,7 @@ class Tile:
         return (position[0] if "m" in roles else None, position[1] if "n" in roles else None)
 
     def value(self, node: Node, position: Position) -> Value:
-        """Return the value of an expression at a place of the tile, computed once, of expressions of any depth."""
+        """Return the value of an expression at a position of the tile, computed once, of expressions of any depth."""
         key = node, self._position(node, position)
         if key not in self.memo:
             for inner in postorder([node]):
@@ -395,7 +395,7 @@ class Tile:
         return f.text()
 
     def _results(self) -> list[Mapping[Position, Value]]:
-        """Return the values of every output at every place."""
+        """Return the values of every output at every position."""
         positions = self._positions({"m", "n"})
         if self.nest.partial:
             names = list(dict.fromkeys(register.name for register in self.registers))

@@ -310,7 +310,7 @@ class _Selection(_Consumer):
         return f.text()
 
     def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:
-        """Finished values or positions of one place in the lists."""
+        """Finished values or positions at one rank of the lists."""
         if out == self.plan.rows.outs[1].name:
             positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
             return f.at(positions, f.multiply(c, str(self.columns)), "i64")

@@ -20,7 +20,7 @@ def write(
     values: Mapping[Position, Value],
     strides: tuple[str, str],
 ) -> None:
-    """Store the values of output ``position`` at every place of the tile."""
+    """Store the values of output ``position`` at every position of the tile."""
     f = spell.function
     target, size = STORED[dtype], SIZE[STORED[dtype]]
     lanes = plan.columns // (1 if plan.across else plan.vectors)

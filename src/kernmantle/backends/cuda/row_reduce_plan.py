@@ -148,7 +148,7 @@ class CudaRowPlan:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of what is kept for one place of the result."""
+        """Bytes of the registers of one entry of the result."""
         size = BYTES[self.rows.matrix.compute]
         if self.rows.selects:
             return 2 * _POSITION_BYTES

@@ -87,7 +87,7 @@ def _plain_pass(kind: str, modes: tuple[Mode, ...], first: int, stop: int) -> Pa
 
 
 def square_groups(modes: Sequence[Mode], size: int, count: int) -> list[tuple[int, ...]]:
-    """Return the places of neighbours that make ``count`` square factors of ``size`` rows multiplied out, or none."""
+    """Return positions of neighbours that make ``count`` square factors of ``size`` rows multiplied out, or none."""
     if any(mode.columns != mode.rows or mode.columns < 2 for mode in modes):
         return []
     groups: list[tuple[int, ...]] = []

@@ -227,7 +227,7 @@ class KroneckerProduct(Addable):
         return scaled(total, self.scale, 1)
 
     def _entries(self, index: torch.Tensor) -> torch.Tensor:
-        """Return the entries at (place, place), without the scale."""
+        """Return the entries at (index, index), without the scale."""
         total = torch.ones((), dtype=self.dtype, device=self.device)
         rows = columns = index
         for factor in reversed(self._tensors()):

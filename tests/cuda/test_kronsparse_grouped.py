@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.backends.cuda import launch, launch_program
+from kernmantle.backends.cuda import launch
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.structured.kronsparse import chain_matrix, chain_products, chain_training
 from kernmantle.structured.mode_product import grouped, grouped_plan
 from kernmantle.testing import assert_close
-from kernmantle.torch_ops import cuda
+from kernmantle.torch_ops import cuda, cuda_launches
 from kernmantle.torch_ops.dtypes import NAMES
 
 from .harness import Machine, limits
@@ -241,12 +241,12 @@ def test_launches_that_follow_one_another_are_one(chain, dtype, batch, monkeypat
     """Blocks wait for those before them: every repetition gives the same, and leaves no block counted."""
     torch.manual_seed(0)
     monkeypatch.setattr(chain_training, "kind_of", lambda *_: "grouped")
-    step, launched, start = steps_of(CHAINS[chain], batch, dtype), [], launch_program.LaunchProgram.__call__
+    step, launched, start = steps_of(CHAINS[chain], batch, dtype), [], cuda_launches.NativeLaunches.start
     first = step()
     for _ in range(50):
         for one, other in zip(step(), first, strict=True):
             assert torch.equal(one, other)
-    monkeypatch.setattr(launch_program.LaunchProgram, "__call__", lambda *own: (launched.append(1), start(*own))[1])
+    monkeypatch.setattr(cuda_launches.NativeLaunches, "start", lambda *own: (launched.append(1), start(*own))[1])
     step()
     joins = (
         grouped_plan.grouped_seconds(CHAINS[chain], batch, NAMES[dtype], False, limits()) < grouped_plan._MOST_JOINED

@@ -63,6 +63,13 @@ class Together(nn.Module):
 def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
     chains = BLOCKS if kind in ("batched", "group of blocks") else CHAINS
     PLANS.clear()
+    joined, run = [], feed_forward._Joined.run
+
+    def counted(own, *operands):
+        joined.append(1)
+        return run(own, *operands)
+
+    monkeypatch.setattr(feed_forward._Joined, "run", counted)
     monkeypatch.setattr(feed_forward, "kind_of", lambda *_: kind)
     monkeypatch.setattr(groups, "shares_matrix", lambda *_: True)
     torch.manual_seed(0)
@@ -84,6 +91,16 @@ def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
             found = [value.detach(), *torch.autograd.grad(value, leaves, slope)]
             for one, two, size in zip(found, wanted, terms, strict=True):
                 assert_close(one, two, dtype=dtype, depth=1024 + rows, magnitude=size)
+        on_addresses = kind == "matrix" and dtype in HALVES
+        assert len(joined) == 2 * on_addresses  # other steps do not add the residual
+        joined.clear()
+        leaves.pop(1)
+        for _ in range(3):
+            found = torch.autograd.grad(apply(x, activation, None), leaves, slope)
+            for one, two, size in zip(found, (wanted[1], *wanted[3:]), (terms[1], *terms[3:]), strict=True):
+                assert_close(one, two, dtype=dtype, depth=1024 + rows, magnitude=size)
+        assert len(joined) == 2 * (on_addresses or kind in ("grouped", "batched"))
+        joined.clear()
     PLANS.clear()
 
 

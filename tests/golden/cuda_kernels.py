@@ -33,6 +33,7 @@ from kernmantle.structured.kron.back_wgmma_plan import back_wgmma
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit, tiles
+from kernmantle.structured.mode_product.activation_plan import ActivationPlan
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
@@ -311,6 +312,11 @@ def _factor_matrix(card: str, kind: str) -> Planned:
     return Planned(emitted(plan), str(plan), MATRIX_THREADS, plan.shared, resident)
 
 
+def _activation(card: str, name: str, slope: bool) -> Planned:
+    plan = ActivationPlan(card, "bf16", name, slope)
+    return Planned(cuda_emit.emit_activation(plan), str(plan), plan.threads, 0)
+
+
 def _dense(card: str, size: int) -> Planned:
     plan = dense_plan(card, (16, 11, 65, 2), size)
     return Planned(cuda_emit.emit_dense(plan), str(plan), plan.threads, 0)
@@ -450,6 +456,7 @@ def _table() -> dict[str, Kernel]:
     )
     table.add("kronsparse sum by fma (36,12,25,41) f32", of(_fma_sum, (36, 12, 25, 41), 4915, "f32", True), HOPPER)
     table.add("kronsparse dense matrix 2 bytes", of(_dense, 2))
+    table.add("kronsparse slope of gelu bf16", of(_activation, "gelu", True))
     table.add("kronsparse transpose 4 bytes, padded", of(_transpose, 4, True))
     table.add("kronsparse transpose 2 bytes, back", of(_transpose, 2, False), HOPPER)
     table.add("kronsparse transpose with sums, bf16", of(_transpose_sums, "bf16"), HOPPER)

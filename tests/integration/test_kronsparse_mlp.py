@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import kernmantle as km
-from kernmantle.structured.kronsparse import groups
+from kernmantle.structured.kronsparse import feed_forward, groups
 from kernmantle.structured.mode_product import grouped
-from tests.integration.test_kronsparse_train import computed, launched, steps
+from tests.integration.test_kronsparse_train import computed, launched, seen, steps
 
 assert steps  # a fixture
 CHAINS = {
@@ -36,10 +36,40 @@ def composed(x, first, second, activation, residual=None):
     return value if residual is None else value + residual
 
 
+joined = []
+"""Whether slopes were taken, of each launch of an activation."""
+
+
+class Activations:
+    """Activations on addresses by torch."""
+
+    @staticmethod
+    def bind_activation(value, activation, slope):
+        def launch(addresses):
+            own, *grads, out = (seen(address, value.shape, value.stride()) for address in addresses)
+            with torch.enable_grad():
+                before = own.clone().requires_grad_()
+                after = getattr(nn.functional, activation)(before)
+            out.copy_(torch.autograd.grad(after, before, grads[0].clone())[0] if slope else after.detach())
+            joined.append(slope)
+
+        return launch
+
+
+def on_addresses(monkeypatch) -> None:
+    """Have steps whose passes are launches alone launch the activation as well."""
+    joined.clear()
+    for module, name, other in (
+        (groups, "is_on_gpu", lambda _: True), (feed_forward, "is_on_gpu", lambda _: True),
+        (feed_forward, "activations", lambda: Activations),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, other)
+
+
 @pytest.fixture
 def use(steps, monkeypatch):
     """Use steps of a kind, in which nothing but the function of both layers launches."""
-    monkeypatch.setattr(groups, "is_on_gpu", lambda _: True)
+    on_addresses(monkeypatch)
     return steps
 
 
@@ -65,6 +95,17 @@ def test_values_and_gradients(kind, activation, use) -> None:
         torch.testing.assert_close(
             ours, torch.autograd.grad(composed(x, first, second, activation, residual), leaves, strided)
         )
+        assert joined == [False, True] * (3 if kind == "matrix on addresses" else 0)  # other steps add no residual
+        joined.clear()
+        leaves.pop(1)
+        theirs = torch.autograd.grad(composed(x, first, second, activation), leaves, slope)
+        for _ in range(3):
+            found = km.kronsparse.mlp(x, first, second, activation)
+            torch.testing.assert_close(torch.autograd.grad(found, leaves, slope, retain_graph=True), theirs)
+            torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), theirs)
+        launches = "on addresses" in kind or kind == "grouped"
+        assert joined == [True, *[False, True, True] * 2] * launches
+        joined.clear()
     assert first.info
     assert second.info
     assert launched or kind in ("factors", "batched")
@@ -168,8 +209,9 @@ class Feeding(nn.Module):
 def together(steps, monkeypatch):
     """Use layers that are quickest through matrices that are made together, on addresses."""
     steps("matrix on addresses")
+    on_addresses(monkeypatch)
     for module, name, other in (
-        (groups, "is_on_gpu", lambda _: True), (groups, "makes_matrix", lambda *_: True),
+        (groups, "makes_matrix", lambda *_: True),
         (groups, "shares_matrix", lambda *_: True), (grouped, "bind_products", computed),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)

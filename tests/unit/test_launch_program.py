@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import operator
 import struct
 import threading
@@ -16,7 +17,7 @@ import kernmantle as km
 from kernmantle.backends.cpu.jit import compile_ir, host, load
 from kernmantle.backends.cuda import launch
 from kernmantle.backends.cuda.launch import BoundLaunch, Queue
-from kernmantle.backends.cuda.launch_program import LaunchProgram, Record
+from kernmantle.backends.cuda.launch_program import MOST, LaunchProgram, Record
 from kernmantle.torch_ops import cuda_launches, torch_private
 from kernmantle.torch_ops.cuda_launches import runner
 from kernmantle.torch_ops.launch_sequence import LaunchSequence
@@ -28,11 +29,6 @@ def native(words, function):
     """The address of a function of so many words, and what has to live as long."""
     made = ctypes.CFUNCTYPE(ctypes.c_int32, *[WORD] * words)(function)
     return ctypes.cast(made, ctypes.c_void_p).value, made
-
-
-def table_of(*addresses):
-    made = (WORD * len(addresses))(*addresses)
-    return ctypes.addressof(made), made
 
 
 @pytest.fixture
@@ -51,13 +47,11 @@ def test_records_are_called_in_their_order_on_addresses_of_a_table(called) -> No
     ]
     program = LaunchProgram(runner(), records)
     for first, last in ((111, 222), (1 << 47, -1)):
-        address, table = table_of(0, first, last)
         called.clear()
-        assert program(address) == 0
+        assert program.launch([0, first, last]) == 0
         assert called == [(1, -2, 3, 1 << 50), (9, 8, 7, 6), (0, 1, 2, first, *range(4, 15), last)]
     assert one
     assert two
-    assert table
 
 
 @pytest.mark.parametrize("failing", ["call", "setter"])
@@ -67,12 +61,37 @@ def test_the_first_call_that_fails_is_the_last_one(failing, called) -> None:
     setter = (bad, (5,) * 4) if failing == "setter" else (0, ())
     records = [Record(good, (1,) * 4, []), Record(bad if failing == "call" else good, (2,) * 4, [], *setter)]
     program = LaunchProgram(runner(), [*records, Record(good, (3,) * 4, [])])
-    address, table = table_of(0)
-    assert program(address) == -7
+    assert program.launch([0]) == -7
     assert called == [(1,) * 4, (2,) * 4 if failing == "call" else (5,) * 4]
     assert one
     assert two
-    assert table
+
+
+def test_a_call_outlives_its_program(called) -> None:
+    function, own = native(4, lambda *words: called.append(words) or 0)
+    words = (WORD * 4)()
+    launch = LaunchProgram(
+        runner(), [Record(function, words, [(ctypes.addressof(words), 1)], owned=(words, own))]
+    ).launch
+    del words, own
+    gc.collect()
+    assert launch([0, 7]) == 0
+    assert called == [(7, 0, 0, 0)]
+
+
+def test_what_is_no_list_of_numbers_is_an_error(called) -> None:
+    function, own = native(4, lambda *words: called.append(words) or 0)
+    program = LaunchProgram(runner(), [Record(function, (1,) * 4, [])])
+    for wrong, error in (((0, 1), SystemError), ([0, "1"], TypeError), ([0, 1 << 64], OverflowError), (7, SystemError)):
+        with pytest.raises(error):
+            program.launch(wrong)  # pyright: ignore
+    with pytest.raises(SystemError):
+        program.launch([0] * (MOST + 1))
+    assert called == []
+    assert program.launch([0] * MOST) == 0
+    assert program.launch([-1, 1]) == 0
+    assert len(called) == 2
+    assert own
 
 
 class Configuration:
@@ -110,12 +129,10 @@ def test_a_bound_launch_hands_the_driver_what_its_own_call_does(monkeypatch, cal
     other = BoundLaunch(Nothing(), [0, 5, 0], [0], 0, 64, queue, lambda device, stream: 990 + stream)
     program = LaunchProgram(runner(), [one.record(3, (1, 0, 2, 9)), other.record(3, (2, 9))])
     for first, second in ((111, 1 << 46), (5, 6)):
-        at, table = table_of(0, first, second)
         called.clear()
-        assert program(at) == 0
+        assert program.launch([0, first, second]) == 0
         packed = struct.pack("=qqqdqq", first, 5, 0, 2.5, 6, second), struct.pack("=qqq", second, 5, 993)
         assert called == [(4242, 77, 0, 1, 2, None, own) for own in packed]
-        assert table
     assert own
 
 
@@ -249,9 +266,8 @@ def test_threads_that_run_a_program_at_once_have_their_own_addresses() -> None:
     loop = ctypes.CFUNCTYPE(None, WORD, WORD, WORD, WORD, WORD)(many.address)
     counts = [(WORD * 3)(number + 1) for number in range(threads)]
     tables = [(WORD * 3)(0, ctypes.addressof(own), own[0]) for own in counts]
-    address = ctypes.cast(runner(), ctypes.c_void_p).value
     run = [
-        threading.Thread(target=loop, args=(address, program._program, 1, ctypes.addressof(table), calls))
+        threading.Thread(target=loop, args=(runner().address, program.address, 1, ctypes.addressof(table), calls))
         for table in tables
     ]
     for thread in run:

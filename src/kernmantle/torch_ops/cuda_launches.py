@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -11,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..backends.cpu.jit import compile_ir, host, load, version
-from ..backends.cuda.launch_program import CODE, MOST, LaunchProgram
+from ..backends.cpu.jit import LoadedKernel, add_symbol, compile_ir, host, load, version
+from ..backends.cuda.launch_program import CALL, CODE, SYMBOLS, LaunchProgram, Runner
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
@@ -24,11 +23,9 @@ _STREAMS = 16  # of which a sequence keeps its programs
 
 
 class _Thread(threading.local):
-    """The memory of a thread for a table of addresses; whether it has the context of its device."""
+    """Whether a thread has the context of its device."""
 
     def __init__(self) -> None:
-        self.values = ctypes.create_string_buffer(8 * MOST)
-        self.address = ctypes.addressof(self.values)
         self.is_entered = False
 
     def enter(self) -> None:
@@ -41,14 +38,18 @@ _THREAD = _Thread()
 
 
 @lru_cache(maxsize=1)
-def runner() -> Callable[[int, int, int], int]:
-    """Return the native function that runs programs, with which the interpreter's lock is held."""
+def runner() -> Runner:
+    """Return what runs programs, with which the interpreter's lock is held."""
+    for name in SYMBOLS:
+        add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0)
+    run, call = _compiled(CODE), _compiled(CALL)
+    return Runner(run.address, call.address, (run, call))
+
+
+def _compiled(text: str) -> LoadedKernel:
     own = host()
-    key = Key(own.triple, version(), CODE, options=(own.cpu, own.features), name="launches")
-    kernel = load(current_cache().fetch(key, lambda: Built(compile_ir(CODE, own))))
-    function: Any = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(kernel.address)
-    function.kernel = kernel  # whose code it is
-    return function
+    key = Key(own.triple, version(), text, options=(own.cpu, own.features), name="launches")
+    return load(current_cache().fetch(key, lambda: Built(compile_ir(text, own))))
 
 
 class NativeLaunches:
@@ -59,7 +60,6 @@ class NativeLaunches:
         self._index = launches[0].device
         self._bytes = max(getattr(launch, "workspace_bytes", 0) for launch in launches)
         self._multiplies = any(isinstance(launch, BoundMatmul) for launch in launches)
-        self._pack = struct.Struct(f"={length + 1}q").pack_into
         self._programs = LRUCache[int, LaunchProgram](_STREAMS)
         self._last: tuple[int, Any] = (-1, None)
         private: Any = torch._C  # which has these where torch has CUDA
@@ -74,16 +74,15 @@ class NativeLaunches:
             own.enter()
         if self._multiplies and index not in HANDLES.devices:
             HANDLES.take(index)
-        stream, (before, program) = self._stream_of(index), self._last
+        stream, (before, launch) = self._stream_of(index), self._last
         if stream != before:
-            program = self._on(stream)
+            launch = self._on(stream)
         if self._bytes:
             direct = takes_memory_directly(index)
             memory = empty_on_gpu((self._bytes,), (1,), torch.uint8) if direct else self._workspace()
-            self._pack(own.values, 0, *table, memory.data_ptr())
+            status = launch([*table, memory.data_ptr()])
         else:
-            self._pack(own.values, 0, *table, 0)
-        status = program(own.address)
+            status = launch([*table, 0])
         if status:
             raise LaunchError(f"of {len(self._launches)} launches one did not start: status {status}")
         return True
@@ -91,12 +90,12 @@ class NativeLaunches:
     def _workspace(self) -> torch.Tensor:
         return torch.empty(self._bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
 
-    def _on(self, stream: int) -> LaunchProgram:
+    def _on(self, stream: int) -> Callable[[list[int]], int]:
         """Return the call for a stream; the last address of its table is that of a workspace."""
         program = self._programs.get(stream)
         if program is None:
             each = zip(self._launches, self._operands, strict=True)
             records = [launch.record(stream, (*own, self._length)) for launch, own in each]
             program = self._programs.setdefault(stream, LaunchProgram(runner(), records))
-        self._last = stream, program
-        return program
+        self._last = stream, program.launch
+        return program.launch

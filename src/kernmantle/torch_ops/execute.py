@@ -118,8 +118,9 @@ def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[to
         if like.is_cuda and takes_memory_directly(like.get_device()):
             take, dtype = empty_on_gpu, like.dtype
             return [take(shape, strides, dtype) for shape, strides in layouts]
-        first = like.new_empty(*layouts[0][0])
-        return [first] if len(layouts) == 1 else [first, *(like.new_empty(*shape) for shape, _ in layouts[1:])]
+        if len(layouts) == 1:
+            return [like.new_empty_strided(*layouts[0])]
+        return [like.new_empty_strided(shape, strides) for shape, strides in layouts]
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise _no_memory(layouts[0][0], like.dtype, like.device) from error

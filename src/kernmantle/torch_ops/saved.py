@@ -35,7 +35,7 @@ def addresses(tensors: Sequence[Maybe]) -> list[int]:
 
 def bound_pass(
     passes: Mapping[Key, tuple[Pass, Guard]], key: Key, before: list[int], saved: Sequence[Maybe],
-    grads: Sequence[torch.Tensor],
+    grads: Sequence[Maybe],
 ) -> Pass | None:  # fmt: skip
     """Return the pass of a call that fits saved tensors and cotangents; None on a miss, and under a transform.
 
@@ -47,14 +47,16 @@ def bound_pass(
     own, guard = found
     # Torch runs this in a thread of its own, on a core to which every object that is touched has to come first.
     if guard is None:
-        return own if plain(grads) and _are_ready(grads) and lie(before, saved) else None
+        present = [grad for grad in grads if grad is not None]
+        ready = len(present) == len(grads) and plain(present) and _are_ready(present)
+        return own if ready and lie(before, saved) else None
     tensors: Any = (*grads, *saved)
     for tensor in tensors:
-        if tensor.layout is not _STRIDED or tensor.is_nested:
+        if tensor is None or tensor.layout is not _STRIDED or tensor.is_nested:
             return None
     if not guard(*tensors) or forward_ad._current_level >= 0 or before != list(map(_address, saved)):  # pyright: ignore
         return None
-    for grad in grads:
+    for grad in tensors[: len(grads)]:
         if grad.data_ptr() % 16:
             return None
     return own

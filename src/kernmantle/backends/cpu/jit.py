@@ -141,6 +141,12 @@ def _dispose(manager: Any) -> None:
         manager.close()
 
 
+def add_symbol(name: str, address: int) -> None:
+    """Let code that is loaded call a function of this process by its name."""
+    with _LLVM:
+        binding.add_symbol(name, address)
+
+
 def load(obj: bytes) -> LoadedKernel:
     """Return the kernel from object code."""
     _initialize()

@@ -117,6 +117,11 @@ class BatchedStep:
         return BatchedBackward(tuple(needed), bind_bias(canonical(grad, False)) if needed[1] else None, launches)
 
     @property
+    def launched(self) -> LaunchedForward | None:
+        """Return the launches of a pass."""
+        return self.launches
+
+    @property
     def on_addresses(self) -> bool:
         """Return whether it reads tensors in one piece where they lie."""
         return self.launches is not None
@@ -146,7 +151,7 @@ def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
         (one, itemgetter(first_at, x_at, between_at, 0)), (arrange, itemgetter(second_at, blocks_at)),
         (other, itemgetter(between_at, blocks_at, after_at, 0)), (finish, itemgetter(*finishes)),
     )  # fmt: skip
-    return BatchedStep(LaunchedForward(LaunchSequence(launches, True), layouts_in_one_piece(shapes)))
+    return BatchedStep(LaunchedForward(LaunchSequence(launches, True), layouts_in_one_piece(shapes), 2))
 
 
 def _bind_backward(
@@ -251,7 +256,7 @@ class BatchedBackward:
 
     @property
     def launched(self) -> LaunchedBackward | None:
-        """Return what a forward pass takes the memory of, where it is launches alone."""
+        """Return the pass where it is launches alone."""
         return None if self.launches is None else self.launches.launched
 
 

@@ -6,29 +6,33 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import torch
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
+from ...torch_ops.info import RunInfo
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.saved import addresses
 from ..mode_product.torch_op import Maybe
 from .chain_products import Gradients, Saved, Weights, canonical, in_one_piece
 
 _address = torch.Tensor.data_ptr
-_MOST_READY = 1 << 24  # bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer
+MOST_READY = 1 << 24
+"""Bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer."""
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchedForward:
     """A forward pass of launches; its table has no address first, then those of x, weights, a bias and its results.
 
-    ``layouts`` are those of the results. Behind them is the address of what is added to the last one, where something
-    is.
+    ``layouts`` are those of the results, of which the first ones, ``saves``, are saved. Behind them is the address of
+    what is added to the last one, where something is.
     """
 
     launches: LaunchSequence
     layouts: tuple[PlainLayout, ...]
+    saves: int
 
     def run(self, x: torch.Tensor, weights: Weights, bias: Maybe, added: Maybe = None) -> list[torch.Tensor]:
         """Return the results, of the type of x."""
@@ -40,6 +44,11 @@ class LaunchedForward:
             table.append(added.data_ptr())
         self.launches(table)
         return found
+
+
+def moved(launches: LaunchSequence, to: Sequence[int]) -> list[tuple[Launch, Pick]]:
+    """Return launches on a table in which the addresses of their own one are at positions ``to``."""
+    return [(launch, itemgetter(*[to[at] for at in pick(range(len(to)))])) for launch, pick in launches.launches]
 
 
 GRAD = 1
@@ -89,8 +98,8 @@ class LaunchedBackward:
 
     @property
     def launched(self) -> LaunchedBackward | None:
-        """Return the pass itself if a forward pass takes its memory, None where that is too much or copied."""
-        return self if self.reads and self.written_bytes <= _MOST_READY else None
+        """Return the pass itself if it reads all tensors where they lie."""
+        return self if self.reads else None
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
         """Return the gradients."""
@@ -98,26 +107,46 @@ class LaunchedBackward:
         if not self.reads:
             grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
             values = [None if value is None else canonical(value, self.batch_last) for value in values]
-        of_x, of_bias, *of_weights = ReadyBackward(self, addresses((*weights, *values)), grad).run(grad)
+        found = allocate_each(grad, self.layouts)
+        self.launches([0, grad.data_ptr(), *addresses((*weights, *values)), *map(_address, found)])
+        of_x, of_bias, *of_weights = self.pick((None, *found))
         return of_x, of_bias, of_weights
 
 
-class ReadyBackward:
-    """A backward pass, to be run once, whose memory is taken and whose table lacks the address of the gradient.
+class BothPasses:
+    """A step whose passes are launches alone, on tensors that all lie as they did when these were bound.
 
-    ``read`` are the addresses of weights, x and what was saved; the gradient is like ``like``. In the thread of the
-    forward pass this takes the host a third of what it takes in autograd's own.
+    ``ready``: the forward pass takes the memory of both, which in its thread takes the host a third of what it takes in
+    autograd's own.
     """
 
-    __slots__ = ("_found", "_table", "own")
+    __slots__ = ("_backward", "_forward", "_layouts", "_ready", "_route")
 
-    def __init__(self, own: LaunchedBackward, read: Sequence[int], like: torch.Tensor) -> None:
-        found = allocate_each(like, own.layouts)
-        self.own, self._table, self._found = own, [0, 0, *read, *map(_address, found)], (None, *found)
+    def __init__(self, forward: LaunchedForward, backward: LaunchedBackward, route: str) -> None:
+        self._forward, self._backward, self._route = forward, backward, route
+        self._ready = backward.written_bytes <= MOST_READY
+        self._layouts = forward.layouts + backward.layouts if self._ready else forward.layouts
 
-    def run(self, grad: torch.Tensor) -> tuple[Maybe, ...]:
-        """Return the gradients of x, the bias and the weights."""
-        own, table = self.own, self._table
-        table[GRAD] = grad.data_ptr()
-        own.launches(table)
-        return own.pick(self._found)
+    def run(self, ctx: Any, info: RunInfo, x: torch.Tensor, bias: Maybe, weights: Weights) -> torch.Tensor:
+        """Return the product; ``ctx`` takes the addresses of what is saved, and memory of the backward pass."""
+        forward, inputs, memory = self._forward, len(weights) + 1, allocate_each(x, self._layouts)
+        saves, end = forward.saves, inputs + len(forward.layouts)
+        at = list(map(_address, (*weights, x, *memory)))
+        forward.launches([
+            0, at[inputs - 1], *at[: inputs - 1], 0 if bias is None else bias.data_ptr(), *at[inputs:end]
+        ])  # fmt: skip
+        info.route = self._route
+        ctx.read, ctx.ready = at[: inputs + saves], (self, at[end:], memory[end - inputs :])
+        ctx.to_save = (*weights, x, *memory[:saves])
+        return memory[end - inputs - 1]
+
+    def run_backward(
+        self, read: Sequence[int], grad: torch.Tensor, at: Sequence[int], found: Sequence[torch.Tensor]
+    ) -> tuple[Maybe, ...]:
+        """Return the gradients of x, the bias and the weights, in memory at addresses ``at`` if that was taken."""
+        own = self._backward
+        if not self._ready:
+            found = allocate_each(grad, own.layouts)
+            at = list(map(_address, found))
+        own.launches([0, grad.data_ptr(), *read, *at])
+        return own.pick((None, *found))

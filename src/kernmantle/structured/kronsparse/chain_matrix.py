@@ -139,6 +139,11 @@ class MatrixStep:
         return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
 
     @property
+    def launched(self) -> LaunchedForward | None:
+        """Return the launches of a pass that saves the matrix."""
+        return self.launches if self.of_x else None
+
+    @property
     def on_addresses(self) -> bool:
         """Return whether it reads tensors in one piece where they lie."""
         return self.launches is not None
@@ -364,7 +369,7 @@ class MatrixBackward:
 
     @property
     def launched(self) -> LaunchedBackward | None:
-        """Return what a forward pass takes the memory of, where it is launches alone."""
+        """Return the pass where it is launches alone."""
         return None if self.launches is None else self.launches.launched
 
     def _of_matrix(self, x: Maybe, flat: torch.Tensor) -> Maybe:
@@ -431,7 +436,7 @@ def _bind_forward(
     offset_at = 0 if bias is None else bias_at
     operands = x_at, matrix_at, value_at, offset_at, *(() if added is None else (added_at,))
     both = (make.launch, makes), (through, itemgetter(*operands))
-    return LaunchedForward(LaunchSequence(both, True), layouts_in_one_piece([shape, (*x.shape[:-1], shape[0])]))
+    return LaunchedForward(LaunchSequence(both, True), layouts_in_one_piece([shape, (*x.shape[:-1], shape[0])]), 1)
 
 
 @lru_cache(maxsize=1)

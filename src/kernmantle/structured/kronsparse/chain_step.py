@@ -91,6 +91,11 @@ class GroupedStep:
     saves_between: bool = True
     on_addresses: bool = False
 
+    @property
+    def launched(self) -> LaunchedForward | None:
+        """Return the launches of a pass that reads all tensors where they lie."""
+        return self.launches if self.reads_x and self.reads_weights else None
+
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and what lies between the factors."""
         info.route = self.route
@@ -231,5 +236,5 @@ def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Option
         value = out
     inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
     bound = grouped().bind_each(launches)
-    launches = LaunchedForward(LaunchSequence(_with_operands(bound, operands)), layouts_in_one_piece(shapes))
+    launches = LaunchedForward(LaunchSequence(_with_operands(bound, operands)), layouts_in_one_piece(shapes), count - 1)
     return GroupedStep(launches, reads, inplace, options, bound[-1].route)

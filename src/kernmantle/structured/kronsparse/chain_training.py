@@ -36,7 +36,7 @@ from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
 from .chain_batched import batched_seconds, is_batched
 from .chain_blocks import blocks_seconds
-from .chain_launches import LaunchedBackward, ReadyBackward
+from .chain_launches import BothPasses, LaunchedBackward, LaunchedForward
 from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
@@ -258,13 +258,13 @@ def _forward_seconds(
     return by_factors, by_launches
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RecordedChain:
     """A chain whose gradients are recorded: its step is bound, and what the backward pass binds has it in its key.
 
     ``wanted`` says of x, the bias and each weight whether its gradient is recorded, ``on_addresses`` is the step's.
-    ``backward`` has the passes that were bound for tensors in one piece, by which gradients are needed, and
-    ``launched`` those of which a forward pass takes the memory.
+    ``backward`` has the passes that were bound for tensors in one piece, by which gradients are needed. ``both`` are
+    passes of which the forward one takes the memory, where it saves what gradients of all weights read.
     """
 
     step: Step
@@ -274,7 +274,7 @@ class RecordedChain:
     wanted: tuple[bool, ...]
     on_addresses: bool
     backward: dict[tuple[bool, ...], tuple[Backward, Guard]] = field(default_factory=dict[Any, Any])
-    launched: dict[tuple[bool, ...], LaunchedBackward] = field(default_factory=dict[Any, Any])
+    both: BothPasses | None = None
 
     @property
     def route(self) -> str:
@@ -287,12 +287,14 @@ class RecordedChain:
         result = _apply(self, RunInfo() if numbers is None else numbers, x, bias, *weights)
         return ACTIVATIONS[self.activation](result) if self.activation else result
 
-    def keep_launched(self, needed: tuple[bool, ...], launch: Backward) -> None:
-        """Store what forward passes take the memory of for a pass that was bound, where there is something."""
-        launched: LaunchedBackward | None = getattr(launch, "launched", None)
-        self.launched.pop(needed, None)
-        if launched is not None:
-            self.launched[needed] = launched
+    def keep_both(self, needed: tuple[bool, ...], launch: Backward) -> None:
+        """Store the passes of which a forward pass takes the memory, where they are launches on addresses."""
+        if needed == self.wanted:
+            forward: LaunchedForward | None = getattr(self.step, "launched", None)
+            backward: LaunchedBackward | None = getattr(launch, "launched", None)
+            self.both = None
+            if forward is not None and backward is not None and all(needed[2:]):
+                self.both = BothPasses(forward, backward, self.route)
 
     def read_by_gradients(self, x: torch.Tensor, weights: Sequence[torch.Tensor], saved: Saved) -> tuple[Maybe, ...]:
         """Return the weights, x and what the step saves, None for what no gradient reads."""
@@ -334,27 +336,30 @@ class _Recorded(torch.autograd.Function):
     def forward(
         ctx: Any, own: RecordedChain, info: RunInfo, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
     ) -> torch.Tensor:
+        both = own.both
+        ctx.made = own, copy_context()
+        if both is not None and not is_capturing():
+            return both.run(ctx, info, x, bias, weights)
         value, saved = own.step.forward(x, weights, bias, info)
         read = own.read_by_gradients(x, weights, saved) if False in own.wanted else (*weights, x, *saved)
-        before, launched = addresses(read), own.launched.get(own.wanted)
-        ready = None  # a graph that is kept has what is ready for its first pass
-        if launched is not None and not (launched.is_eager and is_capturing()):
-            ready = ReadyBackward(launched, before, value)
-        ctx.made, ctx.ready = (own, before, copy_context()), ready
+        ctx.read = addresses(read)
         ctx.save_for_backward(*read)
         return value
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        own, before, recorded_in = ctx.made
+        (own, recorded_in), before = ctx.made, ctx.read
         needed, tensors = ctx.needs_input_grad[2:], ctx.saved_tensors
-        if own.on_addresses and not grads[0].is_contiguous() and not torch.is_grad_enabled():
-            grads = (grads[0].contiguous(),)
         launch = bound_pass(own.backward, needed, before, tensors, grads)
-        # Of threads that go back at once, one has what is ready; gradients are taken over where nothing else has them.
-        ready: ReadyBackward | None = ctx.__dict__.pop("ready", None)
-        if ready is not None and launch is not None and ready.own is own.launched.get(needed):
-            return None, None, *ready.run(grads[0])
+        if launch is None and own.on_addresses and not grads[0].is_contiguous() and not torch.is_grad_enabled():
+            grads = (grads[0].contiguous(),)
+            launch = bound_pass(own.backward, needed, before, tensors, grads)
+        # Of threads that go back at once, one has what is ready; gradients are taken over where nothing else has them,
+        # and a graph that is kept has it for its first pass.
+        ready = ctx.__dict__.pop("ready", None)
+        if ready is not None and launch is not None and needed == own.wanted and ready[0] is own.both:
+            both, *memory = ready
+            return None, None, *both.run_backward(before, grads[0], *memory)
         grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         if launch is None:
@@ -367,7 +372,7 @@ class _Recorded(torch.autograd.Function):
             key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
             launch = context.run(bound, key, partial(own.step.bind_backward, x, weights, saved, grad, needed))
             if keep_pass(own.backward, needed, before, tensors, grads, launch):
-                own.keep_launched(needed, launch)
+                own.keep_both(needed, launch)
         of_x, bias, found = launch(x, weights, saved, grad)
         return None, None, of_x, bias, *found
 

@@ -7,21 +7,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from ...config import current
 from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key, find, find_by_key
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
+from ...torch_ops.torch_private import is_autocast_on, is_capturing, is_static, traced_graph
 from ..mode_product.execute import DENSE, is_on_gpu
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, splits_streams
 from .chain_training import shares_matrix
 from .group_op import apply_traced, count_of, traced_chains
 from .linear import KSLinear
-from .matrices import MADE, TRACED, BoundMatrices, apply_matrices, bind_matrices
+from .matrices import MADE, TRACED, BoundMatrices, apply_matrices, bind_matrices, product_by
 from .pattern import KSPattern
 
 M = TypeVar("M", bound=nn.Module)
@@ -132,7 +131,7 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     matrix, bias, sizes = found
     for layer in layers:
         layer._ran.route = DENSE
-    return functional.linear(x, matrix, bias).split(sizes, -1)
+    return product_by(matrix, x, bias).split(sizes, -1)
 
 
 def _stacked(
@@ -176,7 +175,7 @@ def is_watched(layer: Any) -> bool:
 
 
 def key_and_plan(
-    kind: str, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]
+    kind: Hashable, layers: Sequence[KSLinear], x: torch.Tensor, tensors: Sequence[Any]
 ) -> tuple[CallKey | None, Any]:
     """Return what is bound for layers, their parameters and so many rows, and on a miss its key if it has one.
 
@@ -204,7 +203,7 @@ class _Group:
         if torch.compiler.is_compiling():
             return self._traced(args, kwargs)
         around = MADE.matrices
-        MADE.matrices = self._made(around, args, kwargs)
+        MADE.matrices = self._made(around, args, kwargs) if torch.is_grad_enabled() else around
         try:
             return self._call(args, kwargs)
         finally:
@@ -232,21 +231,24 @@ class _Group:
         self, around: Mapping[Hashable, torch.Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Mapping[Hashable, torch.Tensor]:
         """Return the matrices of a call, beside those that are made already."""
-        x = _rows(args, kwargs)
-        if x is None or not trains(x) or splits_streams(x.device):
+        x = args[0] if args and type(args[0]) is torch.Tensor and args[0].dim() else _rows(args, kwargs)
+        if x is None or not trains(x) or is_capturing():
             return around
         layers = [layer for layer in self.layers if layer not in around] if around else self.layers
         weights = [weight for layer in layers for weight in layer._factors()]
-        key, found = key_and_plan("group", layers, x, weights)
+        found = find(("group", False, *[layer._traced_form for layer in layers]), [x, *weights])
         if found is None:
-            if key is None:
-                return around
-            found = PLANS[key] = _bind(layers, x)
+            key, found = key_and_plan("group", layers, x, weights)
+            if found is None:
+                if key is None:
+                    return around
+                found = PLANS[key] = _bind(layers, x)
         if found.matrices is None:
             return around
-        chosen = weights if len(found.weights) == len(weights) else [weights[at] for at in found.weights]
-        made = apply_matrices(found.matrices, *chosen)
-        return {**around, **dict(zip([layers[at] for at in found.layers], made, strict=True))}
+        if len(found.layers) < len(layers):
+            layers, weights = [layers[at] for at in found.layers], [weights[at] for at in found.weights]
+        made = dict[Hashable, torch.Tensor](zip(layers, apply_matrices(found.matrices, *weights), strict=True))
+        return {**around, **made} if around else made
 
 
 def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:

@@ -24,7 +24,7 @@ from .chain_autograd import bind_chain, chain, chain_key
 from .chain_op import apply_chain
 from .dense import carry_hooks, dense
 from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
-from .matrices import MADE, TRACED, made_for
+from .matrices import MADE, TRACED, made_for, product_by_made
 from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, step_of_layer
 from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
@@ -165,10 +165,11 @@ class KSLinear(ChainModule):
         bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401 - the default would be looked up each time
         if is_compiling():
             return self._traced(x, bias, activation)
-        if MADE.matrices and (matrix := made_for(self, x, MADE.matrices)) is not None:
+        if MADE.matrices and (value := product_by_made(self, x, bias, MADE.matrices)) is not None:
             self._ran.route = DENSE
-            return ACTIVATIONS[check_activation(activation)](functional.linear(x, matrix, bias))
-        weights = self._factors()
+            return value if activation is None else ACTIVATIONS[check_activation(activation)](value)
+        parameters: Any = self._modules["weights"]._parameters  # pyright: ignore[reportOptionalMemberAccess]
+        weights = tuple(parameters.values()) if tuple(parameters) == self._keys else self._factors()
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
         tensors = (x, *weights) if bias is None else (x, *weights, bias)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...backends.cuda.tiles import CARDS
 from ...backends.cuda.traits import SCALARS, shared_check, struct
+from .activation_plan import ActivationPlan
 from .cluster_plan import CLUSTER, ClusterPlan
 from .dense_plan import DensePlan
 from .factor_matrix_plan import CLUSTER as MATRIX_CLUSTER
@@ -279,6 +280,21 @@ extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
     const void* weight, void* out, {", ".join(f"km::i64 {name}" for name in _SIZES)}, {strides}) {{
     const km::KronSparseDense arguments = {{weight, out, (int)a, (int)b, (int)c, (int)d, wi, wj, wk, wl}};
     km::kron_sparse_dense<km::Word<{plan.size}>::type, {str(plan.whole).lower()}>(arguments);
+}}
+""",
+    )
+
+
+def emit_activation(plan: ActivationPlan) -> str:
+    """Return the source of an activation, or of a gradient times its slope."""
+    grad = ("const void* grad, ", "grad") if plan.slope else ("", "nullptr")
+    kind = f"{SCALARS[plan.dtype]}, {ACTIVATIONS.index(plan.activation)}, {str(plan.slope).lower()}"
+    return _text(
+        '#include "kronsparse_activation.cuh"\n',
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
+    const void* value, {grad[0]}void* out, km::i64 vectors) {{
+    km::kron_sparse_activation<{kind}>(value, {grad[1]}, out, vectors);
 }}
 """,
     )

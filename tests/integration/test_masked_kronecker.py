@@ -144,3 +144,22 @@ def test_errors_name_the_argument():
             call(torch.zeros(20, dtype=torch.float64))
     with pytest.raises(km.errors.ParameterError, match="count must be a positive integer"):
         a.variance(0)
+
+
+def test_operands_of_other_shapes_and_kinds_are_named():
+    factors, mask, y = grid(5, 6)
+    a = km.linalg.MaskedKronecker(km.KroneckerProduct(factors), mask, 0.1)
+    for v, error, match in (
+        (y.numpy(), km.errors.DtypeError, "torch tensors, not ndarray"),
+        (y[1:], km.errors.ShapeError, "the operator multiplies"),
+        (y[None, :, None], km.errors.ShapeError, "the operator multiplies"),
+    ):
+        with pytest.raises(error, match=match):
+            a @ v
+    with pytest.raises(km.errors.DtypeError, match="mean takes values as a torch tensor"):
+        a.mean(y.numpy())
+    for noise in ("a", None, float("inf"), torch.ones(2)):
+        with pytest.raises(km.errors.ParameterError, match="noise must be positive"):
+            km.linalg.MaskedKronecker(km.KroneckerProduct(factors), mask, noise)
+    with pytest.raises(km.errors.ShapeError, match=r"batch axes \(3,\) of its scale"):
+        km.linalg.MaskedKronecker(km.KroneckerProduct(factors, torch.ones(3).double()), mask, 0.1)

@@ -443,3 +443,16 @@ def test_chains_outside_a_budget_are_not_decomposed(monkeypatch):
     monkeypatch.setattr(np.linalg, "eigvalsh", lambda *given: calls.append(given))
     assert choose_patterns(torch.ones(48, 36), 0.5, latency=1e-9) == []
     assert calls == []
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_projections_of_small_and_large_entries(size):
+    """Squares of these entries leave the range of float64."""
+    matrix, chain = (
+        torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
+        monarch((8, 8), 2, 2),
+    )
+    usual, found = project(matrix, chain), project(matrix * size, chain)
+    assert_close(torch.tensor(found.error), torch.tensor(usual.error), depth=100)
+    for weight, other in zip(found.weights, usual.weights, strict=True):
+        assert_close(weight / size**0.5, other, depth=100)

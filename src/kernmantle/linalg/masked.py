@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..arrays import to_tensor
@@ -64,6 +66,8 @@ class MaskedKronecker:
         factors = getattr(covariance, "factors", None)
         if factors is None or any(not isinstance(factor, torch.Tensor) or factor.dim() != 2 for factor in factors):
             raise DtypeError(f"covariance must be a KroneckerProduct of tensors (n, n), not {covariance!r}")
+        if len(covariance.shape) > 2:
+            raise ShapeError(f"covariance has the batch axes {covariance.shape[:-2]} of its scale; make one of each")
         uneven = next((factor for factor in factors if factor.shape[0] != factor.shape[1]), None)
         if uneven is not None:
             raise ShapeError(f"covariance has a factor that is not square, of shape {tuple(uneven.shape)}")
@@ -75,7 +79,7 @@ class MaskedKronecker:
                 f"mask must be of bool and have shape {grid}, an axis for each factor; it is {self._mask.dtype} of "
                 f"shape {tuple(self._mask.shape)}"
             )
-        if not _number(noise) > 0:
+        if not _is_number(noise) or not 0 < _number(noise) < math.inf:
             raise ParameterError(f"noise must be positive, not {noise!r}")
         self._noise = noise
         self._cells = self._mask.reshape(-1).nonzero()[:, 0]
@@ -96,6 +100,11 @@ class MaskedKronecker:
         return v.new_zeros(self._mask.numel(), v.shape[1]).index_copy_(0, self._cells, v)
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        if not isinstance(v, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DtypeError(f"the operator multiplies torch tensors, not {type(v).__name__}")
+        if v.dim() not in (1, 2) or len(v) != self.shape[1]:
+            n = self.shape[1]
+            raise ShapeError(f"the operator multiplies ({n},) or ({n}, c), not {tuple(v.shape)}")
         columns = v if v.dim() == 2 else v[:, None]
         found = (self._product @ self._spread(columns))[self._cells] + self._noise * columns
         return found if v.dim() == 2 else found[:, 0]
@@ -112,8 +121,10 @@ class MaskedKronecker:
         return MaskedKronecker(type(self._product)(factors, self._product.scale), self._mask, self._noise)
 
     def _checked(self, name: str, y: torch.Tensor) -> None:
-        if not isinstance(y, torch.Tensor) or tuple(y.shape) != self.shape[:1]:
-            shape = tuple(getattr(y, "shape", ()))
+        if not isinstance(y, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DtypeError(f"{name} takes values as a torch tensor, not {type(y).__name__}")
+        if tuple(y.shape) != self.shape[:1]:
+            shape = tuple(y.shape)
             raise ShapeError(f"{name} takes a value for each cell of the mask, shape {self.shape[:1]}, not {shape}")
 
     def solve(self, y: torch.Tensor, **options: Any) -> Iterations:
@@ -253,6 +264,12 @@ class MaskedKronecker:
     def __repr__(self) -> str:
         grid = " x ".join(map(str, self._mask.shape))
         return f"<{self.shape[0]} cells of a {grid} Kronecker product, with noise {_number(self._noise):g}>"
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number or a tensor of one."""
+    kinds = int, float, np.number
+    return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, kinds)
 
 
 def _number(value: Any) -> float:

@@ -12,6 +12,7 @@ from ...arrays import dtype_name, unwrap
 from ...checks import integer
 from ...errors import DtypeError, ParameterError, ShapeError
 from ...pairwise.inputs import readable
+from ..mode_product.torch_products import unit_of
 from .factors import DECOMPOSED
 from .product import KroneckerProduct
 from .sums import SumOfProducts
@@ -90,9 +91,7 @@ def nearest_kron(
         raise ShapeError(f"a has shape {tuple(a.shape)}: without entries it has no decomposition")
     if readable(a) and not bool(a.isfinite().all()):
         raise ParameterError("a has entries that are NaN or infinite")
-    # Squares of large and small entries leave the range of the type; a power of two rounds nothing.
-    largest = a.detach().abs().amax()
-    unit = torch.where(largest == 0, torch.ones_like(largest), largest.log2().floor().exp2())
+    unit = unit_of(a)
     tensor = _arranged(a / unit, sizes)
     factors = [tensor.unsqueeze(-1)] if len(sizes) == 1 else _rank_terms(tensor, terms)
     if len(sizes) > 2:

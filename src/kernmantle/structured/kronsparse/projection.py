@@ -10,6 +10,7 @@ import torch
 
 from ...arrays import unwrap
 from ...errors import ShapeError
+from ..mode_product.torch_products import unit_of
 from .dense import decomposable
 from .matmul import dense_of
 from .pattern import KSPattern, check_chain, join_left, join_right, split_blocks
@@ -88,6 +89,8 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
         )
     products = _products(chain)
     exact = decomposable(matrix)
+    unit = unit_of(exact)
+    exact = exact / unit
     rest = products[-1].from_dense(exact)
     weights: list[torch.Tensor] = []
     for index in range(len(chain) - 1, 0, -1):
@@ -96,7 +99,8 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     weights.insert(0, rest)
     weights = _balanced(weights)
     error = _relative_error(exact, weights)
-    found_weights = tuple(weight.to(matrix.dtype).contiguous() for weight in weights)
+    share = unit ** (1 / len(weights))
+    found_weights = tuple((weight * share).to(matrix.dtype).contiguous() for weight in weights)
     return Projection(chain, found_weights, error, math.sqrt(max(1, len(chain) - 1)))
 
 

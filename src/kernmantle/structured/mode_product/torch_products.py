@@ -262,6 +262,15 @@ def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
         ) from error
 
 
+def unit_of(values: torch.Tensor) -> torch.Tensor:
+    """Return the power of two up to the largest entry, 1 for zeros.
+
+    What is divided by it is rounded nowhere, and has squares within the range of its type.
+    """
+    largest = values.detach().abs().amax()
+    return torch.where(largest == 0, torch.ones_like(largest), largest.log2().floor().exp2())
+
+
 def fused(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     """Return the weights (a, b, c, d) of the product of two factors that compose, ``first`` applied first."""
     (a, b, c, d), (blocks, _, columns, steps) = second.shape, first.shape

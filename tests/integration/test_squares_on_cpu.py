@@ -110,7 +110,7 @@ def test_what_is_near_is_mended_or_all_is_taken_from_differences(monkeypatch, ki
 
 
 def test_many_near_entries_that_the_sample_misses(monkeypatch):
-    monkeypatch.setattr(squares_cpu, "_PILOTS", 2)
+    monkeypatch.setattr(squares_cpu, "_SAMPLED", 2)
     x, y = given("plain")
     y[1::2] = x[5] + 1e-4
     x[1:60:2] = x[5]

@@ -27,7 +27,7 @@ Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 Prepare = Callable[[str, str, Tensors, Tensors], Any]
 # Entries that may be taken one by one, each as long as some 100 among many: 1.15 times the time at most.
 _MOST_CLOSE = 1 / 512
-_PILOTS = 128  # rows and columns of the sample that tells how many entries are close
+_SAMPLED = 128  # rows and columns of the sample that tells how many entries are close
 _CENTRED = 16  # times the squared mean, above the mean square: rows are centred first
 _CHUNK = 1 << 22  # numbers of the rows of close entries at a time
 _VENDOR: Any = torch.backends.mkldnn
@@ -112,7 +112,7 @@ def _squares(x: torch.Tensor) -> torch.Tensor:
 
 def _close(parts: tuple[torch.Tensor, ...], bound: float) -> torch.Tensor:
     """Return whether entries of a sample lose digits."""
-    x, y, of_x, of_y = (part[:: max(1, len(part) // _PILOTS)] for part in parts)
+    x, y, of_x, of_y = (part[:: max(1, len(part) // _SAMPLED)] for part in parts)
     return ~(2 * (x @ y.mT) - (1 - bound) * (of_x[:, None] + of_y) < -SMALLEST)
 
 

@@ -18,7 +18,7 @@ from .gram_plan import CudaPlan, Layout, planned, staged, supports_warp_speciali
 from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, LOGARITHMS, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
 BLOCK = 64  # rows and columns of a block of split operands
-PILOTS = 32  # probe blocks that tell whether most entries lose digits
+PROBE_BLOCKS = 32  # probe blocks that tell whether most entries lose digits
 _LIST_TILES = 64
 PROMISE = 1e-5
 """Largest relative error of a sum of squares, up to the deepest that is taken so."""
@@ -177,5 +177,5 @@ def squares_plan(
     main = replace(planned(nest, sizes, limits, layout, best), numerics=text, shared=shared_bytes(nest, best))
     split = replace(planned(nest, sizes, limits, layout, SPLITTER), numerics=text, shared=4 * _DEEPEST)
     direct = replace(planned(nest, sizes, limits, layout, _direct_tile(best, nest, sizes, limits)), listed=True)
-    blocks = PILOTS + max(1, min(-(-rows // 8), 4 * limits.sm_count))
+    blocks = PROBE_BLOCKS + max(1, min(-(-rows // 8), 4 * limits.sm_count))
     return SquaresPlan(split, main, direct, scratch, blocks)

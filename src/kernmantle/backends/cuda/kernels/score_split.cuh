@@ -18,11 +18,11 @@ struct ScoreSplit {
     static constexpr int LANES = D <= 16 ? 2 : D <= 32 ? 4 : D <= 64 ? 8 : 16, PASSES = EACH * LANES / 32;
 
     // Counts pairs that would be taken by differences, one a thread, of PATIENCE threads by one; pairs of equal index are not counted.
-    static __device__ void count(const Args& g, const float* centre, int pilot) {
+    static __device__ void count(const Args& g, const float* centre, int block) {
         __shared__ int found;
         if (threadIdx.x == 0) found = 0;
         __syncthreads();
-        const unsigned long long draw = ((unsigned long long)pilot * THREADS + threadIdx.x + 1) * 0x9e3779b97f4a7c15ull;
+        const unsigned long long draw = ((unsigned long long)block * THREADS + threadIdx.x + 1) * 0x9e3779b97f4a7c15ull;
         const i64 m = (i64)((draw >> 20) % (unsigned long long)g.size[ROLE_M]);
         i64 n = (i64)(((draw ^ draw >> 29) * 0xbf58476d1ce4e5b9ull >> 20) % (unsigned long long)g.size[ROLE_N]);
         if (n == m) n = n + 1 < g.size[ROLE_N] ? n + 1 : 0;
@@ -41,10 +41,10 @@ struct ScoreSplit {
         __syncthreads();
         if (threadIdx.x != 0) return;
         if constexpr (Body::SCALES) {
-            if (pilot == 0 && !(Body::scale(Body::fixed(g, p), g.number) > 0.0f)) found = THREADS * SAMPLERS;
+            if (block == 0 && !(Body::scale(Body::fixed(g, p), g.number) > 0.0f)) found = THREADS * SAMPLERS;
         }
-        g.list[SAMPLED_AT + pilot] = found;
-        if (pilot == 0 && !Body::MANY) g.list[0] = 0;
+        g.list[SAMPLED_AT + block] = found;
+        if (block == 0 && !Body::MANY) g.list[0] = 0;
     }
 
     // NaN of points that have one (4), -inf of infinite ones (2), +inf of those that are taken by differences anyway (1).

@@ -11,9 +11,10 @@
 namespace km {
 
 constexpr int BLOCK = 64, BLOCK_BYTES = 2 * BLOCK * BLOCK;
-constexpr int PILOTS = 32, PROBES = 16, PILOT_LIMIT = 15;
-// Places in the list: how many tiles follow, how many products are taken, per pilot how many of its pairs are near.
-constexpr int LIST_PRODUCTS = 1, LIST_PILOTS = 2, LIST_TILES = 64;
+// Blocks that probe, samples of each, and how many blocks must find close pairs for differences to be taken throughout.
+constexpr int PROBE_BLOCKS = 32, PROBES = 16, CLOSE_BLOCKS = 15;
+// Offsets in the list: of the count of tiles that follow, of products that are taken, and of close pairs per probe block.
+constexpr int LIST_PRODUCTS = 1, LIST_PROBES = 2, LIST_TILES = 64;
 // A squared distance is near when it is below this share of the two norms, or too small for float32 to square well.
 constexpr float CLOSE_SHARE = 0.0625f, CLOSE_SQUARE = 7.8886091e-31f;
 

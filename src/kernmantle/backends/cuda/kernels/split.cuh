@@ -148,11 +148,11 @@ struct Split {
     }
 
     // How many of a few pairs of some tile are near.
-    static __device__ void probe_points(const Args& g, const float* centre, int pilot, int lane, int warp) {
+    static __device__ void probe_points(const Args& g, const float* centre, int block, int lane, int warp) {
         __shared__ int found;
         if (threadIdx.x == 0) found = 0;
         __syncthreads();
-        const unsigned long long draw = (pilot + 1) * 0x9e3779b97f4a7c15ull;
+        const unsigned long long draw = (block + 1) * 0x9e3779b97f4a7c15ull;
         const i64 tiles = count_tiles<false, Tile::BM, Tile::BN>(g);
         Coord p = coord_of<Tile::BM, Tile::BN, 16, false>(g, (i64)((draw >> 16) % (unsigned long long)tiles));
 #pragma unroll 1
@@ -174,7 +174,7 @@ struct Split {
             if (lane == 0 && is_close(distance, norms)) atomicAdd(&found, 1);
         }
         __syncthreads();
-        if (threadIdx.x == 0) g.scratch.list[LIST_PILOTS + pilot] = found;
+        if (threadIdx.x == 0) g.scratch.list[LIST_PROBES + block] = found;
     }
 };
 
@@ -187,22 +187,22 @@ __device__ __forceinline__ void split(const typename Body::Args& g) {
     constexpr bool LOGS = takes_logarithms<Body>(0);
     int products = 3;
     if constexpr (!LOGS) products = S::find_centre(g, centre);
-    if (blockIdx.x < PILOTS) {
+    if (blockIdx.x < PROBE_BLOCKS) {
         if (blockIdx.x == 0 && threadIdx.x == 0) {
             g.scratch.list[0] = 0;
             g.scratch.list[LIST_PRODUCTS] = products;
         }
         if constexpr (LOGS)
-            g.scratch.list[LIST_PILOTS + blockIdx.x] = 0;
+            g.scratch.list[LIST_PROBES + blockIdx.x] = 0;
         else
             S::probe_points(g, centre, blockIdx.x, lane, warp);
         return;
     }
     const i64 rows = count_planes<Body, typename S::X>(g) * ceil_div(g.size[ROLE_M], BLOCK) * BLOCK;
     const i64 columns = Tile::SYMMETRIC ? 0 : count_planes<Body, typename S::Y>(g) * ceil_div(g.size[ROLE_N], BLOCK) * BLOCK;
-    const i64 step = (i64)(gridDim.x - PILOTS) * S::WARPS;
+    const i64 step = (i64)(gridDim.x - PROBE_BLOCKS) * S::WARPS;
 #pragma unroll 1
-    for (i64 row_index = (i64)(blockIdx.x - PILOTS) * S::WARPS + warp; row_index < rows + columns; row_index += step) {
+    for (i64 row_index = (i64)(blockIdx.x - PROBE_BLOCKS) * S::WARPS + warp; row_index < rows + columns; row_index += step) {
         if constexpr (LOGS) {
             if (row_index < rows)
                 split_exponentials<Body, typename S::X, true>(g, 0, row_index, lane);

@@ -58,8 +58,8 @@ struct Squares {
     }
     // Whether all tiles are left, which is then done.
     static __device__ __forceinline__ bool left_all(const Args& g, int threads) {
-        const unsigned close = __ballot_sync(0xffffffffu, g.scratch.list[LIST_PILOTS + threadIdx.x % PILOTS] > 0);
-        if (__popc(close) < PILOT_LIMIT) return false;
+        const unsigned close = __ballot_sync(0xffffffffu, g.scratch.list[LIST_PROBES + threadIdx.x % PROBE_BLOCKS] > 0);
+        if (__popc(close) < CLOSE_BLOCKS) return false;
         for (i64 t = blockIdx.x + (i64)gridDim.x * threadIdx.x; t < count(g); t += (i64)gridDim.x * threads) {
             const Coord p = coord(g, t);
             if (!is_empty(g, p)) leave(g, p);

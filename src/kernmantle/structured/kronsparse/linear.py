@@ -233,7 +233,8 @@ class KSLinear(ChainModule):
         The weights are copied now. The first call of each kind rearranges them, or makes the dense matrix of a factor
         or of the whole layer if "auto" finds that faster; later calls read the result. The snapshot does not see later
         changes of the layer's parameters: call ``pack`` again after them. Memory: the copies, at most as much again of
-        float32 weights for each kind of tile, and dense matrices. Hooks of the layer are carried over.
+        float32 weights for each kind of tile, dense matrices, and for halves on a CPU copies in float32, whose tiles
+        these are. Hooks of the layer are carried over.
 
         Returns
         -------

@@ -161,12 +161,11 @@ struct KronSparseWriter : KronSparseAdder<P> {
         out[1] = Store<T>::from(activated<P::ACTIVATION>(v.y));
     }
 
-    // Lanes that share a row of so many words: those by which a warp has the fewest words one after the other.
+    // Lanes that share a row of so many words: those by which a warp has the fewest words one after the other; few, and so several rows
+    // at a time, where a whole warp for a row would have as many.
     static __device__ constexpr int lanes_of(int words) {
-        int best = 32;
-        for (int lanes = 16; lanes >= 8; lanes /= 2)
-            if ((words + lanes - 1) / lanes * lanes < (words + best - 1) / best * best) best = lanes;
-        return best;
+        const int by_8 = (words + 7) / 8, by_16 = (words + 15) / 16, by_32 = (words + 31) / 32;
+        return by_8 < 2 * by_16 || by_16 == 2 * by_32 ? 8 : 16;
     }
 
     // RUN_N fragments of columns of 8 rows at a time, in a stage that all warps that share the rows have read: all l of

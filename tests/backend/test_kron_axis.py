@@ -13,6 +13,7 @@ from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 
+from ..cuda.kron_harness import branches, cases, few
 from .test_cuda_compile import CARDS
 from .test_cuda_kron import TENSORS, compiled, modes
 
@@ -116,3 +117,11 @@ def test_few_tiles_do_not_prepare_a_factor() -> None:
     assert joined([(57, 57)], 128, entries=least - 1) is None
     assert joined([(57, 57)], 32, entries=4 * least)  # entries share tiles
     assert joined([(57, 57)], 1, entries=1 << 24) is None  # along rows of memory
+
+
+def test_few_cases_of_the_harness_take_every_branch_of_such_passes() -> None:
+    own, every = CARDS["sm_90"], [case for case in cases() if case.aligned == "one_axis"]
+    found = few(every, own)
+    assert 0 < len(found) < len(every)
+    taken, wanted = (set().union(*(branches(case, own) for case in some)) for some in (found, every))
+    assert taken == wanted

@@ -519,7 +519,7 @@ def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
         yield "two axes", chosen.group > 1, chosen.group == chosen.warps, chosen.pitch != chosen.last.columns
         return
     if isinstance(chosen, AxisPlan):
-        yield "one axis", chosen.stored, chosen.is_last, chosen.packed > 0, chosen.copies
+        yield "one axis", chosen.stored, chosen.packed > 0, chosen.copies
         yield "one axis", chosen.stored, chosen.blocks, chosen.mode.columns > axis_plan.COLUMNS, chosen.vector
         return
     kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1

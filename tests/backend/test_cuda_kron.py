@@ -23,7 +23,7 @@ from kernmantle.structured.kron import (
 from kernmantle.structured.kron.chain_gradient_plan import chain
 from kernmantle.structured.kron.cluster_plan import ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
-from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, gram
+from kernmantle.structured.kron.factor_gradient_plan import WIDEST_APPLIED, WIDEST_FLAT, GramPlan, gram
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass, square_groups
@@ -345,7 +345,8 @@ GRAMS = [
     (64, 64, 64, "f32"), (64, 64, 1, "f32"), (8, 8, 1, "f32"), (31, 63, 7, "f32"), (128, 128, 1, "f16"),
     (69, 69, 75, "bf16"), (17, 17, 5175, "bf16"), (34, 34, 21, "bf16"), (49, 49, 1, "f16"), (48, 48, 64, "f32"),
     (90, 90, 1, "f32"), (60, 60, 3, "f16"), (5, 10, 4, "f16"), (218, 130, 33, "f16"),
-    (64, 20, 1, "bf16"), (33, 7, 1, "f16"), (4, 4, 100, "f32"), (8, 8, 1, "f32"), (8, 8, 75, "bf16"), (3, 5, 6, "f16"),
+    (84, 84, 64, "bf16"), (140, 66, 1, "f16"), (64, 20, 1, "bf16"), (33, 7, 1, "f16"),
+    (4, 4, 100, "f32"), (8, 8, 1, "f32"), (8, 8, 75, "bf16"), (3, 5, 6, "f16"),
 ]  # fmt: skip
 
 
@@ -423,6 +424,16 @@ def test_gradients_of_factors_are_shared_out() -> None:
     assert short is not None
     assert (short.order, short.right, short.vec_v) == ("flat", 3, 1)
     assert short.shares(42 * 10, 3, 264) == 10
+
+
+def test_tiles_of_halves_are_as_small_as_they_may_be_but_of_single_copies() -> None:
+    def capacities(rows: int, columns: int, right: int) -> tuple[int, int]:
+        found = gram(rows, columns, right, "bf16", True, "sm_90")
+        assert isinstance(found, GramPlan)
+        return found.capacities
+
+    assert [capacities(84, 84, right) for right in (1, 64, 65)] == [(96, 96), (96, 96), (128, 128)]
+    assert [capacities(*size, 64) for size in ((66, 20), (97, 64), (140, 140))] == [(96, 32), (128, 64), (96, 96)]
 
 
 def test_runs_of_float32_lie_in_one_piece() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
-from kernmantle.structured.kron.gradient_cost import over_two_rows, sum_seconds
+from kernmantle.structured.kron.gradient_cost import over_two_rows, rows_together, sum_seconds
 from kernmantle.testing import assert_close
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -81,6 +81,24 @@ def test_rows_of_an_odd_number_of_halves_are_summed_two_at_a_time():
     assert min(methods, key=methods.get) == "two rows"
 
 
+@pytest.mark.parametrize(("size", "together"), [((12, 20), 2), ((84, 64), 2), ((70, 6), 4), ((30, 100), 4)])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_rows_that_are_no_whole_vectors_are_multiplied_together(size, together, is_wide):
+    (rows, columns), dtype = size, torch.bfloat16
+    assert rows_together(size, 40, 1, "bf16") == together
+    u, v = (torch.randint(-2, 3, (40, side, 1)).to(dtype) for side in (columns, rows))  # sums are exact
+    found = gradient_cuda.bind_rows(u, v, is_wide)(u.view(8, -1), v)  # a value comes as it lies
+    assert torch.equal(found, torch.einsum("lqr,lpr->qp", v.double(), u.double()).to(dtype))
+
+
+def test_rows_that_cannot_be_multiplied_together_are_taken_one_by_one():
+    cases = [((16, 24), 40, 1, "f16"), ((12, 20), 41, 1, "f16"), ((70, 6), 42, 1, "bf16"), ((17, 16), 40, 1, "bf16")]
+    cases += [((12, 20), 40, 1, "f32"), ((12, 20), 40, 3, "f16")]
+    assert [rows_together(*case) for case in cases] == [1] * 6
+    assert "mm of rows" in sum_seconds((84, 84), 10**6, 1, "bf16", HOPPER, True)
+    assert "mm of rows" not in sum_seconds((84, 84), 10**6, 1, "bf16", HOPPER, False)
+
+
 def test_what_has_no_kernel_is_left_to_products(started):
     whole = torch.randn(3, 8, 4)
     assert gradient_cuda.bind_sum(whole.double(), whole.double()) is None
@@ -135,10 +153,12 @@ def test_a_kernel_that_applies_factors_is_handed_them_by_their_strides(started, 
 
 
 def test_wide_factors_and_single_chunks_are_applied_apart(started):
-    def bound(rows, columns, count):
-        u, v = torch.randn(count, columns, 20), torch.randn(count, rows, 20)
-        return gradient_cuda.bind_applying(u, v, [torch.randn(rows, columns)], False)
+    def bound(rows, columns, count, dtype=torch.float32):
+        u, v = (torch.randn(count, side, 20).to(dtype) for side in (columns, rows))
+        return gradient_cuda.bind_applying(u, v, [torch.randn(rows, columns).to(dtype)], False)
 
-    assert bound(65, 8, 100) is None
-    assert bound(8, 65, 100) is None
+    assert bound(97, 8, 100) is None
+    assert bound(8, 97, 100) is None
     assert bound(16, 16, 1) is None
+    assert bound(129, 8, 100, torch.float16) is None
+    assert bound(8, 129, 100, torch.float16) is None

@@ -175,6 +175,7 @@ def test_small_captured_products_take_the_vendors_where_these_are_quicker(rows, 
         (16, 4, "11111", 1, ((2, 3),)),  # all gradients take 834 us without it, 678 with it; one pass saves 110 of 303
         (8, 5, "111111", 1, ((1, 2, 3, 4),)), (64, 2, "111", 1, ()), (8, 3, "1111", 1, ()),
         (16, 4, "01000", 1, ((1, 2, 3),)),
+        (32, 3, "1111", 1, ((1, 2),)),  # 278 us and 352, with the product 436 and 443, by a pass that is slower alone
     ],
 )  # fmt: skip
 def test_a_product_leaves_what_pays_for_its_gradients(extent, count, wanted, alone, saved):

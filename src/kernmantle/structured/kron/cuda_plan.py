@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
 from .mma_choice import joint_runs
 from .mma_choice import plan_of as mma_plan
 from .modes import Mode, cheapest
-from .passes import Pass, between, in_order, orders, plain_pass, surrounding, views
+from .passes import After, Pass, following, in_order, orders, plain_pass, surrounding, views
 from .tensor_plan import Tensor
 from .two_axis_plan import surely
 
@@ -35,9 +35,6 @@ LARGE, LEAST_MOVED = 128, 1 << 24
 CLEARLY = 0.85
 # The same of another order of its passes than that of fewest multiplications.
 SOONER = 0.6
-# The same of gradients that find intermediate results, beside those that make them again, by passes that take less than
-# expected (16^4: 302 and 678 us, 194 and 834; H200, decision 0074).
-_SAVED = 0.93
 WIDE = 1 << 20
 
 
@@ -152,10 +149,6 @@ class CudaKronPlan:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"
 
 
-After = Callable[[tuple[tuple[int, ...], ...]], float]
-"""Seconds of what follows a product, by the positions that are applied to each intermediate result."""
-
-
 @lru_cache(maxsize=4096)
 def plan(
     modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None = None,
@@ -177,6 +170,9 @@ def plan(
     entries = {run.kind: items * view.left for run, view in zip(found.passes, views(modes, found.passes), strict=True)}
     run = next(run for run in found.passes if run.kind == TWO_AXES)
     share = surely(run, stored, entries[TWO_AXES], len(without.passes) - len(found.passes), limits)
+    later = 0.0 if after is None else following(found.passes, after) - following(without.passes, after)
+    if later < 0:
+        return found if found.seconds + later < without.seconds else without
     return found if found.seconds < share * without.seconds else without
 
 
@@ -221,9 +217,7 @@ def _plan(
         quickest = min(orders(chosen), key=seconds_of)
         total, chosen = (seconds_of(quickest), quickest) if seconds_of(quickest) < SOONER * total else (total, chosen)
     if after is not None:
-        every = list(zip(times, ordered, strict=True))
-        saved = [after(done) * (_SAVED if done else 1.0) for done in (between(passes) for _, passes in every)]
-        _, (total, chosen) = min(zip(saved, every, strict=True), key=lambda one: one[0] + one[1][0])
+        total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0] + following(one[1], after))
     on_tensor_cores = any(run.kind in ("mma", "axis", TWO_AXES) for run in chosen)
     seconds = total - host * sum(map(cost.host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)

@@ -31,8 +31,9 @@ TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
 WARPS = 8
 # Fragments of a warp, of two blocks of a multiprocessor.
 FRAGMENTS = 8
-# Rows or columns of a tile, by the bytes of a number; a warp has up to 32 of each.
-_CAPACITIES = {2: (16, 32, 64, 128), 4: (16, 32, 64, 96, 128)}
+# Rows or columns of a tile, of which a warp has up to 32, and of one of halves that are copied one by one. 84 x 84 of
+# bfloat16 take 96 us in 96 x 96 and 113 in 128 x 128 (H200, decision 0119).
+_CAPACITIES, _SINGLE_CAPACITIES = (16, 32, 64, 96, 128), (16, 32, 64, 128)
 # Of float32: rows and columns, more than and up to, for which warps have larger tiles. 96 x 96 and 144 x 144 take 0.80
 # and 0.64 times as long so as with tiles of 32 x 32 for a warp (H200).
 _SPLIT_TILES = (
@@ -222,15 +223,18 @@ def _is_wide(arch: str) -> bool:
     return generation(arch).shared_per_block >= _WIDE_SHARED
 
 
-def _tile(rows: int, columns: int, stored: str, arch: str) -> tuple[tuple[int, int, int], tuple[int, int], int]:
-    """Return the warps of a block, the fragments of a warp and the positions of a stage."""
+def _tile(
+    rows: int, columns: int, stored: str, arch: str, vec: int
+) -> tuple[tuple[int, int, int], tuple[int, int], int]:
+    """Return the warps of a block, the fragments of a warp and the positions of a stage, for copies of ``vec``."""
     size, is_wide = SIZES[stored], _is_wide(arch)
     if size == 4 and is_wide:
         for (least_rows, most_rows), (least, most), warps, fragments in _SPLIT_TILES:
             if least_rows < rows <= most_rows and least < columns <= most:
                 return warps, fragments, 32
-    most = max(_CAPACITIES[size]) if is_wide else 64
-    high, wide = _capacity(rows, size, most), _capacity(columns, size, most)
+    most = max(_CAPACITIES) if is_wide else 64
+    is_single = size == 2 and vec == 1
+    high, wide = (_capacity(extent, most, is_single) for extent in (rows, columns))
     fragments = min(32, high) // LANES, min(32, wide) // (LANES // 2)
     down, across = high // (LANES * fragments[0]), wide // (LANES // 2 * fragments[1])
     along = max(1, WARPS // (down * across))
@@ -239,10 +243,10 @@ def _tile(rows: int, columns: int, stored: str, arch: str) -> tuple[tuple[int, i
     return (down, across, along), fragments, max(32 if size == 4 else 64, LANES * along)
 
 
-def _capacity(extent: int, size: int, most: int) -> int:
+def _capacity(extent: int, most: int, is_single: bool) -> int:
     """Return the extent of a tile, of which there are as few as can be."""
-    own = -(-extent // -(-extent // most)) if size == 4 else min(extent, most)
-    return min(capacity for capacity in _CAPACITIES[size] if capacity >= own)
+    own = -(-extent // -(-extent // most))
+    return min(capacity for capacity in (_SINGLE_CAPACITIES if is_single else _CAPACITIES) if capacity >= own)
 
 
 @lru_cache(maxsize=1024)
@@ -267,17 +271,20 @@ def _gram(
         return replace(register_gram(rows, columns, right, stored, aligned, arch), factors=factors)
     if factors and max(rows, columns) > WIDEST_APPLIED:
         return None
-    most, tile = 16 // size if aligned else 1, _tile(rows, columns, stored, arch)
+    most = 16 // size if aligned else 1
     if right >= RUN:
         vec = _width(right, most)
+        tile = _tile(rows, columns, stored, arch, vec)
         return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec, *tile, factors)
     vec_v, vec_u = (_width(length * right, most) for length in (rows, columns))
     if right == 1 and min(vec_v, vec_u) * size >= 4:
+        tile = _tile(rows, columns, stored, arch, min(vec_v, vec_u))
         return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u, *tile, factors)
     if size == 2 and factors and max(rows, columns) > WIDEST_FLAT:
         return None
     if size == 4:  # in one piece, unless there are several tiles
-        vec_v = vec_u = 4 if aligned and max(rows, columns) <= max(_CAPACITIES[4]) else 1
+        vec_v = vec_u = 4 if aligned and max(rows, columns) <= max(_CAPACITIES) else 1
+    tile = _tile(rows, columns, stored, arch, 1)  # what is set apart is stored one by one
     found = GramPlan(rows, columns, stored, arch, "flat", right, vec_v, vec_u, *tile, factors)
     return found if size == 2 or found.tiles == 1 else replace(found, vec_v=1, vec_u=1)
 

@@ -92,6 +92,14 @@ def parts_of(positions: int, rows: int, columns: int) -> int:
     return max(-(-positions // _LONGEST), min(positions // _SHORTEST, _BLOCKS // tiles))
 
 
+def product_of_rows(u: torch.Tensor, v: torch.Tensor, together: int, is_wide: bool) -> torch.Tensor:
+    """Return the sum of v[n, q] u[n, p] over n of halves whose rows are so many ``together`` in u and in v."""
+    joint = matmul(v.mT, u, True)
+    sides = [side // together for side in joint.shape]
+    found = joint.view(together, sides[0], together, sides[1]).diagonal(dim1=0, dim2=2).sum(-1)
+    return found if is_wide else found.to(u.dtype)
+
+
 def multiplied(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
     """Return the sum of v[…, l, q, r] conj(u[…, l, p, r]) over l and r, by the vendor's products."""
     if u.shape[-1] == 1:

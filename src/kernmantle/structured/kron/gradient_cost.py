@@ -16,9 +16,9 @@ from .back_registers_plan import BackRegistersPlan, back_registers, back_registe
 from .back_wgmma_plan import BackWgmmaPlan, back_wgmma, back_wgmma_seconds
 from .chain_gradient_plan import ChainPlan, chain
 from .chain_gradient_plan import seconds as chain_seconds
-from .cost import LAUNCH, SIZES
+from .cost import LAUNCH, SIZES, SMALL
 from .cuda_plan import plan
-from .factor_gradient_plan import MOST_APPLIED, GramPlan, RegisterGramPlan, Size, gram
+from .factor_gradient_plan import MOST_APPLIED, WARPS, GramPlan, RegisterGramPlan, Size, gram
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
 from .tensor_plan import Tensor, takes_wgmma
@@ -152,9 +152,9 @@ def sum_seconds(
 ) -> Mapping[str, float]:  # fmt: skip
     """Return the seconds of v[l, q, r] u[l, p, r] summed over ``count`` l and ``right`` r, by each method.
 
-    By our "kernel", that kernel over "two rows" at a time, one product of rows as they lie ("mm"), "batched" products
-    that are added up, or one product of arrays that are brought into "rows". Sums of halves are in float32 where they
-    are ``is_wide``.
+    By our "kernel", that kernel over "two rows" at a time, one product of rows as they lie ("mm"), or of several rows
+    as one ("mm of rows"), "batched" products that are added up, or one product of arrays that are brought into "rows".
+    Sums of halves are in float32 where they are ``is_wide``.
     """
     q, p = size
     moved = float(SIZES[stored]) * count * right * (q + p) / _MEMORY
@@ -168,6 +168,10 @@ def sum_seconds(
         found["two rows"] = 2 * LAUNCH + _kernel_seconds(doubled, count // 2, 1, limits)
     if right == 1 or count == 1:
         found["mm"] = _mm_seconds(size, count * right, stored)
+        together = rows_together(size, count, right, stored) if has_kernel else 1
+        if together > 1:
+            joint = together * q, together * p
+            found["mm of rows"] = 2 * SMALL + _mm_seconds(joint, count // together, stored)
         return found
     parts = 2.0 * (SIZES["f32"] if is_wide else SIZES[stored]) * count * q * p / _MEMORY
     deep, slower = max(right, _DEEP), _ODD if half and right % 8 else _ODD_ROWS if half and (q % 2 or p % 2) else _EVEN
@@ -178,6 +182,17 @@ def sum_seconds(
     copies = 2 * LAUNCH + 2 * moved / (_COPIED[right > _SHORT] * (_THIN if min(size) < _THINNEST else 1.0))
     found["rows"] = copies + _mm_seconds(size, count * right, stored)
     return found
+
+
+def rows_together(size: tuple[int, int], count: int, right: int, stored: str) -> int:
+    """Return how many rows of halves, which are no whole vectors, the vendor's product takes as one that is; or 1.
+
+    In the sum over all of them together theirs are the blocks of the diagonal.
+    """
+    if SIZES[stored] != 2 or right > 1:
+        return 1
+    sides = [math.gcd(side, _VECTOR) for side in size]
+    return next((own for own in (2, 4) if min(sides) < _VECTOR == own * min(sides) and count % own == 0), 1)
 
 
 def over_two_rows(
@@ -208,13 +223,16 @@ _BATCHED_START, _EVEN, _ODD, _ODD_ROWS, _ODD_WIDE = 8e-6, 1.2, 8.0, 4.4, 2.0
 # Copies' share of the memory's speed where up to _SHORT entries lie after an axis, and where more do; _THIN of it with
 # fewer than _THINNEST rows.
 _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
-# Seconds more, and times as long to multiply, that products of halves take whose rows are no whole vectors;
-# multiplications a second of batched ones whose results are in float32.
-_UNALIGNED, _SLOWER, _WIDE_RATE = 4e-6, 3.3, 7.5e13
-# Seconds more, and times as long as their bytes take, of rows of an odd number of halves.
-_ODD_START, _ODD_BYTES = 2e-5, 2.2
+# Seconds more, and times as long as their bytes take, that products of halves take whose rows are no whole vectors,
+# and those of an odd number of halves; times as long to multiply, of tiles of up to _SMALL_TILE rows and columns and of
+# others (H200, 6 sums within 10 %, decision 0119); multiplications a second of batched ones whose results are in
+# float32.
+_UNALIGNED, _UNALIGNED_BYTES, _ODD_START, _ODD_BYTES = 4e-6, 1.4, 2e-5, 1.67
+_SMALL_TILE, _SLOWER, _ODD_SLOWER, _WIDE_RATE = 64, (5.0, 2.6), (6.4, 2.65), 7.5e13
 
 
+# Halves of a vector.
+_VECTOR = 8
 # Of one product: share of the memory's speed, seconds to begin, of a position of its sum, and of a long one at most.
 _READ, _START, _POSITION, _LONGEST_SUM = 0.85, 5e-6, 2.5e-10, 7e-6
 
@@ -238,8 +256,8 @@ def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     work = float(positions) * high * wide / VENDOR_RATES[stored]
     is_unaligned = is_half and (q % 8 != 0 or p % 8 != 0)
     is_odd = is_half and (q % 2 != 0 or p % 2 != 0)
-    memory *= _ODD_BYTES if is_odd else 1.0
-    work *= _SLOWER if is_unaligned else 1.0
+    memory *= _ODD_BYTES if is_odd else _UNALIGNED_BYTES if is_unaligned else 1.0
+    work *= (_ODD_SLOWER if is_odd else _SLOWER)[max(high, wide) > _SMALL_TILE] if is_unaligned else 1.0
     start = _START + (_ODD_START if is_odd else _UNALIGNED * is_unaligned)
     return start + min(_LONGEST_SUM, positions * _POSITION) + max(memory, work)
 
@@ -266,6 +284,9 @@ _MOVED_APART = 8.5e-11
 # Times as long as products of float32 take where the only block of a multiprocessor has fewer threads, whose warps have
 # tiles of so many columns in 8s, and more.
 _ALONE, _THREADS, _SHORT_TILES = (2.2, 1.3), 512, 4
+# Share of the time of products of halves that they take in blocks of more than WARPS warps, by whole vectors (H200,
+# decision 0119).
+_MANY_WARPS = 0.7
 # Additions a second of sums that threads keep, and times as long as memory's speed says that what they read takes.
 _ADDITIONS, _REGISTER_READS = 1.7e13, 1.25
 # Fitted to 54 random sums on one H200, within 14 % (root mean square; decision 0043);
@@ -294,6 +315,8 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     products = math.prod(chosen.capacities) * chosen.deep * rates.product
     if SIZES[chosen.stored] == 4 and chosen.blocks == 1 and chosen.threads < _THREADS:
         products *= _ALONE[chosen.fragments[1] > _SHORT_TILES]
+    if math.prod(chosen.warps) > WARPS and min(chosen.vec_v, chosen.vec_u) == _VECTOR:
+        products *= _MANY_WARPS
     seconds = rates.stage + copies * rates.copy + products
     if chosen.order == "flat" and chosen.vec_v == chosen.vec_u == 4 == SIZES[chosen.stored]:
         seconds += numbers * _MOVED_APART

@@ -16,7 +16,8 @@ from ...torch_ops.execute import allocate
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
-from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, sum_seconds
+from .factor_sums import product_of_rows
+from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, rows_together, sum_seconds
 from .modes import Mode, contracted
 from .separation import LONGEST, SeparationPlan, longest
 
@@ -143,6 +144,8 @@ def sum_by(
     method = min(methods, key=methods.__getitem__)
     if method == "two rows":
         return method, bind_two_rows(u, v, is_wide)
+    if method == "mm of rows":
+        return method, bind_rows(u, v, is_wide)
     return method, bind_sum(u, v, is_wide) if method == "kernel" else None
 
 
@@ -159,6 +162,19 @@ def bind_two_rows(
         joint = summed(u, v)
         found = joint[:rows, :columns] + joint[rows:, columns:]
         return found if is_wide else found.to(u.dtype)
+
+    return run
+
+
+def bind_rows(u: torch.Tensor, v: torch.Tensor, is_wide: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return what sums v[l, q] u[l, p] over l by the vendor's product of several rows as one."""
+    (count, columns, _), rows = u.shape, v.shape[1]
+    together = rows_together((rows, columns), count, 1, NAMES[u.dtype])
+
+    def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        sides = ((count // together, side * together) for side in (columns, rows))
+        u, v = (own.as_strided(size, (size[1], 1)) for own, size in zip((u, v), sides, strict=True))
+        return product_of_rows(u, v, together, is_wide)
 
     return run
 

@@ -104,6 +104,35 @@ def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
     PLANS.clear()
 
 
+class Feeding(nn.Module):
+    """Both layers, as a block has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        chains = zip((384, 1536), (1536, 384), CHAINS, strict=True)
+        self.layers = nn.ModuleList(km.KSLinear(*sizes, dtype=torch.bfloat16) for sizes in chains)
+
+    def forward(self, x):
+        """Apply them."""
+        return km.kronsparse.mlp(x, *self.layers, "gelu", x)
+
+
+def test_graphed_callables() -> None:
+    """Graphs of both passes by torch give the result and the gradients."""
+    torch.manual_seed(0)
+    model, x, slope = Feeding().cuda(), torch.randn(264, 384).cuda().bfloat16(), torch.randn(264, 384).cuda().bfloat16()
+    wanted, terms = exact(model.layers, x, x, slope, "gelu")
+    x.requires_grad_()
+    leaves = [*(each for layer in model.layers for each in (*layer.weights, layer.bias))]
+    model(x)
+    graphed = torch.cuda.make_graphed_callables(model, (x.detach().clone().requires_grad_(),))
+    for _ in range(2):
+        value = graphed(x)
+        found = [value.detach(), *torch.autograd.grad(value, leaves, slope)]
+        for one, two, size in zip(found, (wanted[0], *wanted[3:]), (terms[0], *terms[3:]), strict=True):
+            assert_close(one, two, dtype=torch.bfloat16, depth=1024 + 264, magnitude=size)
+
+
 def test_a_graph_takes_the_layers_one_by_one() -> None:
     torch.manual_seed(0)
     layers = [km.KSLinear(384, 1536, CHAINS[0], device="cuda"), km.KSLinear(1536, 384, CHAINS[1], device="cuda")]

@@ -344,6 +344,16 @@ def test_gradients_of_a_few_rows_take_features_that_begin_anywhere(dtype) -> Non
     assert longer.blocks(longer.tiles(pattern, 1), card) == longer.tiles(pattern, 1)
 
 
+def test_runs_of_halves_that_begin_between_words_are_of_several_fragments() -> None:
+    given = problem((4, 711, 11, 7), dtype="bf16")
+    for columns, fragments in ((40, 1), (32, 2), (48, 3)):
+        plan = tiles.plan(given, CARDS["sm_90"], Tile(7, 1, 1, columns, 16, 2, 4, True, True))
+        assert plan is not None
+        assert plan.run_fragments == fragments
+        compiled(emit(plan) + f'static_assert(Tile::RUN_N == {fragments}, "fragments of a run");\n', "sm_90")
+    assert planned(given, "sm_90").run_fragments >= 3
+
+
 @pytest.mark.parametrize("pattern", [(1, 300, 30, 9), (1, 100, 200, 10), (2, 50, 40, 11), (1, 96, 384, 12)], ids=str)
 def test_warps_share_rows_where_one_has_registers_for_few_columns(pattern) -> None:
     given = problem(pattern)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
-from .plan_table import either, larger, smaller
+from .plan_table import either, gcd, larger, smaller
 
 Pattern = tuple[int, int, int, int]
 ACTIVATIONS = ("", "relu", "gelu", "silu")
@@ -127,6 +127,23 @@ class KronSparsePlan:
         alone = (self.takes_neighbours & (self.tile.l > 2)) | (self.y_run * BYTES[self.dtype] < 16)
         shared = self.span & (self.span - 1) != 0
         return self.x_first & self.y_first & self.full & either(self.tile.sharers == 1, alone, shared)
+
+    @cached_property
+    def run_fragments(self) -> int:
+        """Fragments of 8 columns that a warp brings together at a time, as ``RUN_N`` in ``kronsparse_tile.cuh``."""
+        size, tile, span = BYTES[self.dtype], self.tile, self.span
+        several, pair = (2, 1) if self.split else (4, 2)
+        together = either((tile.l >= 4) | (tile.sharers > 1), 1, either(tile.l == 2, pair, several))
+        fragments = tile.columns // tile.sides // 8
+        put = either(tile.sharers == 1, gcd(2 * tile.l * size, 16), gcd(tile.l * size, gcd(span * size, 16)))
+        skew = either(put < 16, 4 * put, either(2 * span * size // 16 % 2 == 1, 64, 16))
+
+        def fits(count: Any) -> Any:
+            pitch = (8 * count * span * size + 127 - skew) // 128 * 128 + skew
+            return (count % together == 0) & (8 * tile.sides * pitch <= self.stage_bytes)
+
+        half = fragments // 2
+        return either(fits(fragments), fragments, either((fragments % 2 == 0) & fits(half), half, together))
 
     @cached_property
     def shifts(self) -> bool:

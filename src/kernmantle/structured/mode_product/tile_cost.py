@@ -18,7 +18,7 @@ from .plan import KronSparsePlan, Problem, slots_of
 from .plan_table import Column, Number, either, larger, norm, smaller, values_at
 
 MOST_BLOCKS = 2**31  # of a launch
-_CLOCK, _WIDEST = 1.7e9, 16  # and bytes of an access
+_CLOCK, _WIDEST, _WORD = 1.7e9, 16, 4  # and bytes of an access
 _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
 _UNGROUPED = 3.2  # times the cycles of a product of a warp group
 _ALONE = 0.4  # share of a wait while few others read
@@ -134,6 +134,9 @@ _UNALIGNED: Mapping[tuple[bool, bool], tuple[Mapping[int, float], Mapping[int, f
 _WORD_COPIES = {16: 1e-13, 32: 1.3e-13, 48: 2e-13, 64: 3e-13}
 _WORD_STORES, _EDGE_STORES, _WORD_ROWS = {1: 6e-13, 2: 3.3e-13, 4: 2.5e-13}, 9e-13, 64
 _RUN_STORES, _RUN_COPIES, _SHARING = 3e-13, 3.5e-13, 0.85
+# Seconds a byte of y takes more that leaves in words of halves, times the square of the words of a run, by which it is
+# divided (one H200, decision 0120).
+_SHORT_RUNS = 4.4e-10
 
 
 # Times as long as estimated halves take whose warps share rows with all their l, no power of two, for columns of their
@@ -157,7 +160,12 @@ def _stored(plan: KronSparsePlan, problem: Problem) -> Number:
     """Return the same of a byte of y; where columns are stored in words, of rows beyond whole tiles."""
     run = plan.y_run if problem.y_first else problem.y_run  # neighbouring lanes of a warp store neighbours otherwise
     size = BYTES[problem.dtype]
-    in_runs = either(run * size < _WIDEST, _RUN_STORES / plan.tile.m, 0.0) if plan.split else 0.0
+    if plan.split:
+        in_runs = either(run * size < _WIDEST, _RUN_STORES / plan.tile.m, 0.0)
+    else:
+        words = 4 * plan.run_fragments * plan.span + 1
+        short = _SHORT_RUNS / (words * words)
+        in_runs = either(run * size < _WORD, short, 0.0)
     found = values_at(_UNALIGNED[plan.split, problem.x_first][1], run * size)
     return either(plan.stores_words, _EDGE_STORES, either(plan.stores_runs, in_runs, found))
 

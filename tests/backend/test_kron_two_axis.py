@@ -115,12 +115,12 @@ def test_large_arrays_take_passes_over_two_axes() -> None:
 @pytest.mark.parametrize(
     ("sizes", "rows", "stored", "passes"),
     [
-        ((32, 32), 8192, "f32", ["mma"]), ((31, 31), 8192, "f32", ["two_axis"]), ((50, 50), 256, "bf16", ["mma"]),
+        ((32, 32), 8192, "f32", ["mma"]), ((31, 31), 8192, "f32", ["two_axis"]), ((50, 50), 256, "bf16", ["two_axis"]),
         ((50, 50), 8192, "bf16", ["two_axis"]), ((30, 2, 12, 7, 69), 385, "bf16", ["two_axis", "axis"]),
     ],
 )  # fmt: skip
-def test_passes_over_two_axes_are_taken_where_they_are_surely_quicker(sizes, rows, stored, passes):
-    """Not of few entries, nor of whole vectors of 16 in both axes."""
+def test_passes_over_two_axes_are_taken_where_they_are_quicker(sizes, rows, stored, passes):
+    """Not of whole vectors of 16 in both axes; 50 x 50 with 256 rows takes 8.5 us, by mma.sync 9.5 (H200)."""
     tensor = replace(TENSORS[stored], has_wgmma=True)
     found = plan(modes([(size, size) for size in sizes]), 1, stored, CARDS["sm_90"], True, tensor, rows)
     assert [run.kind for run in found.passes] == passes

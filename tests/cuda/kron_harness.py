@@ -34,7 +34,7 @@ from kernmantle.structured.kron import (
 from kernmantle.structured.kron.axis_plan import AxisPlan
 from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
-from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
+from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
 from kernmantle.structured.kron.factor_gradient_plan import (
     STAGES,
@@ -44,6 +44,7 @@ from kernmantle.structured.kron.factor_gradient_plan import (
     RegisterGramPlan,
     gram,
 )
+from kernmantle.structured.kron.fma_plan import FmaLayout, FmaPlan, fma
 from kernmantle.structured.kron.mma_choice import joined, takes
 from kernmantle.structured.kron.mma_plan import LANES, MmaPlan, mma
 from kernmantle.structured.kron.modes import Mode

@@ -6,7 +6,7 @@ import math
 
 from ...backends.cuda.traits import SCALARS, members, shared_check
 from .cuda_entry import entry
-from .cuda_plan import FmaPlan
+from .fma_plan import FmaPlan
 
 
 def _spread(plan: FmaPlan, extents: list[int], name: str) -> str:
@@ -55,7 +55,7 @@ def _phases(plan: FmaPlan) -> list[str]:
             mode = plan.run.modes[index]
             left = phase.across * math.prod(plan.extents[phase.first : index])
             inner = math.prod(plan.extents[index + 1 : phase.stop]) * phase.along
-            shared = max(1, min(plan.slices, max(32, 8 * plan.slices) // mode.rows))
+            shared = plan.slices_of(mode)
             sizes = f"{shared}, {left}, {plan.extents[index]}, {mode.rows}, {mode.columns}, {inner}, {plan.pitch(mode)}"
             factor = f"km::SharedFactor<C>{{f + {_offset(plan, mode.factor or 0)}}}"
             text.append(f"            km::kron_apply<{sizes}>(v, {factor});")

@@ -28,16 +28,11 @@ WARPS = (16, 12, 8)
 # Numbers of a tile that a warp is to have at least, and bytes that a multiprocessor is to have under way.
 LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
 STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
-# Entries of the batch for each multiprocessor below which such a pass is no quicker than another, and the share of the
-# time without it that a product may take with it, in as many passes and in another number, and in fewer passes with
-# square factors of up to so many rows (70 products, decision 0083; 5 products, decision 0105; H200).
-LEAST_ENTRIES = 4
-SURELY, SURELY_FEWER, MOST_SQUARE = {True: 0.95, False: 0.86}, 0.96, 128
 # Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, a cycle of shared memory of
 # each warp, and a tile of each warp of it, of halves and of float32 (H200, 876 plans within 15 and 12 %, root mean
 # square; decision 0083), and cycles of an instruction of a warp that waits for each.
-CYCLES = {2: (0.0328, 1.13, 0.81, 0.222, 2.08, 38.9), 4: (0.0368, 1.01, 0.97, 0.236, 4.78, 7.1)}
-WAITING = 4
+CYCLES = {2: (0.0328, 1.13, 0.81, 0.222, 2.08, 38.9), 4: (0.0350, 0.96, 0.92, 0.224, 4.54, 6.7)}
+WAITING = {2: 4, 4: 6}
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,7 @@ def tile_cycles(plan: TwoAxisPlan) -> float:
 
 def tile_latency(plan: TwoAxisPlan) -> float:
     """Return the cycles of a tile from its first product to its last result, by a warp that waits for each."""
-    return WAITING * -(-units_of(plan) // plan.group) * sum(_unit(plan)[:3])
+    return WAITING[SIZES[plan.stored]] * -(-units_of(plan) // plan.group) * sum(_unit(plan)[:3])
 
 
 def plan_of(run: Pass, stored: str, tensor: Tensor, limits: DeviceLimits) -> TwoAxisPlan | None:
@@ -207,7 +202,11 @@ def plan_of(run: Pass, stored: str, tensor: Tensor, limits: DeviceLimits) -> Two
 
 
 def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
-    """Return the axes of a pass brought together as two, in every way whose products are cheap enough."""
+    """Return the axes of a pass brought together as two, in every way whose products are cheap enough.
+
+    None where mma.sync wastes nothing: 32 x 32 twice takes 26 us so and 29 by this pass, 64 x 64 of bfloat16 46 and 62,
+    60 x 60 of float32 23.2 and 25.8 (H200).
+    """
     modes, found = plain.modes, list[Pass]()
     if SIZES[stored] > 4 or any(mode.factor is None for mode in modes):
         return found
@@ -217,6 +216,11 @@ def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
             Mode(math.prod(mode.columns for mode in own), math.prod(mode.rows for mode in own), index)
             for index, own in enumerate((modes[:cut], modes[cut:]))
         )
+        sides = [side for mode in whole for side in (mode.columns, mode.rows)]
+        if all(side % LANES == 0 or side & (side - 1) == 0 for side in sides):
+            continue
+        if stored == "f32" and all(map(fills_fragments, sides)):
+            continue
         extents = [max(mode.columns, mode.rows) for mode in whole]
         if min(min(mode.columns, mode.rows) for mode in whole) > 1 and max(extents) <= WIDEST and sum(extents) <= most:
             parts = (tuple(range(plain.first, plain.first + cut)), tuple(range(plain.first + cut, plain.stop)))
@@ -227,21 +231,6 @@ def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
 def fills_fragments(extent: int) -> bool:
     """Return whether an axis of float32 fills fragments of 64 rows, but for one vector of 16 bytes at most."""
     return extent % VECTOR == 0 and -extent % WHOLE <= VECTOR
-
-
-def surely(run: Pass, stored: str, entries: int, fewer: int, limits: DeviceLimits) -> float:
-    """Return the share of the time without this pass that a product may take with it, in so many passes ``fewer``.
-
-    0 for few entries, and where mma.sync wastes nothing: 32 x 32 twice 26 us and 29, 64 x 64 of bfloat16 46 and 62, 60
-    x 60 of float32 23.2 and 25.8.
-    """
-    extents = [extent for mode in run.modes for extent in (mode.columns, mode.rows)]
-    is_whole = all(extent % LANES == 0 or extent & (extent - 1) == 0 for extent in extents)
-    is_whole = is_whole or (stored == "f32" and all(map(fills_fragments, extents)))
-    if is_whole or entries < LEAST_ENTRIES * limits.sm_count:
-        return 0.0
-    is_square = all(mode.columns == mode.rows <= MOST_SQUARE for mode in run.modes)
-    return SURELY_FEWER if is_square and fewer > 0 else SURELY[fewer == 0]
 
 
 @lru_cache(maxsize=4096)

@@ -233,8 +233,7 @@ def _tile(
             if least_rows < rows <= most_rows and least < columns <= most:
                 return warps, fragments, 32
     most = max(_CAPACITIES) if is_wide else 64
-    is_single = size == 2 and vec == 1
-    high, wide = (_capacity(extent, most, is_single) for extent in (rows, columns))
+    high, wide = (_capacity(extent, size, most, vec) for extent in (rows, columns))
     fragments = min(32, high) // LANES, min(32, wide) // (LANES // 2)
     down, across = high // (LANES * fragments[0]), wide // (LANES // 2 * fragments[1])
     along = max(1, WARPS // (down * across))
@@ -243,10 +242,10 @@ def _tile(
     return (down, across, along), fragments, max(32 if size == 4 else 64, LANES * along)
 
 
-def _capacity(extent: int, most: int, is_single: bool) -> int:
+def _capacity(extent: int, size: int, most: int, vec: int) -> int:
     """Return the extent of a tile, of which there are as few as can be."""
-    own = -(-extent // -(-extent // most))
-    return min(capacity for capacity in (_SINGLE_CAPACITIES if is_single else _CAPACITIES) if capacity >= own)
+    own = -(-extent // -(-extent // most)) if size == 4 else min(extent, most)
+    return min(capacity for capacity in (_SINGLE_CAPACITIES if size * vec == 2 else _CAPACITIES) if capacity >= own)
 
 
 @lru_cache(maxsize=1024)

@@ -192,7 +192,8 @@ def rows_together(size: tuple[int, int], count: int, right: int, stored: str) ->
     if SIZES[stored] != 2 or right > 1:
         return 1
     sides = [math.gcd(side, _VECTOR) for side in size]
-    return next((own for own in (2, 4) if min(sides) < _VECTOR == own * min(sides) and count % own == 0), 1)
+    whole = next((own for own in (2, 4) if min(sides) < _VECTOR == own * min(sides) and count % own == 0), 1)
+    return whole if whole * max(size) <= _WIDEST_TOGETHER else 1
 
 
 def over_two_rows(
@@ -224,15 +225,16 @@ _BATCHED_START, _EVEN, _ODD, _ODD_ROWS, _ODD_WIDE = 8e-6, 1.2, 8.0, 4.4, 2.0
 # fewer than _THINNEST rows.
 _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
 # Seconds more, and times as long as their bytes take, that products of halves take whose rows are no whole vectors,
-# and those of an odd number of halves; times as long to multiply, of tiles of up to _SMALL_TILE rows and columns and of
-# others (H200, 6 sums within 10 %, decision 0119); multiplications a second of batched ones whose results are in
+# and those of an odd number of halves; times as long to multiply, by the rows and columns of
+# their tiles (H200, 6 sums within 10 %, decision 0119); multiplications a second of batched ones whose results are in
 # float32.
 _UNALIGNED, _UNALIGNED_BYTES, _ODD_START, _ODD_BYTES = 4e-6, 1.4, 2e-5, 1.67
-_SMALL_TILE, _SLOWER, _ODD_SLOWER, _WIDE_RATE = 64, (5.0, 2.6), (6.4, 2.65), 7.5e13
+_SLOWER, _ODD_SLOWER, _WIDE_RATE = {64: 5.0, 128: 2.6, 256: 3.3}, {64: 6.4, 128: 2.65, 256: 3.3}, 7.5e13
 
 
-# Halves of a vector.
-_VECTOR = 8
+# Halves of a vector; most rows or columns of the sum over several of them: of 600 x 600 it takes longer (H200, decision
+# 0119).
+_VECTOR, _WIDEST_TOGETHER = 8, 256
 # Of one product: share of the memory's speed, seconds to begin, of a position of its sum, and of a long one at most.
 _READ, _START, _POSITION, _LONGEST_SUM = 0.85, 5e-6, 2.5e-10, 7e-6
 
@@ -257,7 +259,7 @@ def _mm_seconds(size: tuple[int, int], positions: int, stored: str) -> float:
     is_unaligned = is_half and (q % 8 != 0 or p % 8 != 0)
     is_odd = is_half and (q % 2 != 0 or p % 2 != 0)
     memory *= _ODD_BYTES if is_odd else _UNALIGNED_BYTES if is_unaligned else 1.0
-    work *= (_ODD_SLOWER if is_odd else _SLOWER)[max(high, wide) > _SMALL_TILE] if is_unaligned else 1.0
+    work *= (_ODD_SLOWER if is_odd else _SLOWER)[min(256, _tiled(max(size)))] if is_unaligned else 1.0
     start = _START + (_ODD_START if is_odd else _UNALIGNED * is_unaligned)
     return start + min(_LONGEST_SUM, positions * _POSITION) + max(memory, work)
 

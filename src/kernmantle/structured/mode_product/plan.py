@@ -132,8 +132,8 @@ class KronSparsePlan:
     def run_fragments(self) -> int:
         """Fragments of 8 columns that a warp brings together at a time, as ``RUN_N`` in ``kronsparse_tile.cuh``."""
         size, tile, span = BYTES[self.dtype], self.tile, self.span
-        several, pair = (2, 1) if self.split else (4, 2)
-        together = either((tile.l >= 4) | (tile.sharers > 1), 1, either(tile.l == 2, pair, several))
+        several, for_two = (2, 1) if self.split else (4, 2)
+        together = either((tile.l >= 4) | (tile.sharers > 1), 1, either(tile.l == 2, for_two, several))
         fragments = tile.columns // tile.sides // 8
         put = either(tile.sharers == 1, gcd(2 * tile.l * size, 16), gcd(tile.l * size, gcd(span * size, 16)))
         skew = either(put < 16, 4 * put, either(2 * span * size // 16 % 2 == 1, 64, 16))

@@ -196,8 +196,8 @@ def plan_of(run: Pass, stored: str, entries: int, columns: int, limits: DeviceLi
     """Return the plan of a pass over arrays that lie in order."""
     compute = "f64" if stored == "f64" else "f32"
     before, after = [mode.columns for mode in run.modes], [mode.rows for mode in run.modes]
-    widths = [_width(own, columns, before == after, compute) for own in (before, after)]
-    return fma(run, stored, compute, FmaLayout(*widths, False, False), entries, columns, limits)
+    into, out = (_width(own, columns, before == after, compute) for own in (before, after))
+    return fma(run, stored, compute, FmaLayout(into, out, False, False), entries, columns, limits)
 
 
 def _width(extents: Sequence[int], columns: int, is_square: bool, compute: str) -> int:

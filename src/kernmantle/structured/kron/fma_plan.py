@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from .modes import Mode, cheapest
@@ -78,7 +78,7 @@ class FmaPlan:
     slices: int
     ahead: int = 0
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
         """Room of every axis of the run."""
         return tuple(max(mode.columns, mode.rows) for mode in self.run.modes)

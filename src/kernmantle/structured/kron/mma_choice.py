@@ -79,14 +79,6 @@ def spread(plans: tuple[MmaPlan, ...], entries: int, right: int, processors: int
     return tuple([found.plans[index] for index in found.cycles(entries, right, processors).argsort(kind="stable")])
 
 
-def _quickest(plans: tuple[MmaPlan, ...], entries: int, right: int, processors: int) -> MmaPlan:
-    """Return the first one of the same."""
-    if not is_small(plans[0], plans[0].count(entries, right), processors):
-        return plans[0]
-    found = _variants(plans)
-    return found.plans[found.cycles(entries, right, processors).argmin()]
-
-
 @dataclass(frozen=True, eq=False)
 class _Variants:
     """Plans that share tiles among more warps, and columns with their extents and cycles."""
@@ -134,8 +126,20 @@ def plan_of(
     modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, entries: int, limits: DeviceLimits
 ) -> MmaPlan | None:
     """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
-    found = _enough(tuple(modes), stored, tensor, width, limits)
-    return _quickest(found, entries, width, limits.sm_count) if found else None
+    key = tuple(modes), stored, tensor, width, limits
+    plans = _enough(*key)
+    if not plans or not is_small(plans[0], plans[0].count(entries, width), limits.sm_count):
+        return plans[0] if plans else None
+    found = _enough_variants(*key)  # by the arguments, as many plans take longer to hash than to price
+    return found.plans[found.cycles(entries, width, limits.sm_count).argmin()]
+
+
+@lru_cache(maxsize=4096)
+def _enough_variants(
+    modes: tuple[Mode, ...], stored: str, tensor: Tensor, width: int, limits: DeviceLimits
+) -> _Variants:
+    """Return the variants of the same plans."""
+    return _variants(_enough(modes, stored, tensor, width, limits))
 
 
 @lru_cache(maxsize=4096)

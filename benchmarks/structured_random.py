@@ -173,11 +173,14 @@ def route(case: Drawn, given: Mapping[str, torch.Tensor]) -> str:
 
 
 def _work(case: Drawn, side: str, kind: str) -> Work:
-    """Each array once, and the multiplications; a backward pass reads two arrays, writes one and multiplies twice."""
+    """Each array once, and the multiplications.
+
+    A backward pass reads two arrays and the weights, writes gradients of one and of these, and multiplies twice.
+    """
     (before, after), passes = case.ends, {"forward": (1, 0), "backward": (0, 1), "step": (1, 1)}[side]
     moved = passes[0] * (before + after) + passes[1] * (2 * before + after)
     products = case.products * (passes[0] + 2 * passes[1])
-    size, weights = DTYPES[case.dtype].itemsize, sum(passes) * case.weights
+    size, weights = DTYPES[case.dtype].itemsize, (passes[0] + 2 * passes[1]) * case.weights
     resource = {"fp16": (3 if case.dtype == "f32" else 1) * products} if kind == "cuda" else {"fma.f32": products}
     return Work(float(size * (moved + weights)), resource, serial=False)
 

@@ -73,6 +73,13 @@ def test_rows_say_what_was_measured(case, monkeypatch) -> None:
     assert structured_random.measure(case, "cpu", {"machine": {}}, rates)[0]["status"].startswith("wrong: out")
 
 
+def test_floors_count_what_each_side_reads_and_writes_of_x_and_weights() -> None:
+    case = SparseCase((2, 3, 5, 7), 11, "f32", False)
+    x, out, weights = 11 * 2 * 5 * 7, 11 * 2 * 3 * 7, 2 * 3 * 5 * 7
+    found = [structured_random._work(case, side, "cuda").bytes / 4 for side in structured_random.SIDES]
+    assert found == [x + out + weights, 2 * x + out + 2 * weights, 3 * x + 2 * out + 3 * weights]
+
+
 def test_a_prefix_is_measured_until_the_time_is_over(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(random_structured, "cases", lambda kind: list(CASES))
     monkeypatch.setattr(structured_random.calibrate, "cpu_rates", lambda *_: {"fma.f32": 1e10, "bytes": 1e10})

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from kernmantle.backends.cuda import emit, vjp_emit
-from kernmantle.backends.cuda.gram_plan import Layout, plan
+from kernmantle.backends.cuda.gram_plan import plan
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.backends.cuda.vjp_plan import plan_vjp, takes_vjp
 from kernmantle.compiler.gradient_patterns import recognised_vjp
 from kernmantle.compiler.lower import lower
-from kernmantle.compiler.nest import sizes_of, strides_of
+from kernmantle.compiler.nest import Layout, sizes_of, strides_of
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.ir.program import Program
 from kernmantle.torch_ops.contract import Contraction

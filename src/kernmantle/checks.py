@@ -1,9 +1,10 @@
-"""Checks of arguments that are numbers or functions, the same for all interfaces."""
+"""Checks of arguments that are numbers, options or functions, the same for all interfaces."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import ParameterError
@@ -31,6 +32,12 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
     if not 0 < number < math.inf and not (infinite and number == math.inf):
         raise ParameterError(f"{name} must be a positive number, not {value!r}")
     return number
+
+
+def one_of(value: Any, name: str, allowed: Sequence[object]) -> None:
+    """Raise ParameterError for what is none of the values that are allowed, or a string equal to one."""
+    if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
+        raise ParameterError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
 def function(value: Any, name: str) -> None:

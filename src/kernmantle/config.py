@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Any, Literal, TypeVar, get_args
 
 from .backend import choices
+from .checks import one_of
 from .errors import KernmantleWarning, ParameterError
 
 Precision = Literal["ieee", "tf32"]
@@ -79,20 +80,15 @@ class Config:
                 object.__setattr__(self, name, Path(value).expanduser())
             elif value is not None:
                 raise ParameterError(f"{name} must be a path or None, not {value!r}")
-        _choice("backend", self.backend, ("auto",) if self.backend == "auto" else choices())
-        _choice("precision", self.precision, (None, *get_args(Precision)))
+        one_of(self.backend, "backend", ("auto",) if self.backend == "auto" else choices())
+        one_of(self.precision, "precision", (None, *get_args(Precision)))
         for name in ("progress", "verbose", "debug", "exit_on_lost_process", "wait_on_host"):
-            _choice(name, getattr(self, name), (True, False))
+            one_of(getattr(self, name), name, (True, False))
         for name, optional in (("threads", True), ("chunk_bytes", False)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
             if not whole and not (optional and value is None):
                 raise ParameterError(f"{name} must be a positive integer{' or None' * optional}, not {value!r}")
-
-
-def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
-        raise ParameterError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
 def _switch(text: str) -> bool:

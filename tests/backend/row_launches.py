@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.backends.cuda.score_plan import ScoreMemory
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES, SIZES, Layout
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.torch_ops import cuda, cuda_row_reduce
 

@@ -10,9 +10,10 @@ from kernmantle import config
 from kernmantle.backends.cuda import nvrtc, tiles
 from kernmantle.backends.cuda.arch import ARCHS
 from kernmantle.backends.cuda.emit import emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout, candidates, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, candidates, plan
 from kernmantle.backends.cuda.nvrtc import inlined, options, resources
 from kernmantle.backends.cuda.spelling import ExpressionEmitter
+from kernmantle.compiler.nest import Layout
 from kernmantle.errors import CompileError
 from kernmantle.ir.ops import OPS
 from kernmantle.torch_ops import cuda

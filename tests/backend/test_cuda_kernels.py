@@ -12,10 +12,10 @@ import torch
 
 from kernmantle.backends.cuda import vjp_plan
 from kernmantle.backends.cuda.emit import emit
-from kernmantle.backends.cuda.gram_plan import CudaPlan, Layout, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, plan
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
 from kernmantle.backends.cuda.vjp_plan import VjpPlan, plan_vjp
-from kernmantle.compiler.nest import sizes_of, strides_of
+from kernmantle.compiler.nest import Layout, sizes_of, strides_of
 from kernmantle.ir.functions import FUNCTIONS
 from kernmantle.pairwise import CONSTRUCTORS
 from kernmantle.runtime.launcher import Launcher, nothing

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES, SIZES, Layout
 from kernmantle.compiler.row_reduce import Apply, can_lower, lower_rows
 from kernmantle.ir.definition import bind, define
 from kernmantle.ir.functions import FUNCTIONS

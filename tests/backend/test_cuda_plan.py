@@ -10,14 +10,13 @@ from kernmantle.backends.cuda.gram_plan import (
     TILES,
     CudaPlan,
     DeviceLimits,
-    Layout,
     candidates,
     cell_words,
     is_heavy,
     plan,
     shared_bytes,
 )
-from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Nest
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Layout, Nest
 from kernmantle.ir.node import Node, const
 from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.torch_ops.tuned_tiles import names

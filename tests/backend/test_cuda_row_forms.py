@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import ENTRY, JOIN, SCALE, SELECT, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import plan_rows
+from kernmantle.compiler.nest import Layout
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.ir.program import Program
 

@@ -6,10 +6,9 @@ from itertools import cycle
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import plan_rows
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES, SIZES, Layout
 from kernmantle.compiler.row_reduce import PRODUCT, Apply, lower_rows
 from kernmantle.ir.definition import bind
 from kernmantle.ot import problem

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.row_reduce_emit import ENTRY, SPLIT
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
 from kernmantle.backends.cuda.softmax_emit import COLUMNS, VALUES, emit_softmax, main_kernels
 from kernmantle.backends.cuda.softmax_plan import blocks_of
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES, SIZES, Layout
 from kernmantle.compiler.row_reduce import RowNest
 from kernmantle.compiler.softmax import DUALS, GRADIENTS, TANGENTS, Weighting, lower_softmax, slope
 from kernmantle.ir.definition import bind, define

@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 
 from kernmantle.backends.cuda.emit import emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits
 from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, planes, squares_plan
 from kernmantle.backends.cuda.tiles import PRODUCT_TILES
-from kernmantle.compiler.nest import Nest
+from kernmantle.compiler.nest import Layout, Nest
 
 from ..cases import sampled
 from ..cuda.nests import L1, SQUARE, Case, W, gram, op

@@ -20,11 +20,12 @@ from cuda.core import Device, LegacyPinnedMemoryResource
 
 from kernmantle.backends.cuda.device import gpu
 from kernmantle.backends.cuda.emit import ENTRY, emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout, candidates, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, candidates, plan
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 from kernmantle.backends.cuda.pow_tables import table_power
 from kernmantle.backends.cuda.squares_plan import PROMISE
+from kernmantle.compiler.nest import Layout
 
 from .log_products import log_cases, log_error
 from .nests import NUMPY, S0, Case, cases, expected, op, value, widened

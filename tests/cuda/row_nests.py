@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
+from kernmantle.backends.cuda.gram_plan import DeviceLimits
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
-from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.nest import ROLES, SIZES, Layout
 from kernmantle.compiler.row_reduce import HOW, PRODUCT, SELECTIONS, Apply, RowNest, lower_rows
 from kernmantle.ir.definition import bind, define
 from kernmantle.ir.functions import FUNCTIONS

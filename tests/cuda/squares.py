@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
+from kernmantle.backends.cuda.gram_plan import DeviceLimits
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
 from kernmantle.backends.cuda.tiles import PRODUCT_TILES
-from kernmantle.compiler.nest import Nest
+from kernmantle.compiler.nest import Layout, Nest
 from kernmantle.ir.node import Node
 
 from .nests import SQUARE, Case, W, expected, gram, op, var

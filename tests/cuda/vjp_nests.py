@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
+from kernmantle.backends.cuda.gram_plan import DeviceLimits
 from kernmantle.backends.cuda.vjp_plan import VjpPlan, plan_vjp
 from kernmantle.backends.cuda.vjp_tiles import VJP_TILES
-from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Nest
+from kernmantle.compiler.nest import ROLES, SIZES, Buffer, Layout, Nest
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.reductions import REDUCTIONS
 

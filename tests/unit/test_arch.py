@@ -11,11 +11,11 @@ import pytest
 from kernmantle.backends.cuda import gram_plan
 from kernmantle.backends.cuda.arch import ARCHS, arch
 from kernmantle.backends.cuda.emit import emit
-from kernmantle.backends.cuda.gram_plan import Layout, candidates, plan
+from kernmantle.backends.cuda.gram_plan import candidates, plan
 from kernmantle.backends.cuda.nvrtc import options
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.backends.cuda.tiles import CARDS, TILES, DeviceLimits, Tile
-from kernmantle.compiler.nest import ROLES
+from kernmantle.compiler.nest import ROLES, Layout
 from kernmantle.ir.node import Node, var
 
 from ..cuda.nests import L1, SQUARE, gram

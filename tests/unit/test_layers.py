@@ -177,11 +177,22 @@ print([name for name in {heavy} if name in sys.modules and name not in before])
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
 
 
-def test_the_page_of_internals_names_every_plan_and_header_of_structured_products():
-    text = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8").partition("## Structured products")[2]
+@pytest.mark.parametrize(
+    ("title", "plans", "headers", "left_out"),
+    [
+        ("Contractions on a GPU", "backends/cuda", "backends/cuda/kernels", set()),
+        (
+            "Structured products on a GPU", "structured", "structured",
+            {"tensor_plan.py", "chain_plan.py", "weight_gradient_plan.py"},  # parts that other plans share
+        ),
+    ],
+)  # fmt: skip
+def test_the_page_of_internals_names_every_plan_and_header(title, plans, headers, left_out):
+    text = (
+        (ROOT / "docs" / "internals.md").read_text(encoding="utf-8").partition(f"## {title}")[2].partition("\n## ")[0]
+    )
     named = set(re.findall(r"`(?:\w+/)*(\w+\.(?:cuh|py))`", text))
-    folder = PACKAGE / "structured"
-    there = {path.name for path in folder.rglob("*.cuh")} | {path.name for path in folder.rglob("*_plan.py")}
-    left_out = {"tensor_plan.py", "chain_plan.py", "weight_gradient_plan.py"}  # parts that other plans share
-    assert not there - named - left_out, "docs/internals.md lists plans and headers of structured products"
-    assert named <= {path.name for path in folder.rglob("*")}
+    there = {path.name for path in (PACKAGE / headers).rglob("*.cuh")}
+    there |= {path.name for path in (PACKAGE / plans).rglob("*_plan.py")}
+    assert not there - named - left_out, f"docs/internals.md lists plans and headers of {title.lower()}"
+    assert named <= {path.name for path in PACKAGE.rglob("*")}

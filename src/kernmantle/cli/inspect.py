@@ -23,7 +23,7 @@ from ..backends.cuda import gram_plan as cuda_plan
 from ..backends.cuda.cards import PLANNED
 from ..backends.cuda.tiles import DeviceLimits
 from ..compiler.lower import lower
-from ..compiler.nest import ROLES, SIZES, Nest
+from ..compiler.nest import ROLES, SIZES, Layout, Nest
 from ..errors import ParameterError
 from ..ir import autodiff
 from ..ir.definition import Definition, bind, define, symmetric
@@ -205,7 +205,7 @@ def sources(nest: Nest, size: int, card: DeviceLimits, wanted: str) -> list[tupl
     """Return the plans, and their sources where wanted: title, text, language."""
     used = {role for buffer in nest.buffers for role in buffer.roles}
     sizes = {role: size if role in used else 1 for role in SIZES}
-    layout = cuda_plan.Layout(tuple(_strides(buffer.roles, size) for buffer in nest.buffers), (16,) * len(nest.buffers))
+    layout = Layout(tuple(_strides(buffer.roles, size) for buffer in nest.buffers), (16,) * len(nest.buffers))
     gpu = cuda_plan.plan(nest, sizes, card, layout)
     own = host()
     cpu = cpu_plan.plan(nest, own.vector_bytes, own.vector_registers, sizes)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ..checks import one_of
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..structured.kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
 from ..structured.kronsparse.matmul import STORED, dense_of
@@ -33,11 +34,6 @@ SUBMODULES = (
     "benchmark.utils",
 )
 ALGORITHMS = ("sparse", "bsr", "dense", "einsum", "kernel", "bmm")
-
-
-def _check_algorithm(algo: str) -> None:
-    if algo not in ALGORITHMS:
-        raise ParameterError(f"algo must be one of {', '.join(map(repr, ALGORITHMS))}, not {algo!r}")
 
 
 def generate_factor(
@@ -61,7 +57,7 @@ def generate_factor(
     >>> ksmm.generate_factor(2, 3, 4, 5, "bmm").shape
     torch.Size([10, 3, 4])
     """
-    _check_algorithm(algo)
+    one_of(algo, "algo", ALGORITHMS)
     pattern = KSPattern(a, b, c, d)
     if weights is None:
         bound = 1 / math.sqrt(c)
@@ -90,7 +86,7 @@ def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:
 
     Compressed rows with an entry for every weight are read where they lie.
     """
-    _check_algorithm(algo)
+    one_of(algo, "algo", ALGORITHMS)
     own = KSPattern.of(pattern)
     a, b, c, d = own
     if algo == "kernel":
@@ -182,7 +178,7 @@ class KSLinear(nn.Module):
         device: Any = "cpu",
     ) -> None:
         super().__init__()
-        _check_algorithm(algo)
+        one_of(algo, "algo", ALGORITHMS)
         if not dtype.is_floating_point:
             raise DtypeError(f"dtype must be a floating-point type, not {dtype}")
         self.chain = check_chain(patterns)

@@ -107,6 +107,24 @@ def strides_of(integers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(integers[start : start + len(ROLES)]) for start in starts)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Memory layout of the arrays of one call: of each strides for ROLES, in elements, and alignment in bytes."""
+
+    strides: tuple[tuple[int, ...], ...]
+    alignment: tuple[int, ...]
+
+    def of(self, nest: Nest) -> Layout:
+        """Return the layout of the buffers of a nest, which are the first."""
+        count = len(nest.buffers)
+        return Layout(self.strides[:count], self.alignment[:count])
+
+
+def sizes_and_layout(integers: Sequence[int], alignment: Sequence[int]) -> tuple[dict[str, int], Layout]:
+    """Return the extents of roles and the layout of buffers that the integers of a call have."""
+    return sizes_of(integers), Layout(strides_of(integers), tuple(alignment))
+
+
 def byte_steps(buffers: Sequence[Buffer], integers: Sequence[int], role: str) -> list[int]:
     """Return the bytes from one index of a role to the next of every buffer, from the integers of a kernel."""
     return [BYTES[buffer.dtype] * integers[stride_slot(index, role)] for index, buffer in enumerate(buffers)]

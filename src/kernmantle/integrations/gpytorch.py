@@ -30,6 +30,11 @@ _NO_BANDWIDTH = (
 _OF_LENGTHS = ("lengthscale_prior", "lengthscale_constraint")
 
 
+def _refuse_batched_columns(last_dim_is_batch: bool) -> None:
+    if last_dim_is_batch:
+        raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
+
+
 def _bound(kernel: Kernel, values: Mapping[str, torch.Tensor]) -> Kernel:
     """Return the kernel with the values that an operator carries."""
     return replaced(kernel, {name.removeprefix(_PREFIX): value for name, value in values.items()}) if values else kernel
@@ -182,16 +187,19 @@ class FusedKernel(gpytorch.kernels.Kernel):
         constraint = self._constraints.get(f"{attribute}_constraint")
         return raw if constraint is None else constraint.transform(raw)
 
-    def __getattr__(self, name: str) -> Any:
+    def _attribute_of(self, name: str) -> str | None:
+        """Return the parameter that a hyperparameter is stored in, None for a name of another thing."""
         attribute = self.__dict__.get("_attributes", {}).get(name)
         if attribute is None and name == "bandwidth":
             raise AttributeError(_NO_BANDWIDTH)
+        return attribute
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = self._attribute_of(name)
         return super().__getattr__(name) if attribute in (None, name) else self._transformed(attribute)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        attribute = self.__dict__.get("_attributes", {}).get(name)
-        if attribute is None and name == "bandwidth":
-            raise AttributeError(_NO_BANDWIDTH)
+        attribute = self._attribute_of(name)
         if attribute in (None, name):
             return super().__setattr__(name, value)
         raw: Any = super().__getattr__(attribute)
@@ -249,8 +257,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
         self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
     ) -> Any:
         """Return the operator of two sets of rows, or the values of their pairs."""
-        if last_dim_is_batch:
-            raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
+        _refuse_batched_columns(last_dim_is_batch)
         left, right = x1 / self.lengthscale, x2 / self.lengthscale
         kernel, values = self._present(left)
         own = {name: int(_base(name) == LENGTHS) for name in values}  # axes of each beside its batch
@@ -329,8 +336,7 @@ class FusedKernelGrad(FusedKernel):
         self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
     ) -> Any:
         """Return the matrix of two sets of rows, or its diagonal."""
-        if last_dim_is_batch:
-            raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
+        _refuse_batched_columns(last_dim_is_batch)
         kernel, values = self._present(x1)
         length = self.lengthscale
         if diag:
@@ -368,8 +374,7 @@ class SpectralMixtureKernel(gpytorch.kernels.SpectralMixtureKernel):
         self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
     ) -> Any:
         """Return the operator of two sets of rows, or the values of their pairs."""
-        if last_dim_is_batch:
-            raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
+        _refuse_batched_columns(last_dim_is_batch)
         if x1.shape[-1] != self.ard_num_dims:
             raise ParameterError(f"ard_num_dims is {self.ard_num_dims}, the rows have {x1.shape[-1]} columns")
         weights, means, scales = self.mixture_weights, self.mixture_means.squeeze(-2), self.mixture_scales.squeeze(-2)

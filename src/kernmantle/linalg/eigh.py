@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..arrays import Wrap
-from ..checks import positive
+from ..checks import one_of, positive
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError, instead_of
 from ..torch_ops.outside import outside
 from . import cusolver, spectrum
@@ -234,8 +234,7 @@ def eigh(
     >>> km.linalg.eigh(km.Gaussian(2.0).operator(x), subset_by_index=(490, 499)).w.shape
     torch.Size([10])
     """
-    if method not in get_args(Method):
-        raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
+    one_of(method, "method", get_args(Method))
     if subset_by_index is not None and subset_by_value is not None:
         raise ParameterError("pass either subset_by_index or subset_by_value")
     if method == "randomised":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..arrays import Wrap, to_tensor
-from ..checks import integer, positive
+from ..checks import integer, one_of, positive
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..pairwise import Kernel
 from ..pairwise.kernel import check_kernel
@@ -185,8 +185,7 @@ def solve_kernel(
     >>> bool((k.matmul(x, None, c) - y).abs().max() < 1e-2)
     True
     """
-    if method not in get_args(Method):
-        raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
+    one_of(method, "method", get_args(Method))
     check_kernel(kernel)
     call, (targets,) = kernel.prepared(x, None, None, **{"the targets y": y})
     ridge = _checked(call, targets, ridge)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..arrays import Wrap, unwrap
-from ..checks import integer, positive
+from ..checks import integer, one_of, positive
 from ..errors import (
     DtypeError,
     GradientError,
@@ -187,8 +187,7 @@ def svd(
     """
     operator = _Matrix.of(a)
     least = min(operator.shape)
-    if method not in get_args(Method):
-        raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
+    one_of(method, "method", get_args(Method))
     k = integer(k, "k", 1, least, f" for a matrix of shape {operator.shape}")
     if tolerance is not None:
         positive(tolerance, "tolerance")

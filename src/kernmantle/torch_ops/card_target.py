@@ -16,13 +16,13 @@ import torch
 
 from ..backends.cuda import kernel_cost, vjp_plan
 from ..backends.cuda.cards import Card
-from ..backends.cuda.gram_plan import Layout, plan
+from ..backends.cuda.gram_plan import plan
 from ..backends.cuda.kernel_cost import START, Launch, vendor_product
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, minima_bytes, plan_rows, scan_bytes
 from ..backends.cuda.select_plan import BAND_BYTES, part_count
 from ..backends.cuda.squares_plan import squares_plan
 from ..compiler.gradient_patterns import Vjp
-from ..compiler.nest import BYTES, Nest, size_slot, sizes_of, strides_of
+from ..compiler.nest import BYTES, Layout, Nest, size_slot, sizes_and_layout, sizes_of
 from ..compiler.row_reduce import Apply, RowNest
 from ..config import current
 from ..ir.program import Program
@@ -68,7 +68,7 @@ class CardTarget:
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Return the plan the kernels."""
-        sizes, layout = _sizes_and_layout(integers, alignment)
+        sizes, layout = sizes_and_layout(integers.tolist(), alignment)
         self.launches.append(self._launch(nest, sizes, layout))
         return Launcher(nothing, self.launches[-1].name)
 
@@ -99,7 +99,7 @@ class CardRows:
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Return the plan the kernels."""
-        sizes, layout = _sizes_and_layout(integers, alignment)
+        sizes, layout = sizes_and_layout(integers.tolist(), alignment)
         parts = part_count(rows, sizes, self._card.limits)
         if parts:
             return self._prepare_parts(rows, integers, alignment, parts)
@@ -110,7 +110,7 @@ class CardRows:
 
     def _prepare_parts(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], parts: int) -> Launcher:
         """Return the plan of the best of what is selected from parts of the columns, in bands of rows."""
-        sizes, _ = _sizes_and_layout(integers, alignment)
+        sizes = sizes_of(integers.tolist())
         short, own, aligned = part_of(rows, integers.tolist(), alignment, parts)
         height = min(sizes["m"], band_rows(parts))
         bands = -(-sizes["m"] // height)
@@ -119,11 +119,6 @@ class CardRows:
         self.launches[-1] = self.launches[-1].times(parts * bands)
         self.launches.append(kernel_cost.best_of_parts(height * parts * own[size_slot("l")], self._card).times(bands))
         return found
-
-
-def _sizes_and_layout(integers: np.ndarray, alignment: Sequence[int]) -> tuple[dict[str, int], Layout]:
-    values: list[int] = integers.tolist()
-    return sizes_of(values), Layout(strides_of(values), tuple(alignment))
 
 
 def _between(chosen: CudaRowPlan, sizes: Mapping[str, int], card: Card) -> int:
@@ -157,8 +152,6 @@ def contraction(card: Card, tensors: Tensors, numbers: Any, values: Any, text: s
     results = [BYTES[name] * float(math.prod(geo.out_shape(program.out))) for name in own.outs]
     product = is_matmul(program, own)
     if product is not None and all((*geo.out_shape(program.out), *geo.sizes.values())):
-        named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
-        named |= {"x1": named["x0"]} if program.symmetric else {}
         axes = [program.operand(name).axes for name in (product.left, product.right)]
         rows, columns = (math.prod(geo.sizes[axis] for axis in own if axis != product.reduced) for own in axes)
         count = math.prod(geo.batch)

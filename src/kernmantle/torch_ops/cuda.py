@@ -12,12 +12,12 @@ import torch
 from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.arch import arch as generation
 from ..backends.cuda.device import core, gpu
-from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
+from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, plan
 from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, NumberedLaunch, Queue, zeroed_counter
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Vjp
-from ..compiler.nest import Nest, sizes_of, strides_of
+from ..compiler.nest import Nest, sizes_and_layout
 from ..config import current
 from ..errors import OutOfMemoryError
 from ..ir.program import Program
@@ -52,7 +52,7 @@ class CudaTarget:
         index = index_of(device)
         own = limits(index)
         values = integers.tolist()
-        sizes, layout = sizes_of(values), Layout(strides_of(values), tuple(alignment))
+        sizes, layout = sizes_and_layout(values, alignment)
         vjp = cuda_vjp.launcher(nest, sizes, values, own, layout, index, start, job_for)
         if vjp is not None:
             return vjp

@@ -9,12 +9,12 @@ from functools import lru_cache, partial
 import numpy as np
 import torch
 
-from ..backends.cuda.gram_plan import DeviceLimits, Layout
+from ..backends.cuda.gram_plan import DeviceLimits
 from ..backends.cuda.launch import Kernel, NumberedLaunch
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, plan_rows
 from ..backends.cuda.select_plan import part_count
-from ..compiler.nest import byte_steps, size_slot, sizes_of, strides_of
+from ..compiler.nest import Layout, byte_steps, size_slot, sizes_and_layout, sizes_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_forms, cuda_row_reduce_parts
@@ -36,17 +36,16 @@ class GpuRows:
         index = index_of(device)
         own = limits(index)
         values: list[int] = integers.tolist()
-        sizes = sizes_of(values)
-        strides = strides_of(values)
+        sizes, layout = sizes_and_layout(values, alignment)
         if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
             alone = cuda_row_reduce_forms.entry_values(values)
-            each = Layout(strides, cuda_row_reduce_forms.entry_alignment(rows, values, alignment))
+            each = Layout(layout.strides, cuda_row_reduce_forms.entry_alignment(rows, values, alignment))
             alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)
             in_parts = part_count(rows, sizes | dict.fromkeys("abc", 1), own)
             if alike.form in ("select", "scan") or alike.grouped or in_parts:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_forms.of_entries(one, rows, values)
-        chosen = plan_rows(rows, sizes, own, Layout(strides, tuple(alignment)))
+        chosen = plan_rows(rows, sizes, own, layout)
         if chosen.fallback is not None:
             fallback = _starter(chosen.fallback, values, own, index)
             return cuda_row_reduce_forms.launcher(chosen, values, own, index, fallback)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..backends.cuda.gram_plan import Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import SPLIT, SPLITTERS
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
 from ..backends.cuda.softmax_emit import emit_softmax, main_kernels
 from ..backends.cuda.softmax_plan import blocks_of
-from ..compiler.nest import sizes_of, strides_of
+from ..compiler.nest import sizes_and_layout
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from .cuda import Entry, index_of, limits, row_kernels, scratch, start
@@ -29,8 +28,8 @@ class GpuSoftmax:
         index = index_of(device)
         own = limits(index)
         values: list[int] = integers.tolist()
-        sizes = sizes_of(values)
-        chosen = plan_softmax(rows, sizes, own, Layout(strides_of(values), tuple(alignment)))
+        sizes, strided = sizes_and_layout(values, alignment)
+        chosen = plan_softmax(rows, sizes, own, strided)
         if chosen is None:
             return None
         kernels = _load(chosen)

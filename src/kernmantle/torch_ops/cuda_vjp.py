@@ -8,11 +8,10 @@ from functools import cache, lru_cache, partial
 import torch
 
 from ..backends.cuda import vjp_emit as text
-from ..backends.cuda.gram_plan import Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.tiles import DeviceLimits
 from ..backends.cuda.vjp_plan import VjpPlan, fixed, plan_vjp, schedule, workspace
-from ..compiler.nest import Nest
+from ..compiler.nest import Layout, Nest
 from ..errors import OutOfMemoryError
 from ..runtime.kernel_store import Job, loaded
 from ..runtime.launcher import Launcher, nothing

@@ -17,7 +17,7 @@ from ..ir.node import Node
 from ..ir.program import Program
 from ..ir.reductions import Reduction
 from .dtypes import DTYPES
-from .execute import Types, is_matmul
+from .execute import Types, computed_arrays, is_matmul
 from .layout import aligned
 from .namespaces import torch_namespace
 from .operator import unpacked
@@ -36,9 +36,7 @@ def contraction(tensors: Tensors, numbers: Any, values: Any, text: str, types: s
         raise BackendError(f"a program nested in {program.equation!r} has no decomposition into torch's operations")
     compute, count = DTYPES[own.compute], len(program.reduced)
     space = torch_namespace(compute, tensors[0].device)
-    named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
-    named |= {"x1": named["x0"]} if program.symmetric else {}
-    named = {name: tensor if tensor.dtype == torch.bool else tensor.to(compute) for name, tensor in named.items()}
+    named = computed_arrays(program, tensors, compute)
     arrays = {name: aligned(tensor, program.operand(name).axes, program.axes) for name, tensor in named.items()}
     for operand, number in zip(program.numbers, unpacked(numbers, values), strict=True):
         arrays[operand.name] = torch.as_tensor(number).to(dtype=compute, device=tensors[0].device)

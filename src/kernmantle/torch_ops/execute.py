@@ -209,7 +209,7 @@ def planned(
             "evaluate it by a call of its own and pass the result"
         )
     if 0 in geo.out_shape(program.out):
-        return _no_work, "nothing: the result is empty"
+        return no_work, "nothing: the result is empty"
     if any(geo.sizes[axis] == 0 for axis in program.reduced):
         return _reference_runner(program, types, geo, _stored_integer(types)), "reference: an axis is empty"
     product = is_matmul(program, types)
@@ -220,8 +220,8 @@ def planned(
     return _kernel(program, types, geo, tensors, outs, target)
 
 
-def _no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-    pass
+def no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+    """Run nothing."""
 
 
 def _stored_integer(types: Types) -> torch.dtype | None:
@@ -230,17 +230,23 @@ def _stored_integer(types: Types) -> torch.dtype | None:
     return DTYPES[integers[0]] if integers else None
 
 
-def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
+def named_arrays(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
     """Return the array of every operand by name, the alias included."""
     named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
     return named | ({"x1": named["x0"]} if program.symmetric else {})
+
+
+def computed_arrays(program: Program, tensors: Tensors, compute: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return the same in the type of the arithmetic; truth values stay."""
+    arrays = named_arrays(program, tensors)
+    return {name: array if array.dtype == torch.bool else array.to(compute) for name, array in arrays.items()}
 
 
 def _reference_runner(program: Program, types: Types, geo: Geometry, extremes: torch.dtype | None = None) -> Runner:
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         compute = DTYPES[types.compute]
         ns = torch_namespace(compute, tensors[0].device, extremes)
-        arrays = {name: t if t.dtype == torch.bool else t.to(compute) for name, t in _paired(program, tensors).items()}
+        arrays = computed_arrays(program, tensors, compute)
         for operand, number in zip(program.numbers, numbers, strict=True):
             arrays[operand.name] = ns.full((), number, "value")
         limit = current().chunk_bytes // (4 * compute.itemsize)
@@ -277,7 +283,7 @@ def _finish(
         for out, value in zip(outs, finished, strict=True):
             out.copy_(value)
         return
-    arrays = _paired(program, tensors) | {f"a{i}": value for i, value in enumerate(finished)}
+    arrays = named_arrays(program, tensors) | {f"a{i}": value for i, value in enumerate(finished)}
     values = {operand.name: number for operand, number in zip(program.numbers, numbers, strict=True)}
     execute(
         last.text, types.text, [arrays[op.name] for op in last.tensors], [values[op.name] for op in last.numbers], outs
@@ -300,7 +306,7 @@ def _matmul_runner(program: Program, product: patterns.Matmul, types: Types) -> 
     direct = finishing(program) is None
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-        arrays = _paired(program, tensors)
+        arrays = named_arrays(program, tensors)
         left, right = arrays[product.left], arrays[product.right]
         compute = DTYPES[types.compute]
         if not (direct and left.dtype == right.dtype == outs[0].dtype):

@@ -26,7 +26,7 @@ from ..runtime.dispatch import bound
 from ..runtime.launcher import Launcher
 from .call_key import program_key
 from .dtypes import DTYPES, NAMES
-from .execute import BoundProgram, Runner, Types
+from .execute import BoundProgram, Runner, Types, no_work
 from .info import RunInfo
 from .layout import Geometry, arguments, contiguous, geometry, strided
 from .row_reduce_blocks import run_blocks
@@ -104,7 +104,7 @@ def planned(
     Without them it runs by blocks of the matrix.
     """
     if 0 in shapes(apply, geo):
-        return _no_work, "nothing: the result is empty"
+        return no_work, "nothing: the result is empty"
     if geo.sizes[apply.column] == 0:
         return _of_nothing(apply), "nothing to reduce"
     if target is not None and can_lower(apply, types.compute):
@@ -112,10 +112,6 @@ def planned(
         if found is not None:
             return found
     return partial(run_blocks, apply, types), "blocks of the matrix"
-
-
-def _no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-    pass
 
 
 def _of_nothing(apply: Apply) -> Runner:

@@ -12,11 +12,11 @@ from functools import lru_cache, partial
 import torch
 
 from ..backends.cuda import emit
-from ..backends.cuda.gram_plan import Layout, candidates, cost, is_choice
+from ..backends.cuda.gram_plan import candidates, cost, is_choice
 from ..backends.cuda.squares_plan import product_tiles, squares_plan
 from ..backends.cuda.tiles import PRODUCT_TILES, DeviceLimits
 from ..compiler.canonical import canonical
-from ..compiler.nest import SIZES, Nest
+from ..compiler.nest import SIZES, Layout, Nest
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache, fingerprint
 from ..runtime.kernel_store import compile_only

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...compiler.gradient_patterns import SignedProduct, match_signed_product
-from ...compiler.nest import BYTES, ROLES, Buffer, Nest, integer_slots
+from ...compiler.nest import BYTES, ROLES, Buffer, Layout, Nest, integer_slots
 from ...compiler.patterns import is_abs_difference
 from ...errors import ParameterError
 from ...ir.node import Node, postorder, variables
@@ -34,14 +34,6 @@ _THIN = 8  # terms of a sum
 
 Argument = int | float
 """Pointers and integers are int, numbers float (float64 to the kernel), a pair of float32 the int of its bits."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Memory layout of the arrays of one call: of each strides for ROLES, in elements, and alignment in bytes."""
-
-    strides: tuple[tuple[int, ...], ...]
-    alignment: tuple[int, ...]
 
 
 @dataclass(frozen=True)

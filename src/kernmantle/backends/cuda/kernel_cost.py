@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import BYTES, ROLES, Buffer, Nest
+from ...compiler.nest import BYTES, ROLES, Buffer, Layout, Nest
 from ...compiler.row_reduce import PRODUCT
 from ...ir.node import Node, postorder
 from ...ir.ops import OPS
 from .cards import Card
 from .columns_plan import clocks, passes
 from .fitted import TIMES
-from .gram_plan import CudaPlan, Layout, cost, is_heavy
+from .gram_plan import CudaPlan, cost, is_heavy
 from .pow_tables import table_power
 from .row_reduce_plan import CudaRowPlan
 from .score_plan import multiplied

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...compiler.hoist import fold
-from ...compiler.nest import Buffer
+from ...compiler.nest import Buffer, Nest
 from ...compiler.patterns import SCALED, inner_product, is_linear, scale, squared_differences
 from ...compiler.row_reduce import RowNest
 from ...ir.node import Node, var, variables
@@ -30,12 +30,12 @@ def sums_exponentials(rows: RowNest) -> bool:
     return rows.how == "logsumexp" and is_approximate(rows)
 
 
-def _folded(rows: RowNest) -> tuple[Node, set[str]]:
+def folded_entry(nest: Nest) -> tuple[Node, set[str]]:
     """Return the entry as a function of its sum, its operands and what is the same for all entries; names of that."""
-    nest = rows.matrix
     uniform = [*nest.numbers, *(buffer.name for buffer in nest.operands if not buffer.roles)]
     folded = fold(nest.outputs, uniform, letter="f")
-    return folded.outputs[0], {*uniform, *folded.names}
+    (output,) = folded.outputs
+    return output, {*uniform, *folded.names}
 
 
 def has_linear_entries(rows: RowNest, tile: Tile) -> bool:
@@ -48,12 +48,12 @@ def has_linear_entries(rows: RowNest, tile: Tile) -> bool:
         return False
     if rows.how != "logsumexp" or ends(rows, "m") or not (squared_differences(nest) or inner_product(nest)):
         return False
-    return is_linear(*_folded(rows))
+    return is_linear(*folded_entry(rows.matrix))
 
 
 def has_powers(rows: RowNest) -> bool:
     """Return whether rows are sums of powers of 2 to squared distances times a factor."""
     if rows.selects or rows.reduction.name != "sum" or squared_differences(rows.matrix) is None:
         return False
-    found = scale(rows.matrix, *_folded(rows))
+    found = scale(rows.matrix, *folded_entry(rows.matrix))
     return found is not None and found.output is Node("exp2", (Node("neg", (var(SCALED),)),))

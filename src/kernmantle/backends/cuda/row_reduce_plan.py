@@ -13,26 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.hoist import by_reciprocals, fold
-from ...compiler.nest import BYTES, ROLES, Nest, integer_slots
+from ...compiler.hoist import by_reciprocals
+from ...compiler.nest import BYTES, ROLES, Layout, Nest, integer_slots
 from ...compiler.patterns import is_proportional, scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from .columns_plan import columns_tile, columns_tiles
 from .columns_plan import memory as columns_memory
 from .columns_plan import shared_bytes as columns_shared
-from .gram_plan import (
-    Access,
-    CudaPlan,
-    DeviceLimits,
-    Layout,
-    cell_words,
-    is_heavy,
-    planned,
-    staged,
-    supports_warp_specialized,
-)
+from .gram_plan import Access, CudaPlan, DeviceLimits, cell_words, is_heavy, planned, staged, supports_warp_specialized
 from .pow_tables import table_power
-from .row_entries import ends, has_linear_entries, has_powers, is_approximate, sums_exponentials
+from .row_entries import ends, folded_entry, has_linear_entries, has_powers, is_approximate, sums_exponentials
 from .score_plan import GROUP, ScoreMemory, memory, score_tile
 from .score_plan import shared_bytes as score_shared
 from .select_plan import memory as select_memory
@@ -224,9 +214,7 @@ def _expands(rows: RowNest, depth: int) -> bool:
     squares = squared_differences(nest)
     if rows.selects or rows.reduction.name != "sum" or squares is None or squares.weight is not None:
         return False
-    uniform = [*nest.numbers, *(buffer.name for buffer in nest.operands if not buffer.roles)]
-    folded = fold(nest.outputs, uniform, letter="f")
-    found = None if nest.precision == "ieee" else scale(nest, folded.outputs[0], {*uniform, *folded.names})
+    found = None if nest.precision == "ieee" else scale(nest, *folded_entry(nest))
     return found is not None and is_proportional(found.output)
 
 
@@ -314,8 +302,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, lay
         shared = score_shared(tile, _with_tile(rows, tile), group if rows.v is not None else 0)
     if shared > limits.shared_per_block:
         return direct
-    own = Layout(layout.strides[: len(rows.matrix.buffers)], layout.alignment[: len(rows.matrix.buffers)])
-    matrix = planned(rows.matrix, sizes, limits, own, tile)
+    matrix = planned(rows.matrix, sizes, limits, layout.of(rows.matrix), tile)
     fallback = replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
 
@@ -326,8 +313,7 @@ def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, 
     tile = softmax_tile(rows, sizes, limits, *counts)
     if tile is None:
         return None
-    own = Layout(layout.strides[: len(rows.matrix.buffers)], layout.alignment[: len(rows.matrix.buffers)])
-    matrix = planned(rows.matrix, sizes, limits, own, tile)
+    matrix = planned(rows.matrix, sizes, limits, layout.of(rows.matrix), tile)
     shared = softmax_shared(rows, tile, *counts)
     return CudaRowPlan(matrix, rows, "softmax", tile.unroll, _integers(rows, sizes), shared, 1)
 
@@ -336,7 +322,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     """Return the plan that takes entries as they are written."""
     rows = _with_reciprocals(rows)
     nest = rows.matrix
-    own = Layout(layout.strides[: len(nest.buffers)], layout.alignment[: len(nest.buffers)])
+    own = layout.of(nest)
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
     logarithms = sums_exponentials(rows) and _busies(ROW_PIPELINED, sizes, limits)
@@ -392,9 +378,8 @@ def _grouped(
         return None
     if not supports_warp_specialized(nest, sizes, limits) or _is_tabled(nest):
         return replace(direct, grouped=True)
-    own = Layout(layout.strides[: len(nest.buffers)], layout.alignment[: len(nest.buffers)])
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
-    matrix = planned(nest, sizes, limits, own, tile)
+    matrix = planned(nest, sizes, limits, layout.of(nest), tile)
     shared = matrix.shared + _ends_bytes(rows, tile)
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + RESERVED_SHARED)))
     return replace(direct, matrix=matrix, form="pipelined", shared=shared, resident=resident, grouped=True)
@@ -420,9 +405,7 @@ def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
 
 
 def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan:
-    nest = rows.matrix
-    own = Layout(layout.strides[: len(nest.buffers)], layout.alignment[: len(nest.buffers)])
-    matrix = planned(nest, sizes, limits, own, replace(ROW_SCAN, rows=min(2, sizes["m"])))
+    matrix = planned(rows.matrix, sizes, limits, layout.of(rows.matrix), replace(ROW_SCAN, rows=min(2, sizes["m"])))
     return CudaRowPlan(matrix, rows, "scan", 1, _integers(rows, sizes), 0, ROW_SCAN.resident)
 
 

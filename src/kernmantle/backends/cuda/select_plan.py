@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...compiler.hoist import fold
 from ...compiler.monotone import Order, order
-from ...compiler.nest import Nest
 from ...compiler.patterns import squared_differences
 from ...compiler.row_reduce import RowNest
-from ...ir.node import Node, variables
+from ...ir.node import variables
 from .gram_plan import staged
+from .row_entries import folded_entry
 from .score_plan import POINTS, ScoreMemory
 from .tiles import DeviceLimits, Tile
 
@@ -53,21 +52,12 @@ def selection_order(rows: RowNest) -> Order | None:
     suits = rows.selects and one and plain and nest.precision == "default" and squared_differences(nest) is not None
     if not suits:
         return None
-    output, uniform = folded_output(nest)
-    return order(output, uniform)
+    return order(*folded_entry(nest))
 
 
 def wanted_sign(rows: RowNest) -> int:
     """Return the order in which the nearest columns are the ones that are selected."""
     return -1 if rows.how == "largest" else 1
-
-
-def folded_output(nest: Nest) -> tuple[Node, set[str]]:
-    """Return the entry with its uniform parts folded, and the names that are the same for all entries."""
-    uniform = [*nest.numbers, *(buffer.name for buffer in nest.operands if not buffer.roles)]
-    folded = fold(nest.outputs, uniform, letter="f")
-    (output,) = folded.outputs
-    return output, {*uniform, *folded.names}
 
 
 def part_count(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> int:

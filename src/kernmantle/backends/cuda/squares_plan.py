@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import ROLES, Nest
+from ...compiler.nest import ROLES, Layout, Nest
 from ...compiler.patterns import LogProduct, Squares, log_product, squared_differences
 from ...ir.node import Node
 from .fitted import SQUARES
-from .gram_plan import CudaPlan, Layout, planned, staged, supports_warp_specialized
+from .gram_plan import CudaPlan, planned, staged, supports_warp_specialized
 from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, LOGARITHMS, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
 BLOCK = 64  # rows and columns of a block of split operands

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...compiler.gradient_patterns import Slope, Vjp, decomposed, slope_of
-from ...compiler.nest import BYTES, ROLES, Buffer, Nest, integer_slots
+from ...compiler.nest import BYTES, ROLES, Buffer, Layout, Nest, integer_slots
 from ...compiler.patterns import product
 from ...ir.node import variables
 from ...ir.ops import evaluate
 from ...ir.program import Program
-from .gram_plan import Layout
 from .pow_tables import is_accurate, mantissa_polynomial
 from .tiles import DeviceLimits
 from .vjp_tiles import VJP_TILES, VjpTile

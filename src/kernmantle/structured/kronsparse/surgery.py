@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
+from ...checks import one_of
 from ...errors import KernmantleError, KernmantleWarning, ParameterError, instead_of
 from ...runtime.progress import bar
 from .batch_last import LinearBatchLast
@@ -204,8 +205,7 @@ def replace_linears(
     >>> report.before, report.after
     (2128, 720)
     """
-    if part not in PARTS:
-        raise ParameterError(f"part must be one of {', '.join(map(repr, PARTS))}, not {part!r}")
+    one_of(part, "part", PARTS)
     if not isinstance(model, nn.Module):
         raise ParameterError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     if is_linear(model):

@@ -286,13 +286,13 @@ def test_autocast_casts_scales_of_batches():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_halves_of_wide_factors_go_through_float32(dtype, side):
     """torch's products of halves would take their place on a CPU, up to ten times as slow, and round in between."""
-    x, factors = drawn((3, [(70, 66), (4, 5)]), dtype, side)
+    x, factors = drawn((20 if side == "right" else 64, [(300, 260)]), dtype, side)
     operator = km.KroneckerProduct(factors)
     assert (x @ operator if side == "right" else operator @ x).dtype == dtype
     assert operator.info.endswith("float32 copies")
     y = torch.ones_like(km.kron_matmul(x, factors, side=side))
     found = km.kron_matmul(x, factors, side=side, alpha=0.5, beta=2.0, y=y, out=y)
-    assert_close(found, 0.5 * oracle(x, factors, side) + 2, depth=74)
+    assert_close(found, 0.5 * oracle(x, factors, side) + 2, depth=300)
     leaves = [each.clone().requires_grad_() for each in (x, *factors)]
     exact = [each.detach().double().requires_grad_() for each in leaves]
     own, wanted = (

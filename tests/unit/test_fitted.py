@@ -24,7 +24,7 @@ CHOICES = {  # what a promise is, what is drawn or tried, and a picture: nobody 
     "ONE_SIGN_SHORT", "_DONE",
 }  # fmt: skip
 PLAIN = {0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 1e-3, 1e-6, 1e-9, 1e-12}  # counts, halves and units
-MACHINE = re.compile(r"[HAB][12]00|EPYC|_H[12]00|[Dd]ecisions? 00\d\d")
+MACHINE = re.compile(r"[HAB][12]00|EPYC|_H[12]00|[Dd]ecisions? 0\d\d\d")
 UNIT = re.compile(
     r"second|\bus\b|byte|cycle|clock|slots|times|share|operations|multiplications|products of", re.IGNORECASE
 )

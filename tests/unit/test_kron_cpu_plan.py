@@ -6,10 +6,12 @@ import math
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import given
 
+from kernmantle.structured.kron import cpu, run
 from kernmantle.structured.kron.cpu_emit import emit
-from kernmantle.structured.kron.cpu_plan import BUFFER_BYTES, chunking, plan, run_steps, scratch, width
+from kernmantle.structured.kron.cpu_plan import BUFFER_BYTES, chunking, plan, plans, run_steps, scratch, width
 from kernmantle.structured.kron.modes import Mode, parse, text_of
 from kernmantle.structured.kron.passes import views
 
@@ -26,9 +28,9 @@ def _modes(*shapes):
         ([(2, 2)] * 10, 1, "f32, cache 2x2*8x8*8x8*8x8"),
         ([(4, 4)] * 7, 1, "f32, cache 4x4*4x4*4x4*4x4*4x4*16x16"),
         ([(8, 8)] * 7, 1, "f32, cache 8x8*8x8*8x8*8x8*8x8 then cache 8x8*8x8"),
-        ([(512, 512)] * 2, 1, "f32, matmul 512x512 then matmul 512x512"),
+        ([(512, 512)] * 2, 1, "f32, cache 512x512 then cache 512x512"),
         ([(64, 64)] * 2, 1, "f32, cache 64x64*64x64"),
-        ([(65, 65)] * 2, 1, "f32, matmul 65x65 then matmul 65x65"),
+        ([(65, 65)] * 2, 1, "f32, cache 65x65*65x65"),
         ([(57, 57)] * 2, 1, "f32, cache 57x57*57x57"),
         ([(55, 56), (8, 8)], 1, "f32, cache 55x56*8x8"),
         ([(8, 8)] * 2, 100, "f32, cache 8x8*8x8"),
@@ -36,6 +38,38 @@ def _modes(*shapes):
 )
 def test_passes(shapes, right, expected):
     assert str(plan(_modes(*shapes), right, "f32", True)) == expected
+
+
+def test_any_of_the_largest_factors_is_the_vendors():
+    modes = _modes((300, 200), (4, 4), (64, 64))
+    found = [str(own) for own in plans(modes, 1, "f32", True)]
+    assert found == [
+        "f32, cache 4x4*64x64 then cache 300x200",
+        "f32, cache 4x4*64x64 then matmul 300x200",
+        "f32, matmul 64x64 then cache 300x200*4x4",
+        "f32, matmul 64x64 then cache 4x4 then matmul 300x200",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shapes", "columns", "kinds"),
+    [
+        (206, [(48, 120), (3, 3)], 206, {"cache"}),  # us: 1698 by the vendor, 234 by our kernel along rows
+        (29, [(2, 2), (349, 349), (3, 3)], 29, {"cache"}),  # 1800 along rows, 550 with the rows as columns
+        (49, [(300, 333)], 1, {"matmul"}),  # 124 by the vendor, 233 by our kernel
+        (4, [(94, 94), (2, 2)], 1, {"cache"}),  # 65 by the vendor, 15
+        (2, [(5, 5), (5, 5), (5, 5)], 1, {"cache"}),
+    ],
+)
+def test_what_takes_least(rows, shapes, columns, kinds):
+    modes = _modes(*shapes)
+    x = torch.empty(rows, math.prod(mode.columns for mode in modes), device="meta")
+    out = torch.empty(rows, math.prod(mode.rows for mode in modes), device="meta")
+    whole = run.arranged(x.mT, [torch.empty(shape, device="meta") for shape in shapes], None, out.mT)
+    arrays = cpu.arranged(modes, whole, "default fuse")
+    assert arrays.x.shape[-1] == columns
+    chosen, _ = cpu.planned(modes, arrays, "default fuse")
+    assert {own.kind for own in chosen.passes} == kinds
 
 
 def test_one_pass_per_factor_when_nothing_is_fused():
@@ -77,6 +111,14 @@ def test_chunks_stay_in_the_first_cache_and_are_apart():
     inner = chunking(own, 1, "f32")
     assert (inner.steps, inner.count, inner.before, inner.after) == (4, 8, 4096, 4096)
     assert inner.pitch > inner.after
+
+
+def test_a_single_step_is_not_cut_and_chunks_of_several_have_rows_for_tiles():
+    (own,) = plan(_modes((36, 36), (140, 140)), 1, "f64", True).passes
+    assert chunking(own, 1, "f64").count == 1
+    (own,) = plan(_modes((60, 60), (30, 30), (10, 10)), 1, "f64", True).passes
+    inner = chunking(own, 1, "f64")
+    assert (inner.steps, inner.count, inner.before, inner.most) == (2, 10, 6 * 300, 6 * 300)
 
 
 def test_text_is_the_same_every_time_and_follows_the_machine():

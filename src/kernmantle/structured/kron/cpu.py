@@ -18,6 +18,7 @@ from ...runtime.kernel_store import loaded
 from ...runtime.launcher import nothing
 from ...torch_ops.cpu import job_for
 from ...torch_ops.dtypes import NAMES
+from .cpu_cost import Work, copy_seconds, seconds
 from .cpu_plan import (  # fmt: skip
     ARRAYS,
     FIELDS,
@@ -29,13 +30,23 @@ from .cpu_plan import (  # fmt: skip
     is_exact,
     padded,
     plan,
+    plans,
     run_steps,
     scratch,
     width,
 )
 from .modes import Mode
-from .passes import Pass
-from .run import Arrays, Launch, Numbers, Prepare, Start
+from .passes import Pass, views
+from .run import (
+    Arrays,
+    Launch,
+    Numbers,
+    Prepare,
+    Start,
+    batch_as_columns,
+    columns_as_batch,
+    layout_of,
+)
 
 # Work counted in multiplications, an entry read and written as 8: of 1e10 to 8e10 a second on a core of 2021. A second
 # thread prepares the factors for itself and fetches rows from the other core: on two cores of an Intel Xeon the median
@@ -58,8 +69,57 @@ def _kernel(stored: str, compute: str) -> jit.LoadedKernel | None:
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CpuKronPlan, Prepare]:
     """Return the passes for arrays, and what prepares their kernels."""
     compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
-    chosen = plan(modes, arrays.x.shape[-1], compute, options.endswith(" fuse"))
+    _, chosen = _cheapest(modes, arrays, compute, options.endswith(" fuse"))
     return chosen, partial(_prepare, compute=compute)
+
+
+def arranged(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> Arrays:
+    """Return the arrays with those columns, of which there may be one, with which the passes take least."""
+    compute, fuse = "f64" if arrays.x.dtype == torch.float64 else "f32", options.endswith(" fuse")
+    return min(_orientations(arrays), key=lambda own: _cheapest(modes, own, compute, fuse)[0])
+
+
+def _cheapest(modes: tuple[Mode, ...], arrays: Arrays, compute: str, fuse: bool) -> tuple[float, CpuKronPlan]:
+    """Return the plan of least time and its seconds, which are infinite where arrays have no such views."""
+    x, out = arrays.x, arrays.out
+    ends = (x, out) if arrays.y is None else (x, out, arrays.y)
+    varies = any(size != 1 for factor in arrays.factors for size in factor.shape[:-2])
+    apart = any(own.stride(-1 if own.shape[-1] > 1 else -2) != 1 for own in ends)
+    work = Work(math.prod(arrays.batch), x.shape[-1], jit.host().vector_bytes, apart, varies)
+    half = x.dtype.itemsize == 2
+    # The vendor reads whole arrays; those of halves are copies.
+    dense = not varies and x.shape[:-2] == out.shape[:-2] and all(own.is_contiguous() for own in ends)
+    found: list[tuple[float, CpuKronPlan]] = []
+    for own in plans(modes, x.shape[-1], compute, fuse):
+        by_vendor = any(each.kind == "matmul" for each in own.passes)
+        is_possible = dense if by_vendor else _has_layouts(own.passes, modes, arrays)
+        if is_possible:
+            taken = seconds(own, modes, work)
+            found.append((taken + copy_seconds(modes, work) if half and by_vendor else taken, own))
+    return min(found, key=itemgetter(0)) if found else (math.inf, plan(modes, x.shape[-1], compute, fuse))
+
+
+def _orientations(arrays: Arrays) -> list[Arrays]:
+    """Return the arrays, and the same with the columns as a batch axis or the longest batch axis as columns."""
+    if arrays.x.shape[-1] > 1:
+        return [arrays, columns_as_batch(arrays)]
+    shared = [
+        axis
+        for axis, extent in enumerate(arrays.batch)
+        if extent > 1 and arrays.x.shape[axis] == extent and all(f.shape[axis] == 1 for f in arrays.factors)
+    ]
+    most = max(shared, key=arrays.batch.__getitem__, default=None)
+    return [arrays] if most is None else [arrays, batch_as_columns(arrays, most)]
+
+
+def _has_layouts(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays) -> bool:
+    """Return whether every pass of our kernels reads and writes the arrays where they are."""
+    first, last, seen = passes[0], passes[-1], views(modes, passes)
+    ends = [layout_of(arrays.x, seen[0].left, first.columns, seen[0].right)]
+    ends += [
+        layout_of(own, seen[-1].left, last.rows, seen[-1].right) for own in (arrays.out, arrays.y) if own is not None
+    ]
+    return None not in ends
 
 
 def _prepare(launch: Launch, compute: str) -> Start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 from .modes import Mode, Step, columns, steps
 from .passes import Pass, in_order, merged, plain_pass, runs
@@ -14,10 +15,9 @@ CHUNK_BYTES = 16 << 10  # of the part that several steps go over before the next
 LEAST_RUN_BYTES = 128  # of what lies together in memory and a block reads
 MERGED = 9  # rows or columns up to which two factors are multiplied out
 SHORT = 8  # rows of the last factor below which it is multiplied out with its neighbour, up to the square of this
-# Columns of a factor up to which our kernel is taken: of 16 and 100 rows of x with two factors b x b, float32, it took
-# so many times as long as torch's two products on one core of an AMD EPYC with AVX-512 (decision 0073): b = 48: 0.6 to
-# 0.7, 57: 0.6 to 0.7, 63: 0.5 to 0.6, 65: 1.2, 72: 1.2, 80: 1.2, 96: 1.1 to 1.2.
-DENSE = 64
+# Entries of a factor from which the vendor's matrix product is priced beside our kernel, and factors of which every
+# combination is (decision 0129).
+LARGE, MOST_PRICED = 1 << 10, 3
 SLACK = 64
 CACHE_ELEMENTS = 32
 NARROWEST = 4
@@ -47,8 +47,10 @@ class CpuKronPlan:
 
 
 @lru_cache(maxsize=1024)
-def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKronPlan:
-    """Return the passes for a tensor with ``right`` columns behind its last axis."""
+def plan(
+    modes: tuple[Mode, ...], right: int, compute: str, fuse: bool, dense: frozenset[Mode] = frozenset()
+) -> CpuKronPlan:
+    """Return the passes for a tensor with ``right`` columns behind its last axis; ``dense`` are the vendor's."""
     size = SIZES[compute]
 
     def fits(run: Sequence[Mode], inner: int) -> bool:
@@ -59,9 +61,9 @@ def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKr
         return own.most * least * size <= BUFFER_BYTES
 
     found: list[Pass] = []
-    for first, stop in runs(modes, fits, _is_dense):
+    for first, stop in runs(modes, fits, dense.__contains__):
         run = plain_pass("cache", modes, first, stop)
-        if len(run.parts) == 1 and _is_dense(run.modes[0]):
+        if len(run.parts) == 1 and modes[run.first] in dense:
             found.append(plain_pass("matmul", modes, first, stop))
             continue
         tail = run.stop == len(modes) and right == 1
@@ -84,9 +86,12 @@ def _worth_merging_last(own: Mode, product: Mode, last: bool) -> bool:
     return short or _worth_merging(product)
 
 
-def _is_dense(mode: Mode) -> bool:
-    """Return whether the vendor's matrix product is the better kernel."""
-    return mode.rows * mode.columns > DENSE * DENSE
+def plans(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> list[CpuKronPlan]:
+    """Return the plans to choose from: any of the largest factors by the vendor's matrix product."""
+    large = [mode for mode in modes if mode.factor is not None and mode.rows * mode.columns >= LARGE]
+    large = sorted(large, key=lambda mode: -mode.rows * mode.columns)[:MOST_PRICED]
+    chosen = [frozenset(some) for count in range(len(large) + 1) for some in combinations(large, count)]
+    return [plan(modes, right, compute, fuse, some) for some in chosen]
 
 
 def width(run: Pass, right: int, compute: str) -> int:
@@ -160,9 +165,9 @@ class Chunking:
 
 
 def chunking(run: Pass, block: int, compute: str) -> Chunking:
-    """Return as many steps at the end of the run as stay in the first cache, chunk by chunk."""
+    """Return as many steps at the end of the run, if not one alone, as stay in the first cache, chunk by chunk."""
     taken = run_steps(run, block)
-    for count in range(len(taken), 0, -1):
+    for count in range(len(taken), 1, -1):
         indices = [step.position for step in taken[:count]]
         first = min(indices)
         own = plain_pass("", run.modes, first, len(run.modes))
@@ -172,7 +177,13 @@ def chunking(run: Pass, block: int, compute: str) -> Chunking:
             # The columns of the next factor must not all fall into the same sets of the cache.
             spread = count < len(taken) and taken[count].left == 1 and taken[count].right == after
             pitch = after + CACHE_ELEMENTS if spread and after % CACHE_ELEMENTS == 0 else after
-            return Chunking(count, columns(run.modes[:first]), own.columns * block, after, own.most * block, pitch)
+            chunks, together = columns(run.modes[:first]), 1
+            if pitch == after:  # a tile of some rows takes as long as one of a single row
+                fitting = CHUNK_BYTES // (own.most * block * SIZES[compute])
+                together = max(part for part in range(1, min(fitting, chunks) + 1) if chunks % part == 0)
+                pitch = after = after * together
+            before, most = own.columns * block * together, own.most * block * together
+            return Chunking(count, chunks // together, before, after, most, pitch)
     after = run.rows * block
     return Chunking(len(taken), 1, run.columns * block, after, run.most * block, after)
 

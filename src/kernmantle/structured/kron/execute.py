@@ -95,7 +95,8 @@ def _bind(
     backend = backend_for(x, modes)
     if backend is None:
         return BoundKron(_torch_route(x), partial(_by_torch, modes))
-    arrays = arranged(x, factors, y, out)
+    arrange = partial(backend.arranged, modes, options=options) if x.is_cpu else lambda own: own
+    arrays = arrange(arranged(x, factors, y, out))
     plan, kernel = backend.planned(modes, arrays, options)
     eager = plan.eager or plan
     passes, route = eager.passes, f"{backend.NAME}: {eager}"
@@ -111,7 +112,7 @@ def _bind(
         return BoundKron(route, launch, True, done, x.element_size() * sum(sizes))
 
     def by_passes(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
-        run(passes, modes, own, arranged(x, factors, y, out), kernel)
+        run(passes, modes, own, arrange(arranged(x, factors, y, out)), kernel)
 
     return BoundKron(route, by_passes)
 

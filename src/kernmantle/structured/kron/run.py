@@ -55,7 +55,7 @@ def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: tor
         return arrays
     shared = [axis for axis in range(rank - 2) if all(f.shape[axis] == 1 for f in arrays.factors)]
     if x.shape[-1] > 1:
-        arrays, x = _columns_as_batch(arrays), x.unsqueeze(-1)
+        arrays, x = columns_as_batch(arrays), x.unsqueeze(-1)
         shared.append(rank - 2)
     if x.shape[-2] == 1 or abs(x.stride(-2)) == 1:
         return arrays
@@ -64,10 +64,10 @@ def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: tor
     ]
     if not candidates:
         return arrays
-    return _batch_as_columns(arrays, min(candidates, key=arrays.x.stride))
+    return batch_as_columns(arrays, min(candidates, key=arrays.x.stride))
 
 
-def _columns_as_batch(arrays: Arrays) -> Arrays:
+def columns_as_batch(arrays: Arrays) -> Arrays:
     """Return the arrays with the columns as the last batch axis."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ def _columns_as_batch(arrays: Arrays) -> Arrays:
     return Arrays(moved(arrays.x), factors, None if arrays.y is None else moved(arrays.y), moved(arrays.out))
 
 
-def _batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
+def batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
     """Return the arrays with a batch axis that no factor has as the columns, which had length 1."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:

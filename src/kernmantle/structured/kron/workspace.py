@@ -150,9 +150,10 @@ def _workspace(
         return 0, 0, "nothing: the result is empty"
     if (device not in PLANNED and target_for(torch.device(device)) is None) or not has_kernels(x.dtype, modes):
         return None
-    arrays = arranged(x, factors, None, out)
+    arrays, on_cpu = arranged(x, factors, None, out), device == "cpu"
+    if on_cpu:
+        arrays = import_module(".cpu", __package__).arranged(modes, arrays, options)
     passes, route = _planned(modes, arrays, options, device)
-    on_cpu = device == "cpu"
     if on_cpu and x.dtype in (torch.float16, torch.bfloat16) and any(own.kind == "matmul" for own in passes):
         return None
     # Of the passes only the shapes matter here; to those of halves the rules of the CPU are not to apply.

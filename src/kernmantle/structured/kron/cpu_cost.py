@@ -1,0 +1,135 @@
+"""Predicted times of the passes of a Kronecker product on a CPU core, by our kernel and by the vendor's products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from .cpu_plan import SIZES, CpuKronPlan, chunking, padded, run_steps, width
+from .modes import Mode
+from .passes import Pass, View, views
+
+MACHINE = "AMD EPYC (znver4, AVX-512), one core"
+"""The machine that the tables were fitted on (decision 0129)."""
+_FIRST_CACHE = 1 << 15  # bytes
+_ROWS = 8  # of a tile
+_WAITS = 5  # products of vectors in the time after which one may be added to the same sum
+
+
+class Costs(NamedTuple):
+    """Seconds of a pass of our kernel, and of each of its units.
+
+    These are an entry of a factor, one of a factor too large for the first cache, a number read or written, one whose
+    neighbour in the block lies elsewhere, a product of vectors, one of vectors with a mask, and a step on a chunk.
+    """
+
+    start: float
+    entry: float
+    far: float
+    number: float
+    apart: float
+    product: float
+    masked: float
+    step: float
+
+
+class Dense(NamedTuple):
+    """Seconds of a matrix product of the vendor, and of each matrix, product of vectors, one with a mask, number."""
+
+    start: float
+    matrix: float
+    product: float
+    masked: float
+    number: float
+
+
+KERNEL: Mapping[tuple[str, bool], Costs] = {
+    ("f32", False): Costs(5.6e-6, 3.0e-10, 3.3e-11, 2.7e-11, 3e-10, 2.6e-10, 1.8e-10, 2.0e-8),
+    ("f32", True): Costs(7.5e-6, 1.0e-10, 1.7e-10, 1.1e-10, 3e-10, 3.3e-10, 5.9e-11, 2.5e-8),
+    ("f64", False): Costs(5.8e-6, 1.4e-10, 2.4e-10, 1.1e-10, 3e-10, 2.6e-10, 2.0e-10, 1.5e-8),
+    ("f64", True): Costs(7.5e-6, 0.0, 4.1e-10, 2.3e-10, 3e-10, 3.2e-10, 5.8e-11, 1.7e-8),
+}
+"""By the computed type, and whether x has columns (decision 0129)."""
+DENSE: Mapping[tuple[str, bool], Dense] = {
+    ("f32", False): Dense(7e-6, 0.0, 2.8e-10, 6.2e-10, 1.6e-10),
+    ("f32", True): Dense(7e-6, 8.6e-8, 2.0e-10, 1.1e-9, 1.2e-10),
+    ("f64", False): Dense(7e-6, 0.0, 3.1e-10, 1.9e-10, 5e-10),
+    ("f64", True): Dense(7e-6, 8.3e-8, 3.8e-10, 1.1e-9, 2.7e-10),
+}
+"""By the computed type, and whether it is a product of many matrices (decision 0129)."""
+# Seconds of float32 copies of halves: of a call, and of each number (decision 0129).
+_COPIES = 9e-6, 1.2e-10
+
+
+class Work(NamedTuple):
+    """A product: batch entries, columns, bytes of a vector, and which ends of it lie apart or vary."""
+
+    items: int
+    columns: int
+    vector_bytes: int
+    apart: bool
+    varies: bool
+
+
+@lru_cache(maxsize=4096)
+def seconds(plan: CpuKronPlan, modes: tuple[Mode, ...], work: Work) -> float:
+    """Return what the passes of a plan should take."""
+    total = 0.0
+    for own, view in zip(plan.passes, views(modes, plan.passes), strict=True):
+        if own.kind == "matmul":
+            total += _dense(own.modes[0], view, plan.compute, work)
+        else:
+            total += _kernel(own, view, plan.compute, work)
+    return total
+
+
+def copy_seconds(modes: tuple[Mode, ...], work: Work) -> float:
+    """Return what float32 copies of x, the factors and the result take."""
+    once, each = _COPIES
+    before = after = work.items * work.columns
+    weights = 0
+    for mode in modes:
+        before, after = before * mode.columns, after * mode.rows
+        weights += 0 if mode.factor is None else mode.rows * mode.columns
+    return once + each * (before + after + weights)
+
+
+def _dense(mode: Mode, view: View, compute: str, work: Work) -> float:
+    right, lanes = view.right * work.columns, work.vector_bytes // SIZES[compute]
+    count, across = work.items * view.left, mode.rows if right == 1 else right
+    costs, products = DENSE[compute, right > 1], count * mode.columns * (1 if right == 1 else mode.rows)
+    vectors = costs.product * (across // lanes) + (costs.masked if across % lanes else 0.0)
+    numbers = count * right * (mode.columns + mode.rows) + mode.columns * mode.rows
+    return costs.start + costs.matrix * count + products * vectors + costs.number * numbers
+
+
+def _kernel(own: Pass, view: View, compute: str, work: Work) -> float:
+    right, size = view.right * work.columns, SIZES[compute]
+    costs, lanes = KERNEL[compute, work.columns > 1], max(1, work.vector_bytes // size)
+    block = width(own, right, compute)
+    items, inner = work.items * view.left * -(-right // block), chunking(own, block, compute)
+    entries = [mode.columns * padded(mode.rows) for mode in own.modes if mode.factor is not None]
+    packed = costs.entry * sum(entries) + costs.far * sum(each for each in entries if each * size > _FIRST_CACHE)
+    numbers = work.items * view.left * right * (own.columns + own.rows)
+    moved = (costs.number + (costs.apart if work.apart else 0.0)) * numbers
+    total = 0.0
+    for index, step in enumerate(run_steps(own, block)):
+        chunks = inner.count if index < inner.steps else 1
+        left = step.left // chunks
+        if step.right == 1:
+            high, across, outer = left, step.mode.rows, chunks
+        else:
+            high, across, outer = step.mode.rows, step.right, step.left
+        total += outer * (costs.step + step.mode.columns * _tiles(high, across, lanes, costs))
+    return costs.start + packed * (work.items if work.varies else 1) + moved + items * total
+
+
+def _tiles(rows: int, across: int, lanes: int, costs: Costs) -> float:
+    """Return the seconds of tiles of so many rows and lanes for one number of the sum."""
+    double, rest = divmod(across, 2 * lanes)
+    single, rest = divmod(rest, lanes)
+    heights = [_ROWS] * (rows // _ROWS) + [height for height in (4, 2, 1) if rows % _ROWS & height]
+    one = sum(max(_WAITS, height) for height in heights)
+    two = sum(max(_WAITS, 2 * height) for height in heights)
+    return costs.product * (double * two + single * one) + (costs.masked * one if rest else 0.0)

@@ -282,17 +282,43 @@ def test_autocast_casts_scales_of_batches():
     assert torch.equal(found, km.kron_matmul(x, factors, alpha=scales, beta=scales, y=y))
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("rows", [1, 7, 9, 67, 1003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_rows_that_fill_no_block(dtype, rows, fuse):
+    """On a CPU rows without gaps are blocks together, those that are left over one of their own; others are not."""
+    x, factors = drawn((rows, [(3, 5), (4, 2), (9, 11)]), dtype, "right")
+    exact = oracle(x, factors, "right")
+    most = abs(exact).max()
+    assert_close(km.kron_matmul(x, factors, fuse=fuse), exact, depth=16, magnitude=most)
+    y = torch.ones(rows, exact.shape[1], dtype=dtype)
+    assert_close(
+        km.kron_matmul(x, factors, alpha=0.5, beta=2.0, y=y, out=y, fuse=fuse),
+        0.5 * exact + 2,
+        depth=16,
+        magnitude=most,
+    )
+    apart = torch.full((rows, x.shape[1] + 3), torch.nan, dtype=dtype)
+    apart[:, 1:-2] = x
+    into = torch.full((exact.shape[1], rows + 1), torch.nan, dtype=dtype)
+    out = into[:, :rows].mT
+    assert_close(km.kron_matmul(apart[:, 1:-2], factors, out=out, fuse=fuse), exact, depth=16, magnitude=most)
+    assert into[:, rows].isnan().all()
+    turned = x.mT.contiguous().mT
+    assert_close(km.kron_matmul(turned, factors, fuse=fuse), exact, depth=16, magnitude=most)
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_halves_of_wide_factors_go_through_float32(dtype, side):
     """torch's products of halves would take their place on a CPU, up to ten times as slow, and round in between."""
-    x, factors = drawn((20 if side == "right" else 64, [(300, 260)]), dtype, side)
+    x, factors = drawn((10, [(400, 400)]) if side == "right" else (64, [(300, 260)]), dtype, side)
     operator = km.KroneckerProduct(factors)
     assert (x @ operator if side == "right" else operator @ x).dtype == dtype
     assert operator.info.endswith("float32 copies")
     y = torch.ones_like(km.kron_matmul(x, factors, side=side))
     found = km.kron_matmul(x, factors, side=side, alpha=0.5, beta=2.0, y=y, out=y)
-    assert_close(found, 0.5 * oracle(x, factors, side) + 2, depth=300)
+    assert_close(found, 0.5 * oracle(x, factors, side) + 2, depth=400)
     leaves = [each.clone().requires_grad_() for each in (x, *factors)]
     exact = [each.detach().double().requires_grad_() for each in leaves]
     own, wanted = (

@@ -130,3 +130,35 @@ def test_text_is_the_same_every_time_and_follows_the_machine():
 
 def test_modes_print_as_they_act_from_the_left():
     assert str(Mode(3, 2, 0)) == "2x3"
+
+
+def _launch(rows, shapes, wide):
+    modes = _modes(*shapes)
+    x, out = (
+        torch.empty(rows, math.prod(own), device="meta") for own in zip(*[shape[::-1] for shape in shapes], strict=True)
+    )
+    arrays = run.arranged(x.mT, [torch.empty(shape, device="meta") for shape in shapes], None, out.mT)
+    found = []
+
+    def noted(launch):
+        found.append(launch)
+
+    run.prepare(plan(modes, 1, "f32", not wide).passes, modes, arrays, noted)
+    return found
+
+
+def test_rows_of_x_are_blocks_together_and_those_left_over_one_of_their_own():
+    (launch,) = _launch(45, [(3, 5), (4, 7)], False)
+    ((own, begin),) = cpu.blocks(launch, "f32")
+    assert (own.run.columns, begin) == (45 * 35, (0, 0, 0))
+    (launch,) = _launch(1003, [(30, 35)], False)
+    (first, _), (rest, after) = cpu.blocks(launch, "f32")
+    assert first.dims[-1][0] * first.run.modes[0].columns + rest.run.modes[0].columns == 1003
+    assert first.run.modes[0].columns % 8 == 0
+    begun = first.dims[-1][0] * first.run.modes[0].columns
+    assert after == (4 * begun * 35, 4 * begun * 30, 4 * begun * 30)
+
+
+def test_what_lies_behind_an_axis_without_gaps_is_an_axis_of_the_block():
+    found = [cpu.blocks(launch, "f32")[0][0] for launch in _launch(6, [(3, 5), (4, 7)], True)]
+    assert [(own.right, own.run.columns) for own in found] == [(1, 6 * 5 * 7), (1, 6 * 3 * 7)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from operator import itemgetter
+from operator import add, itemgetter
 from struct import Struct
 
 import numpy as np
@@ -28,11 +29,14 @@ from .cpu_plan import (  # fmt: skip
     CpuKronPlan,
     chunking,
     is_exact,
+    joined,
+    lengthened,
     padded,
     plan,
     plans,
     run_steps,
     scratch,
+    together,
     width,
 )
 from .modes import Mode
@@ -123,6 +127,46 @@ def _has_layouts(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays) 
 
 
 def _prepare(launch: Launch, compute: str) -> Start:
+    """Return what starts the kernel, once more for batch entries that do not fill a block."""
+    starts = [(_started(own, compute), offsets) for own, offsets in blocks(launch, compute)]
+    if len(starts) == 1:
+        return starts[0][0]
+
+    def start(pointers: Sequence[int], numbers: Numbers) -> None:
+        for own, offsets in starts:
+            own([*map(add, pointers, offsets), *pointers[len(offsets) :]], numbers)
+
+    return start
+
+
+def blocks(launch: Launch, compute: str) -> list[tuple[Launch, tuple[int, ...]]]:
+    """Return a launch as those over blocks of several batch entries and over the rest, and where each begins, in bytes.
+
+    Batch entries are together where each array has them one behind the other and no factor varies.
+    """
+    if all(layout.right == 1 and layout.run == launch.right for layout in launch.layouts.values()):
+        longer = lengthened(launch.run, launch.right, compute)
+        if longer is not None:
+            layouts = {name: replace(layout, run=1) for name, layout in launch.layouts.items()}
+            launch = replace(launch, run=longer, right=1, layouts=layouts)
+    run, (extent, strides) = launch.run, launch.dims[-1]
+    lengths = {"x": run.columns, "y": run.rows, "out": run.rows}
+    follow = all(
+        stride == launch.layouts[name].run * lengths[name] for name, stride in zip(ARRAYS, strides, strict=False)
+    )
+    block = width(run, launch.right, compute)
+    count = together(run, extent, block, launch.right, compute) if follow and not any(strides[len(ARRAYS) :]) else 1
+    whole, rest = divmod(extent, count)
+    dims = (*launch.dims[:-1], (whole, tuple([stride * count for stride in strides])))
+    found = [(replace(launch, run=joined(run, count), dims=dims), (0,) * len(ARRAYS))]
+    if rest:
+        offsets = tuple([whole * count * stride * launch.arrays.x.element_size() for stride in strides[: len(ARRAYS)]])
+        dims = (*launch.dims[:-1], (1, (0,) * len(strides)))
+        found.append((replace(launch, run=joined(run, rest), dims=dims), offsets))
+    return found
+
+
+def _started(launch: Launch, compute: str) -> Start:
     stored = NAMES[launch.arrays.x.dtype]
     block = width(launch.run, launch.right, compute)
     kernel = _kernel(stored, compute)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cpu_plan import SIZES, CpuKronPlan, chunking, padded, run_steps, width
+from .cpu_plan import SIZES, CpuKronPlan, chunking, joined, lengthened, padded, run_steps, together, width
 from .modes import Mode
 from .passes import Pass, View, views
 
@@ -44,13 +44,11 @@ class Dense(NamedTuple):
     number: float
 
 
-KERNEL: Mapping[tuple[str, bool], Costs] = {
-    ("f32", False): Costs(5.6e-6, 3.0e-10, 3.3e-11, 2.7e-11, 3e-10, 2.6e-10, 1.8e-10, 2.0e-8),
-    ("f32", True): Costs(7.5e-6, 1.0e-10, 1.7e-10, 1.1e-10, 3e-10, 3.3e-10, 5.9e-11, 2.5e-8),
-    ("f64", False): Costs(5.8e-6, 1.4e-10, 2.4e-10, 1.1e-10, 3e-10, 2.6e-10, 2.0e-10, 1.5e-8),
-    ("f64", True): Costs(7.5e-6, 0.0, 4.1e-10, 2.3e-10, 3e-10, 3.2e-10, 5.8e-11, 1.7e-8),
+KERNEL: Mapping[str, Costs] = {
+    "f32": Costs(6.3e-6, 2.1e-10, 1.4e-10, 7.7e-11, 2.9e-10, 2.8e-10, 1.6e-10, 4.4e-9),
+    "f64": Costs(6.5e-6, 6.2e-11, 3.8e-10, 1.4e-10, 3.1e-10, 2.8e-10, 1.7e-10, 4.8e-9),
 }
-"""By the computed type, and whether x has columns (decision 0129)."""
+"""By the computed type (decision 0129)."""
 DENSE: Mapping[tuple[str, bool], Dense] = {
     ("f32", False): Dense(7e-6, 0.0, 2.8e-10, 6.2e-10, 1.6e-10),
     ("f32", True): Dense(7e-6, 8.6e-8, 2.0e-10, 1.1e-9, 1.2e-10),
@@ -106,12 +104,15 @@ def _dense(mode: Mode, view: View, compute: str, work: Work) -> float:
 
 def _kernel(own: Pass, view: View, compute: str, work: Work) -> float:
     right, size = view.right * work.columns, SIZES[compute]
-    costs, lanes = KERNEL[compute, work.columns > 1], max(1, work.vector_bytes // size)
-    block = width(own, right, compute)
-    items, inner = work.items * view.left * -(-right // block), chunking(own, block, compute)
+    costs, lanes = KERNEL[compute], max(1, work.vector_bytes // size)
+    longer = None if work.apart else lengthened(own, right, compute)
+    own, right = (own, right) if longer is None else (longer, 1)
+    block, numbers = width(own, right, compute), work.items * view.left * right * (own.columns + own.rows)
+    count = 1 if work.apart or work.varies else together(own, work.items * view.left, block, right, compute)
+    own, items = joined(own, count), -(-work.items * view.left // count) * -(-right // block)
+    inner = chunking(own, block, compute)
     entries = [mode.columns * padded(mode.rows) for mode in own.modes if mode.factor is not None]
     packed = costs.entry * sum(entries) + costs.far * sum(each for each in entries if each * size > _FIRST_CACHE)
-    numbers = work.items * view.left * right * (own.columns + own.rows)
     moved = (costs.number + (costs.apart if work.apart else 0.0)) * numbers
     total = 0.0
     for index, step in enumerate(run_steps(own, block)):

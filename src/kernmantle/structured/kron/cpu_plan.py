@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -12,6 +12,8 @@ from .passes import Pass, in_order, merged, plain_pass, runs
 
 BUFFER_BYTES = 256 << 10  # of one of both buffers, which the second-level cache holds
 CHUNK_BYTES = 16 << 10  # of the part that several steps go over before the next one, in the first-level cache
+JOINED_BYTES = 64 << 10  # of a block of several batch entries, which the tiles of a last factor go over together
+TILE_ROWS = 8  # a block has so many batch entries, or a multiple of it
 LEAST_RUN_BYTES = 128  # of what lies together in memory and a block reads
 MERGED = 9  # rows or columns up to which two factors are multiplied out
 SHORT = 8  # rows of the last factor below which it is multiplied out with its neighbour, up to the square of this
@@ -101,6 +103,24 @@ def width(run: Pass, right: int, compute: str) -> int:
     aligned = 64 // SIZES[compute]
     fitting = BUFFER_BYTES // (SIZES[compute] * run.most) // aligned * aligned
     return max(aligned, min(fitting, -(-right // aligned) * aligned))
+
+
+def together(run: Pass, count: int, block: int, right: int, compute: str) -> int:
+    """Return how many of so many batch entries next to each other are one block; 1 where each has several blocks."""
+    most = JOINED_BYTES // (run.most * block * SIZES[compute]) if block >= right else 1
+    return count if count <= most else max(1, most // TILE_ROWS * TILE_ROWS or most)
+
+
+def joined(run: Pass, count: int) -> Pass:
+    """Return the pass over so many batch entries as an axis before its own."""
+    return replace(run, modes=(Mode(count, count), *run.modes)) if count > 1 else run
+
+
+def lengthened(run: Pass, right: int, compute: str) -> Pass | None:
+    """Return the pass with what is behind it as an axis of its own, for arrays without gaps; None for large ones."""
+    if right == 1 or run.most * right * SIZES[compute] > BUFFER_BYTES:
+        return None
+    return replace(run, modes=(*run.modes, Mode(right, right)))
 
 
 def padded(count: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from .cpu_plan import width
 from .execute import factor_sizes, has_kernels
 from .inputs import gather
 from .modes import Mode, parse
-from .passes import Pass, views
+from .passes import Pass
 from .run import Arrays, Launch, Prepared, Start, arranged, prepare
 
 Found = tuple[int, int, str]
@@ -158,10 +159,11 @@ def _workspace(
         return None
     # Of the passes only the shapes matter here; to those of halves the rules of the CPU are not to apply.
     wide = arrays if on_cpu else arranged(x.float(), [factor.float() for factor in factors], None, out.float())
-    ready = prepare(passes, modes, wide, unstarted)
+    launches: list[Launch] = []
+    ready = prepare(passes, modes, wide, partial(_noted, launches))
     if ready is None:
         return None
-    return between(ready) * x.element_size(), _thread_workspace(modes, passes, arrays) if on_cpu else 0, route
+    return between(ready) * x.element_size(), _thread_workspace(launches, x.dtype) if on_cpu else 0, route
 
 
 def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str) -> tuple[tuple[Pass, ...], str]:
@@ -192,11 +194,15 @@ def between(ready: Prepared) -> int:
     return max(before + after for before, after in pairwise(sizes))
 
 
-def _thread_workspace(modes: Sequence[Mode], passes: Sequence[Pass], arrays: Arrays) -> int:
+def _noted(launches: list[Launch], launch: Launch) -> Start:
+    """Return what starts nothing; the launch is added to a list."""
+    launches.append(launch)
+    return unstarted(launch)
+
+
+def _thread_workspace(launches: Sequence[Launch], dtype: torch.dtype) -> int:
     cpu = import_module(".cpu", __package__)
-    compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
-    sizes = [0]
-    for own, view in zip(passes, views(modes, passes), strict=True):
-        if own.kind != "matmul":
-            sizes.append(cpu.workspace_bytes(own, width(own, view.right * arrays.x.shape[-1], compute), compute))
-    return max(sizes)
+    compute = "f64" if dtype == torch.float64 else "f32"
+    parts = [part for launch in launches for part, _ in cpu.blocks(launch, compute)]
+    sizes = [cpu.workspace_bytes(part.run, width(part.run, part.right, compute), compute) for part in parts]
+    return max(sizes, default=0)

@@ -58,10 +58,11 @@ _WRITTEN = 8  # rows of x up to which gradients of weights take the time of thei
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 # With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
 _MANY, _HIGH, _REUSED = 1024, 516, 96
-# Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
-# fewer where panels of them are packed.
-_INPLACE_ROWS_LAST, _LONG = 32, 16
-_INPLACE_ROWS = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
+# Up to so many rows weights are read as they lie: along the results, and along what is summed where that has so many
+# vectors, by whether panels of them are packed (16 rows of (50, 64, 64, 1): 103 us as they lie, 113 by panels that are
+# packed on the way; (10, 200, 200, 1) 156 and 244, (10, 24, 24, 1) 8.1 and 4.3; decision 0129).
+_INPLACE_ROWS_LAST = 32
+_INPLACE_ROWS = {False: ((16, 32), (3, 16), (0, 8)), True: ((16, 8), (0, 4))}
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,9 @@ def _first(
     if small is not None:
         return _small(small, a, batch, x, out)
     whole = group == d and weight[2] == d
-    long = c * d >= _LONG * (jit.host().vector_bytes // size)
-    if whole and weight[1] > weight[2] and batch <= _INPLACE_ROWS[long, packed]:
+    vectors = c * d * size // jit.host().vector_bytes
+    inplace_rows = next(rows for least, rows in _INPLACE_ROWS[packed] if vectors >= least)
+    if whole and weight[1] > weight[2] and batch <= inplace_rows:
         return _dots(pattern, batch, dtype, x, weight, out, biased)
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     lies = own.apart or (group == d and weight[1] == d)

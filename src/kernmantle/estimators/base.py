@@ -102,25 +102,22 @@ def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
             f"{', '.join(NAMES)}{_INSTEAD.get(choice, '') if isinstance(choice, str) else ''}"
         )
     found = NAMES[choice.lower()]
-    constructor = CONSTRUCTORS[found]
-    own, names = dict(parameters or {}), signature(constructor).parameters
-    for option in ("degree", "coef0"):
-        value = getattr(estimator, option, None)
-        if value is not None and option in names:
-            own.setdefault(option, value)
+    takes = signature(CONSTRUCTORS[found]).parameters
+    if bandwidth is not None and "bandwidth" not in takes:
+        raise ValueError(f"{argument} {choice!r} has no bandwidth; leave bandwidth=None")
+    own = {option: getattr(estimator, option, None) for option in ("degree", "coef0") if option in takes}
     gamma = _gamma(getattr(estimator, "gamma", None), rows)
-    if "gamma" in names:
-        own.setdefault("gamma", 1 / rows.shape[1] if gamma is None else gamma)
-    elif gamma is not None and "bandwidth" in names:
+    if "gamma" in takes:
+        own["gamma"] = 1 / rows.shape[1] if gamma is None else gamma
+    elif gamma is not None and "bandwidth" in takes:
         if bandwidth is not None or found not in _BANDWIDTHS:
             other = "give one of the two" if found in _BANDWIDTHS else f"{choice!r} has a bandwidth instead"
             raise ValueError(f"gamma={gamma:g} of {name}: {other}")
         bandwidth = _BANDWIDTHS[found](gamma)
-    if "bandwidth" in names:
+    own = {option: value for option, value in own.items() if value is not None} | dict(parameters or {})
+    if "bandwidth" in takes:
         own["bandwidth"] = typical_distance(rows) if bandwidth is None else bandwidth
-    elif bandwidth is not None:
-        raise ValueError(f"{argument} {choice!r} has no bandwidth; leave bandwidth=None")
-    return constructor(**own)
+    return CONSTRUCTORS[found](**own)
 
 
 def _gamma(value: Any, rows: torch.Tensor) -> float | None:

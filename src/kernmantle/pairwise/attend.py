@@ -243,34 +243,36 @@ def _in_one_pass(call: _Call, pairs: int, q: torch.Tensor, k: torch.Tensor, v: t
     if torch.compiler.is_compiling() or not has_kernels(q.device) or autocasts(q.device):
         return None
     moves = only_moves([q, k, v])
-    if not moves and not plain([q, k, v]):
-        return None
-    mask = replace(call.mask, causal=False)
     is_vendors = call.score is None and (q.dtype in HALVES or pairs < _VENDORS) and not moves
-    if is_vendors and not isinstance(call.scale, torch.Tensor):
+    if not (moves or plain([q, k, v])) or (is_vendors and not isinstance(call.scale, torch.Tensor)):
         return None
-    scores = call.scores(q, k)
-    if scores.operands[0] is not q or scores.operands[1] is not k:
-        return None
-    passed = scores.passed(LOGITS[mask.kind], call.scale, *mask.operands(scores))
-    found = softmax_task(*passed, v, call.mask.causal)
+    found = _task_of(call, q, k, v)
     if found is None:
         return None
     task, tensors = found
-    if has_tangent(tensors[2:-1]):
-        return None
-    tensors = [*map(underlying, tensors)]
-    if is_tracked(tensors[2:-1]):
-        return None
+    if not moves and not is_tracked([q, k, v]):
+        result = task.evaluate(tensors)
+        return None if result is None else result[0]
     if moves and has_tangent([q, k, v]) and task.evaluates(tensors, DUALS):
         return _Duals.apply(task, tensors[2:-1], q, k, v)[0]  # pyright: ignore
-    if moves:
-        has_kernel = task.evaluates(tensors) and task.evaluates(tensors, TANGENTS)
-        return _OnePass.apply(call, task, tensors[2:-1], q, k, v)[0].to(v.dtype) if has_kernel else None  # pyright: ignore
-    if is_tracked([q, k, v]):
-        return _OnePass.apply(call, task, tensors[2:-1], q, k, v)[0] if task.evaluates(tensors) else None  # pyright: ignore
-    result = task.evaluate(tensors)
-    return None if result is None else result[0]
+    if not task.evaluates(tensors) or (moves and not task.evaluates(tensors, TANGENTS)):
+        return None
+    result = _OnePass.apply(call, task, tensors[2:-1], q, k, v)[0]  # pyright: ignore
+    return result.to(v.dtype) if moves else result
+
+
+def _task_of(
+    call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[SoftmaxTask, list[torch.Tensor]] | None:
+    """Return the program in one pass and its tensors; None where others of them than q, k and v have derivatives."""
+    scores, mask = call.scores(q, k), replace(call.mask, causal=False)
+    if scores.operands[0] is not q or scores.operands[1] is not k:
+        return None
+    found = softmax_task(*scores.passed(LOGITS[mask.kind], call.scale, *mask.operands(scores)), v, call.mask.causal)
+    if found is None or has_tangent(found[1][2:-1]):
+        return None
+    tensors = [*map(underlying, found[1])]
+    return None if is_tracked(tensors[2:-1]) else (found[0], tensors)
 
 
 class _OnePass(torch.autograd.Function):

@@ -5,7 +5,7 @@ Two forms combine into one that sums both in the same pass; sums that are equal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import count
@@ -244,6 +244,37 @@ def _fresh(name: str, taken: set[str]) -> str:
     return f"{name}_{number}"
 
 
+def _parameter_names(left: Form, right: Form, same: Mapping[str, str]) -> dict[str, str]:
+    """Return the new names of the right form's parameters, those of the left one for equal ones in maps of both."""
+    in_left, in_right = set(variables(left.maps)), set(variables(right.maps))
+    names: dict[str, str] = {}
+    taken = set(left.parameters)
+    for name in right.parameters:
+        alias = same.get(name)
+        if alias in in_left and name in in_right:
+            names[name] = alias
+        else:
+            names[name] = name if name not in taken else _fresh(name, taken | set(right.parameters))
+            taken.add(names[name])
+    return names
+
+
+def _joined_operands(left: Form, right: Form, same: Mapping[str, str]) -> tuple[list[Operand], dict[str, str]]:
+    """Return the operands of both forms, equal ones once, and the new names of the right one's."""
+    operands, names = list(left.operands), dict[str, str]()
+    for i, operand in enumerate(right.operands):
+        old = f"x{i + len(ROWS)}"
+        if isinstance(operand, Squares):
+            operand = Squares(operand.role, names.get(operand.weight, ""))
+        same_operand = same.get(operand) if isinstance(operand, str) else operand
+        if same_operand is not None and same_operand in operands:
+            names[old] = f"x{operands.index(same_operand) + len(ROWS)}"
+            continue
+        names[old] = f"x{len(operands) + len(ROWS)}"
+        operands.append(names[old] if isinstance(operand, str) else operand)
+    return operands, names
+
+
 @from_forms
 def combine(
     left: Form, right: Form, op: str, equal: tuple[tuple[str, str], ...]
@@ -254,44 +285,21 @@ def combine(
     parameters are shared where they stand in a map, so that equal maps are summed once.
     """
     same = dict(equal)
-    mapped = set(variables(left.maps)), set(variables(right.maps))
-    names: dict[str, str] = {}
-    taken = set(left.parameters)
-    for name in right.parameters:
-        alias = same.get(name)
-        if alias in mapped[0] and name in mapped[1]:
-            names[name] = alias
-        else:
-            names[name] = name if name not in taken else _fresh(name, taken | set(right.parameters))
-            taken.add(names[name])
-    operands = list(left.operands)
-    operand_names: dict[str, str] = {}
-    for i, operand in enumerate(right.operands):
-        old = f"x{i + len(ROWS)}"
-        if isinstance(operand, Squares):
-            operand = Squares(operand.role, operand_names.get(operand.weight, ""))
-        same_operand = same.get(operand) if isinstance(operand, str) else operand
-        if same_operand is not None and same_operand in operands:
-            operand_names[old] = f"x{operands.index(same_operand) + len(ROWS)}"
-            continue
-        operand_names[old] = f"x{len(operands) + len(ROWS)}"
-        operands.append(operand_names[old] if isinstance(operand, str) else operand)
+    names = _parameter_names(left, right, same)
+    operands, operand_names = _joined_operands(left, right, same)
     renaming = {old: var(new) for old, new in (names | operand_names).items()}
-    right_maps = simplify(substitute(right.maps, renaming))
-    maps, reductions = list(left.maps), list(left.reductions)
-    reduced = list(zip(maps, reductions, strict=True))
+    reduced = list(zip(left.maps, left.reductions, strict=True))
     sums: dict[str, Node] = {}
-    for i, pair in enumerate(zip(right_maps, right.reductions, strict=True)):
+    for i, pair in enumerate(zip(simplify(substitute(right.maps, renaming)), right.reductions, strict=True)):
         if pair not in reduced:
             reduced.append(pair)
         sums[f"s{i}"] = var(f"s{reduced.index(pair)}")
     (output,) = substitute([right.output], renaming | sums)
     (output,) = simplify([Node(op, (left.output, output))])
-    maps, reductions = [value for value, _ in reduced], [reduction for _, reduction in reduced]
-    parameters = (*left.parameters, *(names[name] for name in right.parameters if names[name] not in left.parameters))
-    form = Form(tuple(maps), tuple(reductions), output, parameters, tuple(operands))
+    maps, reductions = (tuple(each) for each in zip(*reduced, strict=True))
+    parameters = tuple(dict.fromkeys((*left.parameters, *names.values())))
     names |= {old: new for old, new in operand_names.items() if old in right.weights}
-    return form, tuple(names.items())
+    return Form(maps, reductions, output, parameters, tuple(operands)), tuple(names.items())
 
 
 @from_forms

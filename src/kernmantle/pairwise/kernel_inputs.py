@@ -206,36 +206,38 @@ def _check_not_lengthscales(name: str, value: torch.Tensor, x: torch.Tensor) -> 
     )
 
 
-def _with_values(
-    form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor,
-    dtype: torch.dtype, wrap: Wrap, precision: str | None, infos: RunInfos,
-) -> Call:  # fmt: skip
-    columns = x.shape[-1]
-    scales: list[torch.Tensor] = []
+def _scales(form: Form, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+    """Return what the columns of rows are multiplied by, of lengthscales that fit them."""
     for name in form.weights:
         scale = weights[name]
         if scale.device != x.device:
             raise DeviceError(f"x is on {x.device} but lengthscales is on {scale.device}; move one with .to()")
-        if scale.shape[-1] != columns:
+        if scale.shape[-1] != x.shape[-1]:
             raise ShapeError(
                 f"lengthscales has shape {tuple(scale.shape)}, its last axis must be the columns of "
                 f"x, which has shape {tuple(x.shape)}"
             )
-        scales.append(_scale_of(scale, x.dtype))
-    wanted = {name: values[name] for name in form.parameters}
-    wanted = {name: float(columns) if isinstance(value, str) else value for name, value in wanted.items()}
+    return [_scale_of(weights[name], x.dtype) for name in form.weights]
+
+
+def _with_values(
+    form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor,
+    dtype: torch.dtype, wrap: Wrap, precision: str | None, infos: RunInfos,
+) -> Call:  # fmt: skip
+    columns, scales = x.shape[-1], _scales(form, weights, x)
     kind = torch.float64 if x.dtype == torch.float64 else torch.float32
     parameters: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
-    for name, value in wanted.items():
-        if isinstance(value, torch.Tensor):
-            if value.device != x.device and (value.dim() or not value.is_cpu or value.requires_grad):
-                raise DeviceError(f"x is on {x.device} but {name} is on {value.device}; move one with .to()")
-            if value.dim() == 1 and value.shape[0] == columns > 1 and x.dim() == y.dim() == 2 and not scales:
-                _check_not_lengthscales(name, value, x)
-            parameters[name] = value.to(kind)
-        else:
-            numbers[name] = value
+    for name in form.parameters:
+        value = values[name]
+        if not isinstance(value, torch.Tensor):
+            numbers[name] = float(columns) if isinstance(value, str) else value
+            continue
+        if value.device != x.device and (value.dim() or not value.is_cpu or value.requires_grad):
+            raise DeviceError(f"x is on {x.device} but {name} is on {value.device}; move one with .to()")
+        if value.dim() == 1 and value.shape[0] == columns > 1 and x.dim() == y.dim() == 2 and not scales:
+            _check_not_lengthscales(name, value, x)
+        parameters[name] = value.to(kind)
     call = Call(form, x, y, (*scales, *parameters.values()), tuple(parameters), numbers, dtype, wrap, precision, infos)
     try:
         _ = call.batch

@@ -51,25 +51,29 @@ def variable(values: Any, axis: int | None) -> Expression:
     if not isinstance(values, torch.Tensor | np.ndarray):
         raise DtypeError(f"a LazyTensor is made of an array, numbers or three integers; got {described(values)}")
     tensor = tensor_of(values)
+    if axis not in (None, 0, 1, 2):
+        raise ParameterError(f"axis is 0, 1 or 2; got {axis!r}")
+    if tensor.dim() < 2 and axis in (0, 1):
+        raise ShapeError(f"a variable over {LETTERS[axis]} is at least 2-dimensional; got {described(values)}")
     if tensor.dim() < 2 or axis == 2:
-        if axis not in (None, 2):
-            raise ShapeError(f"a variable over {LETTERS[axis]} is at least 2-dimensional; got {described(values)}")
         return Leaf(tensor.reshape(1, 1) if tensor.dim() == 0 else tensor.unsqueeze(-2), "")
-    if axis is not None:
-        if axis not in (0, 1):
-            raise ParameterError(f"axis is 0, 1 or 2; got {axis!r}")
-        if tensor.dim() > 2:
-            raise ShapeError(f"axis={axis} is for 2-dimensional arrays; got {described(values)}, drop axis")
-        return Leaf(tensor, LETTERS[axis])
+    if axis is None:
+        return _of_shape(tensor, described(values))
+    if tensor.dim() > 2:
+        raise ShapeError(f"axis={axis} is for 2-dimensional arrays; got {described(values)}, drop axis")
+    return Leaf(tensor, LETTERS[axis])
+
+
+def _of_shape(tensor: torch.Tensor, text: str) -> Leaf:
+    """Return the variable whose axis its shape says."""
     if tensor.dim() == 2:
-        raise ShapeError(f"the axis of a 2-dimensional array is given: axis=0 or axis=1; got {described(values)}")
-    if tensor.shape[-3] == 1:
-        if tensor.shape[-2] == 1:
-            return Leaf(tensor.squeeze(-3), "")
-        return Leaf(tensor.squeeze(-3), "j")
-    if tensor.shape[-2] == 1:
+        raise ShapeError(f"the axis of a 2-dimensional array is given: axis=0 or axis=1; got {text}")
+    rows, columns = tensor.shape[-3:-1]
+    if rows == 1:
+        return Leaf(tensor.squeeze(-3), "" if columns == 1 else "j")
+    if columns == 1:
         return Leaf(tensor.squeeze(-2), "i")
-    raise ShapeError(f"the shape is (..., M, 1, D), (..., 1, N, D) or (..., 1, 1, D); got {described(values)}")
+    raise ShapeError(f"the shape is (..., M, 1, D), (..., 1, N, D) or (..., 1, 1, D); got {text}")
 
 
 class Alias(NamedTuple):

@@ -7,7 +7,8 @@ import fnmatch
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
@@ -210,23 +211,18 @@ def replace_linears(
         raise ParameterError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     if is_linear(model):
         raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
-    if isinstance(rule, PathLike) or (isinstance(rule, str) and rule.endswith(".json")):
-        rule = _saved_rule(rule, model)
-    if isinstance(rule, Mapping):
-        _check_names(rule, model)
+    rule = _rule_for(model, rule)
     before, reasons = _count(model), obstacles(model)
-    layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     found = [index for index in _linears(model) if _belongs(index[0], part)]
+    replacements: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     for name, _, _, layer in bar(found, desc="layers", unit="layer", leave=False):
-        if id(layer) not in layers:
-            try:
-                layers[id(layer)] = reasons[name] or _replacement(name, layer, rule, project, algorithm)
-            except KernmantleError as error:
-                raise type(error)(f"layer {name}: {error}") from error
+        if id(layer) not in replacements:
+            with _errors_of(name):
+                replacements[id(layer)] = reasons[name] or _replacement(name, layer, rule, project, algorithm)
     records: dict[int, Replaced] = {}
     skipped: list[tuple[str, str]] = []
     for name, parent, key, layer in found:
-        made = layers[id(layer)]
+        made = replacements[id(layer)]
         if isinstance(made, str):
             skipped.append((name, made))
         elif made is not None:
@@ -255,6 +251,24 @@ def record_patterns(model: nn.Module) -> dict[str, tuple[KSPattern, ...]]:
         chains = {name: [list(map(int, pattern)) for pattern in chain] for name, chain in found.items()}
         setattr(config, "quantization_config", {"quant_method": METHOD, "patterns": chains})  # noqa: B010
     return found
+
+
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """Name a layer in the errors that are raised of it."""
+    try:
+        yield
+    except KernmantleError as error:
+        raise type(error)(f"layer {name}: {error}") from error
+
+
+def _rule_for(model: nn.Module, rule: Rule) -> Rule:
+    """Return a rule, that of a file for its path, after a check of the names in it."""
+    if isinstance(rule, PathLike) or (isinstance(rule, str) and rule.endswith(".json")):
+        return _saved_rule(rule, model)
+    if isinstance(rule, Mapping):
+        _check_names(rule, model)
+    return rule
 
 
 def _saved_rule(path: str | PathLike[str], model: nn.Module) -> Rule:

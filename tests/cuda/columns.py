@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 import kernmantle as km
-from kernmantle.backends.cuda import columns_plan, row_reduce_plan, softmax_plan
+from kernmantle.backends.cuda import columns_plan, softmax_plan
 from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.pairwise import attend
@@ -37,7 +37,7 @@ def products(k: int, width: int, words: Sequence[str]) -> float:
         if words and not any(word in name for word in words):
             continue
         PLANS.clear()
-        row_reduce_plan.columns_tile = lambda *_, tile=tile, columns=columns: (tile, columns)
+        columns_plan.columns_tile = lambda *_, tile=tile, columns=columns: (tile, columns)
         found = km.Gaussian(math.sqrt(k)).matmul(x.cuda(), y.cuda(), v.cuda()).cpu()
         error = float(((found - wanted).abs() / size).max())
         worst = error if math.isnan(error) else max(worst, error)

@@ -17,25 +17,12 @@ from ...compiler.hoist import by_reciprocals
 from ...compiler.nest import BYTES, ROLES, Layout, Nest, integer_slots
 from ...compiler.patterns import is_proportional, scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
-from .columns_plan import columns_tile, columns_tiles
-from .columns_plan import memory as columns_memory
-from .columns_plan import shared_bytes as columns_shared
+from . import columns_plan, score_plan, select_plan, softmax_plan, wide_plan
 from .gram_plan import Access, CudaPlan, DeviceLimits, cell_words, is_heavy, planned, staged, supports_warp_specialized
 from .pow_tables import table_power
 from .row_entries import ends, folded_entry, has_linear_entries, has_powers, is_approximate, sums_exponentials
-from .score_plan import GROUP, ScoreMemory, memory, score_tile
-from .score_plan import shared_bytes as score_shared
-from .select_plan import memory as select_memory
-from .select_plan import part_count, select_tile
-from .select_plan import shared_bytes as select_shared
-from .softmax_plan import is_split, softmax_tile
-from .softmax_plan import memory as softmax_memory
-from .softmax_plan import shared_bytes as softmax_shared
 from .squares_plan import squares_plan
 from .tiles import RESERVED_SHARED, ROW_PIPELINED, ROW_SCAN, ROW_TILES, Tile
-from .wide_plan import memory as wide_memory
-from .wide_plan import shared_bytes as wide_shared
-from .wide_plan import wide_tile
 
 MOST, LEAST_COLUMNS, LEAST_ENTRIES = 32, 2048, 1 << 19
 """Most entries that are selected by the minima of groups, fewest columns and pairs."""
@@ -124,17 +111,19 @@ class CudaRowPlan:
         """Return whether exponentials of squared distances come from norms and products, if points are small."""
         return self.form == "thin" and _expands(self.rows, self.tile.depth)
 
-    def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
+    def memory(self, sizes: Mapping[str, int]) -> score_plan.ScoreMemory:
         """Return what the kernels of a score tile hand to each other."""
+        of_rows, of_columns = (len(ends(self.rows, role)) for role in "mn")
         if self.form == "softmax":
-            return softmax_memory(self.rows, self.tile, sizes, len(ends(self.rows, "m")), len(ends(self.rows, "n")))
+            return softmax_plan.memory(self.rows, self.tile, sizes, of_rows, of_columns)
         if self.form == "select":
-            return select_memory(self.tile, sizes)
+            return select_plan.memory(self.tile, sizes)
         if self.form in MANY_COLUMNS:
-            return columns_memory(self.tile, self.group, sizes, len(ends(self.rows, "n")))
+            return columns_plan.memory(self.tile, self.group, sizes, of_columns)
         if self.form == "wide":
-            return wide_memory(self.tile, sizes, len(ends(self.rows, "n")), self.powers)
-        return memory(self.tile, sizes, _with_tile(self.rows, self.tile), self.group if self.rows.v is not None else 0)
+            return wide_plan.memory(self.tile, sizes, of_columns, self.powers)
+        columns = self.group if self.rows.v is not None else 0
+        return score_plan.memory(self.tile, sizes, _with_tile(self.rows, self.tile), columns)
 
     @property
     def state_bytes(self) -> int:
@@ -182,7 +171,7 @@ class CudaRowPlan:
             note += ", from the minima of groups"
         elif self.form == "softmax":
             stored = self.rows.matrix.operands[0].dtype
-            own = "3 products of f16 halves" if is_split(self.rows) else f"products of {stored}"
+            own = "3 products of f16 halves" if softmax_plan.is_split(self.rows) else f"products of {stored}"
             note = f", one pass, {own}" + ", causal" * self.rows.causal
         elif self.fallback is not None:
             note += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
@@ -269,9 +258,13 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether a kernel is quicker than blocks: not of few rows, nor where vendor products are quicker."""
-    if scans(rows, sizes) or columns_tiles(rows, sizes, limits) or part_count(rows, sizes, limits):
+    if (
+        scans(rows, sizes)
+        or columns_plan.columns_tiles(rows, sizes, limits)
+        or select_plan.part_count(rows, sizes, limits)
+    ):
         return True
-    if rows.selects and select_tile(rows, {**sizes, "a": 1, "b": 1, "c": 1}, limits) is not None:
+    if rows.selects and select_plan.select_tile(rows, {**sizes, "a": 1, "b": 1, "c": 1}, limits) is not None:
         return True
     most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
     suits = sizes["m"] >= SCAN_ROWS and sizes["l"] <= most
@@ -283,38 +276,43 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, lay
     if scans(rows, sizes):
         return _scanned(rows, sizes, limits, layout)
     direct = _plan_directly(rows, sizes, limits, layout)
-    column_ends, group = len(ends(rows, "n")), _group(rows, sizes["l"], GROUP)
-    wide = wide_tile(rows, sizes, limits, column_ends)
-    many = columns_tile(rows, sizes, limits)
-    if rows.selects:
-        tile = select_tile(rows, sizes, limits)
-    else:
-        tile = wide or (many[0] if many is not None else score_tile(rows, sizes, limits))
-    if tile is None:
+    found = _on_tensor_cores(rows, sizes, limits)
+    if found is None:
         return (_grouped(rows, direct, sizes, limits, layout) if rows.selects else None) or direct
-    if rows.selects:
-        shared = select_shared(tile)
-    elif tile is wide:
-        group, shared = tile.unroll, wide_shared(tile, column_ends, has_powers(rows))
-    elif many is not None and tile is many[0]:
-        group, shared = many[1], columns_shared(tile, many[1], column_ends)
-    else:
-        shared = score_shared(tile, _with_tile(rows, tile), group if rows.v is not None else 0)
+    tile, group, shared = found
     if shared > limits.shared_per_block:
         return direct
-    matrix = planned(rows.matrix, sizes, limits, layout.of(rows.matrix), tile)
-    fallback = replace(direct, gated=True)
+    matrix, fallback = planned(rows.matrix, sizes, limits, layout.of(rows.matrix), tile), replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
+
+
+def _on_tensor_cores(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, int, int] | None:
+    """Return the tile, columns of v at a time and shared bytes of a block; None where tensor cores are not faster."""
+    count, group = len(ends(rows, "n")), _group(rows, sizes["l"], score_plan.GROUP)
+    if rows.selects:
+        tile = select_plan.select_tile(rows, sizes, limits)
+        return None if tile is None else (tile, group, select_plan.shared_bytes(tile))
+    wide = wide_plan.wide_tile(rows, sizes, limits, count)
+    if wide is not None:
+        return wide, wide.unroll, wide_plan.shared_bytes(wide, count, has_powers(rows))
+    many = columns_plan.columns_tile(rows, sizes, limits)
+    if many is not None:
+        return *many, columns_plan.shared_bytes(*many, count)
+    tile = score_plan.score_tile(rows, sizes, limits)
+    if tile is None:
+        return None
+    columns = group if rows.v is not None else 0
+    return tile, group, score_plan.shared_bytes(tile, _with_tile(rows, tile), columns)
 
 
 def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout) -> CudaRowPlan | None:
     """Choose how to run softmax-weighted sums in one pass, or their gradients; None where two passes are right."""
     counts = len(ends(rows, "m")), len(ends(rows, "n"))
-    tile = softmax_tile(rows, sizes, limits, *counts)
+    tile = softmax_plan.softmax_tile(rows, sizes, limits, *counts)
     if tile is None:
         return None
     matrix = planned(rows.matrix, sizes, limits, layout.of(rows.matrix), tile)
-    shared = softmax_shared(rows, tile, *counts)
+    shared = softmax_plan.shared_bytes(rows, tile, *counts)
     return CudaRowPlan(matrix, rows, "softmax", tile.unroll, _integers(rows, sizes), shared, 1)
 
 

@@ -77,6 +77,11 @@ class Nest:
         return self.symmetric and not any(set(buffer.roles) & set("mn") for buffer in others)
 
     @property
+    def has_outer_loop(self) -> bool:
+        """Return whether operands or results vary along a second reduced axis."""
+        return any("l" in buffer.roles for buffer in self.buffers)
+
+    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """Operands, then outputs: the order of the pointers and of the strides."""
         return self.operands + self.outs
@@ -99,6 +104,11 @@ def stride_slot(buffer: int, role: str) -> int:
 def sizes_of(integers: Sequence[int]) -> dict[str, int]:
     """Return the extents by role from the integers of a kernel."""
     return dict(zip(SIZES, integers, strict=False))
+
+
+def batch_of(sizes: Mapping[str, int]) -> int:
+    """Return the entries of the batch axes."""
+    return sizes["a"] * sizes["b"] * sizes["c"]
 
 
 def strides_of(integers: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -175,7 +175,7 @@ def _parts(node: Node) -> list[Node]:
 def squared_differences(nest: Nest) -> Squares | None:
     """Return the nest as a sum of squared differences of one operand over (m, k) and one over (n, k)."""
     roles = {buffer.name: buffer.roles for buffer in nest.operands}
-    looped = any("l" in buffer.roles for buffer in nest.buffers)
+    looped = nest.has_outer_loop
     if nest.compute != "f32" or nest.partial or looped or [red.name for red in nest.reductions] != ["sum"]:
         return None
     parts = _parts(nest.map[0])
@@ -254,7 +254,7 @@ def _sum(terms: Sequence[Node]) -> Node:
 
 def log_product(nest: Nest) -> LogProduct | None:
     """Return the nest as the logarithm of a matrix product of exponentials, each of which one of two operands makes."""
-    looped = any("l" in buffer.roles for buffer in nest.buffers)
+    looped = nest.has_outer_loop
     floating = nest.compute in ("f32", "f64")
     if not floating or nest.partial or looped or [red.name for red in nest.reductions] != ["logsumexp"]:
         return None

@@ -14,7 +14,7 @@ from ..backends.cuda.launch import Kernel, NumberedLaunch
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, plan_rows
 from ..backends.cuda.select_plan import part_count
-from ..compiler.nest import Layout, byte_steps, size_slot, sizes_and_layout, sizes_of
+from ..compiler.nest import Layout, batch_of, byte_steps, size_slot, sizes_and_layout, sizes_of
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_forms, cuda_row_reduce_parts
@@ -37,7 +37,7 @@ class GpuRows:
         own = limits(index)
         values: list[int] = integers.tolist()
         sizes, layout = sizes_and_layout(values, alignment)
-        if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
+        if rows.selects and batch_of(sizes) > 1:
             alone = cuda_row_reduce_forms.entry_values(values)
             each = Layout(layout.strides, cuda_row_reduce_forms.entry_alignment(rows, values, alignment))
             alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)

@@ -12,7 +12,7 @@ from ..backends.cuda.row_reduce_emit import SPLIT, SPLITTERS
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
 from ..backends.cuda.softmax_emit import emit_softmax, main_kernels
 from ..backends.cuda.softmax_plan import blocks_of
-from ..compiler.nest import sizes_and_layout
+from ..compiler.nest import batch_of, sizes_and_layout
 from ..compiler.row_reduce import RowNest
 from ..runtime.launcher import Launcher, nothing
 from .cuda import Entry, index_of, limits, row_kernels, scratch, start
@@ -37,7 +37,7 @@ class GpuSoftmax:
             return Launcher(nothing, str(chosen))
         split, *mains = kernels
         entry = rows.buffers.index(rows.matrix.outs[0])
-        layout, count = chosen.memory(sizes), sizes["a"] * sizes["b"] * sizes["c"]
+        layout, count = chosen.memory(sizes), batch_of(sizes)
         down, across = blocks_of(rows, chosen.tile, sizes)
         groups = chosen.tile.m // 64
         grids = [min(own.sm_count, count * (pieces // groups)) for pieces in (down, across, across)]

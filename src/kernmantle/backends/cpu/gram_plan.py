@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import BYTES, Buffer, Nest
+from ...compiler.nest import BYTES, Buffer, Nest, batch_of
 from ...compiler.patterns import never_negative
 from ...ir.node import Node, postorder, variables
 from ...ir.ops import is_transcendental
@@ -404,7 +404,7 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
 def work(plan: CpuPlan, sizes: Mapping[str, int]) -> Work:
     """Return items, scratch and grain of a call with these extents (those of ``nest.SIZES``)."""
     m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
-    outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
+    outer = batch_of(sizes) * sizes["splits"]
     if plan.vjp:
         points, blocks = sizes[plan.actual("l")], -(-n // plan.column_block)
         one = min(points, plan.item_rows) * min(n, plan.column_block) * sizes["k"] * (m + plan.cost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ...compiler.nest import batch_of
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import postorder
 from .gram_plan import CpuPlan, Work, exchanged, plan, scratch
@@ -85,7 +86,7 @@ def row_scratch(plan: CpuRowPlan, sizes: Mapping[str, int]) -> int:
 
 def row_work(plan: CpuRowPlan, sizes: Mapping[str, int]) -> Work:
     """Return items, scratch and grain of a call with these extents."""
-    items = sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // plan.matrix.item_rows)
+    items = batch_of(sizes) * -(-sizes["m"] // plan.matrix.item_rows)
     each = sizes["k"] * plan.matrix.cost + _EPILOGUE_COST * bool(postorder(plan.matrix.nest.outputs)) + sizes["l"]
     one = min(sizes["m"], plan.matrix.item_rows) * sizes["n"] * each
     return Work(items, row_scratch(plan, sizes), one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...compiler.nest import Buffer
+from ...compiler.nest import Buffer, batch_of
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
 from .score_plan import (
@@ -65,7 +65,7 @@ def columns_of(width: int) -> int:
 
 def columns_tiles(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> list[tuple[Tile, int]]:
     """Return the tiles that fit and their columns of v at once, the one predicted to be fastest first."""
-    single = sizes["a"] == sizes["b"] == sizes["c"] == 1
+    single = batch_of(sizes) == 1
     deep = sizes["k"] > _SHALLOW
     wide = rows.how == PRODUCT and (1 if deep else _LEAST_WIDTH) <= sizes["l"] <= MOST
     suits = single and wide and _LEAST_DEPTH <= sizes["k"] <= _DEEPEST

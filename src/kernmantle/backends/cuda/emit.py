@@ -289,14 +289,13 @@ def body_of(plan: CudaPlan) -> list[str]:
         for red, names in registers_of(plan)
         for init, kind, name in zip(red.init, red.kinds, names, strict=True)
     ]
-    has_outer = any("l" in buffer.roles for buffer in nest.buffers)
     counts = ", ".join(f"{kind.upper()} = {len(operands[kind])}" for kind, _ in _KINDS)
     more = "km::i64 position, const float* scale"
     return [
         "struct Body {",
         f"    typedef {COMPUTE[nest.compute]} C;",
         f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
-        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
+        f"    static constexpr bool OUTER_LOOP = {literal(nest.has_outer_loop, 'bool')};",
         f"    static constexpr bool MODERATE = {literal(_has_cheap_form(plan), 'bool')};",
         f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",

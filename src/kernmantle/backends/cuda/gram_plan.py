@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...compiler.gradient_patterns import SignedProduct, match_signed_product
-from ...compiler.nest import BYTES, ROLES, Buffer, Layout, Nest, integer_slots
+from ...compiler.nest import BYTES, ROLES, Buffer, Layout, Nest, batch_of, integer_slots
 from ...compiler.patterns import is_abs_difference
 from ...errors import ParameterError
 from ...ir.node import Node, postorder, variables
@@ -136,6 +136,12 @@ def cell_words(nest: Nest) -> int:
     return sum(kinds[kind] for kind in register_kinds(nest)) + value * len(staged(nest)["cells"])
 
 
+def has_one_operand_a_side(nest: Nest) -> bool:
+    """Return whether rows and columns of the tile have an operand each, and its cells none."""
+    operands = staged(nest)
+    return len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"]
+
+
 def is_heavy(nest: Nest) -> bool:
     """Return whether a step calls a function: many threads with few cells hide its latency best."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
@@ -234,7 +240,7 @@ def column_run(nest: Nest, tile: Tile) -> int:
 
 def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
     rows, columns = -(-sizes["m"] // tile.m), -(-sizes["n"] // tile.n)
-    outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
+    outer = batch_of(sizes) * sizes["splits"]
     return (rows * (rows + 1) // 2 if symmetric else rows * columns) * outer
 
 
@@ -265,25 +271,23 @@ def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limi
 
 def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the warp-specialised template can run a nest: one register a cell, one operand a side, float32."""
-    operands = staged(nest)
-    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"]
+    plain = has_one_operand_a_side(nest)
     steps = [node for reduction in nest.reductions for node in reduction.step]
     heavy = is_heavy(nest) or table_power(nest) is not None
     operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
     operations += 100 * heavy
-    outer = nest.partial or any("l" in buffer.roles for buffer in nest.buffers)
+    outer = nest.partial or nest.has_outer_loop
     small = nest.compute == "f32" and cell_words(nest) == 1 and operations <= _PIPELINED_OPERATIONS
     return limits.has(("warp_specialized",)) and plain and small and not outer and sizes["k"] >= 32
 
 
 def finds_positions(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the warp-specialised template of positions can run a nest: one argmin or argmax in float32."""
-    operands = staged(nest)
-    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"]
+    plain = has_one_operand_a_side(nest)
     single = [reduction.name for reduction in nest.reductions] in (["argmin"], ["argmax"]) and nest.compute == "f32"
     operations = sum(bool(node.args) for node in postorder(nest.map))
     small = not is_heavy(nest) and operations <= _PIPELINED_OPERATIONS
-    outer = nest.partial or any("l" in buffer.roles for buffer in nest.buffers)
+    outer = nest.partial or nest.has_outer_loop
     fits = 32 <= sizes["k"] < _GRID_LIMIT and not outer
     return limits.has(("warp_specialized",)) and plain and single and small and fits
 
@@ -298,9 +302,8 @@ def _sums_half2(nest: Nest) -> bool:
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     """Return whether the reduction is so short that writing a large result dominates."""
-    operands = staged(nest)
-    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"] and not nest.symmetric
-    outer = nest.partial or any("l" in buffer.roles for buffer in nest.buffers)
+    plain = has_one_operand_a_side(nest) and not nest.symmetric
+    outer = nest.partial or nest.has_outer_loop
     large = sizes["n"] >= 1024 and sizes["m"] * sizes["n"] >= 1 << 21
     return plain and not outer and large and 1 <= sizes["k"] <= _THIN and BYTES[nest.compute] == 4
 

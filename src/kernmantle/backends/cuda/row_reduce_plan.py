@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...compiler.hoist import by_reciprocals
-from ...compiler.nest import BYTES, ROLES, Layout, Nest, integer_slots
+from ...compiler.nest import BYTES, ROLES, Layout, Nest, batch_of, integer_slots
 from ...compiler.patterns import is_proportional, scale, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from . import columns_plan, score_plan, select_plan, softmax_plan, wide_plan
@@ -136,7 +136,7 @@ class CudaRowPlan:
     def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return the tiles of the whole matrix and of one row block."""
         columns = -(-sizes["n"] // self.tile.n)
-        return sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // self.tile.m) * columns, columns
+        return batch_of(sizes) * -(-sizes["m"] // self.tile.m) * columns, columns
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
         """Return the blocks to launch for these sizes and that many columns of the result."""
@@ -148,7 +148,7 @@ class CudaRowPlan:
         blocks, row_blocks = self.blocks(sizes, limits, width), -(-sizes["m"] // self.tile.m)
         cached = _CACHE_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
         parts = -(-blocks // max(1, cached))
-        is_small = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
+        is_small = batch_of(sizes) > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
         if self.form == "thin" or is_small or parts == 1 or cached >= row_blocks:
             return sizes["m"]
         return max(1, blocks // parts) * self.tile.m
@@ -346,7 +346,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
 
 def _busies(tile: Tile, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether there is a tile for every multiprocessor."""
-    tiles = sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // tile.m) * -(-sizes["n"] // tile.n)
+    tiles = batch_of(sizes) * -(-sizes["m"] // tile.m) * -(-sizes["n"] // tile.n)
     return tiles >= limits.sm_count
 
 
@@ -368,7 +368,7 @@ def _grouped(
     rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout
 ) -> CudaRowPlan | None:
     """Return the plan that finds the smallest entries by the minima of groups, where it is faster."""
-    nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
+    nest, single = rows.matrix, batch_of(sizes) == 1
     operands = staged(nest)
     plain = len(operands["rows"]) == len(operands["columns"]) == 1 and nest.compute == "f32" and direct.form == "tile"
     large = sizes["n"] >= LEAST_COLUMNS and sizes["m"] * sizes["n"] >= LEAST_ENTRIES and sizes["n"] < 1 << 31
@@ -395,7 +395,7 @@ def scan_bytes(plan: CudaRowPlan, blocks: int, width: int) -> int:
 
 def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
     """Return whether a few rows select among so many columns that reading these is all the work."""
-    nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
+    nest, single = rows.matrix, batch_of(sizes) == 1
     operands = staged(nest)
     plain = len(operands["rows"]) == len(operands["columns"]) == 1 and nest.compute == "f32" and cell_words(nest) == 1
     many = SCAN_COLUMNS <= sizes["n"] < 1 << 31 and sizes["m"] < SCAN_ROWS

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...compiler.nest import Nest
+from ...compiler.nest import Nest, batch_of
 from ...compiler.patterns import inner_product, squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
-from .gram_plan import staged
+from .gram_plan import has_one_operand_a_side, staged
 from .tiles import DeviceLimits, Tile
 
 SIDES, SAMPLERS, GROUP = 8, 128, 4
@@ -50,12 +50,11 @@ class ScoreMemory:
 def is_score(nest: Nest) -> bool:
     """Return whether its entries are made of squared distances or inner products of float32."""
     groups = staged(nest)
-    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
     stored = all(buffer.dtype == "f32" for kind in ("rows", "columns") for buffer in groups[kind])
     used = set(variables(nest.outputs))
     tabled = any(buffer.roles == "mn" and buffer.name in used for buffer in nest.operands)
     products = squared_differences(nest) is not None or inner_product(nest)
-    return nest.precision == "default" and one and stored and not tabled and products
+    return nest.precision == "default" and has_one_operand_a_side(nest) and stored and not tabled and products
 
 
 def positions(depth: int) -> int:
@@ -75,7 +74,7 @@ def steps_of(depth: int) -> tuple[int, int]:
 
 def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
     """Return the tile; None if score tiles are not applicable or not faster."""
-    single = sizes["a"] == sizes["b"] == sizes["c"] == 1
+    single = batch_of(sizes) == 1
     narrow = rows.how != PRODUCT or sizes["l"] <= _WIDEST
     suits = limits.has(("wgmma",)) and single and narrow and not rows.selects
     deep = _LEAST_DEPTH <= sizes["k"] <= max(_STAGES)

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...compiler.monotone import Order, order
+from ...compiler.nest import batch_of
 from ...compiler.patterns import squared_differences
 from ...compiler.row_reduce import RowNest
 from ...ir.node import variables
-from .gram_plan import staged
+from .gram_plan import has_one_operand_a_side
 from .row_entries import folded_entry
 from .score_plan import POINTS, ScoreMemory
 from .tiles import DeviceLimits, Tile
@@ -46,10 +47,9 @@ _LEAST_COLUMNS, _LEAST_ROWS, _LEAST_ENTRIES = 2048, 16, 1 << 19
 def selection_order(rows: RowNest) -> Order | None:
     """Return how the order of entries follows from squared distances; None if they depend on anything else."""
     nest = rows.matrix
-    groups, used = staged(nest), set(variables(nest.outputs))
-    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
-    plain = not any(buffer.roles and buffer.name in used for buffer in nest.operands)
-    suits = rows.selects and one and plain and nest.precision == "default" and squared_differences(nest) is not None
+    used = set(variables(nest.outputs))
+    plain = has_one_operand_a_side(nest) and not any(buffer.roles and buffer.name in used for buffer in nest.operands)
+    suits = rows.selects and plain and nest.precision == "default" and squared_differences(nest) is not None
     if not suits:
         return None
     return order(*folded_entry(nest))
@@ -74,7 +74,7 @@ def part_count(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) ->
 
 def select_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
     """Return the tile; None if selections by score tiles are not faster."""
-    single = sizes["a"] == sizes["b"] == sizes["c"] == 1
+    single = batch_of(sizes) == 1
     deep = _LEAST_DEPTH <= sizes["k"] <= _DEEPEST
     large = sizes["m"] >= _LEAST_ROWS and _LEAST_COLUMNS <= sizes["n"] < _MOST_COLUMNS
     large = large and sizes["m"] * sizes["n"] >= _LEAST_ENTRIES

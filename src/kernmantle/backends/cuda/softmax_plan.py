@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...compiler.nest import Nest
+from ...compiler.nest import Nest, batch_of
 from ...compiler.patterns import inner_product, squared_differences
 from ...compiler.row_reduce import RowNest
 from ...compiler.softmax import DUALS, GRADIENTS, TANGENTS, slope
 from ...ir.node import postorder, variables
-from .gram_plan import staged
+from .gram_plan import has_one_operand_a_side, staged
 from .score_plan import ScoreMemory
 from .tiles import DeviceLimits, Tile
 
@@ -45,7 +45,7 @@ def is_split(rows: RowNest) -> bool:
 def weighs(nest: Nest) -> bool:
     """Return whether its entries are made of products or distances of two operands of one floating-point type."""
     groups = staged(nest)
-    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"] and not groups["vectors"]
+    one = has_one_operand_a_side(nest) and not groups["vectors"]
     squares = squared_differences(nest)
     if not one or not (inner_product(nest) or (squares is not None and squares.weight is None)):
         return False
@@ -67,8 +67,8 @@ def softmax_tile(
     assert v is not None
     same = v.dtype == rows.matrix.operands[0].dtype
     narrow = 1 <= sizes["k"] <= WIDEST and 1 <= sizes["l"] <= WIDEST
-    count = sizes["a"] * sizes["b"] * sizes["c"] * max(sizes["m"], sizes["n"])
-    large = sizes["a"] * sizes["b"] * sizes["c"] * sizes["m"] * sizes["n"] >= _LEAST_ENTRIES and count < _MOST_ROWS
+    count = batch_of(sizes) * max(sizes["m"], sizes["n"])
+    large = batch_of(sizes) * sizes["m"] * sizes["n"] >= _LEAST_ENTRIES and count < _MOST_ROWS
     if not (limits.has(("wgmma",)) and same and narrow and large and weighs(rows.matrix)):
         return None
     first, second, split = piece(sizes["k"]), piece(sizes["l"]), is_split(rows)
@@ -126,7 +126,7 @@ def _bytes(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> tuple[
 
 def memory(rows: RowNest, tile: Tile, sizes: Mapping[str, int], row_ends: int, column_ends: int) -> ScoreMemory:
     """Return where everything lies that the kernels hand to each other."""
-    batch = sizes["a"] * sizes["b"] * sizes["c"]
+    batch = batch_of(sizes)
     down, across = blocks_of(rows, tile, sizes)
     copies = (1 + is_split(rows)) * (1 + (rows.how in FORWARD))
     first, second = 2 * copies * tile.depth, 2 * copies * tile.unroll  # bytes of a row of q or k, and of v

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...compiler.nest import ROLES, Layout, Nest
+from ...compiler.nest import ROLES, Layout, Nest, batch_of
 from ...compiler.patterns import LogProduct, Squares, log_product, squared_differences
 from ...ir.node import Node
 from .fitted import SQUARES
@@ -72,7 +72,7 @@ def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], layout: Layout)
 
 
 def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
-    batch = sizes["a"] * sizes["b"] * sizes["c"]
+    batch = batch_of(sizes)
     if not symmetric:
         return batch * -(-sizes["m"] // tile.m) * -(-sizes["n"] // tile.n)
     side = math.lcm(tile.m, tile.n)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...compiler.nest import batch_of
 from ...compiler.row_reduce import PRODUCT, RowNest
 from .gram_plan import is_heavy, staged
 from .row_entries import has_powers
@@ -46,7 +47,7 @@ def value_bytes(columns: int) -> int:
 def wide_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, ends: int) -> Tile | None:
     """Return the tile; None if entries in registers times many columns are not faster."""
     nest, operands = rows.matrix, staged(rows.matrix)
-    single = sizes["a"] == sizes["b"] == sizes["c"] == 1
+    single = batch_of(sizes) == 1
     one = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["vectors"]
     plain = one and not any(buffer.roles == "mn" for buffer in nest.operands)
     precise = nest.compute == "f32" and nest.precision == "default" and not is_heavy(nest)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 
@@ -135,48 +136,38 @@ def _is_aligned(arrays: Arrays) -> bool:
     )
 
 
+_EMITTERS: dict[type, Callable[[Any], str]] = {
+    FmaPlan: cuda_emit.emit, MmaPlan: mma_emit.emit, WgmmaPlan: tensor_emit.emit_wgmma, AxisPlan: tensor_emit.emit_axis,
+    TwoAxisPlan: tensor_emit.emit_two_axes, ClusterPlan: tensor_emit.emit_clusters,
+}  # fmt: skip
+
+
 def _kernel(chosen: Plan) -> Kernel | None:
     """Return the kernel of a pass, None if it was only collected."""
-
-    def source() -> str:
-        if isinstance(chosen, WgmmaPlan):
-            return tensor_emit.emit_wgmma(chosen)
-        if isinstance(chosen, ClusterPlan):
-            return tensor_emit.emit_clusters(chosen)
-        if isinstance(chosen, AxisPlan):
-            return tensor_emit.emit_axis(chosen)
-        if isinstance(chosen, TwoAxisPlan):
-            return tensor_emit.emit_two_axes(chosen)
-        return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
-
-    kernels = load_kernels(chosen, chosen.arch, source, Entry(ENTRY, chosen.threads, chosen.shared, waits=True))
+    entry = Entry(ENTRY, chosen.threads, chosen.shared, waits=True)
+    kernels = load_kernels(chosen, chosen.arch, lambda: _EMITTERS[type(chosen)](chosen), entry)
     return None if kernels is None else kernels[0]
 
 
 def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
     """Return the quickest plan that is known of a pass, ready to start."""
-    entries, own = launch.dims[2][0], limits(index)
+    entries, own, run, right = launch.dims[2][0], limits(index), launch.run, launch.right
     stored = NAMES[launch.arrays.x.dtype]
-    if launch.run.kind == "mma":
-        assert tensor is not None
-        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        found = mma_candidates(launch.run, shapes, stored, tensor, _mma_layout(launch), launch.right, own)
-        sides = entries * launch.dims[0][0] * launch.dims[1][0], launch.right
-        plans: tuple[Plan, ...] = spread(found, *sides, own.sm_count)
-        aligned = _aligned(launch)
-        if aligned is not None:
-            plans = (*aligned_plans(launch.run, shapes, stored, tensor, aligned, sides, own), *plans)
-    elif launch.run.kind == "axis":
-        assert tensor is not None
-        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        plans = (axis(launch.run, shapes, stored, tensor, _wide_layout(launch), launch.right, own),)
-    elif launch.run.kind == "two_axis":
-        assert tensor is not None
-        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        plans = two_axis_candidates(launch.run, shapes, stored, tensor, _wide_layout(launch), own)
-    else:
+    shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
+    plans: tuple[Plan, ...]
+    if tensor is None or run.kind == "fma":
         compute = "f64" if stored == "f64" else "f32"
-        plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)
+        plans = fma_candidates(run, stored, compute, _fma_layout(launch), entries, right, own)
+    elif run.kind == "axis":
+        plans = (axis(run, shapes, stored, tensor, _wide_layout(launch), right, own),)
+    elif run.kind == "two_axis":
+        plans = two_axis_candidates(run, shapes, stored, tensor, _wide_layout(launch), own)
+    else:
+        sides, aligned = (entries * launch.dims[0][0] * launch.dims[1][0], right), _aligned(launch)
+        found = mma_candidates(run, shapes, stored, tensor, _mma_layout(launch), right, own)
+        plans = spread(found, *sides, own.sm_count)
+        if aligned is not None:
+            plans = (*aligned_plans(run, shapes, stored, tensor, aligned, sides, own), *plans)
     sizes = {"entries": entries * launch.dims[0][0] * launch.dims[1][0], "right": launch.right}
     return starter(plans[:TRIED], sizes, gpu(index).name, partial(_starting, launch, index))
 

@@ -105,28 +105,16 @@ def run_nested(
     definition, inner = contraction.definition, scores.contraction
     nested: Nested = getattr(_NESTED, _name(contraction.text, inner.text, numbers))
     check_precision(precision)
-    arrays = [array for array in call.arrays if array is not scores]
-    labels = [label for array, label in zip(call.arrays, call.labels, strict=True) if array is not scores]
-    (_, *tensors), wrap = unwrap(scores.first, *arrays, names=["the scores", *labels])
-    sizes, batch = _checked(definition, call, scores, tensors, labels)
-    others = dict(zip((i for i in range(call.count) if i not in numbers), tensors, strict=False))
-    named = dict(zip(call.names, tensors[len(others) :], strict=True))
-    values = [*scores.operands, *scores.parameters.values(), *tensors]
-    moving = [value for value in values if isinstance(value, torch.Tensor)]
-    tracked = is_recorded(moving)
+    args, tensors, wrap = _gathered(definition, nested, call, scores, numbers, precision)
+    moving = [*scores.operands, *(v for v in scores.parameters.values() if isinstance(v, torch.Tensor)), *tensors]
     missing = _without_gradient(contraction.text, inner.text) if torch.is_grad_enabled() else ""
     if missing and any(value.requires_grad for value in moving):
         raise no_gradient(missing)
-    dtype = scores.operands[0].dtype
-    args = _Arguments(
-        _unit(scores.operands, nested.unit), others,
-        _parameters(nested, scores, {**dict(definition.defaults), **call.numbers, **named}),
-        sizes, batch, precision,
-    )  # fmt: skip
-    autocast = autocasts(scores.device)
-    if dtype in _HALVES and (autocast or tracked or len(nested.passes) != 1 or not _is_one_pass(nested)):
+    dtype, autocast = scores.operands[0].dtype, autocasts(scores.device)
+    is_rounded_once = len(nested.passes) == 1 and _is_one_pass(nested)
+    if dtype in _HALVES and (autocast or not is_rounded_once or is_recorded(moving)):
         args = _widened(args)
-    _check_counts(nested, sizes, definition)
+    _check_counts(nested, args.sizes, definition)
     results = _results(nested, definition, args, info)
     if key is not None and not is_recorded_key(key) and _is_bindable(nested, args):
         PLANS[key] = BoundNested.of(definition, nested, args, info.route)
@@ -136,6 +124,20 @@ def run_nested(
     if out is not None:
         return _written(out, results, moving, is_recorded(moving), single)
     return wrap(results[0] if single else tuple(results))
+
+
+def _gathered(
+    definition: Definition, nested: Nested, call: Call, scores: Scores, numbers: Sequence[int], precision: str | None
+) -> tuple[_Arguments, list[torch.Tensor], Callable[[Any], Any]]:
+    """Return the checked arguments of a call, its tensors beside those of the scores, and what wraps its results."""
+    arrays = [array for array in call.arrays if array is not scores]
+    labels = [label for array, label in zip(call.arrays, call.labels, strict=True) if array is not scores]
+    (_, *tensors), wrap = unwrap(scores.first, *arrays, names=["the scores", *labels])
+    sizes, batch = _checked(definition, call, scores, tensors, labels)
+    others = dict(zip((i for i in range(call.count) if i not in numbers), tensors, strict=False))
+    named = dict(zip(call.names, tensors[len(others) :], strict=True))
+    parameters = _parameters(nested, scores, {**dict(definition.defaults), **call.numbers, **named})
+    return _Arguments(_unit(scores.operands, nested.unit), others, parameters, sizes, batch, precision), tensors, wrap
 
 
 def _plan(

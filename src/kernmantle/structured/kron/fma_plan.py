@@ -234,23 +234,27 @@ def fma(
     square_out = all(mode.rows >= mode.columns for mode in run.modes)
     direct_in = square_in and right_of[ordered[0]] >= COALESCED
     direct_out = square_out and right_of[ordered[-1]] >= COALESCED
-    phases: list[Phase] = []
-    for index, group in enumerate(ordered):
-        own = math.prod(extents[group[0] : group[1]])
-        columns = right_of[group]
-        down = items * whole * right // (own * columns)
-        outside = [layout.in_width] * (direct_in and index == 0)
-        outside += [layout.out_width] * (direct_out and index == len(ordered) - 1)
-        budget = min(VALUES[compute] // own, items * whole * right // (own * threads))
-        most = max(1, min([16 // SIZES[compute], budget, *outside]))
-        width = math.gcd(columns, 1 << (most.bit_length() - 1))
-        across = _divisor(down, budget) if columns == 1 else 1
-        phases.append(Phase(*group, across, width))
+    widest_access = [16 // SIZES[compute]] * len(ordered)
+    if direct_in:
+        widest_access[0] = min(widest_access[0], layout.in_width)
+    if direct_out:
+        widest_access[-1] = min(widest_access[-1], layout.out_width)
+    phases = tuple(
+        _phase(group, math.prod(extents[slice(*group)]), right_of[group], elements, elements // threads, most, compute)
+        for group, most in zip(ordered, widest_access, strict=True)
+    )
     found = FmaPlan(
-        run, stored, compute, limits.arch, items, right, threads, tuple(phases), layout, direct_in, direct_out,
-        slices or 4,
-    )  # fmt: skip
+        run, stored, compute, limits.arch, items, right, threads, phases, layout, direct_in, direct_out, slices or 4
+    )
     return replace(found, ahead=_ahead(found, entries, limits))
+
+
+def _phase(group: tuple[int, int], own: int, right: int, elements: int, each: int, widest: int, compute: str) -> Phase:
+    """Return the phase of axes of ``own`` entries with so many to their right, for ``each`` entries of a thread."""
+    slices = min(VALUES[compute], each) // own
+    most = max(1, min(widest, slices))
+    width = math.gcd(right, 1 << (most.bit_length() - 1))
+    return Phase(*group, _divisor(elements // own, slices) if right == 1 else 1, width)
 
 
 def _ahead(own: FmaPlan, tiles: int, limits: DeviceLimits) -> int:

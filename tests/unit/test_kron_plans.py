@@ -185,6 +185,21 @@ def test_a_product_leaves_what_pays_for_its_gradients(extent, count, wanted, alo
     assert between(found.passes) == saved
 
 
+@pytest.mark.parametrize("wanted", [((0,),), ((2,), (1, 2)), ((0,), (0, 1)), ((1, 2),), ((0, 1),)])
+def test_passes_are_cut_and_ordered_for_what_follows_them(wanted):
+    """Whatever of it would make what follows free is saved, though all passes over 40 x 40 take about as long."""
+    modes, tensor = tuple(Mode(40, 40, index) for index in range(3)), Tensor("bf16", 1)
+
+    def after(saved):
+        return 0.0 if set(saved) >= set(wanted) else 1.0
+
+    found = plan(modes, 1, "bf16", HOPPER, True, tensor, 4096, after=after)
+    assert set(between(found.passes)) >= set(wanted)
+    assert found.seconds < 2 * plan(modes, 1, "bf16", HOPPER, True, tensor, 4096).seconds
+    alone = plan(modes, 1, "bf16", HOPPER, True, tensor, 4096, after=lambda saved: 0.0)
+    assert alone.seconds <= found.seconds
+
+
 @pytest.mark.parametrize(
     ("extents", "rows", "passes"),
     [((8,) * 8, 16, [6, 2]), ((128, 64, 64, 64), 16, [3, 1]), ((32,) * 4, 32, [3, 1]), ((3, *(16,) * 4), 64, [2, 3])],

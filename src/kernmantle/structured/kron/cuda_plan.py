@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from operator import itemgetter
 
 from ...backends.cuda.tiles import DeviceLimits
 from . import cost, fma_plan
@@ -15,7 +16,7 @@ from .cost import SIZES, fma_seconds, joint_matrix, matmul_seconds, mma_seconds
 from .mma_choice import joint_runs
 from .mma_choice import plan_of as mma_plan
 from .modes import Mode
-from .passes import After, Pass, following, in_order, orders, plain_pass, surrounding, views
+from .passes import After, Pass, every_order, following, in_order, orders, plain_pass, surrounding, views
 from .tensor_plan import Tensor
 
 ROWS = 1024  # of x, for which passes are priced where nothing is said
@@ -26,7 +27,16 @@ LARGE, LEAST_MOVED = 128, 1 << 24
 # Share of the time in the order of fewest multiplications that another order of passes may take to replace it: of 7
 # that should take 0.7 to 0.8 of it the slowest takes 0.96 (H200, decision 0118).
 SOONER = 0.8
+# Ways of cutting axes into passes that are compared with the gradients that follow, and times as long as the quickest
+# that they may take: gradients of 22 products take 0.86 of the time so (H200, decision 0124).
+CUTS, MOST_SLOWER = 12, 1.8
 WIDE = 1 << 20
+
+
+Cut = tuple[float, tuple[Pass, ...]]
+"""Passes over some axes, and their seconds."""
+PassOver = Callable[[int, int], Cut]
+"""The quickest pass over the axes from one to before another, none where they have no factors."""
 
 
 @dataclass(frozen=True)
@@ -62,38 +72,65 @@ def plan(
     def seconds_of(passes: Sequence[Pass]) -> float:
         return _seconds(passes, modes, (items, right), stored, limits, fuse, tensor, host)
 
-    # Time and passes for the axes before each stop, those behind it being multiplied already.
-    best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
-    found: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
-    for stop in range(1, count + 1):
-        found = []
-        for first in range(stop):
-            own = modes[first:stop]
-            if all(mode.factor is None for mode in own):
-                found.append(best[first])
-                continue
-            left, right_columns = (surrounding(own, part) for part in (modes[:first], modes[stop:]))
-            sides = items * left, right * right_columns
-            others = math.prod(mode.columns for mode in (*modes[:first], *modes[stop:]))
-            own_kinds = kinds if (first, stop) == (0, count) else of_part(kinds, others, SIZES[stored])
-            seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, own_kinds, host)
-            if run is not None:
-                moved = replace(run, first=run.first + first, stop=run.stop + first)
-                moved = replace(moved, parts=tuple(tuple(index + first for index in part) for part in moved.parts))
-                found.append((best[first][0] + seconds, (*best[first][1], moved)))
-        best.append(min(found, key=lambda one: one[0], default=(math.inf, ())))
-    assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
+    @cache
+    def pass_over(first: int, stop: int) -> Cut:
+        """Return the seconds and the pass, if there is one, over a range of axes."""
+        own = modes[first:stop]
+        if all(mode.factor is None for mode in own):
+            return 0.0, ()
+        left, right_columns = (surrounding(own, part) for part in (modes[:first], modes[stop:]))
+        sides = items * left, right * right_columns
+        others = math.prod(mode.columns for mode in (*modes[:first], *modes[stop:]))
+        own_kinds = kinds if (first, stop) == (0, count) else of_part(kinds, others, SIZES[stored])
+        seconds, run = _quickest_pass(own, *sides, stored, limits, fuse, tensor, own_kinds, host)
+        if run is None:
+            return math.inf, ()
+        moved = replace(run, first=run.first + first, stop=run.stop + first)
+        return seconds, (replace(moved, parts=tuple(tuple(at + first for at in part) for part in moved.parts)),)
+
     # What a pass takes depends on those that are applied before it, which only whole plans say.
-    ordered = [in_order(passes) for own, passes in sorted(found, key=lambda one: one[0]) if own < math.inf]
     if after is None:
-        ordered = [_soonest(passes, seconds_of) for passes in ordered]
-    times = list(map(seconds_of, ordered))
-    total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0])
-    if after is not None:
-        total, chosen = min(zip(times, ordered, strict=True), key=lambda one: one[0] + following(one[1], after))
+        ordered = [_soonest(in_order(passes), seconds_of) for passes in _by_last(count, pass_over)]
+    else:
+        ordered = [own for passes in _cuts(count, pass_over) for own in every_order(passes)]
+    assert ordered, f"no kernel of {kinds} takes {modes}"
+    times = [(seconds_of(passes), passes) for passes in ordered]
+    total, chosen = min(times, key=lambda one: one[0] + (0.0 if after is None else following(one[1], after)))
     on_tensor_cores = any(run.kind in ("mma", "axis", TWO_AXES) for run in chosen)
     seconds = total - host * sum(map(cost.host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
+
+
+def _joined(before: Cut, last: Cut) -> Cut:
+    return before[0] + last[0], before[1] + last[1]
+
+
+def _by_last(count: int, pass_over: PassOver) -> list[tuple[Pass, ...]]:
+    """Return the quickest passes by where the last one begins, the quickest of all first."""
+    # Time and passes for the axes before each stop, those behind it being multiplied already.
+    best: list[Cut] = [(0.0, ())]
+    found: list[Cut] = [(0.0, ())]
+    for stop in range(1, count + 1):
+        found = sorted((_joined(best[first], pass_over(first, stop)) for first in range(stop)), key=itemgetter(0))
+        best.append(found[0])
+    return [passes for seconds, passes in found if seconds < math.inf]
+
+
+def _cuts(count: int, pass_over: PassOver) -> list[tuple[Pass, ...]]:
+    """Return the passes of the quickest ways of cutting the axes, none of which takes much more than the quickest one.
+
+    What gradients find of them differs more than what they take. One pass over all axes, which leaves nothing, is among
+    them whatever it takes, and limits no others.
+    """
+    cuts: list[list[Cut]] = [[(0.0, ())]]
+    for stop in range(1, count + 1):
+        begin = 1 if stop == count else 0
+        found = [_joined(before, pass_over(first, stop)) for first in range(begin, stop) for before in cuts[first]]
+        found.sort(key=itemgetter(0))
+        most = MOST_SLOWER * found[0][0] if stop == count and found else math.inf
+        cuts.append([own for own in [*dict.fromkeys(found)][:CUTS] if own[0] <= most])
+    whole = pass_over(0, count)
+    return [passes for seconds, passes in (whole, *cuts[count]) if seconds < math.inf]
 
 
 def _soonest(passes: tuple[Pass, ...], seconds_of: Callable[[Sequence[Pass]], float]) -> tuple[Pass, ...]:

@@ -13,8 +13,9 @@ from .modes import Mode, cheapest, steps
 Limit = Callable[[Sequence[Mode], int], bool]
 After = Callable[[tuple[tuple[int, ...], ...]], float]
 """Seconds of what follows a product, by the positions that are applied to each intermediate result."""
-# Passes whose orders are all compared; factors that are multiplied out to a square one.
-MOST_ORDERED, MOST_JOINED = 4, 3
+# Passes whose orders are all compared, and with the gradients that follow; factors that are multiplied out to a square
+# one.
+MOST_ORDERED, MOST_PERMUTED, MOST_JOINED = 4, 3, 3
 # Share of the time of gradients that find intermediate results, beside those that make them again, by passes that take
 # less than expected (16^4: 302 and 678 us, 194 and 834; H200, decision 0074).
 _SAVED = 0.93
@@ -183,6 +184,12 @@ def orders(passes: Sequence[Pass]) -> list[tuple[Pass, ...]]:
     """Return the orders of passes that may differ in time: those of few, one of which changes an extent."""
     is_square = all(run.columns == run.rows for run in passes)
     return [tuple(passes)] if is_square or len(passes) > MOST_ORDERED else list(permutations(passes))
+
+
+def every_order(passes: Sequence[Pass]) -> list[tuple[Pass, ...]]:
+    """Return all orders of few passes, of more that of fewest multiplications and the opposite one."""
+    ordered = in_order(tuple(passes))
+    return list(permutations(ordered)) if len(ordered) <= MOST_PERMUTED else [ordered, ordered[::-1]]
 
 
 @dataclass(frozen=True)

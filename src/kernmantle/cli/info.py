@@ -127,7 +127,7 @@ def extras(requirements: Sequence[str]) -> Rows:
 
 
 def cache_state(cache: Cache) -> Rows:
-    """Return where compiled kernels are kept and how many."""
+    """Return the directory of compiled kernels and their number."""
     parent = next(path for path in (cache.directory, *cache.directory.parents) if path.exists())
     writable = parent.is_dir() and os.access(parent, os.W_OK)
     count = len(cache.entries())

@@ -43,7 +43,7 @@ class Apply:
 
     @property
     def selects(self) -> bool:
-        """Return whether the results are some entries and where they are."""
+        """Return whether the results are some entries and their positions."""
         return self.how in SELECTIONS
 
     @property
@@ -116,7 +116,7 @@ class RowNest:
 
     @property
     def selects(self) -> bool:
-        """Return whether the results are some entries and where they are."""
+        """Return whether the results are some entries and their positions."""
         return self.how in SELECTIONS
 
     @property

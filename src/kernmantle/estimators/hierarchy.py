@@ -77,7 +77,7 @@ def _last_before(start: torch.Tensor, limit: torch.Tensor, edges: torch.Tensor, 
 
 
 def joins(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return by which edge every row is joined, (n,), and by which what every edge made, (n - 1,); n - 1 for none.
+    """Return the edge that joins every row, (n,), and that which joins the cluster of every edge, (n - 1,); or n - 1.
 
     Edges of a tree, ascending, are contracted from level to level. In the hierarchy of the next level the chosen edges
     of this one are inserted: all that lie between two edges of it are a chain.

@@ -16,7 +16,7 @@ class Solver(Protocol):
 
     @property
     def symmetric(self) -> bool:
-        """Return whether the matrix is."""
+        """Return whether the matrix is symmetric."""
         ...
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:

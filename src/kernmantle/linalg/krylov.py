@@ -76,7 +76,7 @@ class _Basis:
         return self._columns[:, : self.size]
 
     def append(self, block: torch.Tensor) -> torch.Tensor:
-        """Take orthonormal columns in; returns their products."""
+        """Add orthonormal columns, and return their products."""
         start, self.size = self.size, self.size + block.shape[1]
         self._columns[:, start : self.size] = block
         found = self._multiply(block)

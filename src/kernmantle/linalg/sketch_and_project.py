@@ -111,7 +111,7 @@ def _scaled(problem: Problem, rows: torch.Tensor, ridge: Any, rank: int) -> Call
 
 
 def _step(problem: Problem, state: _State, momentum: Momentum) -> list[float]:
-    """Return one block; returns ``‖b - a z‖ / ‖b‖`` of its equations before, for each column."""
+    """Solve one block, and return ``‖b - a z‖ / ‖b‖`` of its equations before, for each column."""
     source = problem.source
     start, stop = source.span(problem.index(state.step))
     rows, ridge = source.rows(start, stop), problem.ridge_of(start, stop)

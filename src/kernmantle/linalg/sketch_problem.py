@@ -121,7 +121,7 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
 
 
 def device_of(x: Any, device: Any) -> torch.device:
-    """Return where to compute: as asked, where x is, or on a GPU for rows on the host."""
+    """Return the device to compute on: the given one, that of x, or a GPU for rows on the host."""
     if device is not None:
         return torch.device(device)
     if isinstance(x, torch.Tensor) and x.is_cuda:
@@ -148,7 +148,7 @@ def targets_of(y: Any, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, bool]:
 
 
 def call_of(name: str, kernel: Kernel, x: Any, device: Any) -> tuple[torch.device, Call]:
-    """Return where a solver works on rows of the host, and a call of its kernel with one of them."""
+    """Return the device on which a solver works, and a call of its kernel with one row of the host."""
     host_rows(x)
     where = device_of(x, device)
     call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)

@@ -66,7 +66,7 @@ def _items(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _target(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torch.Tensor:
-    """Return where a result goes: the tensor itself if it may and its items can be walked through, else new memory."""
+    """Return the target of a result: the tensor itself where it may be written in order, else new memory."""
     if overwrite and tensor.shape == tuple(shape) and _items(tensor).data_ptr() == tensor.data_ptr():
         return tensor
     return allocate_as(tensor, shape)

@@ -90,11 +90,11 @@ class Problem:
         return f if self.rho is None else -self.rho * torch.expm1(-f / self.rho)
 
     def wanted_share(self, f: torch.Tensor) -> torch.Tensor:
-        """Return what the marginal of the plan is of the weights at the optimum."""
+        """Return the share of the weights that the marginal of the plan has at the optimum."""
         return torch.ones_like(f) if self.rho is None else torch.exp(-f / self.rho)
 
     def error(self, f: torch.Tensor, softmin: torch.Tensor) -> torch.Tensor:
-        """Return by how much the marginal over rows is not the wanted one, relative to the sum of that: (...)."""
+        """Return the error of the marginal over rows, relative to the sum of the weights: (...)."""
         wanted = self.a * self.wanted_share(f)
         found = self.a * torch.exp((f - softmin) / self.eps)
         return (found - wanted).abs().sum(-1) / wanted.sum(-1)

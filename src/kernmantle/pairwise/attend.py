@@ -40,7 +40,7 @@ _exp, _where = FUNCTIONS["exp"], FUNCTIONS["where"]
 
 
 def _logit(table: str, causal: bool, score: Any, scale: Any, *operands: Any) -> Any:
-    """Return what the exponential is taken of: the score times the scale, and minus infinity where it is masked."""
+    """Return the exponent: the score times the scale, and minus infinity where it is masked."""
     rest = iter(operands)
     value = score * scale
     if table == "terms":
@@ -100,7 +100,7 @@ class _Mask:
         return "truths" if self.table.dtype == torch.bool else "terms", "mn" if self.is_full else "n", self.causal
 
     def operands(self, scores: Scores) -> list[torch.Tensor]:
-        """Return what the functions of the scores take of it."""
+        """Return the operands that functions of the scores read."""
         found: list[torch.Tensor] = []
         x, y = scores.operands[:2]
         if self.table is not None:
@@ -419,6 +419,6 @@ class _InnerProduct(torch.autograd.Function):
 
 
 def _program(mask: _Mask, scale: float, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
-    """Return what the vendor's function computes by the program, which has derivatives of every order."""
+    """Return the result of the vendor's function by the program, which has derivatives of every order."""
     own = replace(mask, table=inputs[3]) if len(inputs) > 3 else mask
     return _widened(_Call(own, scale, None, {}), *inputs[:3])

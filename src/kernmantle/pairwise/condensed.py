@@ -121,7 +121,7 @@ def _blocks(wanted: Request, ready: Ready, rows: int, root: bool, precision: str
 
 
 def _triangle(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """Return where the entries on and above the diagonal of a matrix are in memory, row after row.
+    """Return the positions in memory of the entries on and above the diagonal of a matrix, row after row.
 
     ``torch.triu_indices`` has a compiled graph for each shape.
     """

@@ -38,7 +38,7 @@ _MADE = _Made()
 
 @constant
 def _made(name: str, variant: str, weighted: bool, root: bool) -> str:
-    """Return where the contraction of a metric is kept; made at the first call."""
+    """Return the name under which the contraction of a metric is stored; it is made at the first call."""
     key = f"{name} {variant} {weighted} {root}"
     if variant == "steep" and not root:  # a sum of powers is what it is
         variant = "power"

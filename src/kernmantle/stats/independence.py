@@ -47,7 +47,7 @@ class _Joint:
         return block * outside
 
     def _part(self, start: int, stop: int, orders: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        """Return what the rows of a block add to the sums of products of entries, of y in some orders, in float64."""
+        """Return the share of a block of rows in the sums of products of entries, of y in some orders, in float64."""
         block, found = self._centred(start, stop), []
         for order in orders:
             rows = self.y if order is None else self.y[order]

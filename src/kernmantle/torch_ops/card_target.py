@@ -63,11 +63,11 @@ class CardTarget:
         return self._card.limits.sm_count
 
     def takes_vjp(self, found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Return where it is large enough for several kernels."""
+        """Return whether the VJP is large enough for several kernels."""
         return vjp_plan.takes_vjp(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Return the plan the kernels."""
+        """Plan the kernels, and record their predicted times."""
         sizes, layout = sizes_and_layout(integers.tolist(), alignment)
         self.launches.append(self._launch(nest, sizes, layout))
         return Launcher(nothing, self.launches[-1].name)
@@ -98,7 +98,7 @@ class CardRows:
         return is_worth_it(rows, sizes, self._card.limits)
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Return the plan the kernels."""
+        """Plan the kernels, and record their predicted times."""
         sizes, layout = sizes_and_layout(integers.tolist(), alignment)
         parts = part_count(rows, sizes, self._card.limits)
         if parts:

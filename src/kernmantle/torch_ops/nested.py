@@ -350,7 +350,7 @@ def _row_pass(
 
 
 def _reduced(nested: Nested, passes: Sequence[RowPass], args: _Arguments, run: Run) -> torch.Tensor:
-    """Return what the last of the passes of an accumulator gives: over rows, and the columns of v."""
+    """Return the result of the last pass of an accumulator: over rows, and the columns of v."""
     result: torch.Tensor | None = None
     statistic: torch.Tensor | None = None
     for row_pass in passes:

@@ -283,7 +283,7 @@ class Entry:
             )
 
     def _operand_address(self, buffer: Buffer, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
-        """Return where a tile finds an operand: in a panel, in a line, or in place."""
+        """Return the address of an operand of a tile: in a panel, in a row, or in the array itself."""
         f, plan = self.f, self.plan
         if buffer in plan.cell_buffers:
             return self._offset(buffer, counters, self.base[buffer.name])

@@ -232,7 +232,7 @@ class Tile:
         return texts
 
     def _stored_state(self, register: Register) -> str:
-        """Return what the blocks before left of a register."""
+        """Return the value of a register after the blocks before this one."""
         return self.f.load(self.register_type(register), self.f.at("%state", str(register.offset)), self.plan.width)
 
     def _started(self) -> list[str]:
@@ -306,7 +306,7 @@ class Tile:
                     self.value(node, position)
 
     def _bounds(self) -> tuple[str, int]:
-        """Return where the loop ends, and how many positions it takes at once."""
+        """Return the end of the loop, and the positions of a step."""
         return "%depth", 1
 
     def _loop(self, loop_tag: str) -> list[str]:

@@ -63,7 +63,7 @@ class _Consumer(ABC):
 
     @abstractmethod
     def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:
-        """Return where a finished column of an output lies, in its storage type."""
+        """Return the address of a finished column of an output, in its storage type."""
 
     def narrow(self, f: Function, values: Sequence[Value], dtype: str) -> str:
         """Return the values of all vectors in a buffer of a storage type."""

@@ -56,7 +56,7 @@ def _operands(program: Program) -> list[Operand]:
 
 
 def _excess(plan: CpuSquaresPlan) -> Node:
-    """Return by how much twice the product exceeds what an entry that keeps its digits may have."""
+    """Return the excess of twice the product over the largest value at which an entry keeps its digits."""
     bound = Node("mul", (const(1 - plan.small), Node("add", (var("a1"), var("a2")))))
     return Node("sub", (Node("mul", (const(2), var("a0"))), bound))
 

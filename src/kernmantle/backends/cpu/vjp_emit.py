@@ -70,7 +70,7 @@ class VjpEntry(Entry):
         f.emit_void(f"call fastcc void {pack_name(buffer.dtype, width)}({arguments})")
 
     def _packed(self, buffer: Buffer, point: str, layers: str) -> str:
-        """Return where a point's copy of an operand is packed."""
+        """Return the address of a point's packed copy of an operand."""
         f, plan = self.f, self.plan
         if "l" not in buffer.roles:
             return self.packed[buffer.name]
@@ -106,7 +106,7 @@ class VjpEntry(Entry):
             f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
 
     def _at(self, buffer: Buffer, ir: str, jr: str, point: str, depth: str) -> str:
-        """Return where a tile finds an operand."""
+        """Return the address of an operand of a tile."""
         f, plan = self.f, self.plan
         layers = depth if "k" in buffer.roles else "1"
         pointer = self._packed(buffer, point, layers)

@@ -149,7 +149,7 @@ def splitters(tile: Tile, columns: int, sizes: Mapping[str, int]) -> int:
 
 
 def memory(tile: Tile, columns: int, sizes: Mapping[str, int], ends: int) -> ScoreMemory:
-    """Return where the list, points in halves, norms, columns of the matrix and v in halves lie."""
+    """Return the workspace of the list, points in halves, norms, columns of the matrix and v in halves."""
     down, across = blocks_of(tile, sizes)
     deep = -(-sizes["k"] // tile.depth) if tile.schema == "deep" else 1
     split, values = deep * 4 * tile.depth * POINTS, 4 * columns * POINTS

@@ -184,7 +184,7 @@ def _sines(plan: CudaPlan) -> list[str]:
 
 
 def _ranked(plan: CudaPlan) -> list[str]:
-    """Return what the largest is found of, and whether by bits, which suits arithmetic: its NaN has no sign."""
+    """Return the value whose largest is found, and whether its bits are compared: a NaN of arithmetic has no sign."""
     if plan.schema != "position":
         return []
     (mapped,), least = plan.nest.map, plan.nest.reductions[0].name == "argmin"
@@ -329,7 +329,7 @@ def body_of(plan: CudaPlan) -> list[str]:
 
 
 def _power(plan: CudaPlan) -> list[str]:
-    """Return what the table of a power is made from, and what is subtracted from sums of halves."""
+    """Return the functors of the table of a power, and of what is subtracted from sums of halves."""
     code: list[str] = []
     good = "true"
     if plan.power is not None:

@@ -49,7 +49,7 @@ class TablePower:
         return float(exponent)
 
     def arguments(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """Return what the kernel is passed behind the numbers."""
+        """Return the arguments of the kernel behind the numbers."""
         exponent = self.value(numbers)
         usable = not self.positive or exponent > 0
         return power_arguments(exponent if usable else 0.0, self.degree)
@@ -136,7 +136,7 @@ def _minimax(power: float, degree: int, start: float, low: float, high: float) -
 
 
 def _extrema(coefficients: Sequence[float], power: float, start: float, nodes: list[float]) -> list[float]:
-    """Return where the relative error is largest between each node's neighbours, its sign kept; the ends stay."""
+    """Return for each node the point between its neighbours of the largest error of its sign; the ends stay."""
     moved = [nodes[0]]
     for index in range(1, len(nodes) - 1):
         left, right = (nodes[index - 1] + nodes[index]) / 2, (nodes[index] + nodes[index + 1]) / 2

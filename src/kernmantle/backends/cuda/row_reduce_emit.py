@@ -260,7 +260,7 @@ def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list
 
 
 def outs_of(plan: CudaRowPlan) -> list[str]:
-    """Return where the kernel finds what is not an operand of the map."""
+    """Return the structs of buffers that are no operands of the map."""
     rows, buffers = plan.rows, plan.rows.buffers
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
     code = [f"    static constexpr int {counts};"]

@@ -112,7 +112,7 @@ class CudaRowPlan:
         return self.form == "thin" and _expands(self.rows, self.tile.depth)
 
     def memory(self, sizes: Mapping[str, int]) -> score_plan.ScoreMemory:
-        """Return what the kernels of a score tile hand to each other."""
+        """Return the workspace of the kernels of a score tile."""
         of_rows, of_columns = (len(ends(self.rows, role)) for role in "mn")
         if self.form == "softmax":
             return softmax_plan.memory(self.rows, self.tile, sizes, of_rows, of_columns)
@@ -247,7 +247,7 @@ def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
-    """Return whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
+    """Return whether blocks of the matrix by tensor cores are much quicker than differences."""
     nest = replace(rows.matrix, precision="default")
     square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
     straight = Layout(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.buffers), (16,) * len(nest.buffers))

@@ -35,14 +35,14 @@ _LEAST_ENTRIES = 1 << 24
 
 @dataclass(frozen=True)
 class ScoreMemory:
-    """Offsets in bytes of counts, tiles of both operands, facts of rows and what travels with columns; the whole."""
+    """Workspace: offsets in bytes of counts, tiles of both operands, data of rows and of columns; and its size."""
 
     offsets: tuple[int, ...]
     size: int
 
     @staticmethod
     def of(pieces: Iterable[int]) -> ScoreMemory:
-        """Return where pieces of so many bytes lie one behind the other, each aligned."""
+        """Return a workspace of pieces of so many bytes, each aligned."""
         *offsets, end = accumulate((-(-piece // _ALIGNED) * _ALIGNED for piece in pieces), initial=0)
         return ScoreMemory(tuple(offsets), end)
 
@@ -107,7 +107,7 @@ def blocks_of(tile: Tile, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def memory(tile: Tile, sizes: Mapping[str, int], ends: int, columns: int) -> ScoreMemory:
-    """Return where everything lies that the kernels hand to each other."""
+    """Return the workspace of the kernels."""
     down, across = blocks_of(tile, sizes)
     parts = -(-sizes["l"] // columns) if columns else 1
     split = 4 * tile.depth * POINTS

@@ -128,7 +128,7 @@ def band_rows(tile: Tile, sizes: Mapping[str, int]) -> int:
 
 
 def memory(tile: Tile, sizes: Mapping[str, int]) -> ScoreMemory:
-    """Return where the list, both operands' halves, what is known of rows, columns and groups, and minima lie."""
+    """Return the workspace of the list, halves of both operands, data of rows, columns and groups, and minima."""
     down, across = tiles_of(tile, sizes)
     pieces = -(-sizes["k"] // tile.depth) if is_deep(tile) else 1
     split, groups = 2 * tile.depth * POINTS * pieces, POINTS // _GROUP

@@ -125,7 +125,7 @@ def _bytes(rows: RowNest, tile: Tile, row_ends: int, column_ends: int) -> tuple[
 
 
 def memory(rows: RowNest, tile: Tile, sizes: Mapping[str, int], row_ends: int, column_ends: int) -> ScoreMemory:
-    """Return where everything lies that the kernels hand to each other."""
+    """Return the workspace of the kernels."""
     batch = batch_of(sizes)
     down, across = blocks_of(rows, tile, sizes)
     copies = (1 + is_split(rows)) * (1 + (rows.how in FORWARD))

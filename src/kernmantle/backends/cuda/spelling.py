@@ -118,7 +118,7 @@ class ExpressionEmitter:
         self._emitted: dict[int, Typed] = {}
 
     def expressions(self, roots: Sequence[Node]) -> list[Typed]:
-        """Return the statements for every node below the roots; returns what the roots are called."""
+        """Emit statements for every node below the roots, and return the names of the roots."""
         for node in postorder(roots):
             if id(node) not in self._emitted:
                 self._emitted[id(node)] = self._name(node)

@@ -53,12 +53,12 @@ class SquaresPlan:
 
 
 def planes(nest: Nest) -> int:
-    """Return halves kept of each number."""
+    """Return the halves that are kept of each number."""
     return 1 if nest.precision == "tf32" and squared_differences(nest) is not None else 2
 
 
 def weight(nest: Nest) -> Node | None:
-    """Return what the squares are weighted by."""
+    """Return the weight of the squares."""
     found = squared_differences(nest)
     return None if found is None else found.weight
 
@@ -83,7 +83,7 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 def _scratch(
     nest: Nest, found: Squares | LogProduct, sizes: Mapping[str, int], layout: Layout, tile: Tile, symmetric: bool
 ) -> tuple[Scratch, int]:
-    """Return where everything lies, and how many rows are split."""
+    """Return the workspace, and how many rows are split."""
     offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
     across = -(-sizes["k"] // BLOCK)
     rows = [

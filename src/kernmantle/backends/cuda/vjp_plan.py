@@ -1,4 +1,4 @@
-"""Plans of VJPs (VJPs) on the GPU: one kernel that reduces over the rows, and kernels before and after it.
+"""Plans of VJPs on the GPU: one kernel that reduces over the rows, and kernels before and after it.
 
 Signs are exact; powers of a difference come half from a table, half from the special function unit; any other slope is
 taken as it is written. On tensor cores numbers are split in two: halves scaled by powers of two where their sizes are
@@ -261,7 +261,7 @@ class Workspace:
 
 
 def workspace(plan: VjpPlan, sizes: Mapping[str, int], layout: Layout, chosen: Schedule) -> Workspace:
-    """Return where the kernels leave what the next ones read."""
+    """Return the workspace of the kernels."""
     tile, nest = plan.tile, plan.nest
     names = [buffer.name for buffer in nest.buffers]
     strides = dict(zip(ROLES, layout.strides[names.index(plan.rows)], strict=True))

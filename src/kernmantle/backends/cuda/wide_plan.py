@@ -69,7 +69,7 @@ def shared_bytes(tile: Tile, ends: int, powers: bool) -> int:
 
 
 def memory(tile: Tile, sizes: Mapping[str, int], ends: int, powers: bool) -> ScoreMemory:
-    """Return where the list, v in halves and columns of the matrix lie."""
+    """Return the workspace of the list, v in halves and columns of the matrix."""
     across = -(-sizes["n"] // POINTS)
     return ScoreMemory.of(
         (LIST_BYTES, across * value_bytes(tile.unroll), across * side_bytes(tile.depth, ends, powers))

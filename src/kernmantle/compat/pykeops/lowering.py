@@ -39,7 +39,7 @@ _ORDER = ("mk", "nk", "m", "n")
 
 
 def _rank(axes: str) -> int:
-    """Return where an operand stands: those over rows and over columns of vectors are first and second."""
+    """Return the position of an operand: those over rows and over columns of vectors are first and second."""
     return next((at for at, wanted in enumerate(_ORDER) if set(wanted) <= set(axes)), len(_ORDER))
 
 

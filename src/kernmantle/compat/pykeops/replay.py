@@ -78,7 +78,7 @@ class Tape:
         return noted
 
     def ends(self, result: Any, notes: Sequence[Any]) -> Any:
-        """Say what the steps come to; returns the values."""
+        """Describe the results of the steps, and return them."""
         self._result, self.notes = _filling(_mapped(result, _ref)), list(notes)
         return _mapped(result, _value)
 

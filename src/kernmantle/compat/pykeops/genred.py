@@ -61,27 +61,28 @@ class Formula:
         return self._visit(tree)
 
     def _visit(self, node: ast.expr) -> Expression:
-        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            name = _BINARY[type(node.op)]
-            return operation(name)(self._visit(node.left), self._visit(node.right))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            value = self._visit(node.operand)
-            if isinstance(node.op, ast.UAdd):
-                return value
-            return Number(-value.value) if isinstance(value, Number) else operation("Minus")(value)
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
-            name, swapped = _COMPARED[type(node.ops[0])]
-            sides = [self._visit(node.left), self._visit(node.comparators[0])]
-            return operation(name)(*(reversed(sides) if swapped else sides))
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            return Number(node.value)
-        if isinstance(node, ast.Name):
-            if node.id not in self._names:
-                raise ParameterError(f"formula {self.text!r}: {node.id!r} is not a declared variable")
-            return _symbol(self._names[node.id])
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            return self._call(node.func.id, node.args)
-        raise ParameterError(f"formula {self.text!r}: {ast.unparse(node)!r} is not an operation of KeOps")
+        match node:
+            case ast.BinOp(left, op, right) if type(op) in _BINARY:
+                return operation(_BINARY[type(op)])(self._visit(left), self._visit(right))
+            case ast.UnaryOp(ast.UAdd(), operand):
+                return self._visit(operand)
+            case ast.UnaryOp(ast.USub(), operand):
+                value = self._visit(operand)
+                return Number(-value.value) if isinstance(value, Number) else operation("Minus")(value)
+            case ast.Compare(left, [op], [right]) if type(op) in _COMPARED:
+                name, swapped = _COMPARED[type(op)]
+                sides = [self._visit(left), self._visit(right)]
+                return operation(name)(*(reversed(sides) if swapped else sides))
+            case ast.Constant(int() | float() as value) if not isinstance(value, bool):
+                return Number(value)
+            case ast.Name(name):
+                if name not in self._names:
+                    raise ParameterError(f"formula {self.text!r}: {name!r} is not a declared variable")
+                return _symbol(self._names[name])
+            case ast.Call(ast.Name(name), arguments, []):
+                return self._call(name, arguments)
+            case _:
+                raise ParameterError(f"formula {self.text!r}: {ast.unparse(node)!r} is not an operation of KeOps")
 
     def _call(self, name: str, args: Sequence[ast.expr]) -> Expression:
         if name == "Var":

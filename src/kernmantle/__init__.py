@@ -63,17 +63,8 @@ _OF_KRONSPARSE = (
 _OF_PREDICTION = ("Estimate", "estimate")
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _SUBPACKAGES = (
-    "compat",
-    "distributed",
-    "estimators",
-    "integrations",
-    "kronsparse",
-    "linalg",
-    "ot",
-    "plot",
-    "stats",
-    "testing",
-)
+    "compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "ot", "plot", "stats", "testing",
+)  # fmt: skip
 _ALIASES = {
     "rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin",
     "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",
@@ -95,24 +86,9 @@ _LATER = {
 }  # fmt: skip
 
 __all__ = [
-    "Contraction",
-    "Fold",
-    "Largest",
-    "Scores",
-    "Semiring",
-    "Smallest",
-    "__version__",
-    "cdist",
-    "clear_cache",
-    "config",
-    "contract",
-    "errors",
-    "get_config",
-    "pdist",
-    "precompile",
-    "set_config",
-    "tune",
-]
+    "Contraction", "Fold", "Largest", "Scores", "Semiring", "Smallest", "__version__", "cdist", "clear_cache",
+    "config", "contract", "errors", "get_config", "pdist", "precompile", "set_config", "tune",
+]  # fmt: skip
 __all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_PREDICTION, *_OF_SKLEARN]  # noqa: PLE0604
 
 

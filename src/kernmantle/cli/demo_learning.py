@@ -49,9 +49,7 @@ _power_kernel = Contraction(
 # A distance written by the user: every column adds at most 1, so that a broken pixel cannot decide.
 _capped = Contraction("mk,nk->mn", lambda a, b, c: 1 - _exp(-(((a - b) / c) ** 2)))
 _capped_kernel = Contraction(
-    "mk,nk->mn",
-    lambda a, b, c: 1 - _exp(-(((a - b) / c) ** 2)),
-    epilogue=lambda s, bandwidth: _exp(-s / bandwidth),
+    "mk,nk->mn", lambda a, b, c: 1 - _exp(-(((a - b) / c) ** 2)), epilogue=lambda s, bandwidth: _exp(-s / bandwidth)
 )
 DISTANCES = (
     *(Distance(f"p = {p:g}", _by_power, _power_kernel, {"p": p}, {"p": p}) for p in (0.5, 1.0, 1.3, 2.0)),

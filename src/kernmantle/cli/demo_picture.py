@@ -162,7 +162,5 @@ def _weights(axes: Any, learned: Learned) -> None:
         linespacing=1.5,
     )
     _tidy(
-        axes,
-        "Weights of the columns, learned by gradient",
-        f"diabetes data; grey: {len(noise)} added columns of noise",
+        axes, "Weights of the columns, learned by gradient", f"diabetes data; grey: {len(noise)} added columns of noise"
     )

@@ -108,16 +108,8 @@ def lower(
         stored = list(out_dtypes)
     outs = tuple(Buffer(f"out{i}", tile, dtype) for i, dtype in enumerate(stored))
     nest = Nest(
-        buffers,
-        tuple(operand.name for operand in program.numbers),
-        outs,
-        maps,
-        program.reductions,
-        () if joined else outputs,
-        compute,
-        program.symmetric,
-        joined,
-        vjp=vjp is not None,
+        buffers, tuple(operand.name for operand in program.numbers), outs, maps, program.reductions,
+        () if joined else outputs, compute, program.symmetric, joined, vjp=vjp is not None,
         reproducible=program.rounds_alike,
-    )
+    )  # fmt: skip
     return Lowering(nest, roles, batch, partial, splits)

@@ -7,21 +7,6 @@ from .products import agop, gram, matmul
 from .rows import from_local, to_local
 
 __all__ = [
-    "Operator",
-    "agop",
-    "cg",
-    "eigh",
-    "from_local",
-    "gram",
-    "kron_columns",
-    "kron_gather",
-    "kron_matmul",
-    "kron_scatter",
-    "matmul",
-    "nystrom",
-    "operator",
-    "solve_cholesky",
-    "solve_kernel",
-    "solve_lu",
-    "to_local",
-]
+    "Operator", "agop", "cg", "eigh", "from_local", "gram", "kron_columns", "kron_gather", "kron_matmul",
+    "kron_scatter", "matmul", "nystrom", "operator", "solve_cholesky", "solve_kernel", "solve_lu", "to_local",
+]  # fmt: skip

@@ -275,11 +275,7 @@ def solve_kernel(
         return _spread(own_rows, side, results, check_errors, cholesky.MEANING)
     b, n = _columns(side), own_rows.total
     sides = Cyclic(own_rows, b.shape[1], cusolvermp.block_of("potrf", n, own_rows.size))
-    with (
-        _grid(own_rows) as grid,
-        torch.no_grad(),
-        _enough_memory("cholesky", own_rows, "km.distributed.cg forms none"),
-    ):
+    with _grid(own_rows) as grid, torch.no_grad(), _enough_memory("cholesky", own_rows, "km.distributed.cg forms none"):
         matrix = _kernel_columns(kernel, own_rows, float(ridge))
         right = sides.columns(b)
         state = grid.solve_cholesky(matrix, n, right, b.shape[1], _agreement(own_rows))

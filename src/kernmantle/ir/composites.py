@@ -31,12 +31,7 @@ def _relu(x: Node) -> Node:
 
 
 def _clamp(
-    x: Node,
-    min: Node | None = None,
-    max: Node | None = None,
-    *,
-    a_min: Node | None = None,
-    a_max: Node | None = None,
+    x: Node, min: Node | None = None, max: Node | None = None, *, a_min: Node | None = None, a_max: Node | None = None
 ) -> Node:
     low, high = min or a_min, max or a_max
     if low is None and high is None:

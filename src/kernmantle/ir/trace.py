@@ -102,10 +102,7 @@ def _roots(function: Callable[..., Any], what: str, result: Any) -> tuple[Node, 
 
 
 def trace(
-    function: Callable[..., Any],
-    positional: Sequence[Node],
-    named: Mapping[str, Node] | None = None,
-    what: str = "map",
+    function: Callable[..., Any], positional: Sequence[Node], named: Mapping[str, Node] | None = None, what: str = "map"
 ) -> Trace:
     """Return the expressions that a function computes.
 

@@ -142,15 +142,9 @@ class _State:
         residual = b / safe
         unit, preconditioned, weights = _normal(residual, precondition(residual), total)
         return _State(
-            multiply,
-            precondition,
-            total,
-            torch.zeros_like(b),
-            unit,
-            weights * safe,
-            preconditioned,
+            multiply, precondition, total, torch.zeros_like(b), unit, weights * safe, preconditioned,
             weights.new_zeros(()),
-        )
+        )  # fmt: skip
 
     def step(self, gap: Columns | None = None) -> None:
         """One iteration: one product.

@@ -29,16 +29,7 @@ from .checkpoint import Checkpoint
 from .cholesky import Triangle, factorise
 from .row_source import RowSource, available, drawn, host_rows, tensor_of
 from .sketch_and_project import CHECKED
-from .sketch_problem import (
-    MEMORY_SHARE,
-    Limits,
-    call_of,
-    check_no_gradient,
-    delivered,
-    described,
-    missed,
-    targets_of,
-)
+from .sketch_problem import MEMORY_SHARE, Limits, call_of, check_no_gradient, delivered, described, missed, targets_of
 
 FEWEST, MOST = 4, 16
 """Rows of the sample for each centre (decision 0036)."""

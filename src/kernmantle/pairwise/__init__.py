@@ -32,25 +32,9 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "CONSTRUCTORS",
-    "KERNELS",
-    "METRICS",
-    "Form",
-    "Hyper",
-    "Kernel",
-    "Metric",
-    "Operator",
-    "Option",
-    "Row",
-    "SpectralMixture",
-    "argkmin",
-    "attention",
-    "cdist",
-    "median_bandwidth",
-    "pdist",
-    "standardise",
-    "with_gradients",
-]
+    "CONSTRUCTORS", "KERNELS", "METRICS", "Form", "Hyper", "Kernel", "Metric", "Operator", "Option", "Row",
+    "SpectralMixture", "argkmin", "attention", "cdist", "median_bandwidth", "pdist", "standardise", "with_gradients",
+]  # fmt: skip
 
 
 def _module(name: str) -> _Any:

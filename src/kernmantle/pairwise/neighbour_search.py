@@ -10,13 +10,7 @@ from .own_metric import Metric, check_distance, check_names, kernel_of
 
 
 def argkmin(
-    x: Any,
-    y: Any = None,
-    count: int = 1,
-    *,
-    metric: Metric = "minkowski",
-    return_values: bool = False,
-    **options: Any,
+    x: Any, y: Any = None, count: int = 1, *, metric: Metric = "minkowski", return_values: bool = False, **options: Any
 ) -> Any:
     """Return the indices of the ``count`` rows of y that are nearest to each row of x, nearest first.
 

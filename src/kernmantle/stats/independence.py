@@ -13,14 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import ShapeError
 from ..pairwise import Kernel
 from ..torch_ops.torch_private import is_transformed
-from .permutation import (
-    PermutationTest,
-    chosen_kernel,
-    permutation_count,
-    permutation_test,
-    row_sums,
-    samples,
-)
+from .permutation import PermutationTest, chosen_kernel, permutation_count, permutation_test, row_sums, samples
 
 BLOCK = {"cpu": 2 << 20, "cuda": 64 << 20}
 """Bytes of a block of either matrix: few enough that the caches of a CPU have both."""

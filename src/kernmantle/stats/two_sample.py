@@ -10,14 +10,7 @@ import torch
 
 from ..errors import ShapeError
 from ..pairwise import Kernel
-from .permutation import (
-    PermutationTest,
-    chosen_kernel,
-    permutation_count,
-    permutation_test,
-    row_sums,
-    samples,
-)
+from .permutation import PermutationTest, chosen_kernel, permutation_count, permutation_test, row_sums, samples
 
 
 @dataclass(frozen=True)

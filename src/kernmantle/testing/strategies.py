@@ -20,11 +20,7 @@ VARIABLE: Interval = (-2.0, 2.0)
 JUMPS = frozenset(name for name, row in OPS.items() if row.boolean) | {"floor", "sign", "copysign", "where"}
 LOGICAL = frozenset({"and", "or", "not"})
 KINKS = frozenset({"abs", "min", "max"})
-KINDS = {
-    "smooth": frozenset(OPS) - JUMPS - KINKS,
-    "continuous": frozenset(OPS) - JUMPS,
-    "any": frozenset(OPS),
-}
+KINDS = {"smooth": frozenset(OPS) - JUMPS - KINKS, "continuous": frozenset(OPS) - JUMPS, "any": frozenset(OPS)}
 _GRID = 9
 _MARGIN = 1.0625
 

@@ -13,10 +13,7 @@ import torch
 from ..backends.reference.evaluate import Namespace, lookup
 from ..ir.ops import OPS
 
-_TORCH = SimpleNamespace(
-    where=torch.where,
-    sign=lambda x: torch.where(x != x, x, torch.sign(x)),
-)
+_TORCH = SimpleNamespace(where=torch.where, sign=lambda x: torch.where(x != x, x, torch.sign(x)))
 
 
 def _extreme(number: Any, limits: Any) -> Any:

@@ -10,11 +10,7 @@ from . import pow as llvm_power
 from .builder import Function, vector
 from .libm import Maths, symbol
 
-FUNCTIONS: dict[str, Callable[..., str]] = {
-    **libm.FUNCTIONS,
-    **trigonometry.ROWS,
-    **llvm_power.ROWS,
-}
+FUNCTIONS: dict[str, Callable[..., str]] = {**libm.FUNCTIONS, **trigonometry.ROWS, **llvm_power.ROWS}
 
 
 def _definition(name: str, element: str, lanes: int, needed: set[tuple[str, str, int]]) -> str:

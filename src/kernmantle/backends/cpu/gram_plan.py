@@ -287,26 +287,13 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         buffers = sum("k" in buffer.roles for kind in by_role.values() for buffer in kind)
         depth = _clamp(_PANEL_BYTES // (max(1, buffers) * width), 512, 4096, 512)
     return CpuPlan(
-        nest=oriented,
-        schema="gram" if looped else "elementwise",
-        swap=swap,
-        lanes=lanes,
-        rows=rows,
-        vectors=vectors,
-        row_buffers=by_role["m"],
-        column_buffers=by_role["n"],
-        k_buffers=by_role[""],
-        cell_buffers=by_role["mn"],
-        depth=depth,
-        row_block=row_block,
-        column_block=column_block,
-        item_rows=_ITEM_TILES * rows,
+        nest=oriented, schema="gram" if looped else "elementwise", swap=swap, lanes=lanes, rows=rows, vectors=vectors,
+        row_buffers=by_role["m"], column_buffers=by_role["n"], k_buffers=by_role[""], cell_buffers=by_role["mn"],
+        depth=depth, row_block=row_block, column_block=column_block, item_rows=_ITEM_TILES * rows,
         unroll=1 if heavy else 2,
         symmetric=nest.mirrors and not (nest.partial or swap) and _mirroring_pays(nest, cost, sizes),
-        optimistic=looped and _is_optimistic(oriented, roles),
-        across=across,
-        cost=cost,
-    )
+        optimistic=looped and _is_optimistic(oriented, roles), across=across, cost=cost,
+    )  # fmt: skip
 
 
 def _vjp_tile(registers: int, heavy: bool, outputs: int) -> tuple[int, int]:
@@ -329,27 +316,11 @@ def _vjp_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuPlan:
     block = _PANELS * columns
     most = min(_MOST_OUTPUTS, _round_up(outputs, rows))
     return CpuPlan(
-        nest=oriented,
-        schema="vjp",
-        swap=False,
-        lanes=lanes,
-        rows=rows,
-        vectors=vectors,
-        row_buffers=by_role["m"],
-        column_buffers=by_role["n"],
-        k_buffers=by_role[""],
-        cell_buffers=by_role["mn"],
-        depth=depth,
-        row_block=most,
-        column_block=block,
-        item_rows=_clamp(_POINTS_BYTES // (most * block * width), 4, _MOST_POINTS, 4),
-        unroll=1,
-        symmetric=False,
-        optimistic=_is_optimistic(oriented, roles),
-        across=False,
-        cost=cost,
-        vjp=True,
-    )
+        nest=oriented, schema="vjp", swap=False, lanes=lanes, rows=rows, vectors=vectors, row_buffers=by_role["m"],
+        column_buffers=by_role["n"], k_buffers=by_role[""], cell_buffers=by_role["mn"], depth=depth, row_block=most,
+        column_block=block, item_rows=_clamp(_POINTS_BYTES // (most * block * width), 4, _MOST_POINTS, 4), unroll=1,
+        symmetric=False, optimistic=_is_optimistic(oriented, roles), across=False, cost=cost, vjp=True,
+    )  # fmt: skip
 
 
 def _buffers_by_role(nest: Nest) -> dict[str, tuple[Buffer, ...]]:

@@ -424,18 +424,8 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: 
             accesses.append(_out_access(buffer, strides, sizes, alignment, column_run(nest, tile)))
     shared = shared_bytes(nest, tile)
     return CudaPlan(
-        nest,
-        limits.arch,
-        tile.schema,
-        tile,
-        tuple(accesses),
-        nest.mirrors,
-        "".join(role for role in "abc" if sizes[role] > 1),
-        _used_integers(nest, sizes),
-        shared,
-        _resident(tile, nest),
-        _numerics(nest, tile),
-        table_power(nest) if tile.schema == "gram" else None,
-        match_signed_product(nest) if tile.schema == "gram" else None,
-        half2=tile.half2,
-    )
+        nest, limits.arch, tile.schema, tile, tuple(accesses), nest.mirrors,
+        "".join(role for role in "abc" if sizes[role] > 1), _used_integers(nest, sizes), shared,
+        _resident(tile, nest), _numerics(nest, tile), table_power(nest) if tile.schema == "gram" else None,
+        match_signed_product(nest) if tile.schema == "gram" else None, half2=tile.half2,
+    )  # fmt: skip

@@ -133,19 +133,10 @@ def compile_source(
     """
     log = io.StringIO()
     settings = core().ProgramOptions(
-        name=name,
-        arch=arch_of(arch).target,
-        std="c++17",
-        fma=fuse,
-        prec_div=True,
-        prec_sqrt=True,
-        ftz=False,
-        ptxas_options=["-v"],
-        diag_suppress=[177],
-        device_as_default_execution_space=True,
-        no_cache=True,
+        name=name, arch=arch_of(arch).target, std="c++17", fma=fuse, prec_div=True, prec_sqrt=True, ftz=False,
+        ptxas_options=["-v"], diag_suppress=[177], device_as_default_execution_space=True, no_cache=True,
         lineinfo=debug,
-    )
+    )  # fmt: skip
     try:
         program = core().Program(inlined(source, headers), "c++", settings)
         code = program.compile("cubin", logs=log)

@@ -40,11 +40,7 @@ def cluster_ranges(lab: torch.Tensor, Nlab: torch.Tensor | None = None) -> torch
 
 
 def cluster_centroids(
-    x: torch.Tensor,
-    lab: torch.Tensor,
-    Nlab: Any = None,
-    weights: Any = None,
-    weights_c: Any = None,
+    x: torch.Tensor, lab: torch.Tensor, Nlab: Any = None, weights: Any = None, weights_c: Any = None
 ) -> torch.Tensor:
     """Return the weighted means of clusters, (C, D)."""
     lab = lab.long()

@@ -54,10 +54,7 @@ def reduction_case(name: str) -> Case:
             return contraction(given["x"][picks.rows], given["y"][picks.columns])
 
     return _case(
-        f"reduce {name}",
-        f"reduction by {name}",
-        lambda given: lambda: contraction(given["x"], given["y"]),
-        exact,
+        f"reduce {name}", f"reduction by {name}", lambda given: lambda: contraction(given["x"], given["y"]), exact
     )
 
 

@@ -41,13 +41,7 @@ def test_linear_entries_are_recognised(epilogue: Any, there: bool) -> None:
 
 
 def test_linear_entries_of_short_points_are_made_as_others() -> None:
-    assert [planned(CASES["costs_64"], k=k).linear for k in (16, 20, 24, 37, 128)] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert [planned(CASES["costs_64"], k=k).linear for k in (16, 20, 24, 37, 128)] == [False, False, True, True, True]
 
 
 def test_entries_of_rows_are_not_linear_alone() -> None:

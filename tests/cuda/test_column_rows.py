@@ -143,9 +143,7 @@ def tiles() -> list[tuple[Tile, int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("tile", "columns", "k", "width"),
-    tiles(),
-    ids=lambda value: value.name if isinstance(value, Tile) else str(value),
+    ("tile", "columns", "k", "width"), tiles(), ids=lambda value: value.name if isinstance(value, Tile) else str(value)
 )
 def test_every_tile_agrees_with_float64(
     tile: Tile, columns: int, k: int, width: int, monkeypatch: pytest.MonkeyPatch

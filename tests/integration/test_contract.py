@@ -355,11 +355,7 @@ def test_named_operands_reach_map_and_epilogue(backend, device):
 
 
 TUPLES = {
-    "cosine": (
-        lambda a, b: (a * b, a * a, b * b),
-        "sum",
-        lambda ab, aa, bb: 1 - ab / (np.sqrt(aa) * np.sqrt(bb)),
-    ),
+    "cosine": (lambda a, b: (a * b, a * a, b * b), "sum", lambda ab, aa, bb: 1 - ab / (np.sqrt(aa) * np.sqrt(bb))),
     "bray-curtis": (lambda a, b: (abs(a - b), abs(a + b)), "sum", lambda s, t: s / t),
     "range": (lambda a, b: (a - b, a - b), ("max", "min"), lambda high, low: high - low),
     "several results": (lambda a, b: (a * b, abs(a - b), a + b), ("sum", "max", "prod"), lambda s, t, u: (s + t, u)),

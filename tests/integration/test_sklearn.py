@@ -37,10 +37,7 @@ KERNELS = [
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [
-        (km.pairwise_distances, sklearn.metrics.pairwise_distances),
-        (km.pairwise_kernels, pairwise.pairwise_kernels),
-    ],
+    [(km.pairwise_distances, sklearn.metrics.pairwise_distances), (km.pairwise_kernels, pairwise.pairwise_kernels)],
 )
 def test_signatures_are_those_of_scikit_learn(ours, theirs):
     mine, other = (inspect.signature(function).parameters for function in (ours, theirs))

@@ -150,14 +150,9 @@ def _time_table(times: dict[float, dict[str, float]], rows: int, columns: int) -
 
 
 def _picture(
-    path: Path,
-    digits: learning.Digits,
-    scores: Scores,
-    learned: learning.Learned,
-    times: dict[float, dict[str, float]],
-    hardware: str,
-    console: Console,
-) -> None:
+    path: Path, digits: learning.Digits, scores: Scores, learned: learning.Learned,
+    times: dict[float, dict[str, float]], hardware: str, console: Console,
+) -> None:  # fmt: skip
     if find_spec("matplotlib") is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

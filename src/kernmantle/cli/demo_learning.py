@@ -132,12 +132,9 @@ class Ridge:
 
 
 def fit(
-    distance: Distance,
-    numbers: Mapping[str, Any],
-    x: torch.Tensor,
-    y: torch.Tensor,
+    distance: Distance, numbers: Mapping[str, Any], x: torch.Tensor, y: torch.Tensor,
     grid: tuple[tuple[float, ...], tuple[float, ...]],
-) -> Ridge:
+) -> Ridge:  # fmt: skip
     """Return the bandwidth (in medians of the distances) and ridge that predict every row best from all the others."""
     middle = float(distance.sums(x, x, **numbers).median())
     one = torch.eye(len(x), dtype=torch.float64, device=x.device)

@@ -22,13 +22,9 @@ BARS = {
 
 
 def draw(
-    path: Path,
-    digits: Digits,
-    scores: dict[str, dict[str, float]],
-    learned: Learned,
-    times: dict[float, dict[str, float]],
-    hardware: str,
-) -> None:
+    path: Path, digits: Digits, scores: dict[str, dict[str, float]], learned: Learned,
+    times: dict[float, dict[str, float]], hardware: str,
+) -> None:  # fmt: skip
     """Write the plot; needs matplotlib."""
     plots = import_module("matplotlib.figure")
     figure = plots.Figure(figsize=(13, 8.6), layout="constrained", facecolor="white")

@@ -73,14 +73,9 @@ def _splits(program: Program, sizes: Mapping[str, int], roles: Mapping[str, str]
 
 
 def lower(
-    program: Program,
-    sizes: Mapping[str, int],
-    dtypes: Sequence[str],
-    out_dtypes: Sequence[str],
-    compute: str,
-    parallel: int = 1,
-    vjp: Vjp | None = None,
-) -> Lowering:
+    program: Program, sizes: Mapping[str, int], dtypes: Sequence[str], out_dtypes: Sequence[str], compute: str,
+    parallel: int = 1, vjp: Vjp | None = None,
+) -> Lowering:  # fmt: skip
     """Return the nest of a program; ``dtypes`` are the storage types of its array operands (the alias x1 included).
 
     ``vjp`` is the program as a VJP, to be run as one.

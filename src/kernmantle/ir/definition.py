@@ -234,14 +234,9 @@ def of_expressions(
 
 
 def _checked(
-    equation: Equation,
-    maps: tuple[Node, ...],
-    reductions: tuple[Reduction, ...],
-    outputs: tuple[Node, ...],
-    single: bool,
-    parameters: tuple[str, ...],
-    defaults: Mapping[str, Number],
-) -> Definition:
+    equation: Equation, maps: tuple[Node, ...], reductions: tuple[Reduction, ...], outputs: tuple[Node, ...],
+    single: bool, parameters: tuple[str, ...], defaults: Mapping[str, Number],
+) -> Definition:  # fmt: skip
     operands = {f"x{i}" for i in range(len(equation.operands))}
     for name in variables(outputs):
         if name in operands:

@@ -76,18 +76,10 @@ class Op:
 
 
 def _whole(
-    name: str,
-    value: Callable[..., Number],
-    slopes: tuple[str, ...],
-    numpy: str,
-    *torch: str,
-    infix: str | None = None,
-    commutative: bool = False,
-    singular: str = "none",
-    associative: bool = False,
-    parity: str = "",
+    name: str, value: Callable[..., Number], slopes: tuple[str, ...], numpy: str, *torch: str, infix: str | None = None,
+    commutative: bool = False, singular: str = "none", associative: bool = False, parity: str = "",
     never_negative: bool = False,
-) -> Op:
+) -> Op:  # fmt: skip
     """Return the row of arithmetic that integers have too."""
     return Op(
         name, len(slopes), value, slopes, infix, numpy, torch, commutative=commutative, integer=True,
@@ -144,17 +136,10 @@ def _arithmetic() -> tuple[Op, ...]:
 
 
 def _function(
-    name: str,
-    value: Callable[[float], float],
-    slope: str,
-    numpy: str = "",
-    domain: tuple[float, float] = REAL,
-    torch: tuple[str, ...] | None = None,
-    pole: str = "",
-    cost: str = "function",
-    parity: str = "",
+    name: str, value: Callable[[float], float], slope: str, numpy: str = "", domain: tuple[float, float] = REAL,
+    torch: tuple[str, ...] | None = None, pole: str = "", cost: str = "function", parity: str = "",
     never_negative: bool = False,
-) -> Op:
+) -> Op:  # fmt: skip
     """Return the row of a function of one real number.
 
     ``torch`` are its names there, by default that of the row; ``pole`` is where its slope is infinite.

@@ -95,15 +95,9 @@ def _op(name: str, *args: Node) -> Node:
 
 
 def _monoid(
-    name: str,
-    plus: str,
-    zero: Number,
-    meaning: str,
-    weight: str,
-    statistics: tuple[tuple[str, str], ...] = (),
-    torch: tuple[str, ...] = (),
-    reproducible: bool = False,
-) -> Reduction:
+    name: str, plus: str, zero: Number, meaning: str, weight: str, statistics: tuple[tuple[str, str], ...] = (),
+    torch: tuple[str, ...] = (), reproducible: bool = False,
+) -> Reduction:  # fmt: skip
     return Reduction(
         name, (zero,), (_op(plus, S0, T),), (_op(plus, S0, R0),), meaning=meaning, reproducible=reproducible,
         weight=weight, statistics=statistics, torch=torch,

@@ -288,13 +288,9 @@ class Library:
         )  # fmt: skip
 
     def syevdx(
-        self,
-        a: torch.Tensor,
-        upper: bool,
-        vectors: bool,
-        index: tuple[int, int] | None,
+        self, a: torch.Tensor, upper: bool, vectors: bool, index: tuple[int, int] | None,
         value: tuple[float, float] | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
+    ) -> tuple[torch.Tensor, torch.Tensor, int]:  # fmt: skip
         """Return some eigenvalues of one matrix, by index or in (low, high]; the vectors are its first columns.
 
         Returns eigenvalues, of which the first are meant, the info, and how many they are.

@@ -269,14 +269,9 @@ def _refined(
 
 
 def _factored(
-    kernel: Kernel,
-    rows: torch.Tensor,
-    columns: torch.Tensor,
-    ridge: Any,
-    jitter: Any,
-    check_errors: bool | None,
+    kernel: Kernel, rows: torch.Tensor, columns: torch.Tensor, ridge: Any, jitter: Any, check_errors: bool | None,
     wrap: Wrap,
-) -> tuple[torch.Tensor, CholeskyFactor]:
+) -> tuple[torch.Tensor, CholeskyFactor]:  # fmt: skip
     whole = rows.detach().new_empty(1).expand(len(rows), len(rows))
     with torch.no_grad(), enough_memory("cholesky", whole, "method='cg' forms none"):
         matrix = kernel_matrix(kernel, rows.detach(), ridge.detach() if isinstance(ridge, torch.Tensor) else ridge)

@@ -123,13 +123,9 @@ def _captured(library: cusolver.Library, work: Work, lower: bool, vectors: bool,
 
 
 def _some_by_cusolver(
-    library: cusolver.Library,
-    memory: torch.Tensor,
-    upper: bool,
-    vectors: bool,
-    index: Index | None,
+    library: cusolver.Library, memory: torch.Tensor, upper: bool, vectors: bool, index: Index | None,
     value: Value | None,
-) -> Found:
+) -> Found:  # fmt: skip
     n = memory.shape[-1]
     results = [
         library.syevdx(item, upper, vectors, index, value) for item in memory.reshape(-1, n, n).unbind()

@@ -170,13 +170,9 @@ def _value(part: Contraction | float, operands: Sequence[torch.Tensor], paramete
 
 
 def rows(
-    call: Call,
-    z: torch.Tensor,
-    x: torch.Tensor,
-    coef: torch.Tensor,
-    *shared: torch.Tensor,
+    call: Call, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor, *shared: torch.Tensor,
     out: torch.Tensor | None = None,
-) -> tuple[torch.Tensor]:
+) -> tuple[torch.Tensor]:  # fmt: skip
     """Return the gradients at some points: (..., o, m, k); ``out`` is taken where no derivative is recorded."""
     steps = plan(call.form)
     with without_autocast(z.device):

@@ -151,16 +151,10 @@ def direct_operands(
 
 
 def prepare(
-    form: Form,
-    values: Mapping[str, Value],
-    weights: Mapping[str, torch.Tensor],
-    x: Any,
-    y: Any,
-    extra: Mapping[str, Any] | None = None,
-    precision: str | None = None,
-    transform: torch.Tensor | None = None,
+    form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: Any, y: Any,
+    extra: Mapping[str, Any] | None = None, precision: str | None = None, transform: torch.Tensor | None = None,
     infos: RunInfos | None = None,
-) -> tuple[Call, list[torch.Tensor]]:
+) -> tuple[Call, list[torch.Tensor]]:  # fmt: skip
     """Check the rows of a call; ``extra`` are further arrays of the rows' dtype, returned as tensors."""
     check_precision(precision)
     missing = next((name for name, value in (extra or {}).items() if value is None), None)

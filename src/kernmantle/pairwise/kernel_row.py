@@ -135,12 +135,9 @@ def _entries(row: Row, weighted: bool) -> list[Traced]:
 
 @lru_cache(maxsize=512)
 def form_of(
-    row: Row,
-    literals: tuple[tuple[str, Number], ...],
-    options: tuple[tuple[str, Number], ...],
-    tensor_p: bool,
+    row: Row, literals: tuple[tuple[str, Number], ...], options: tuple[tuple[str, Number], ...], tensor_p: bool,
     weighted: bool,
-) -> Form:
+) -> Form:  # fmt: skip
     """Return the expressions of a row whose exponents in ``literals`` and whose options are given."""
     named: dict[str, Any] = (
         {hyper.name: Traced(var(hyper.name)) for hyper in row.hyper} | dict(literals) | dict(options)

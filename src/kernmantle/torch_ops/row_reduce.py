@@ -192,15 +192,9 @@ class Task:
 
 
 def task_of(
-    contraction: Defined,
-    how: str,
-    operands: Sequence[torch.Tensor],
-    parameters: Mapping[str, Any],
-    v: torch.Tensor | None = None,
-    count: int = 0,
-    precision: str | None = None,
-    info: RunInfo | None = None,
-) -> tuple[Task, list[torch.Tensor]]:
+    contraction: Defined, how: str, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any],
+    v: torch.Tensor | None = None, count: int = 0, precision: str | None = None, info: RunInfo | None = None,
+) -> tuple[Task, list[torch.Tensor]]:  # fmt: skip
     """Return an apply and its tensors.
 
     Parameters

@@ -21,14 +21,9 @@ Tensors = Sequence[torch.Tensor]
 
 
 def nearest(
-    score: Defined,
-    operands: Tensors,
-    parameters: Mapping[str, Any],
-    count: int,
-    largest: bool,
-    precision: str | None = None,
-    info: RunInfo | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    score: Defined, operands: Tensors, parameters: Mapping[str, Any], count: int, largest: bool,
+    precision: str | None = None, info: RunInfo | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the values and indices of the best entries of every row of a score's matrix, best first, NaN last.
 
     The values have derivatives: they are computed again, for these entries alone.

@@ -202,13 +202,9 @@ def _packed(kind: str, values: Sequence[float]) -> bytes:
 
 
 def run_alone(
-    kernel: LoadedKernel,
-    items: int,
-    scratch_bytes: int,
-    pointers: Sequence[int],
-    integers: bytes,
+    kernel: LoadedKernel, items: int, scratch_bytes: int, pointers: Sequence[int], integers: bytes,
     numbers: Sequence[float],
-) -> None:
+) -> None:  # fmt: skip
     """Run a kernel over its items in the calling thread."""
     addresses, values = _packed("Q", pointers), _packed("d", numbers)
     if items > 0:
@@ -216,15 +212,9 @@ def run_alone(
 
 
 def run(
-    kernel: LoadedKernel,
-    items: int,
-    scratch_bytes: int,
-    pointers: Sequence[int],
-    integers: bytes | np.ndarray[Any, np.dtype[np.int64]],
-    numbers: Sequence[float],
-    threads: int,
-    grain: int = 1,
-) -> None:
+    kernel: LoadedKernel, items: int, scratch_bytes: int, pointers: Sequence[int],
+    integers: bytes | np.ndarray[Any, np.dtype[np.int64]], numbers: Sequence[float], threads: int, grain: int = 1,
+) -> None:  # fmt: skip
     """Run a kernel over its items.
 
     Parameters

@@ -13,13 +13,9 @@ Position = tuple[int | None, int | None]
 
 
 def write(
-    spell: ExpressionEmitter,
-    plan: CpuPlan,
-    dtype: str,
-    position: int,
-    values: Mapping[Position, Value],
+    spell: ExpressionEmitter, plan: CpuPlan, dtype: str, position: int, values: Mapping[Position, Value],
     strides: tuple[str, str],
-) -> None:
+) -> None:  # fmt: skip
     """Store the values of output ``position`` at every position of the tile."""
     f = spell.function
     target, size = STORED[dtype], SIZE[STORED[dtype]]

@@ -189,13 +189,9 @@ def _slope(
 
 
 def _making(
-    plan: CudaRowPlan,
-    name: str,
-    output: Node,
-    names: dict[str, Typed],
-    finished: list[str],
+    plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str],
     emitter: ExpressionEmitter | None = None,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     emitter = emitter or _emitter(plan, names)
     (value,) = emitter.expressions([output])
     ends_of = ", ".join(f"const C* {name.lower()}s" for name in _ENDS)

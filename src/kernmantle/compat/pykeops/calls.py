@@ -92,16 +92,9 @@ class Options:
 
 
 def reduced(
-    e: Expression,
-    name: str,
-    axis: int,
-    options: Options,
-    *,
-    weights: Expression | None = None,
-    count: Any = None,
-    route: Route,
-    others: Sequence[Leaf] = (),
-) -> Any:
+    e: Expression, name: str, axis: int, options: Options, *, weights: Expression | None = None, count: Any = None,
+    route: Route, others: Sequence[Leaf] = (),
+) -> Any:  # fmt: skip
     """Return the tensor of a reduction over axis 0 or 1, or the two of values and positions.
 
     ``others`` are variables beside those of the formula: it is reduced over their axes too.

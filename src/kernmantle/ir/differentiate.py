@@ -71,20 +71,9 @@ def _partial(order: Sequence[Node], name: str) -> Node:
 
 
 def differentiate(root: Node, names: Sequence[str]) -> tuple[Node, ...]:
-    """Return the partial derivatives of an expression.
+    """Return the simplified partial derivatives of an expression by variables, 0 where it does not depend on one.
 
-    Parameters
-    ----------
-    root
-        The expression.
-    names
-        Variables to differentiate by.
-
-    Returns
-    -------
-    tuple of Node
-        One simplified expression per name, the constant 0 where the expression does not depend on it. The branch
-        that a ``where`` does not select never contributes, and slopes are masked at singular points.
+    The branch that a ``where`` does not select never contributes, and slopes are masked at singular points.
     """
     order = postorder([_gathered(root)])
     return simplify([_partial(order, name) for name in names], finite=True)

@@ -306,19 +306,9 @@ class _Composer:
 
 
 def nest(outer: Definition, inner: Definition, scores: Sequence[int]) -> Nested:
-    """Compose a contraction with the scores among its operands.
+    """Compose a contraction with the scores among its operands, those of the numbers ``scores``.
 
-    Parameters
-    ----------
-    outer, inner : Definition
-        Of the contraction, and of the scores.
-    scores : sequence of int
-        The operands of ``outer`` that are the scores.
-
-    Raises
-    ------
-    EquationError, ParameterError
-        If it is not a row reduction; the message says what to do instead.
+    EquationError or ParameterError if it is not a row reduction; the message says what to do instead.
     """
     composer = _Composer(outer, inner, scores)
     if not composer.reduced:

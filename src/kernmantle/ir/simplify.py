@@ -151,20 +151,10 @@ def _cached(roots: tuple[Node, ...], finite: bool) -> tuple[Node, ...]:
 
 
 def simplify(roots: Sequence[Node], finite: bool = False) -> tuple[Node, ...]:
-    """Return the canonical form of expressions.
+    """Return the canonical form of expressions: of equal value, up to rounding and the sign of zero.
 
-    Parameters
-    ----------
-    roots
-        The expressions.
-    finite
-        Also use the rules that hold for finite values only, such as ``0 * x -> 0``; for derivatives.
-
-    Returns
-    -------
-    tuple of Node
-        Expressions of equal value, up to rounding and the sign of zero; expressions that the rules prove equal
-        become the same.
+    Expressions that the rules prove equal become the same. ``finite`` allows rules that hold for finite values only,
+    such as ``0 * x -> 0``; for derivatives.
     """
     return _cached(tuple(roots), finite)
 
@@ -175,20 +165,10 @@ def _is_class_exponent(node: Node) -> bool:
 
 
 def lift(roots: Sequence[Node]) -> tuple[tuple[Node, ...], dict[str, Number]]:
-    """Turn numeric literals into variables, so that their values do not matter to the compiled code.
+    """Turn numeric literals of simplified expressions into variables, so that their values do not matter to the code.
 
-    Parameters
-    ----------
-    roots
-        Simplified expressions.
-
-    Returns
-    -------
-    roots : tuple of Node
-        The expressions over further variables c0, c1, ..., one per distinct literal in order of appearance.
-        Booleans, infinities, NaN, -1, 0, 1, 2 and exponents of a power class stay.
-    values : dict
-        Number of each new variable.
+    Return the expressions over c0, c1, ..., one per distinct literal in order of appearance, and the number of each.
+    Booleans, infinities, NaN, -1, 0, 1, 2 and exponents of a power class stay.
     """
     taken = set(variables(roots))
     fresh = (name for name in (f"c{index}" for index in range(len(taken) + len(postorder(roots)))) if name not in taken)

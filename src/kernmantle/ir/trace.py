@@ -15,18 +15,9 @@ from .traced import Traced, is_number, to_node
 
 @dataclass(frozen=True)
 class Trace:
-    """The expressions that a function computes.
+    """The expressions that a function computes, one per returned value, ``is_tuple`` where it returned several.
 
-    Attributes
-    ----------
-    roots
-        One expression per returned value.
-    used
-        Names of the further parameters that were given a symbolic value.
-    defaults
-        Further parameters that kept their default.
-    is_tuple
-        Whether a tuple or list was returned.
+    ``used`` are further parameters that were given a symbolic value, ``defaults`` those that kept their default.
     """
 
     roots: tuple[Node, ...]

@@ -74,14 +74,7 @@ def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
 def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[..., T]) -> T | None:
     """Return the loaded kernels of a plan, compiled on a miss; None if its jobs were only collected.
 
-    Parameters
-    ----------
-    plan : hashable
-        Names the kernels: equal plans have equal machine code.
-    jobs : callable
-        Returns the jobs of the plan; called on a miss.
-    load : callable
-        Makes the loaded kernels from the binaries of the jobs, one argument each.
+    Equal plans have equal machine code. ``load`` makes the kernels from the binaries of the jobs, an argument each.
     """
     found = None if compile_only() else KERNELS.get(plan)
     if found is None:

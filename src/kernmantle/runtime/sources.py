@@ -14,18 +14,7 @@ _NAME = re.compile(r"(\w+)(?: as \w+)?")
 
 @lru_cache(maxsize=32)
 def sources(emitter: str) -> dict[str, bytes]:
-    """Return the contents of a module and of every module that it imports, at any distance.
-
-    Parameters
-    ----------
-    emitter : str
-        Name of the module in the package, such as "backends.cpu.emit".
-
-    Returns
-    -------
-    dict
-        Contents by path in the package, such as "ir/ops.py".
-    """
+    """Return the contents of a module, such as "backends.cpu.emit", and of all that it imports, by their paths."""
     return import_closure(PACKAGE, f"{emitter.replace('.', '/')}.py")
 
 

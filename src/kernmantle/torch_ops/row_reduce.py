@@ -197,22 +197,9 @@ def task_of(
 ) -> tuple[Task, list[torch.Tensor]]:  # fmt: skip
     """Return an apply and its tensors.
 
-    Parameters
-    ----------
-    contraction : Defined
-        Of the matrix: one output over two axes.
-    how : str
-        One of ``compiler.row_reduce.HOW``.
-    operands, parameters
-        As the contraction takes them, already checked.
-    v : tensor, optional
-        Of shape (..., n, c), for a product.
-    count : int
-        How many entries are wanted, for a selection.
-    precision : str, optional
-        As of a contraction.
-    info : RunInfo, optional
-        Takes the route.
+    The contraction is that of the matrix, one output over two axes, whose operands and parameters are checked;
+    ``how`` is one of ``compiler.row_reduce.HOW``. Of a product v is (..., n, c), of a selection ``count`` the number of
+    entries; ``info`` takes the route.
     """
     call = Call.of(contraction.definition, operands, parameters)
     call = call.with_tensors([torch.as_tensor(array) for array in call.arrays])

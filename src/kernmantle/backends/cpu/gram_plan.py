@@ -254,18 +254,7 @@ def _clamp(value: int, low: int, high: int, step: int) -> int:
 
 
 def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mapping[str, int] | None = None) -> CpuPlan:
-    """Choose how to run a nest.
-
-    Parameters
-    ----------
-    nest : Nest
-    host_vector_bytes : int
-        Bytes of a vector register.
-    vector_registers : int
-        How many there are.
-    sizes : mapping, optional
-        Extents by role, which only decide whether m is vectorised instead of n.
-    """
+    """Choose how to run a nest with vector registers of so many bytes; ``sizes`` decide whether m is vectorised."""
     width = _WIDTH[nest.compute]
     lanes = max(2, host_vector_bytes // width)
     if nest.vjp:

@@ -90,18 +90,9 @@ def vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
 
 
 def compile_ir(ir: str, host: Host) -> bytes:
-    """Return the object code of an LLVM module for a machine.
+    """Return the object code of the text of an LLVM module for a machine.
 
-    Parameters
-    ----------
-    ir : str
-        Text of the module.
-    host : Host
-
-    Raises
-    ------
-    CompileError
-        If LLVM rejects the text, or needs functions that are not there.
+    CompileError if LLVM rejects the text, or needs functions that are not there.
     """
     _initialize()
     with _LLVM:
@@ -215,20 +206,9 @@ def run(
     kernel: LoadedKernel, items: int, scratch_bytes: int, pointers: Sequence[int],
     integers: bytes | np.ndarray[Any, np.dtype[np.int64]], numbers: Sequence[float], threads: int, grain: int = 1,
 ) -> None:  # fmt: skip
-    """Run a kernel over its items.
+    """Run a kernel over its items, of which no thread takes fewer than ``grain``, on at most ``threads`` with this one.
 
-    Parameters
-    ----------
-    kernel : LoadedKernel
-    items, scratch_bytes, grain : int
-        As the plan counts them; no thread takes fewer than ``grain`` items.
-    pointers : sequence of int
-        Addresses of the buffers.
-    integers : bytes or ndarray of int64
-        Extents and strides, contiguous.
-    numbers : sequence of float
-    threads : int
-        How many may work; the calling thread is one of them.
+    ``pointers`` are the addresses of the buffers, ``integers`` extents and strides, contiguous.
     """
     threads, extents = min(threads, -(-items // grain)), bytes(integers)
     whole = items < SPLIT_ITEMS * max(threads, 1) * grain

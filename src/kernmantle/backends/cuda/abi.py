@@ -92,16 +92,8 @@ def table_members(degree: int) -> str:
 def register_split(arch: str, threads: int, resident: int, producer: int) -> tuple[int, int]:
     """Return the registers of a thread of the producer and of a consumer of a warp-specialized kernel.
 
-    Parameters
-    ----------
-    arch : str
-        Generation whose registers the blocks of a multiprocessor share.
-    threads : int
-        Threads of a block, 128 of them producers.
-    resident : int
-        Blocks that share a multiprocessor.
-    producer : int
-        Registers of a producer thread; consumers share the others, up to 240 each.
+    Blocks of ``threads``, 128 of them producers, are ``resident`` on a multiprocessor; consumers share the registers
+    that producers do not have, up to 240 each.
     """
     groups = threads // 128 - 1
     each = generation(arch).registers_per_sm // (threads * resident) // 8 * 8

@@ -112,12 +112,8 @@ def _set(setter: Any, target: ctypes.c_void_p, attribute: int, value: Any) -> No
 class Matmul:
     """A product of one form on a device, the current one: descriptors, and the algorithm that should be quickest.
 
-    ``workspace`` are the bytes of memory that a launch needs beside its operands.
-
-    Raises
-    ------
-    LaunchError
-        Where the library has no algorithm for the form.
+    ``workspace`` are the bytes of memory that a launch needs beside its operands. LaunchError where the library has no
+    algorithm for the form.
     """
 
     def __init__(self, form: MatmulForm, device: int) -> None:

@@ -364,18 +364,9 @@ def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tu
 def plan(
     nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: str | None = None
 ) -> CudaPlan:
-    """Choose how to run a nest.
+    """Choose how to run a nest on buffers of a layout, operands first.
 
-    Parameters
-    ----------
-    nest : Nest
-    sizes : mapping
-        The extents of SIZES.
-    limits : DeviceLimits
-    layout : Layout
-        Strides and alignments of the buffers, operands first.
-    tile : str, optional
-        Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
+    ``tile`` names one of the ``candidates`` to take instead of the one that should be quickest.
     """
     for one in candidates(nest, sizes, limits):
         if tile in (None, one.name) and is_choice(nest, sizes, limits, layout, one):

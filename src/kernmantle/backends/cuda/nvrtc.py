@@ -109,27 +109,10 @@ def compile_source(
     source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True,
     debug: bool = False,
 ) -> Cubin:  # fmt: skip
-    """Compile for one architecture.
+    """Compile CUDA C++ for one architecture, such as "sm_90"; raise CompileError where NVRTC cannot.
 
-    Parameters
-    ----------
-    source : str
-        CUDA C++; its quoted includes are taken from ``headers`` and nowhere else.
-    arch : str
-        Such as "sm_90".
-    headers : mapping
-        Header texts by name.
-    name : str
-        What messages call the kernel.
-    fuse : bool
-        Whether multiplications may be fused into additions.
-    debug : bool
-        Whether the binary knows the lines of the source.
-
-    Raises
-    ------
-    CompileError
-        The source does not compile, or NVRTC does not know the target of the architecture.
+    Quoted includes are taken from ``headers``, texts by name, and nowhere else. ``name`` is what messages call the
+    kernel, ``fuse`` allows multiplications to be fused into additions, ``debug`` keeps the lines of the source.
     """
     log = io.StringIO()
     settings = core().ProgramOptions(

@@ -8,15 +8,7 @@ SCALARS = {"f16": "km::f16", "bf16": "km::bf16", "f32": "float", "f64": "double"
 
 
 def members(types: Mapping[str, str], constants: Mapping[str, int | bool | str]) -> list[str]:
-    """Return the lines that declare types and constants in a struct.
-
-    Parameters
-    ----------
-    types : mapping
-        C++ types by their names in the struct.
-    constants : mapping
-        Values by name; a text is an integer constant in C++, such as an enumerator.
-    """
+    """Return the lines that declare C++ types and constants in a struct, by name; a text is an enumerator, say."""
     integers = {name: value for name, value in constants.items() if not isinstance(value, bool)}
     flags = {name: str(value).lower() for name, value in constants.items() if isinstance(value, bool)}
     code = [f"    typedef {kind} {name};" for name, kind in types.items()]

@@ -152,21 +152,10 @@ def takes_vjp(found: Vjp, program: Program, sizes: Mapping[str, int], compute: s
 def plan_vjp(
     nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, kind: str = "", tile: str = ""
 ) -> VjpPlan | None:
-    """Choose how to run a VJP; None if these kernels do not support it.
+    """Choose how to run a VJP of m points, n columns, k rows and l outputs; None if these kernels do not support it.
 
-    Parameters
-    ----------
-    nest : Nest
-        Of the roles m points, n columns, k rows, l outputs.
-    sizes : mapping
-        The extents of SIZES.
-    limits : DeviceLimits
-    layout : Layout
-        Strides and alignments of the buffers, operands first.
-    kind : str, optional
-        "plain" for slopes as they are written.
-    tile : str, optional
-        Name of a row of ``VJP_TILES`` instead of the one believed fastest.
+    ``kind`` "plain" is for slopes as they are written; ``tile`` names a row of ``VJP_TILES`` to take instead of the one
+    that should be quickest.
     """
     if not nest.vjp or nest.compute != "f32":
         return None

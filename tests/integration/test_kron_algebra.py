@@ -96,6 +96,7 @@ def _sums():
         "other sizes": a + KroneckerProduct([_definite(6, seed=4), _definite(2, seed=5)]),
         "three": a + b + 0.5 * KroneckerProduct([12]),
         "batch": KroneckerProduct([_definite(3, 2), _definite(4)]) + b,
+        "one by one": KroneckerProduct([_definite(12), _definite(1, seed=1)]) + 0.3 * KroneckerProduct([12]),
     }
 
 

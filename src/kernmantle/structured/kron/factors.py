@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -93,9 +92,7 @@ def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Fact
     found: list[Factor] = []
     rest = list(factors)
     for size in wanted:
-        if not rest:
-            return None
-        first = rest.pop(0)
+        first = rest.pop(0) if rest else 1
         if isinstance(first, torch.Tensor):
             if first.shape[-1] != size:
                 return None
@@ -111,7 +108,7 @@ def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Fact
         found.append(size)
         if first // max(size, 1) != 1:
             rest.insert(0, first // max(size, 1))
-    return found if math.prod(rows for rows, _ in sizes(rest)) == 1 else None
+    return found if all(isinstance(own, int) and own == 1 for own in rest) else None
 
 
 def decomposed(function: Callable[[torch.Tensor], T], factor: torch.Tensor, meaning: str = UNFIT) -> T:

@@ -258,6 +258,12 @@ def test_gradients_of_single_samples():
     assert_close(found, wanted, depth=10)
 
 
+def test_second_derivatives_of_no_rows():
+    weight = torch.ones(2, 3, 2, 1, dtype=torch.float64)
+    found = hessian(lambda x: kron_sparse_matmul(x, weight).square().sum())(torch.ones(0, 4, dtype=torch.float64))
+    assert found.shape == (0, 4, 0, 4)
+
+
 @pytest.mark.parametrize("algorithm", ["auto", "kernel", "bmm", "einsum", "dense"])
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 def test_many_tangents_at_once(batch_last, algorithm):

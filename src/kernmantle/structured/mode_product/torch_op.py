@@ -107,7 +107,7 @@ def _vmap(info: Any, in_dims: Sequence[Any], x: torch.Tensor, weight: torch.Tens
     groups = x.shape[0 if of_x is None else int(of_x == 0)]
     if of_x is not None and of_weight is None and of_bias is None and groups == 1:
         moved = x.movedim(of_x, 0)
-        joined = moved.reshape(1, -1, moved.shape[-1])
+        joined = moved.reshape(1, size * moved.shape[2], moved.shape[-1])
         result = _product(joined, weight, bias, *options)
         return result.unflatten(1, (size, moved.shape[2])).movedim(1, 0), 0
     folded = [

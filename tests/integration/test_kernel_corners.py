@@ -260,3 +260,15 @@ def test_operators_of_tensors_and_what_is_scaled_are_its_own():
     ):
         with pytest.raises(TypeError):
             wrong()
+
+
+def test_products_of_no_points_under_transforms():
+    kernel, nothing, v = km.Matern(1.0, nu=1.5), torch.zeros(0, 3), torch.zeros(0, 2)
+
+    def product(x, v):
+        return kernel.matmul(x, x, v)
+
+    assert torch.func.vmap(product)(nothing[None][:0], v[None][:0]).shape == (0, 0, 2)
+    assert torch.func.hessian(lambda v: product(nothing, v).square().sum())(v).shape == (0, 2, 0, 2)
+    compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
+    assert compiled(nothing, v).shape == (0, 2)

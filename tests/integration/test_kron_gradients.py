@@ -158,3 +158,9 @@ def test_what_lies_between_passes_may_be_kept(side):
     assert len([size for size in kept if size > 4096]) == 2
     with pytest.raises(km.errors.ParameterError, match="store"):
         km.kron_matmul(x, factors, side=side, store=1)
+
+
+def test_second_derivatives_by_a_factor_without_entries():
+    x, factor = torch.zeros(2, 0), torch.zeros(0, 3)
+    found = torch.func.hessian(lambda own: km.kron_matmul(x, [own, own]).square().sum())(factor)
+    assert found.shape == (0, 3, 0, 3)

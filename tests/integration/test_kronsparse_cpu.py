@@ -480,3 +480,21 @@ def test_one_entry_of_a_batch_that_is_last_goes_as_a_row(pattern, packed):
     wanted = exact(x.T.double(), weight) + bias
     terms = exact(x.T.double().abs(), weight.abs()) + bias.abs()
     assert_close(found.T, wanted, depth=c + 1, magnitude=terms)
+
+
+@pytest.mark.parametrize("batch_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_any_stride_of_an_axis_of_one_entry(dtype, batch_last):
+    weight = torch.randn(1, 12, 1, 1).to(dtype)
+    x = torch.randn(2, 2).to(dtype)[::2, ::2]
+    assert x.shape == (1, 1)
+    assert x.stride() == (4, 2)
+    exact = weight.double().flatten() * x.double()
+    exact = exact.mT if batch_last else exact
+    found = km.kronsparse.kron_sparse_matmul(x, weight, batch_last=batch_last)
+    assert_close(found, exact)
+    layer = KSLinear(1, 12, [(1, 12, 1, 1)], bias=False, dtype=dtype, batch_last=batch_last)
+    layer.weights[0].data.copy_(weight)
+    for own in (layer, layer.pack()):
+        assert_close(own(x), exact)
+        assert_close(own(x), exact)

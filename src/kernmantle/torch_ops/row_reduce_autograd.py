@@ -26,7 +26,7 @@ from ..errors import GradientError
 from ..ir.definition import Definition
 from ..ir.pattern import read as read_pattern
 from ..ir.reductions import REDUCTIONS, STATISTICS, Reduction
-from .autograd import apply, program_vjp
+from .autograd import apply, constant, program_vjp
 from .dtypes import DTYPES
 from .execute import Types
 from .flops import counted, rows_backward_flops
@@ -72,10 +72,18 @@ def rowwise(
     if v is not None:
         shape = (*(torch.broadcast_shapes(batch, v.shape[:-2]) if v.dim() > 2 else batch), sizes[row], v.shape[-1])
     if 0 in (*shape, sizes[column]):
-        (name,) = Types.parse(task.types).outs
-        empty = operands[0].new_full(shape, task.apply.reduction.identity, dtype=DTYPES[name])
-        return sum((t.flatten()[:0].sum() for t in tensors), empty)  # connected, with gradients of zero
+        identity, name = _identity(task.text, task.types)
+        empty = operands[0].new_full(shape, identity, dtype=DTYPES[name])
+        # Connected, with gradients of zero; torch's vmap of no samples adds no sums without an axis.
+        return sum((t.flatten()[:0].sum(0, keepdim=True) for t in tensors), empty)
     return _evaluate(task, tensors)
+
+
+@constant
+def _identity(text: str, types: str) -> tuple[float, str]:
+    """Return the result of a reduction of nothing, and the name of its type."""
+    (name,) = Types.parse(types).outs
+    return Apply.parse(text).reduction.identity, name
 
 
 class RepeatedRows:

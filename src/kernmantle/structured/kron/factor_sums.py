@@ -17,11 +17,11 @@ def separated(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:
     count, kind = len(factors), factors[0].dtype
     sides = [factor.shape[axis] for axis in (0, 1) for factor in factors]
     order = [axis for position in range(count) for axis in (position, count + position)]
-    rest = joint.reshape(sides).permute(order).reshape(-1)
-    entries = [factor.conj().reshape(-1).to(joint.dtype) for factor in factors]
+    rest = joint.reshape(sides).permute(order).reshape(joint.numel())
+    entries = [factor.conj().reshape(factor.numel()).to(joint.dtype) for factor in factors]
     before = [entries[0]]  # entry [i] belongs to the factors up to i
     for other in entries[1:-1]:
-        before.append((before[-1].unsqueeze(1) * other).reshape(-1))
+        before.append((before[-1].unsqueeze(1) * other).flatten())
     found: list[torch.Tensor] = []
     for position in range(count - 1, 0, -1):
         wide = rest.reshape(before[position - 1].shape[0], entries[position].shape[0])

@@ -276,6 +276,11 @@ def float32_weights(weight: torch.Tensor, packed: PackedWeights | None) -> torch
     return packed.get_or_pack("float32", weight.float, weight.device).view(weight.shape)
 
 
+def _contiguous(rows: torch.Tensor) -> torch.Tensor:
+    """Return a float32 copy of halves with the strides of its shape."""
+    return rows.to(torch.float32, memory_format=torch.contiguous_format)
+
+
 def _in_float32(own: Operands, out: torch.Tensor) -> str:
     """Write the product of halves by a CPU's kernels of float32, some rows at a time; return the route."""
     x, weight, bias, activation, last, _, packed = own
@@ -284,9 +289,11 @@ def _in_float32(own: Operands, out: torch.Tensor) -> str:
     rows = _rows_at_a_time(x.shape[2] + own.features)
     parts = ((x, out),) if x.shape[1] <= rows else zip(x.split(rows, 1), out.split(rows, 1), strict=True)
     for source, target in parts:
-        wide = source.mT.float().contiguous().mT if last else source.float().contiguous()
+        # Not contiguous(), which leaves any stride of an axis of one entry.
+        wide = _contiguous(source.mT).mT if last else _contiguous(source)
         result = empty(wide, own.features, last)
         ran = cpu().product(wide, weight, bias, result, packed)
+        assert ran is not None
         target.copy_(INPLACE[activation](result))
     return f"float32 copies, {ran}"
 

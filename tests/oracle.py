@@ -77,13 +77,9 @@ def _called(function: Callable[..., Any], positional: Sequence[Any], named: dict
 
 
 def oracle(
-    equation: str,
-    function: Callable[..., Any],
-    operands: Sequence[Any],
-    reduce: str | Sequence[str] = "sum",
-    epilogue: Callable[..., Any] | None = None,
-    **params: Any,
-) -> Any:
+    equation: str, function: Callable[..., Any], operands: Sequence[Any], reduce: str | Sequence[str] = "sum",
+    epilogue: Callable[..., Any] | None = None, **params: Any,
+) -> Any:  # fmt: skip
     """Result for arrays in the equation's order, named ones included; params have batch axes only."""
     names, every, out = entries(equation)
     order = out + "".join(dict.fromkeys(axis for axes in every for axis in axes if axis not in out))

@@ -51,14 +51,9 @@ def integers(nest: Nest, arrays: Sequence[np.ndarray], sizes: Mapping[str, int])
 
 
 def run(
-    kernel: Kernel,
-    nest: Nest,
-    arrays: Sequence[np.ndarray],
-    sizes: Mapping[str, int],
-    numbers: Sequence[float] = (),
-    threads: int = 2,
-    grain: int | None = None,
-) -> None:
+    kernel: Kernel, nest: Nest, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], numbers: Sequence[float] = (),
+    threads: int = 2, grain: int | None = None,
+) -> None:  # fmt: skip
     """Compute the outputs, the last of the arrays, in place."""
     values = integers(nest, arrays, sizes)
     todo = gram_plan.work(kernel.plan, {role: sizes.get(role, 1) for role in SIZES})

@@ -181,14 +181,10 @@ def _read(nest: Nest, inputs: dict[str, Any], states: list[list[Any]], kept: lis
 
 
 def gram(
-    mapped: Node | Sequence[Node],
-    reductions: str | Reduction | Sequence[str | Reduction] = "sum",
-    outputs: Sequence[Node] | None = None,
-    compute: str = "f32",
-    dtype: str = "f32",
-    out: str | None = None,
+    mapped: Node | Sequence[Node], reductions: str | Reduction | Sequence[str | Reduction] = "sum",
+    outputs: Sequence[Node] | None = None, compute: str = "f32", dtype: str = "f32", out: str | None = None,
     **more: Any,
-) -> Nest:
+) -> Nest:  # fmt: skip
     """The usual nest: x0 over (m, k), x1 over (n, k), out over (m, n); ``more`` adds operands as name=roles."""
     maps = (mapped,) if isinstance(mapped, Node) else tuple(mapped)
     names = (reductions,) if isinstance(reductions, (str, Reduction)) else tuple(reductions)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.backends.cuda import columns_plan, row_reduce_plan
+from kernmantle.backends.cuda import columns_plan
 from kernmantle.backends.cuda.tiles import CARDS, Tile
 from kernmantle.compiler.row_reduce import PRODUCT
 from kernmantle.torch_ops.info import RunInfo
@@ -148,7 +148,7 @@ def tiles() -> list[tuple[Tile, int, int, int]]:
 def test_every_tile_agrees_with_float64(
     tile: Tile, columns: int, k: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_reduce_plan, "columns_tile", lambda *_: (tile, columns))
+    monkeypatch.setattr(columns_plan, "columns_tile", lambda *_: (tile, columns))
     x, y, v = normal(1000, k), normal(3333, k, seed=1), normal(3333, width, seed=2)
     y[7] = x[3] + 1e-4  # taken by differences
     kernel = km.Gaussian(math.sqrt(k))

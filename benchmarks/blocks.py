@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kernmantle.kronsparse import KSLinear, group, mlp, replace_linears
+from kernmantle.kronsparse import KSLinear, attention, group, mlp, replace_linears
 
 from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem
 from .kronsparse import clock_of, graph
@@ -74,7 +74,19 @@ class OneStepBlock(Block):
         return mlp(self.norm2(x), self.fc1, self.fc2, residual=x)
 
 
-FORMS = {"": "", "mlp": ", an MLP of one step", "group": ", layers in a group"}
+class TwoStepBlock(Block):
+    """The same, the attention with its layers as one step of autograd, and both layers behind it as another one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(sequences, tokens, width) to the same shape."""
+        x = attention(self.norm1(x), self.qkv, self.proj, self.heads, self.causal, residual=x)
+        return mlp(self.norm2(x), self.fc1, self.fc2, residual=x)
+
+
+FORMS = {
+    "": "", "mlp": ", an MLP of one step", "attention": ", attention and MLP of one step each",
+    "group": ", layers in a group",
+}  # fmt: skip
 """Forms of a block of ours, and what the names of their rows have for them."""
 
 
@@ -91,10 +103,11 @@ def _blocks(shape: Shape, dtype: str, device: str) -> dict[str, nn.Module]:
         for name, child in list(block.named_children()):
             if isinstance(child, KSLinear):
                 setattr(block, name, filled(child))
-    one_step = copy.deepcopy(sparse)
-    for block in one_step:
-        block.__class__ = OneStepBlock
-    own = {"": sparse, "mlp": one_step, "group": group(copy.deepcopy(sparse))}
+    own = {"": sparse, "mlp": copy.deepcopy(sparse), "attention": copy.deepcopy(sparse)}
+    for form, kind in (("mlp", OneStepBlock), ("attention", TwoStepBlock)):
+        for block in own[form]:
+            block.__class__ = kind
+    own["group"] = group(copy.deepcopy(sparse))
     return {**own, "dense": full.requires_grad_()}
 
 

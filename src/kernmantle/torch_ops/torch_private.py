@@ -153,6 +153,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error) for text in _NO_MEMORY)
 
 
+def fused_attention_kind(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, is_causal: bool) -> int:
+    """Return which of its kernels torch takes for attention, as ``torch.nn.attention.SDPBackend`` numbers them."""
+    private: Any = torch
+    return private._fused_sdp_choice(queries, keys, values, None, 0.0, is_causal)
+
+
 is_autocast_on = torch._C._is_any_autocast_enabled
 """Return whether autocast is on for some kind of device."""
 

@@ -1,5 +1,6 @@
 """Kronecker-sparse matrices: patterns, products, trainable layers, projections, surgery."""
 
+from .attend import attention
 from .batch_last import LayerNormBatchLast, LinearBatchLast
 from .chains import block_diagonal, butterfly, low_rank_like, monarch
 from .choose import Choice, choose_patterns
@@ -26,6 +27,7 @@ __all__ = [
     "Replaced",
     "Report",
     "apply_each",
+    "attention",
     "block_diagonal",
     "butterfly",
     "choose_patterns",

@@ -36,7 +36,7 @@ from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
 from .chain_batched import batched_seconds, is_batched
 from .chain_blocks import blocks_seconds
-from .chain_launches import BothPasses, LaunchedBackward, LaunchedForward
+from .chain_launches import BothPasses, LaunchedBackward, LaunchedForward, passes_of_step
 from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
@@ -287,14 +287,14 @@ class RecordedChain:
         result = _apply(self, RunInfo() if numbers is None else numbers, x, bias, *weights)
         return ACTIVATIONS[self.activation](result) if self.activation else result
 
-    def keep_both(self, needed: tuple[bool, ...], launch: Backward) -> None:
+    def keep_both(self, needed: tuple[bool, ...], launch: Backward, itemsize: int) -> None:
         """Store the passes of which a forward pass takes the memory, where they are launches on addresses."""
         if needed == self.wanted:
             forward: LaunchedForward | None = getattr(self.step, "launched", None)
             backward: LaunchedBackward | None = getattr(launch, "launched", None)
             self.both = None
             if forward is not None and backward is not None and all(needed[2:]):
-                self.both = BothPasses(forward, backward, self.route)
+                self.both = passes_of_step(forward, backward, len(needed) - 2, itemsize)
 
     def read_by_gradients(self, x: torch.Tensor, weights: Sequence[torch.Tensor], saved: Saved) -> tuple[Maybe, ...]:
         """Return the weights, x and what the step saves, None for what no gradient reads."""
@@ -339,7 +339,11 @@ class _Recorded(torch.autograd.Function):
         both = own.both
         ctx.made = own, copy_context()
         if both is not None and not is_capturing():
-            return both.run(ctx, info, x, bias, weights)
+            info.route, inputs = own.route, (*weights, x)
+            value, ctx.read, saved, memory = both.run(inputs, (bias, None))
+            ctx.ready = both, memory
+            ctx.to_save = (*inputs, *saved)
+            return value
         value, saved = own.step.forward(x, weights, bias, info)
         read = own.read_by_gradients(x, weights, saved) if False in own.wanted else (*weights, x, *saved)
         ctx.read = addresses(read)
@@ -358,8 +362,8 @@ class _Recorded(torch.autograd.Function):
         # and a graph that is kept has it for its first pass.
         ready = ctx.__dict__.pop("ready", None)
         if ready is not None and launch is not None and needed == own.wanted and ready[0] is own.both:
-            both, *memory = ready
-            return None, None, *both.run_backward(before, grads[0], *memory)
+            both, memory = ready
+            return None, None, *both.run_backward(before, grads[0], memory)
         grad, end = grads[0], len(needed) - 2
         weights, x, saved = tensors[:end], tensors[end], tensors[end + 1 :]
         if launch is None:
@@ -372,7 +376,7 @@ class _Recorded(torch.autograd.Function):
             key = program_key(("kron_sparse backward", own), needed, (*tensors, grad), own.settings)
             launch = context.run(bound, key, partial(own.step.bind_backward, x, weights, saved, grad, needed))
             if keep_pass(own.backward, needed, before, tensors, grads, launch):
-                own.keep_both(needed, launch)
+                own.keep_both(needed, launch, grad.element_size())
         of_x, bias, found = launch(x, weights, saved, grad)
         return None, None, of_x, bias, *found
 

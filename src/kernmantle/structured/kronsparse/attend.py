@@ -1,0 +1,185 @@
+"""Attention between a layer of queries, keys and values and a projection, as one step of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ...checks import integer
+from ...errors import ParameterError, ShapeError
+from ...torch_ops.fused_attention import attend, attend_backward
+from ..mode_product.torch_op import Maybe, Options
+from .chain_autograd import factor_by_factor
+from .chain_launches import BothPasses, Ready, passes_of_step
+from .chain_products import Weights
+from .joined_layers import StepPasses, apply_joined, check_layers
+from .linear import KSLinear
+
+_address = torch.Tensor.data_ptr
+_VECTOR = 8  # numbers of a head of which fused attention takes multiples
+
+
+def attention(
+    x: torch.Tensor,
+    qkv: nn.Module,
+    proj: nn.Module,
+    heads: int,
+    is_causal: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Apply multi-head attention between two layers: ``proj(attention(qkv(x))) + residual``.
+
+    An eager training step of two :class:`KSLinear` layers on a GPU is one node of the graph of autograd, in which
+    torch's fused attention runs between the launches of both layers. Everything else is the composition of the three.
+
+    Parameters
+    ----------
+    x : tensor (..., tokens, in_features)
+        Sequences.
+    qkv : Module
+        The layer of queries, keys and values: ``(..., tokens, in_features)`` to ``(..., tokens, 3 width)``, first the
+        queries of all heads, then keys, then values.
+    proj : Module
+        The layer behind it, of ``width`` features.
+    heads : int
+        It divides ``width``.
+    is_causal : bool
+        Whether a token sees only itself and those before it.
+    residual : tensor (..., tokens, out_features), optional
+        Added to the result.
+
+    Returns
+    -------
+    tensor (..., tokens, out_features)
+
+    Raises
+    ------
+    ParameterError
+        For what is no layer, or a number of heads that is not positive.
+    ShapeError
+        For features of ``qkv`` that do not fall into three times as many heads.
+
+    Notes
+    -----
+    Cost: the FLOP of both layers and of ``torch.nn.functional.scaled_dot_product_attention``, whose kernels run.
+    Gradients exist for x, the residual and the parameters of both layers; a step whose gradients are differentiated
+    again is the composition.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> qkv = km.KSLinear(64, 192, km.kronsparse.monarch((192, 64), 4, 4))
+    >>> proj, x = km.KSLinear(64, 64, km.kronsparse.monarch((64, 64), 4, 4)), torch.randn(2, 5, 64)
+    >>> km.kronsparse.attention(x, qkv, proj, heads=4, residual=x).shape
+    torch.Size([2, 5, 64])
+    """
+    if integer(heads, "heads") < 1:
+        raise ParameterError(f"heads must be at least 1, not {heads}")
+    if not torch.compiler.is_compiling() and isinstance(qkv, KSLinear) and isinstance(proj, KSLinear):
+        kind = "attention", heads, is_causal
+        found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual)
+        if found is not None:
+            return found
+    check_layers(qkv=qkv, proj=proj)
+    joint = qkv(x)
+    if joint.dim() < 2 or joint.shape[-1] % (3 * heads):
+        raise ShapeError(
+            f"qkv gives {tuple(joint.shape)}, whose last extent is not three times {heads} heads of as many numbers"
+        )
+    value = proj(_mixed(joint, heads, is_causal))
+    return value if residual is None else value + residual
+
+
+def _mixed(joint: torch.Tensor, heads: int, is_causal: bool) -> torch.Tensor:
+    """Return the attention of (..., tokens, 3 width) queries, keys and values."""
+    each = joint.unflatten(-1, (3, heads, -1)).movedim(-3, 0).transpose(-2, -3)
+    mixed = functional.scaled_dot_product_attention(each[0], each[1], each[2], is_causal=is_causal)
+    return mixed.transpose(-2, -3).flatten(-2)
+
+
+def _mixed_by_products(joint: torch.Tensor, heads: int, is_causal: bool) -> torch.Tensor:
+    """Return the same by operations that have derivatives of derivatives."""
+    queries, keys, values = joint.unflatten(-1, (3, heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind(0)
+    scores = queries @ keys.mT * queries.shape[-1] ** -0.5
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    return (scores.softmax(-1) @ values).transpose(-2, -3).flatten(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """Passes of both layers, of which the first one has ``count`` weights and the second one ``rest``.
+
+    ``shape`` is that of what lies between: sequences, tokens, three, heads and their numbers.
+    """
+
+    first: BothPasses
+    second: BothPasses
+    count: int
+    rest: int
+    shape: tuple[int, ...]
+    is_causal: bool
+
+    def run(
+        self, x: torch.Tensor, others: Sequence[Maybe], weights: Weights
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[Ready], Any]:
+        """Return the result, what is saved, memory of the backward pass, and what else that reads."""
+        bias, other_bias, residual = others
+        joint, _, saved, ready = self.first.run((*weights[: self.count], x), (bias, None))
+        mixed, found, how = attend(self._each(joint), self.is_causal)
+        mixed = mixed.transpose(1, 2)
+        if not mixed.is_contiguous():
+            mixed = mixed.contiguous()
+        value, _, other, second = self.second.run((*weights[self.count :], mixed), (other_bias, residual))
+        return (
+            value,
+            (*weights, x, joint, mixed, *saved, *other, *found),
+            (ready, second),
+            (len(saved), len(other), how),
+        )
+
+    def _each(self, joint: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return queries, keys and values (sequences, heads, tokens, numbers)."""
+        return joint.view(self.shape).permute(2, 0, 3, 1, 4).unbind()
+
+    def run_backward(
+        self, saved: Sequence[torch.Tensor], grad: torch.Tensor, ready: Sequence[Ready], rest: Any
+    ) -> Sequence[Maybe]:
+        """Return the gradients."""
+        at, (count, other, *rest) = list(map(_address, saved)), rest
+        begin, first, total = self.count + self.rest + 3, self.count, self.count + self.rest
+        joint, mixed = saved[begin - 2 : begin]
+        ends = begin + count, begin + count + other
+        one, two = ready or (None, None)
+        read = [*at[first:total], at[begin - 1], *at[ends[0] : ends[1]]]
+        of_mixed, of_other, *of_rest = self.second.run_backward(read, grad, two)
+        sequences, tokens, _, heads, size = self.shape
+        turned = of_mixed.view(sequences, tokens, heads, size).transpose(1, 2)  # pyright: ignore
+        out, how = mixed.transpose(1, 2), (saved[ends[1] :], *rest)
+        each = attend_backward(turned, self._each(joint), out, how, self.is_causal)
+        moved = torch.stack([own.transpose(1, 2) for own in each], 2)
+        read = [*at[:first], at[total], *at[begin : ends[0]]]
+        of_x, of_bias, *of_first = self.first.run_backward(read, moved, one)
+        return of_x, of_bias, of_other, *of_first, *of_rest
+
+    def composed(self, x: torch.Tensor, bias: Maybe, weights: Weights, options: Options, records: bool) -> torch.Tensor:
+        """Return the result without the second bias."""
+        joint = factor_by_factor(x, weights[: self.count], bias, "", options)
+        mixed = (_mixed_by_products if records else _mixed)(joint, self.shape[3], self.is_causal)
+        return factor_by_factor(mixed, weights[self.count :], None, "", options)
+
+
+def _bind(width: int, heads: int, is_causal: bool, steps: Sequence[StepPasses], x: torch.Tensor) -> _Attention | None:
+    """Return both passes; None for other rows than sequences of tokens, and for heads of no whole vectors."""
+    if x.dim() != 3 or width % (3 * heads) or width // (3 * heads) % _VECTOR:
+        return None
+    first, second = (passes_of_step(step.forward, step.backward, step.weights, x.element_size()) for step in steps)
+    shape = *x.shape[:2], 3, heads, width // (3 * heads)
+    return _Attention(first, second, steps[0].weights, steps[1].weights, shape, is_causal)

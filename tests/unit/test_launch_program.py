@@ -162,8 +162,12 @@ def machine(monkeypatch):
     }.items():  # fmt: skip
         monkeypatch.setattr(torch._C, name, value, raising=False)
     monkeypatch.setattr(torch_private, "is_capturing", lambda: found["captured"])
-    monkeypatch.setattr(cuda_launches, "takes_memory_directly", lambda index: index == 1)
-    monkeypatch.setattr(cuda_launches, "empty_on_gpu", lambda shape, strides, dtype: torch.empty(shape, dtype=dtype))
+    memory = {}
+
+    def workspace_of(index, stream):
+        return memory.setdefault((index, stream), torch.empty(64, dtype=torch.uint8))
+
+    monkeypatch.setattr(cuda_launches, "workspace_of", workspace_of)
     monkeypatch.setattr(cuda_launches, "enter_thread", lambda: found["entered"].append("context"))
     monkeypatch.setattr(cuda_launches, "_THREAD", cuda_launches._Thread())
     return found
@@ -206,11 +210,17 @@ def test_launches_of_other_kinds_are_called_one_by_one(machine, called) -> None:
 
 def test_a_workspace_is_the_last_address_of_a_table(machine, called) -> None:
     sequence = LaunchSequence([(Launched(called, 1, 64), itemgetter(1, 2)), (Launched(called), itemgetter(1, 2))])
-    sequence([0, 11, 22])
-    (_, *first), second = called
-    assert first[:3] == [7, 11, 22]
-    assert first[3] > 0
-    assert second == ("native", 7, 11, 22, 0, 0)
+    other = LaunchSequence([(Launched(called, 1, 32), itemgetter(2, 1))])
+    for stream in (7, 9, 7):
+        machine["stream"] = stream
+        sequence([0, 11, 22])
+        other([0, 11, 22])
+    assert all(words[:4] == ("native", stream, 11, 22) for words, stream in zip(called[::3], (7, 9, 7), strict=True))
+    assert all(words[4] == 0 for words in called[1::3])
+    one, two, again = (words[4] for words in called[::3])
+    assert one == again != two
+    assert [words[4] for words in called[2::3]] == [one, two, one]  # one for all sequences of a stream
+    assert 0 not in (one, two)
 
 
 def test_a_launch_that_fails_raises(machine) -> None:

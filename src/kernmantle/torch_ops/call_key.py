@@ -20,7 +20,6 @@ from .torch_private import PLAIN, autocasts, guard_of, is_autocast_on, no_transf
 from .tuned_tiles import session
 
 _records, _threads = torch.is_grad_enabled, torch.get_num_threads
-_STRIDED = torch.strided
 _new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
 
 
@@ -90,10 +89,10 @@ def find(call: Hashable, tensors: Sequence[Any], by_shape: bool = False) -> Any:
     """
     try:
         for tensor in tensors:
-            if tensor.layout is not _STRIDED or tensor.is_nested or tensor.data_ptr() & 15:
+            if tensor.is_nested or tensor.data_ptr() & 15:
                 return None
         entry = PLANS.get((call, tensors[0].shape) if by_shape else call)
-    except (AttributeError, TypeError, RuntimeError):  # an array of another library, what has no hash or no memory
+    except (AttributeError, TypeError, RuntimeError):  # an array of another library, sparse ones, what has no hash
         return None
     if entry is None or (last := entry.last) is None:
         return None

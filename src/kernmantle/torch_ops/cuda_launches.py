@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from ..backends.cpu.jit import LoadedKernel, add_symbol, compile_ir, host, load, version
+from ..backends.cuda.cublaslt import WORKSPACE
 from ..backends.cuda.launch_program import CALL, CODE, SYMBOLS, LaunchProgram, Runner
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
 from .cuda import enter_thread
 from .cuda_matmul import HANDLES, BoundMatmul
-from .torch_private import empty_on_gpu, takes_memory_directly
 
 _STREAMS = 16  # of which a sequence keeps its programs
+_WORKSPACES = LRUCache[tuple[int, int], torch.Tensor](8 * _STREAMS)
 
 
 class _Thread(threading.local):
@@ -52,6 +53,15 @@ def _compiled(text: str) -> LoadedKernel:
     return load(current_cache().fetch(key, lambda: Built(compile_ir(text, own))))
 
 
+def workspace_of(index: int, stream: int) -> torch.Tensor:
+    """Return memory of a stream for products, which follow one another there."""
+    found = _WORKSPACES.get((index, stream))
+    if found is None:
+        made = torch.empty(WORKSPACE, dtype=torch.uint8, device=torch.device("cuda", index))
+        found = _WORKSPACES.setdefault((index, stream), made)
+    return found
+
+
 class NativeLaunches:
     """Launches on one device, whose ``operands`` are positions in tables of ``length`` addresses."""
 
@@ -60,13 +70,16 @@ class NativeLaunches:
         self._index = launches[0].device
         self._bytes = max(getattr(launch, "workspace_bytes", 0) for launch in launches)
         self._multiplies = any(isinstance(launch, BoundMatmul) for launch in launches)
-        self._programs = LRUCache[int, LaunchProgram](_STREAMS)
-        self._last: tuple[int, Any] = (-1, None)
+        self._programs = LRUCache[int, tuple[LaunchProgram, torch.Tensor | None]](_STREAMS)
+        self._last: tuple[int, Any, int] = (-1, None, 0)
         private: Any = torch._C  # which has these where torch has CUDA
         self._stream_of, self._device_of = private._cuda_getCurrentRawStream, private._cuda_getDevice
 
-    def start(self, table: Sequence[int]) -> bool:
-        """Launch on the current stream, which is not captured; return False if another device is the current one."""
+    def start(self, table: list[int]) -> bool:
+        """Launch on the current stream, which is not captured; return False if another device is the current one.
+
+        The address of a workspace is added to the table.
+        """
         own, index = _THREAD, self._index
         if self._device_of() != index:
             return False
@@ -74,28 +87,24 @@ class NativeLaunches:
             own.enter()
         if self._multiplies and index not in HANDLES.devices:
             HANDLES.take(index)
-        stream, (before, launch) = self._stream_of(index), self._last
+        stream, (before, launch, workspace) = self._stream_of(index), self._last
         if stream != before:
-            launch = self._on(stream)
-        if self._bytes:
-            direct = takes_memory_directly(index)
-            memory = empty_on_gpu((self._bytes,), (1,), torch.uint8) if direct else self._workspace()
-            status = launch([*table, memory.data_ptr()])
-        else:
-            status = launch([*table, 0])
+            launch, workspace = self._on(stream)
+        table.append(workspace)
+        status = launch(table)
         if status:
             raise LaunchError(f"of {len(self._launches)} launches one did not start: status {status}")
         return True
 
-    def _workspace(self) -> torch.Tensor:
-        return torch.empty(self._bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
-
-    def _on(self, stream: int) -> Callable[[list[int]], int]:
-        """Return the call for a stream; the last address of its table is that of a workspace."""
-        program = self._programs.get(stream)
-        if program is None:
+    def _on(self, stream: int) -> tuple[Callable[[list[int]], int], int]:
+        """Return the call for a stream, and the last address of its table: that of a workspace."""
+        found = self._programs.get(stream)
+        if found is None:
             each = zip(self._launches, self._operands, strict=True)
             records = [launch.record(stream, (*own, self._length)) for launch, own in each]
-            program = self._programs.setdefault(stream, LaunchProgram(runner(), records))
-        self._last = stream, program.launch
-        return program.launch
+            memory = workspace_of(self._index, stream) if self._bytes else None
+            found = self._programs.setdefault(stream, (LaunchProgram(runner(), records), memory))
+        program, memory = found
+        at = 0 if memory is None else memory.data_ptr()
+        self._last = stream, program.launch, at
+        return program.launch, at

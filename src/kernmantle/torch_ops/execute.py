@@ -25,7 +25,7 @@ from .info import RunInfo
 from .layout import Calls, Geometry, aligned, arguments, contiguous, geometry, strided
 from .namespaces import torch_namespace
 from .targets import Target, target_for
-from .torch_private import empty_on_gpu, is_out_of_memory, takes_memory_directly
+from .torch_private import count_modes, current_gpu, empty_on_gpu, is_out_of_memory, takes_memory_directly
 
 Tensors = Sequence[torch.Tensor]
 PlainLayout = tuple[tuple[int, ...], tuple[int, ...]]
@@ -115,7 +115,8 @@ def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 def allocate_each(like: torch.Tensor, layouts: Sequence[PlainLayout]) -> list[torch.Tensor]:
     """Return uninitialised tensors with axes, of the type and on the device of another."""
     try:
-        if like.is_cuda and takes_memory_directly(like.get_device()):
+        # What takes_memory_directly asks, without calling it, as each step of a layer comes here.
+        if like.is_cuda and empty_on_gpu is not None and current_gpu() == like.get_device() and not count_modes():
             take, dtype = empty_on_gpu, like.dtype
             return [take(shape, strides, dtype) for shape, strides in layouts]
         if len(layouts) == 1:

@@ -100,16 +100,16 @@ def is_written_down() -> bool:
 
 
 _innermost_transform = _functorch.peek_interpreter_stack  # every call asks for these: looking them up takes as long
-_count_modes = torch._C._len_torch_dispatch_stack
+count_modes = torch._C._len_torch_dispatch_stack
 _trace = torch._C._get_tracing_state
 
 
 def no_transform() -> bool:
     """Return whether no transform, mode, forward AD or trace sees what runs."""
-    return _innermost_transform() is None and _count_modes() == 0 and forward_ad._current_level < 0 and _trace() is None
+    return _innermost_transform() is None and count_modes() == 0 and forward_ad._current_level < 0 and _trace() is None
 
 
-_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
+current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 empty_on_gpu: Any = getattr(_guards, "_empty_strided_cuda", None)
 """Take memory of the current GPU: an uninitialised tensor of a shape, strides and a type, as code that torch.compile
@@ -139,7 +139,7 @@ is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if to
 
 def takes_memory_directly(index: int) -> bool:
     """Return whether ``empty_on_gpu`` is there, and takes memory of that GPU which no mode has to see."""
-    return empty_on_gpu is not None and _current_gpu() == index and _count_modes() == 0
+    return empty_on_gpu is not None and current_gpu() == index and count_modes() == 0
 
 
 _NO_MEMORY = ("allocate memory", "out of memory", "not enough memory", "size calculation overflowed")

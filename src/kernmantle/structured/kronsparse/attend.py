@@ -21,7 +21,6 @@ from .chain_products import Weights
 from .joined_layers import StepPasses, apply_joined, check_layers
 from .linear import KSLinear
 
-_address = torch.Tensor.data_ptr
 _VECTOR = 8  # numbers of a head of which fused attention takes multiples
 
 
@@ -79,14 +78,13 @@ def attention(
     >>> km.kronsparse.attention(x, qkv, proj, heads=4, residual=x).shape
     torch.Size([2, 5, 64])
     """
-    if integer(heads, "heads") < 1:
-        raise ParameterError(f"heads must be at least 1, not {heads}")
     if not torch.compiler.is_compiling() and isinstance(qkv, KSLinear) and isinstance(proj, KSLinear):
         kind = "attention", heads, is_causal
         found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual)
         if found is not None:
             return found
     check_layers(qkv=qkv, proj=proj)
+    _check_heads(heads)
     joint = qkv(x)
     if joint.dim() < 2 or joint.shape[-1] % (3 * heads):
         raise ShapeError(
@@ -94,6 +92,11 @@ def attention(
         )
     value = proj(_mixed(joint, heads, is_causal))
     return value if residual is None else value + residual
+
+
+def _check_heads(heads: int) -> None:
+    if integer(heads, "heads") < 1:
+        raise ParameterError(f"heads must be at least 1, not {heads}")
 
 
 def _mixed(joint: torch.Tensor, heads: int, is_causal: bool) -> torch.Tensor:
@@ -150,10 +153,10 @@ class _Attention:
         return joint.view(self.shape).permute(2, 0, 3, 1, 4).unbind()
 
     def run_backward(
-        self, saved: Sequence[torch.Tensor], grad: torch.Tensor, ready: Sequence[Ready], rest: Any
+        self, saved: Sequence[torch.Tensor], at: list[int], grad: torch.Tensor, ready: Sequence[Ready], rest: Any
     ) -> Sequence[Maybe]:
         """Return the gradients."""
-        at, (count, other, *rest) = list(map(_address, saved)), rest
+        count, other, *rest = rest
         begin, first, total = self.count + self.rest + 3, self.count, self.count + self.rest
         joint, mixed = saved[begin - 2 : begin]
         ends = begin + count, begin + count + other
@@ -161,9 +164,9 @@ class _Attention:
         read = [*at[first:total], at[begin - 1], *at[ends[0] : ends[1]]]
         of_mixed, of_other, *of_rest = self.second.run_backward(read, grad, two)
         sequences, tokens, _, heads, size = self.shape
-        turned = of_mixed.view(sequences, tokens, heads, size).transpose(1, 2)  # pyright: ignore
+        of_heads = of_mixed.view(sequences, tokens, heads, size).transpose(1, 2)  # pyright: ignore
         out, how = mixed.transpose(1, 2), (saved[ends[1] :], *rest)
-        each = attend_backward(turned, self._each(joint), out, how, self.is_causal)
+        each = attend_backward(of_heads, self._each(joint), out, how, self.is_causal)
         moved = torch.stack([own.transpose(1, 2) for own in each], 2)
         read = [*at[:first], at[total], *at[begin : ends[0]]]
         of_x, of_bias, *of_first = self.first.run_backward(read, moved, one)
@@ -178,6 +181,7 @@ class _Attention:
 
 def _bind(width: int, heads: int, is_causal: bool, steps: Sequence[StepPasses], x: torch.Tensor) -> _Attention | None:
     """Return both passes; None for other rows than sequences of tokens, and for heads of no whole vectors."""
+    _check_heads(heads)
     if x.dim() != 3 or width % (3 * heads) or width // (3 * heads) % _VECTOR:
         return None
     first, second = (passes_of_step(step.forward, step.backward, step.weights, x.element_size()) for step in steps)

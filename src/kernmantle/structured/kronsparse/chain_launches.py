@@ -110,12 +110,12 @@ class LaunchedBackward:
 class JoinedLaunches:
     """Launches of a pass of one step or more, on one table of addresses.
 
-    In it are no tensor, those that are ``given``, those that are made, and parts of one more that is made last, which
+    In it are no tensor, those that are ``read``, those that are made, and parts of one more that is made last, which
     launches alone read. Positions of parts are negative here, as it is not known yet what precedes them.
     """
 
-    def __init__(self, given: int) -> None:
-        self.first, self.layouts, self._parts = 1 + given, list[PlainLayout](), list[PlainLayout]()
+    def __init__(self, read: int) -> None:
+        self.first, self.layouts, self._parts = 1 + read, list[PlainLayout](), list[PlainLayout]()
         self._launches = list[tuple[Launch, list[int]]]()
 
     def tensor(self, layout: PlainLayout) -> int:
@@ -158,12 +158,12 @@ class JoinedLaunches:
         count: Any = range(1 + len(step.layouts))  # behind none
         gives: Any = step.pick(count)
         at = dict[int, int]()
-        for place in (*gives[1:], *gives[:1]):
-            if place:
-                at[place] = of_x if of_x and place == gives[0] else self.tensor(step.layouts[place - 1])
-        each = [at[place] if place in at else self.part(step.layouts[place - 1]) for place in count[1:]]
+        for number in (*gives[1:], *gives[:1]):
+            if number:
+                at[number] = of_x if of_x and number == gives[0] else self.tensor(step.layouts[number - 1])
+        each = [at[number] if number in at else self.part(step.layouts[number - 1]) for number in count[1:]]
         self._add(step.launches, [0, grad, *weights, *values, *each])
-        return [at.get(place, 0) for place in gives]
+        return [at.get(number, 0) for number in gives]
 
     def bind(self, itemsize: int) -> tuple[LaunchSequence, tuple[PlainLayout, ...], tuple[int, ...]]:
         """Return the launches, the layouts of all that is made, and the bytes at which parts of the last one begin."""

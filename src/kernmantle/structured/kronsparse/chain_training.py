@@ -339,7 +339,7 @@ class _Recorded(torch.autograd.Function):
         both = own.both
         ctx.made = own, copy_context()
         if both is not None and not is_capturing():
-            info.route, inputs = own.route, (*weights, x)
+            info.route, inputs = own.step.route, (*weights, x)
             value, ctx.read, saved, memory = both.run(inputs, (bias, None))
             ctx.ready = both, memory
             ctx.to_save = (*inputs, *saved)

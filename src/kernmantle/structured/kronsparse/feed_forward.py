@@ -21,8 +21,6 @@ from .joined_layers import StepPasses, apply_joined, check_layers
 from .linear import KSLinear
 from .matmul import check_activation
 
-_address = torch.Tensor.data_ptr
-
 
 def mlp(
     x: torch.Tensor, first: nn.Module, second: nn.Module, activation: str = "gelu", residual: torch.Tensor | None = None
@@ -66,15 +64,19 @@ def mlp(
     >>> torch.allclose(y, down(torch.nn.functional.gelu(up(x))) + x)
     True
     """
-    if not check_activation(activation):
-        raise ParameterError("an MLP has an activation between its layers: 'relu', 'gelu' or 'silu'")
     if not torch.compiler.is_compiling() and isinstance(first, KSLinear) and isinstance(second, KSLinear):
         found = apply_joined(activation, partial(_bind, activation), x, first, second, residual)
         if found is not None:
             return found
+    _check_activation(activation)
     check_layers(first=first, second=second)
     value = second(ACTIVATIONS[activation](first(x)))
     return value if residual is None else value + residual
+
+
+def _check_activation(activation: str) -> None:
+    if not check_activation(activation):
+        raise ParameterError("an MLP has an activation between its layers: 'relu', 'gelu' or 'silu'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +96,10 @@ class _MLP:
         return value, (*read, *saved), (ready,), None
 
     def run_backward(
-        self, saved: Sequence[torch.Tensor], grad: torch.Tensor, ready: Sequence[Ready], _rest: Any
+        self, _: Sequence[torch.Tensor], at: list[int], grad: torch.Tensor, ready: Sequence[Ready], _rest: Any
     ) -> Sequence[Maybe]:
         """Return the gradients."""
-        return self.both.run_backward(list(map(_address, saved)), grad, *ready)
+        return self.both.run_backward(at, grad, *ready)
 
     def composed(
         self, x: torch.Tensor, bias: Maybe, weights: Weights, options: Options, _records: bool
@@ -109,6 +111,7 @@ class _MLP:
 
 def _bind(activation: str, steps: Sequence[StepPasses], x: torch.Tensor) -> _MLP | None:
     """Return both passes as launches alone; None where an activation is not launched."""
+    _check_activation(activation)
     (one, first, count, _), (other, second, rest, _) = steps
     value = x.new_empty(one.layouts[-1][0])
     apply, slope = (activations().bind_activation(value, activation, slope) for slope in (False, True))

@@ -140,9 +140,14 @@ def _stacked(
     """Return the matrices of layers below one another, their biases and features; None where each goes its own way."""
     if type(x) is not torch.Tensor or not x.dim() or not trains(x) or not layers:
         return None
-    if any(is_watched(layer) or layer in MADE.matrices for layer in layers):
+    if any(layer in MADE.matrices for layer in layers):
         return None
-    weights = [weight for layer in layers for weight in layer._factors()]
+    weights = list[torch.Tensor]()
+    for layer in layers:
+        own = unwatched_factors(layer)
+        if own is None:
+            return None
+        weights += own
     biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     if x.shape[-1] != layers[0].in_features or len(biases) not in (0, len(layers)):
         return None
@@ -166,12 +171,16 @@ def trains(x: torch.Tensor) -> bool:
     return is_on_gpu(x) and torch.is_grad_enabled() and not is_autocast_on()
 
 
-def is_watched(layer: Any) -> bool:
-    """Return whether more than the ``forward`` of :class:`KSLinear` runs in calls of a layer: hooks, other code."""
-    if not isinstance(layer, KSLinear) or "forward" in vars(layer) or type(layer).forward is not KSLinear.forward:
-        return True
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return bool(hooks)
+def unwatched_factors(layer: Any) -> tuple[torch.Tensor, ...] | None:
+    """Return the weights of a layer; None where more than the ``forward`` of :class:`KSLinear` runs in its calls."""
+    if not isinstance(layer, KSLinear) or type(layer).forward is not KSLinear.forward:
+        return None
+    own = layer.__dict__
+    hooks = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    if hooks or "forward" in own:
+        return None
+    weights = own["_modules"]["weights"]._parameters
+    return tuple(weights.values()) if tuple(weights) == layer._keys else layer._factors()
 
 
 def key_and_plan(

@@ -22,12 +22,10 @@ from .chain_launches import LaunchedBackward, LaunchedForward, Ready
 from .chain_products import Weights, canonical
 from .chain_step import MATRIX, bind_step
 from .chain_training import kind_of
-from .groups import is_watched, key_and_plan, trains
+from .groups import key_and_plan, trains, unwatched_factors
 from .linear import KSLinear
 from .matrices import MADE
 from .pattern import check_weights
-
-_address = torch.Tensor.data_ptr
 
 
 class StepPasses(NamedTuple):
@@ -52,9 +50,9 @@ class Passes(Protocol):
         ...
 
     def run_backward(
-        self, saved: Sequence[torch.Tensor], grad: torch.Tensor, ready: Sequence[Ready], rest: Any, /
+        self, saved: Sequence[torch.Tensor], at: list[int], grad: torch.Tensor, ready: Sequence[Ready], rest: Any, /
     ) -> Sequence[Maybe]:
-        """Return the gradients of x, both biases and all weights."""
+        """Return the gradients of x, both biases and all weights; what is saved lies ``at`` some addresses."""
         ...
 
     def composed(
@@ -65,7 +63,7 @@ class Passes(Protocol):
 
 
 Bind = Callable[[Sequence[StepPasses], torch.Tensor], Passes | None]
-"""What binds both passes of two steps for rows like some."""
+"""Function that binds both passes of two steps for rows like some."""
 
 
 @dataclass(eq=False)
@@ -81,19 +79,23 @@ class _Bound:
     saves: Guard = None
     guard: Guard = None
 
-    def fits(self, grad: torch.Tensor, saved: Sequence[torch.Tensor]) -> bool:
-        """Return whether the backward pass can read these where they lie."""
-        tensors = grad, *saved
-        for each in tensors:
-            if each.layout is not torch.strided or each.is_nested:  # which a guard ends the process at
-                return False
+    def read(self, grad: torch.Tensor, saved: Sequence[torch.Tensor]) -> list[int] | None:
+        """Return the addresses of what is saved; None if the backward pass cannot read it, or the gradient, there."""
+        tensors, at = (grad, *saved), list[int]()
+        try:
+            for each in tensors:
+                if each.is_nested or (address := each.data_ptr()) & 15:  # a guard ends the process at nested ones
+                    return None
+                at.append(address)
+        except RuntimeError:  # a batch of gradients, sparse ones
+            return None
         if self.guard is None:
-            if self.saves is None or not plain((grad,)) or not grad.is_contiguous() or not self.saves(*saved):
-                return False
+            if self.saves is None or not plain((grad,)) or not self.saves(*saved):
+                return None
             self.guard = guard_of(tensors)
         elif not self.guard(*tensors) or forward_ad._current_level >= 0:
-            return False
-        return not any(each.data_ptr() & 15 for each in tensors)
+            return None
+        return at[1:]
 
 
 _ALONE = object()
@@ -108,12 +110,13 @@ def apply_joined(
     ``kind`` says what is between the layers, ``bind`` binds both passes.
     """
     made = MADE.matrices
-    if (made and (first in made or second in made)) or is_watched(first) or is_watched(second):
+    if (made and (first in made or second in made)) or type(x) is not torch.Tensor:
         return None
-    if type(x) is not torch.Tensor or is_autocast_on() or is_capturing():
+    own, other = unwatched_factors(first), unwatched_factors(second)
+    if own is None or other is None or is_autocast_on() or is_capturing():
         return None
     bias, other_bias = first._parameters.get("bias"), second._parameters.get("bias")
-    inputs = x, residual, bias, other_bias, *first._factors(), *second._factors()
+    inputs = x, residual, bias, other_bias, *own, *other
     called = kind, residual is x, residual is None, bias is None, other_bias is None
     tensors = [x, *[each for each in inputs if each is not None and each is not x]]
     found: Any = find((called, False, first._traced_form, second._traced_form), tensors)
@@ -196,13 +199,13 @@ class _Joined(torch.autograd.Function):
         # Of threads that go back at once, one has what is ready; gradients are taken over where nothing else has them,
         # and a graph that is kept has it for its first pass.
         ready = ctx.__dict__.pop("ready", ())
-        if torch.is_grad_enabled() or is_capturing() or not own.fits(grad, read):
-            moved = grad.contiguous()
-            if torch.is_grad_enabled() or is_capturing() or moved is grad or not own.fits(moved, read):
-                found = context.copy().run(_differentiably, own.passes, needed, read, bias, grad)
-                return None, found[0], grad if needed[1] else None, *found[1:]
-            grad = moved
-        of_x, *found = own.passes.run_backward(read, grad, ready, rest)
+        if not grad.is_contiguous():
+            grad = grad.contiguous()
+        at = None if torch.is_grad_enabled() or is_capturing() else own.read(grad, read)
+        if at is None:
+            of_x, *found = context.copy().run(_differentiably, own.passes, needed, read, bias, grads[0])
+        else:
+            of_x, *found = own.passes.run_backward(read, at, grad, ready, rest)
         return None, of_x, grads[0] if needed[1] else None, *found
 
 
@@ -216,12 +219,12 @@ def _differentiably(
     total = len(needed) - 4
     weights, x, options = read[:total], read[total], Options(False, "auto", current().precision or "")
     inputs, asked = (x, bias, None, *weights), (needed[0], needed[2], False, *needed[4:])
-    places, records = [at for at, needs in enumerate(asked) if needs], torch.is_grad_enabled()
+    taken, records = [at for at, needs in enumerate(asked) if needs], torch.is_grad_enabled()
     with torch.enable_grad():
         value = passes.composed(x, bias, weights, options, records)
-        made = torch.autograd.grad(value, [inputs[at] for at in places], grad, create_graph=records)  # pyright: ignore
+        made = torch.autograd.grad(value, [inputs[at] for at in taken], grad, create_graph=records)  # pyright: ignore
     found: list[Maybe] = [None] * len(asked)
-    for at, each in zip(places, made, strict=True):
+    for at, each in zip(taken, made, strict=True):
         found[at] = each
     if needed[3]:
         found[2] = grad.sum(tuple(range(grad.dim() - 1)))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from kernmantle.backends.cuda.arch import arch as generation
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_cuda
+from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_cost import over_two_rows, rows_together, sum_seconds
 from kernmantle.testing import assert_close
 
@@ -58,6 +60,22 @@ def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, 
     assert sizes == [count, right]
     assert blocks % tiles == 0
     assert blocks <= 132
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "right", "arch", "tiles"),
+    [
+        (150, 150, 1, "sm_90", 1), (136, 100, 512, "sm_90", 1), (180, 164, 1, "sm_90", 1), (180, 164, 512, "sm_90", 2),
+        (240, 240, 512, "sm_90", 4), (150, 150, 17, "sm_90", 4), (150, 150, 1, "sm_120", 9),
+    ],
+)  # fmt: skip
+def test_wide_sums_of_halves_have_few_tiles_where_a_block_has_room(rows, columns, right, arch, tiles):
+    found = gram(rows, columns, right, "f16", True, arch)
+    assert found.tiles == tiles
+    assert found.shared <= generation(arch).shared_per_block
+    own = [found.deep if found.order == "along" else capacity for capacity in found.capacities]
+    copies = [length // vec for length, vec in zip(own, (found.vec_v, found.vec_u), strict=True)]
+    assert all(found.threads % across == 0 for across in copies)
 
 
 @pytest.mark.parametrize("is_wide", [False, True])

@@ -33,7 +33,8 @@ WARPS = 8
 FRAGMENTS = 8
 # Rows or columns of a tile, of which a warp has up to 32, and of one of halves that are copied one by one. 84 x 84 of
 # bfloat16 take 96 us in 96 x 96 and 113 in 128 x 128 (H200, decision 0119).
-_CAPACITIES, _SINGLE_CAPACITIES = (16, 32, 64, 96, 128), (16, 32, 64, 128)
+CAPACITY = 128
+_CAPACITIES, _SINGLE_CAPACITIES = (16, 32, 64, 96, CAPACITY), (16, 32, 64, CAPACITY)
 # Of float32: rows and columns, more than and up to, for which warps have larger tiles. 96 x 96 and 144 x 144 take 0.80
 # and 0.64 times as long so as with tiles of 32 x 32 for a warp (H200).
 _SPLIT_TILES = (
@@ -46,6 +47,17 @@ _SPLIT_TILES = (
     ((128, 192), (144, 192), (3, 4, 1), (2, 6)),
     ((96, 128), (96, 128), (4, 2, 1), (2, 8)),
     ((192, 256), (192, 256), (4, 2, 1), (2, 8)),
+)
+# Of halves that are not copied one by one: rows and columns, more than and up to, in which order, and the warps,
+# fragments and positions of a stage. One tile has 150 x 150 or 180 x 180 in 0.53 or 0.56 of the time that four of
+# 128 x 128 take, and larger ones are quicker in these by fewer warps (0.93; H200, decision 0124).
+_HALF_TILES = (
+    ((128, 160), (96, 160), ("rows", "along"), (5, 5, 1), (2, 4), 32),
+    ((96, 160), (128, 160), ("rows", "along"), (5, 5, 1), (2, 4), 32),
+    ((128, 192), (128, 192), ("rows",), (3, 6, 1), (4, 4), 32),
+    ((128, 192), (128, 192), ("along",), (3, 3, 1), (2, 8), 64),
+    ((192, 256), (96, 256), ("rows", "along"), (2, 4, 1), (4, 4), 64),
+    ((96, 256), (192, 256), ("rows", "along"), (2, 4, 1), (4, 4), 64),
 )
 # Rows of a fragment, and positions of a step of the tensor cores.
 LANES = 16
@@ -224,15 +236,19 @@ def _is_wide(arch: str) -> bool:
 
 
 def _tile(
-    rows: int, columns: int, stored: str, arch: str, vec: int
+    rows: int, columns: int, stored: str, arch: str, vec: int, order: str
 ) -> tuple[tuple[int, int, int], tuple[int, int], int]:
     """Return the warps of a block, the fragments of a warp and the positions of a stage, for copies of ``vec``."""
     size, is_wide = SIZES[stored], _is_wide(arch)
+    if size == 2 and is_wide and vec > 1:
+        for (least_rows, most_rows), (least, most), orders, warps, fragments, deep in _HALF_TILES:
+            if order in orders and least_rows < rows <= most_rows and least < columns <= most:
+                return warps, fragments, deep
     if size == 4 and is_wide:
         for (least_rows, most_rows), (least, most), warps, fragments in _SPLIT_TILES:
             if least_rows < rows <= most_rows and least < columns <= most:
                 return warps, fragments, 32
-    most = max(_CAPACITIES) if is_wide else 64
+    most = CAPACITY if is_wide else 64
     high, wide = (_capacity(extent, size, most, vec) for extent in (rows, columns))
     fragments = min(32, high) // LANES, min(32, wide) // (LANES // 2)
     down, across = high // (LANES * fragments[0]), wide // (LANES // 2 * fragments[1])
@@ -273,17 +289,17 @@ def _gram(
     most = 16 // size if aligned else 1
     if right >= RUN:
         vec = _width(right, most)
-        tile = _tile(rows, columns, stored, arch, vec)
+        tile = _tile(rows, columns, stored, arch, vec, "along")
         return GramPlan(rows, columns, stored, arch, "along", 1, vec, vec, *tile, factors)
     vec_v, vec_u = (_width(length * right, most) for length in (rows, columns))
     if right == 1 and min(vec_v, vec_u) * size >= 4:
-        tile = _tile(rows, columns, stored, arch, min(vec_v, vec_u))
+        tile = _tile(rows, columns, stored, arch, min(vec_v, vec_u), "rows")
         return GramPlan(rows, columns, stored, arch, "rows", 1, vec_v, vec_u, *tile, factors)
     if size == 2 and factors and max(rows, columns) > WIDEST_FLAT:
         return None
     if size == 4:  # in one piece, unless there are several tiles
-        vec_v = vec_u = 4 if aligned and max(rows, columns) <= max(_CAPACITIES) else 1
-    tile = _tile(rows, columns, stored, arch, 1)  # what is set apart is stored one by one
+        vec_v = vec_u = 4 if aligned and max(rows, columns) <= CAPACITY else 1
+    tile = _tile(rows, columns, stored, arch, 1, "flat")  # what is set apart is stored one by one
     found = GramPlan(rows, columns, stored, arch, "flat", right, vec_v, vec_u, *tile, factors)
     return found if size == 2 or found.tiles == 1 else replace(found, vec_v=1, vec_u=1)
 

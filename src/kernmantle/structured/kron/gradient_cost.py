@@ -18,7 +18,7 @@ from .chain_gradient_plan import ChainPlan, chain
 from .chain_gradient_plan import seconds as chain_seconds
 from .cost import LAUNCH, SIZES, SMALL
 from .cuda_plan import plan
-from .factor_gradient_plan import MOST_APPLIED, WARPS, GramPlan, RegisterGramPlan, Size, gram
+from .factor_gradient_plan import CAPACITY, MOST_APPLIED, WARPS, GramPlan, RegisterGramPlan, Size, gram
 from .modes import Mode, columns, parse, rows
 from .separation import separating_seconds
 from .tensor_plan import Tensor, takes_wgmma
@@ -229,7 +229,7 @@ _COPIED, _SHORT, _THIN, _THINNEST = (0.4, 0.22), 20, 0.35, 6
 # their tiles (H200, 6 sums within 10 %, decision 0119); multiplications a second of batched ones whose results are in
 # float32.
 _UNALIGNED, _UNALIGNED_BYTES, _ODD_START, _ODD_BYTES = 4e-6, 1.4, 2e-5, 1.67
-_SLOWER, _ODD_SLOWER, _WIDE_RATE = {64: 5.0, 128: 2.6, 256: 3.3}, {64: 6.4, 128: 2.65, 256: 3.3}, 7.5e13
+_SLOWER, _ODD_SLOWER, _WIDE_RATE = {64: 5.0, 128: 2.6, 256: 2.35}, {64: 6.4, 128: 2.65, 256: 3.3}, 7.5e13
 
 
 # Halves of a vector; most rows or columns of the sum over several of them: of 600 x 600 it takes longer (H200, decision
@@ -286,9 +286,9 @@ _MOVED_APART = 8.5e-11
 # Times as long as products of float32 take where the only block of a multiprocessor has fewer threads, whose warps have
 # tiles of so many columns in 8s, and more.
 _ALONE, _THREADS, _SHORT_TILES = (2.2, 1.3), 512, 4
-# Share of the time of products of halves that they take in blocks of more than WARPS warps, by whole vectors (H200,
-# decision 0119).
-_MANY_WARPS = 0.7
+# Share of the time of products of halves, by whole vectors, that they take in blocks of more than WARPS warps, and in
+# tiles of more than 128 x 128 or in several (H200, decisions 0119 and 0124).
+_MANY_WARPS, _WIDE_TILES = 0.7, 0.85
 # Additions a second of sums that threads keep, and times as long as memory's speed says that what they read takes.
 _ADDITIONS, _REGISTER_READS = 1.7e13, 1.25
 # Fitted to 54 random sums on one H200, within 14 % (root mean square; decision 0043);
@@ -317,8 +317,9 @@ def _kernel_seconds(chosen: GramPlan | RegisterGramPlan, count: int, right: int,
     products = math.prod(chosen.capacities) * chosen.deep * rates.product
     if SIZES[chosen.stored] == 4 and chosen.blocks == 1 and chosen.threads < _THREADS:
         products *= _ALONE[chosen.fragments[1] > _SHORT_TILES]
-    if math.prod(chosen.warps) > WARPS and min(chosen.vec_v, chosen.vec_u) == _VECTOR:
-        products *= _MANY_WARPS
+    if SIZES[chosen.stored] == 2 and min(chosen.vec_v, chosen.vec_u) == _VECTOR:
+        is_wide = chosen.tiles > 1 or max(chosen.capacities) > CAPACITY
+        products *= _WIDE_TILES if is_wide else _MANY_WARPS if math.prod(chosen.warps) > WARPS else 1.0
     seconds = rates.stage + copies * rates.copy + products
     if chosen.order == "flat" and chosen.vec_v == chosen.vec_u == 4 == SIZES[chosen.stored]:
         seconds += numbers * _MOVED_APART

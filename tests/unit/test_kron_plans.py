@@ -200,6 +200,19 @@ def test_passes_are_cut_and_ordered_for_what_follows_them(wanted):
     assert alone.seconds <= found.seconds
 
 
+def test_passes_that_should_take_less_alone_limit_no_cuts():
+    """What passes over 5 x 10 and 126 x 2 should take before and after each other adds up to less than both take."""
+    modes = Mode(5, 10, 0), Mode(126, 2, 1), Mode(58, 2, 2)
+    saved: list[tuple[tuple[int, ...], ...]] = []
+
+    def after(own):
+        saved.append(own)
+        return 0.0
+
+    plan(modes, 1, "f16", HOPPER, True, Tensor("f16", 1), 1836, after=after)
+    assert {((1, 2),), ((0, 1),), ((2,), (1, 2)), ((1,), (1, 2))} <= set(saved)
+
+
 @pytest.mark.parametrize(
     ("extents", "rows", "passes"),
     [((8,) * 8, 16, [6, 2]), ((128, 64, 64, 64), 16, [3, 1]), ((32,) * 4, 32, [3, 1]), ((3, *(16,) * 4), 64, [2, 3])],

@@ -95,7 +95,10 @@ def plan(
         ordered = [own for passes in _cuts(count, pass_over) for own in every_order(passes)]
     assert ordered, f"no kernel of {kinds} takes {modes}"
     times = [(seconds_of(passes), passes) for passes in ordered]
-    total, chosen = min(times, key=lambda one: one[0] + (0.0 if after is None else following(one[1], after)))
+    if after is None:
+        total, chosen = min(times, key=itemgetter(0))
+    else:
+        total, chosen = min(_worthwhile(times), key=lambda one: one[0] + following(one[1], after))
     on_tensor_cores = any(run.kind in ("mma", "axis", TWO_AXES) for run in chosen)
     seconds = total - host * sum(map(cost.host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
@@ -117,20 +120,22 @@ def _by_last(count: int, pass_over: PassOver) -> list[tuple[Pass, ...]]:
 
 
 def _cuts(count: int, pass_over: PassOver) -> list[tuple[Pass, ...]]:
-    """Return the passes of the quickest ways of cutting the axes, none of which takes much more than the quickest one.
+    """Return the passes of the quickest ways of cutting the axes: what gradients find of them differs more than theirs.
 
-    What gradients find of them differs more than what they take. One pass over all axes, which leaves nothing, is among
-    them whatever it takes, and limits no others.
+    One pass over all axes, which leaves nothing, is among them whatever it takes.
     """
     cuts: list[list[Cut]] = [[(0.0, ())]]
     for stop in range(1, count + 1):
         begin = 1 if stop == count else 0
         found = [_joined(before, pass_over(first, stop)) for first in range(begin, stop) for before in cuts[first]]
-        found.sort(key=itemgetter(0))
-        most = MOST_SLOWER * found[0][0] if stop == count and found else math.inf
-        cuts.append([own for own in [*dict.fromkeys(found)][:CUTS] if own[0] <= most])
-    whole = pass_over(0, count)
-    return [passes for seconds, passes in (whole, *cuts[count]) if seconds < math.inf]
+        cuts.append(sorted(dict.fromkeys(found), key=itemgetter(0))[:CUTS])
+    return [passes for seconds, passes in (pass_over(0, count), *cuts[count]) if seconds < math.inf]
+
+
+def _worthwhile(times: list[Cut]) -> list[Cut]:
+    """Return passes that do not take much more than the quickest ones that leave something."""
+    most = MOST_SLOWER * min((seconds for seconds, passes in times if len(passes) > 1), default=math.inf)
+    return [(seconds, passes) for seconds, passes in times if seconds <= most or len(passes) == 1]
 
 
 def _soonest(passes: tuple[Pass, ...], seconds_of: Callable[[Sequence[Pass]], float]) -> tuple[Pass, ...]:

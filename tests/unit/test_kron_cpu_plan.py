@@ -116,9 +116,11 @@ def test_chunks_stay_in_the_first_cache_and_are_apart():
 def test_a_single_step_is_not_cut_and_chunks_of_several_have_rows_for_tiles():
     (own,) = plan(_modes((36, 36), (140, 140)), 1, "f64", True).passes
     assert chunking(own, 1, "f64").count == 1
-    (own,) = plan(_modes((60, 60), (30, 30), (10, 10)), 1, "f64", True).passes
-    inner = chunking(own, 1, "f64")
-    assert (inner.steps, inner.count, inner.before, inner.most) == (2, 10, 6 * 300, 6 * 300)
+    (own,) = plan(_modes((60, 60), (3, 3), (100, 100)), 1, "f32", True).passes
+    inner = chunking(own, 1, "f32")
+    assert (inner.steps, inner.count, inner.before, inner.most) == (2, 20, 3 * 300, 3 * 300)
+    (own,) = plan(_modes((60, 60), (30, 30), (10, 10)), 1, "f32", True).passes
+    assert chunking(own, 1, "f32").count == 60
 
 
 def test_text_is_the_same_every_time_and_follows_the_machine():

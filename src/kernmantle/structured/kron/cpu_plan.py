@@ -197,15 +197,19 @@ def chunking(run: Pass, block: int, compute: str) -> Chunking:
             # The columns of the next factor must not all fall into the same sets of the cache.
             spread = count < len(taken) and taken[count].left == 1 and taken[count].right == after
             pitch = after + CACHE_ELEMENTS if spread and after % CACHE_ELEMENTS == 0 else after
-            chunks, together = columns(run.modes[:first]), 1
-            if pitch == after:  # a tile of some rows takes as long as one of a single row
-                fitting = CHUNK_BYTES // (own.most * block * SIZES[compute])
-                together = max(part for part in range(1, min(fitting, chunks) + 1) if chunks % part == 0)
-                pitch = after = after * together
-            before, most = own.columns * block * together, own.most * block * together
-            return Chunking(count, chunks // together, before, after, most, pitch)
+            chunks = columns(run.modes[:first])
+            share = _chunks_together(chunks, taken[0].left // chunks, own.most * block * SIZES[compute])
+            share = share if pitch == after else 1
+            before, most = own.columns * block * share, own.most * block * share
+            return Chunking(count, chunks // share, before, after * share, most, pitch * share)
     after = run.rows * block
     return Chunking(len(taken), 1, run.columns * block, after, run.most * block, after)
+
+
+def _chunks_together(chunks: int, rows: int, size: int) -> int:
+    """Return how many chunks of so many rows and bytes are gone over together, as tiles have more rows: a divisor."""
+    fitting = [part for part in range(1, min(CHUNK_BYTES // size, chunks) + 1) if chunks % part == 0]
+    return next((part for part in fitting if part * rows >= TILE_ROWS), fitting[-1])
 
 
 def is_exact(step: Step) -> bool:

@@ -237,14 +237,27 @@ def test_an_empty_axis_runs_the_epilogue(backend, device):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "low", "high"), [(torch.int8, -128, 127), (torch.uint8, 0, 255), (torch.int32, -(2**31), 2**31 - 1)]
+    ("dtype", "low", "high"),
+    [
+        (torch.int8, -128, 127),
+        (torch.uint8, 0, 255),
+        (torch.int32, -(2**31), 2**31 - 1),
+        (torch.int64, -(2**63), 2**63 - 1),
+        (torch.bool, -(2**31), 2**31 - 1),
+    ],
 )
 def test_an_empty_axis_of_integers(dtype, low, high, backend, device):
     x = torch.ones(2, 0, dtype=dtype, device=device)
     for reduce, wanted in (("min", high), ("max", low), ("sum", 0), ("prod", 1)):
         found = km.contract("mk,nk->mn", lambda a, b: a + b, x, x, reduce=reduce)
-        assert found.dtype == dtype
+        assert found.dtype == (torch.int64 if dtype == torch.bool else dtype)
         assert (found == wanted).all(), reduce
+
+
+def test_small_integers_are_computed_in_32_bits(backend, device):
+    x, y = (torch.tensor([values], dtype=torch.uint8, device=device) for values in ([3, 200], [5, 10]))
+    for reduce, wanted in (("min", 254), ("max", 190), ("sum", 188)):  # of -2 and 190
+        assert km.contract("mk,nk->mn", lambda a, b: a - b, x, y, reduce=reduce).tolist() == [[wanted]]
 
 
 @pytest.mark.parametrize("empty", ["m", "n", "batch"])

@@ -76,7 +76,7 @@ class Contraction:
     -----
     Calls take ``(*operands, params=None, out=None, precision=None, **parameters)``. Operands are tensors, numpy
     or DLPack arrays of one dtype and device, of shape (..., axes of the equation); the result is of the same
-    kind. float16 and bfloat16 are computed in float32, integers in their own type. Parameters are numbers or
+    kind. float16 and bfloat16 are computed in float32, integers in int32 or int64. Parameters are numbers or
     (batched) tensors and never compile anew. Gradients of every order exist for operands and parameters under
     sum, min, max and logsumexp, and up to the third under prod; beyond, a GradientError says so. One evaluation of
     the map per element of all axes, memory of inputs and output only.

@@ -30,7 +30,10 @@ def torch_namespace(dtype: torch.dtype, device: torch.device, stored: torch.dtyp
 
     def full(shape: tuple[int, ...], number: Any, kind: str) -> torch.Tensor:
         if not kinds[kind].is_floating_point and kind != "bool":
-            number = _extreme(number, torch.iinfo(stored if stored is not None and kind == "value" else kinds[kind]))
+            limits = torch.iinfo(kinds[kind])
+            if stored is not None and kind == "value":
+                limits = min(limits, torch.iinfo(stored), key=lambda each: each.max)
+            number = _extreme(number, limits)
         return torch.full(shape, number, dtype=kinds[kind], device=device)
 
     def cast(array: torch.Tensor, kind: str) -> torch.Tensor:

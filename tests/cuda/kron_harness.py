@@ -529,7 +529,13 @@ def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
         yield chosen.stored, chosen.tensor, beside, several
         yield chosen.tensor, chosen.stages > 1, chosen.group > 1, chosen.is_shifted
         yield kind, beside, any(len(part) > 1 for part in chosen.run.parts)
-        yield chosen.stored, beside, chosen.is_coalesced, chosen.is_coalesced and chosen.layout.out_width
+        yield (
+            chosen.stored,
+            beside,
+            chosen.is_coalesced,
+            chosen.is_whole,
+            chosen.is_coalesced and chosen.layout.out_width,
+        )
         yield (
             kind,
             chosen.pitch % LANES == 0,

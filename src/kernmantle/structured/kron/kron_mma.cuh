@@ -258,7 +258,7 @@ struct KronMma {
 
     template <class Phase, class Fragments>
     static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Fragments& x, S* tile, const unsigned* factors, const C* backs, int unit, int lane) {
-        if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST && B::VEC_OUT < LANE_WIDTH)
+        if constexpr (Phase::FINAL && B::WHOLE)
             store_unaligned<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL && B::COALESCED && Phase::F::LAST) store_last<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else if constexpr (Phase::FINAL && B::VEC_RUN > 0) store_runs<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);

@@ -148,8 +148,8 @@ def _enough(
 ) -> tuple[MmaPlan, ...]:
     """Return the plans of the same pass, the preferred first; none where that has too few warps."""
     run = plain_pass("mma", modes, 0, len(modes))
-    is_wide = SIZES[stored] == 4 or (width == 1 and modes[-1].rows % MOST_NEIGHBOURS == 0)
-    layout = MmaLayout(8, MOST_NEIGHBOURS if is_wide else 1, False)
+    along = modes[-1].rows if width == 1 else 1 if SIZES[stored] == 2 else MOST_NEIGHBOURS
+    layout = MmaLayout(8, math.gcd(along, MOST_NEIGHBOURS), False)
     found = mma_candidates(run, (), stored, tensor, layout, width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
     if not found or found[0].warps < (LEAST_WIDE if wide else LEAST):

@@ -134,7 +134,8 @@ def emit(plan: MmaPlan) -> str:
         f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool ADDED = {str(plan.layout.added).lower()}, DENSE = {str(plan.is_dense).lower()};",
-        f"    static constexpr bool COALESCED = {str(plan.is_coalesced).lower()};",
+        f"    static constexpr bool COALESCED = {str(plan.is_coalesced).lower()}, "
+        f"WHOLE = {str(plan.is_whole).lower()};",
         "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
         *_prepare(plan),
         "    }",

@@ -33,6 +33,9 @@ MOST = (4, 2, 1)
 ALIKE, CLOSE, LARGEST_OFFSET = 64, 4, 1 << 16
 # Neighbours of the result that a lane has; columns along the last axis that come together.
 MOST_NEIGHBOURS, TOGETHER = 4, 32
+# Rows of float32 of which pairs come together too: 18 take 297 us so and 332 together, 110 90 and 45; and that come
+# together whole: 2 x 129 takes 58 us so, 136 by 32 columns, 100 x 181 81 and 68 (H200, decision 0123).
+LEAST_PAIRED, LONGEST_WHOLE = 64, 144
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 # Shared memory beside the dynamic one: largest entries and scales of the factors, and what aligns the rest.
 STATIC_BYTES = 512
@@ -211,10 +214,17 @@ class MmaPlan(TensorPlan):
             return False
         is_half, is_alone = SIZES[self.stored] == 2, len(self.phases) == 1
         if last.last:
-            return is_half
+            width = self.layout.out_width
+            return is_half or width == 1 or (width < MOST_NEIGHBOURS and last.mode.rows >= LEAST_PAIRED)
         # 48 x 48 beside 15 x 15 and others take 246 us so, else 349 (H200).
         is_short = is_alone or (self.right > 1 and self.run.modes[-1].rows % LANES > 0)
         return self.layout.out_width < MOST_NEIGHBOURS or (is_half and is_short and last.together > 1)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all of these rows of a unit come together as they lie in memory: those of no whole vectors."""
+        is_narrow = self.layout.out_width < MOST_NEIGHBOURS and self.phases[-1].last and self.is_coalesced
+        return is_narrow and (SIZES[self.stored] == 2 or self.phases[-1].mode.rows <= LONGEST_WHOLE)
 
     @property
     def out_pitch(self) -> int:
@@ -230,7 +240,7 @@ class MmaPlan(TensorPlan):
     def out_stage(self) -> int:
         """Entries of all these rows of a warp: 16, or those of a unit along the last axis."""
         last = self.phases[-1]
-        if last.last and self.is_coalesced and self.layout.out_width < MOST_NEIGHBOURS:  # as they lie in memory
+        if self.is_whole:
             return LANES * last.tiles * last.mode.rows + 8
         return LANES * self.out_pitch * (last.tiles if last.last else 1)
 

@@ -90,3 +90,10 @@ def test_halves_that_are_copied_one_by_one_cost_what_they_take() -> None:
     assert 1.05 * seconds(64, "f16") < seconds(63, "f16") < 1.8 * seconds(64, "f16")
     assert seconds(62, "f16") < 1.8 * seconds(64, "f16")
     assert seconds(63, "f32") < 2.2 * seconds(64, "f32")
+
+
+def test_a_wide_matrix_of_few_entries_is_multiplied_out() -> None:
+    """4 x 237 beside 2 x 5 and 2 x 3 takes the vendor's product of the first 227 us, torch.kron and one product 146."""
+    modes = tuple(Mode(p, q, place) for place, (p, q) in enumerate([(4, 237), (2, 5), (2, 3)]))
+    found = plan(modes, 1, "f32", CARDS["sm_90"], True, Tensor("f16", 3, has_wgmma=True), 18346)
+    assert [str(own) for own in found.passes] == ["matmul 3555x16"]

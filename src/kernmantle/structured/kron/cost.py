@@ -47,13 +47,14 @@ _PREPARED, _WGMMA_MEMORY, _WGMMA_WIDE = 1.05e-9, 1.05, 0.8
 # 79 us, 32^3: 92 and 42, 64^3: 806 and 325, H200).
 _CLUSTER_MEMORY = {(16, 4): 0.88, (16, 2): 0.97, (32, 4): 0.95, (32, 2): 0.95, (64, 4): 0.76, (64, 2): 0.92}
 # The same of passes over one factor, and seconds of a piece of x on one multiprocessor, of halves or not: at least, for
-# 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2
-# bytes; at least where each column of float32 has its own power of two; to prepare an entry of a factor; times as long
-# where tiles have columns of several entries of up to so many (H200, 45 passes within 11 %, root mean square;
-# decisions 0096 and 0105).
+# 8192 numbers of factors of up to so many rows and columns, by loads of 16, 8, 4 and, of halves, 2 bytes, and for as
+# many results of halves by stores of these; at least where each column of float32 has its own power of two; to prepare
+# an entry of a factor; times as long where tiles have columns of several entries of up to so many (H200, 45 passes
+# within 11 %, root mean square; decisions 0096, 0105 and, of results, 0123).
 _AXIS_MEMORY, _AXIS_NUMBERS, _AXIS_ALONE = 1.05, 8192, 1.2e-6
 _AXIS_PREPARED, _AXIS_PACKED = {2: 0.2e-9, 4: 0.8e-9}, {2: (1.6, 16), 4: (1.18, 128)}
 _AXIS_LEAST = 0.7e-6
+_AXIS_STORED = (0.7e-6, 1.05e-6, 1.4e-6, 1.7e-6)
 _AXIS_PIECE = {
     False: {64: (2.15e-6, 2.7e-6, 2.8e-6), 128: (2.4e-6, 2.95e-6, 3.8e-6), 256: (2.65e-6, 3.1e-6, 3.25e-6)},
     True: {
@@ -62,10 +63,10 @@ _AXIS_PIECE = {
     },
 }  # fmt: skip
 _TWO_AXIS_PREPARED = 0.7e-9  # seconds to prepare an entry of a factor for passes over two axes
-# Rows and columns of the largest matrix of all factors of float32.
-_WIDEST_JOINT = 2048
-# Entries of wider ones of halves. Of two, 60 x 9430 takes 70 us where its factors take 95, 63 x 23085 21 and 13 (H200).
-_MOST_JOINT = 1 << 20
+# Rows and columns of the largest matrix of all factors, and entries of wider ones by bytes of a number: of two
+# factors of halves 60 x 9430 takes 70 us where these take 95, 63 x 23085 21 and 13; 16 x 3555 of float32 143 and
+# 234 (H200).
+_WIDEST_JOINT, _MOST_JOINT = 2048, {2: 1 << 20, 4: 1 << 16, 8: 1 << 16}
 _COPIED = 0.3  # share of the memory's speed of copies in other orders
 _MOST_RIGHT = 64  # entries behind an axis up to which it may be brought into rows
 _MEMORY = 4.8e12  # bytes a second by which that is decided (H200)
@@ -179,15 +180,17 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     longest = mode.columns / chunks
     if size == 4:  # results take as long
         longest = max(longest, mode.rows / -(-mode.rows // PIECE_ROWS) / chunks)
-    numbers = fibers_of(mode, blocks_of(mode, right, stored)) * longest
+    fibers = fibers_of(mode, blocks_of(mode, right, stored))
     rates = _AXIS_PIECE[size == 2]
     whole = next(own for most, own in rates.items() if max(mode.columns, mode.rows) <= most)
-    least = _AXIS_LEAST
-    own, (packed, most) = whole[(ACCESS // size // vector).bit_length() - 1], _AXIS_PACKED[size]
-    if packed_of(right, fibers_of(mode, blocks_of(mode, right, stored))):
+    least, width = _AXIS_LEAST, (ACCESS // size // vector).bit_length() - 1
+    own, (packed, most) = whole[width] * longest, _AXIS_PACKED[size]
+    if size == 2:
+        own = max(own, _AXIS_STORED[width] * mode.rows / -(-mode.rows // PIECE_ROWS))
+    if packed_of(right, fibers):
         least = _AXIS_ALONE if size == 4 else least
         own *= packed if right <= most and (chunks == 1 or size == 2) else 1.0
-    piece = max(least, own * numbers / _AXIS_NUMBERS)
+    piece = max(least, own * fibers / _AXIS_NUMBERS)
     return _START + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
 
 
@@ -285,10 +288,10 @@ def joint_matrix(
 ) -> tuple[float, Pass | None]:
     """Return a pass by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
     whole = Mode(plain.columns, plain.rows, 0)
-    is_small = SIZES[stored] == 2 and whole.columns * whole.rows <= _MOST_JOINT
-    if max(whole.columns, whole.rows) > _WIDEST_JOINT and not is_small:
+    entries = whole.columns * whole.rows
+    if max(whole.columns, whole.rows) > _WIDEST_JOINT and entries > _MOST_JOINT[SIZES[stored]]:
         return math.inf, None
-    moved = 2 * SIZES[stored] * whole.columns * whole.rows
+    moved = 2 * SIZES[stored] * entries
     made = (len(plain.modes) - 1) * (_JOINT + host * HOST_JOINT) + moved / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
     seconds = host * HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)

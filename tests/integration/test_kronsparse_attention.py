@@ -188,6 +188,18 @@ def test_other_shapes(shape, use) -> None:
     torch.testing.assert_close(found, composed(x, qkv, proj))
 
 
+def test_a_compiled_graph_and_a_group_have_the_composition(use) -> None:
+    use("matrix on addresses")
+    own = Attending()
+    x, _ = operands()
+    wanted = composed(x, own.qkv, own.proj, True, x)
+    compiled = torch.compile(own, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), wanted)
+    slopes = (torch.autograd.grad(each.square().sum(), [x, *own.parameters()]) for each in (compiled(x), wanted))
+    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(km.kronsparse.group(own)(x), wanted.detach())
+
+
 def test_wrong_arguments() -> None:
     qkv, proj = layers_of()
     x, _ = operands()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ from kernmantle.structured.kronsparse import (
     chain_matrix,
     chain_op,
     chain_products,
+    chain_step,
     chain_training,
 )
 from kernmantle.structured.mode_product import grouped
@@ -38,7 +40,7 @@ BATCHED = {
 """Chains that also go by batched products with the batch last between the factors."""
 STEPS = [
     pytest.param(kind, chain, last, id=f"{kind}-{name}-{'last' if last else 'first'}")
-    for kind in ("grouped", "matrix", "long matrix", "matrix on addresses")
+    for kind in ("grouped", "matrix", "long matrix", "matrix on addresses", "factors on addresses")
     for name, chain in CHAINS.items() for last in (False, True)
 ] + [
     pytest.param(kind, chain, False, id=f"{kind}-{name}")
@@ -113,6 +115,61 @@ def seen(address, shape, strides):
     return torch.frombuffer(memory, dtype=torch.float64).as_strided(shape, strides)
 
 
+class Product:
+    """A product with a factor by torch, of a weight that may lie transposed: at once, or as two launches."""
+
+    def __init__(self, x, weight, bias, out):
+        self.layouts = [(each.shape, each.stride()) for each in (x, weight, *([] if bias is None else [bias]), out)]
+
+    def __call__(self, x, weight, bias, out, packed):
+        a, b, c, d = self.layouts[1][0]
+        source = x.reshape(-1, a, c, d)
+        own = weight.as_strided((a, b, c, d), self.layouts[1][1])
+        value = torch.einsum("nikl,ijkl->nijl", source, own).reshape(out.shape)
+        out.copy_(value if bias is None else value + bias)
+
+    def on_addresses(self, x, weight, bias, out, part):
+        """The weight is copied to a part first."""
+        numbers = self.layouts[1][0].numel()
+
+        def prepare(addresses):
+            seen(addresses[1], (numbers,), (1,)).copy_(seen(addresses[0], (numbers,), (1,)))
+
+        def launch(addresses):
+            each = [each for each in addresses if each]
+            found = [seen(address, *layout) for address, layout in zip(each, self.layouts, strict=True)]
+            self(found[0], found[1], found[2] if len(found) == 4 else None, found[-1], None)
+            launched.append(1)
+
+        image = part(8 * numbers)
+        return [(prepare, (weight, image)), (launch, (x, image, bias, out))]
+
+
+class Sums:
+    """The gradient of a weight by torch: at once, or as one launch."""
+
+    def __init__(self, x, grad, pattern):
+        self.layouts, self.pattern = [(each.shape, each.stride()) for each in (x, grad)], pattern
+
+    def __call__(self, x, grad):
+        a, b, c, d = self.pattern
+        return torch.einsum("nikl,nijl->ijkl", x.reshape(-1, a, c, d), grad.reshape(-1, a, b, d))[None]
+
+    def on_addresses(self, x, grad, out, part):
+        def launch(addresses):
+            x, grad = (seen(address, *layout) for address, layout in zip(addresses[:2], self.layouts, strict=True))
+            seen(addresses[2], self.pattern, torch.empty(self.pattern).stride()).copy_(self(x, grad)[0])
+
+        return [(launch, (x, grad, out))]
+
+
+def launched_product(x, weight, bias, activation, options, out, packed):
+    """Return a product that is launched."""
+    shape = tuple((out[0].mT if options.batch_last else out[0]).shape)
+    run = Product(x, weight, bias, out)
+    return partial(chain_products._launched, run, "launched", shape, options)
+
+
 class Passes:
     """Passes over transposed rows by torch."""
 
@@ -179,6 +236,9 @@ def steps(monkeypatch):
         launched.clear()
         own = Matmul if "on addresses" in kind else SimpleNamespace(bind_matmul=lambda *_, **__: None)
         monkeypatch.setattr(chain_products, "matmul", lambda: own)
+        if kind == "factors on addresses":
+            monkeypatch.setattr(chain_step, "bind_product", launched_product)
+            monkeypatch.setattr(chain_step, "bind_gradient", lambda x, grad, pattern, _: Sums(x, grad, pattern))
         kind = kind.removesuffix(" on addresses")
         if kind == "long matrix":
             kind = "matrix"
@@ -217,7 +277,8 @@ def test_every_subset_of_gradients(kind, chain, batch_last, steps):
             for one, other in zip(gradients(function, given), expected, strict=True):
                 torch.testing.assert_close(one, other)
             made = len(chain) > 1 and chain_matrix.has_matrix(chain) and kind != "batched"
-            assert launched if kind == "grouped" else bool(launched) == made
+            if kind != "factors on addresses":
+                assert launched if kind == "grouped" else bool(launched) == made
 
 
 @pytest.mark.parametrize("kind", ["grouped", "matrix", "matrix on addresses", "batched", "batched on addresses"])
@@ -240,7 +301,8 @@ def test_second_derivatives_and_many_cotangents(kind, steps):
 
 
 @pytest.mark.parametrize(
-    "kind", ["factors", "grouped", "matrix", "matrix on addresses", "batched", "batched on addresses"]
+    "kind",
+    ["factors", "factors on addresses", "grouped", "matrix", "matrix on addresses", "batched", "batched on addresses"],
 )
 def test_saved_tensors_that_hooks_bring_back_in_another_layout(kind, steps):
     chain, batch = (BATCHED["square"], (8,)) if "batched" in kind else (CHAINS["two"], (3,))
@@ -281,7 +343,7 @@ def layer_of(chain, rows):
     return layer, x, [x, *layer.parameters()]
 
 
-@pytest.mark.parametrize("kind", ["grouped", "matrix on addresses"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix on addresses", "factors on addresses"])
 def test_a_backward_pass_that_was_prepared_gives_the_same(kind, steps, monkeypatch):
     layer, x, leaves = layer_of("two", 5)
     cotangents = [torch.randn(5, 10, dtype=torch.float64) for _ in range(3)]
@@ -299,7 +361,7 @@ def test_a_backward_pass_that_was_prepared_gives_the_same(kind, steps, monkeypat
     assert len({gradient.data_ptr() for step in found for gradient in step}) == 3 * len(leaves)
 
 
-@pytest.mark.parametrize("kind", ["grouped", "matrix on addresses"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix on addresses", "factors on addresses"])
 def test_a_prepared_pass_runs_once_and_where_it_fits(kind, steps, monkeypatch):
     layer, x, leaves = layer_of("two", 5)
     cotangent = torch.randn(5, 10, dtype=torch.float64)

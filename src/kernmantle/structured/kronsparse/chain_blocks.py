@@ -84,7 +84,7 @@ class BlocksStep:
         bias, of_x = bind_bias(moved) if of_bias else None, of_x and saved[0] is not None
         multiply = _TransposedProduct(self.copies[1]) if of_x else None
         level = FactorLevel(0, multiply, False, sums, None, True)
-        return FactorBackward((level,), bias, of_x, of_x, self.options.batch_last, self.route)
+        return FactorBackward((level,), bias, of_x, of_x, self.options.batch_last, route=self.route)
 
 
 def bind_blocks(x: torch.Tensor, weights: Weights, options: Options, of_x: bool) -> BlocksStep:

@@ -358,17 +358,23 @@ class FactorLevel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactorBackward:
-    """Gradients of one factor after the other; while a graph is captured, sums lie ``apart`` on a second stream."""
+    """Gradients of one factor after the other; while a graph is captured, sums lie ``apart`` on a second stream.
+
+    ``launched`` is what an eager call takes where all is launched on addresses.
+    """
 
     levels: tuple[FactorLevel, ...]
     bias: Callable[[torch.Tensor], torch.Tensor] | None
     of_x: bool
     apart: bool
     batch_last: bool
+    launched: Any = None
     route: str = "factor by factor"
 
     def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
         """Return the gradients."""
+        if self.launched is not None and not splits_streams(grad.device):
+            return self.launched(x, weights, saved, grad)
         moved, info = canonical(grad, self.batch_last), RunInfo()
         found: list[Maybe] = [None] * len(weights)
         alive = [moved]  # what another stream reads stays

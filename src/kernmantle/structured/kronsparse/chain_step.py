@@ -21,7 +21,7 @@ from ..mode_product.operands import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import bind_batched
 from .chain_blocks import bind_blocks
-from .chain_launches import GRAD, LaunchedForward, Table
+from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,
@@ -154,13 +154,18 @@ def _with_operands(launches: Sequence[Any], operands: Sequence[int]) -> tuple[tu
 
 @dataclass(frozen=True, eq=False)
 class FactorStep:
-    """One product after the other, each by what should be quickest."""
+    """One product after the other, each by what should be quickest; ``launched`` where they are launches alone."""
 
     products: tuple[Multiply, ...]
     options: Options
+    launched: LaunchedForward | None = None
     route: str = "factor by factor"
     saves_between: bool = True
-    on_addresses: bool = False
+
+    @property
+    def on_addresses(self) -> bool:
+        """Return whether it reads tensors in one piece where they lie."""
+        return self.launched is not None
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product, and what lies between the factors."""
@@ -196,7 +201,8 @@ class FactorStep:
         # 2.4 times as long as of one behind the other (decision 0106).
         slows = self.options.batch_last and all(is_batched(level.multiply) for level in levels)
         apart = (of_x or any(of_weights[:-1])) and not slows
-        return FactorBackward(tuple(levels), bias, of_x, apart, self.options.batch_last)
+        launches = None if self.launched is None else _launched_backward(levels, of_bias, weights, x, grad, of_x)
+        return FactorBackward(tuple(levels), bias, of_x, apart, self.options.batch_last, launches)
 
 
 def bind_step(
@@ -213,12 +219,86 @@ def bind_step(
     if kind == BLOCKS:
         return bind_blocks(canonical(x, options.batch_last), weights, options, of_x)
     products, value = list[Multiply](), canonical(x, options.batch_last)
+    values = [value]
     for number, weight in enumerate(weights):
         a, b, _, d = weight.shape
         offset, out = bias if number == len(weights) - 1 else None, empty(value, a * b * d, options.batch_last)
         products.append(bind_product(value, weight, offset, "", options, out, False))
         value = out
-    return FactorStep(tuple(products), options)
+        values.append(out)
+    return FactorStep(tuple(products), options, _launched_forward(products, x, weights, bias, values, options))
+
+
+def _on_addresses(multiply: Multiply | None) -> Any:
+    """Return what gives the launches of a product on addresses; None where it is more than launches."""
+    return getattr(multiply.args[0], "on_addresses", None) if reads_address(multiply) else None  # pyright: ignore
+
+
+def _launched_forward(
+    products: Sequence[Multiply], x: torch.Tensor, weights: Weights, bias: Maybe, values: Sequence[torch.Tensor],
+    options: Options,
+) -> LaunchedForward | None:  # fmt: skip
+    """Return products that follow one another as launches alone; None where something else is part of them."""
+    each = [_on_addresses(multiply) for multiply in products]
+    ready = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype) and x.is_contiguous()
+    if options.batch_last or None in each or not ready:
+        return None
+    count, size, parts = len(weights), x.element_size(), list[tuple[int, ...]]()
+    begin = 3 + count  # behind nothing, x, the weights and a bias
+
+    def part(bytes_: int) -> int:
+        """Return the position of memory behind what lies between the factors."""
+        parts.append((-(-bytes_ // size),))
+        return begin + count - 2 + len(parts)
+
+    launches, result = list[tuple[Launch, Sequence[int]]](), -1
+    for number, launch in enumerate(each):
+        out = result if number == count - 1 else begin + number
+        source = 1 if number == 0 else begin + number - 1
+        launches += launch(source, 2 + number, begin - 1 if number == count - 1 and bias is not None else 0, out, part)
+    shapes = [*[tuple(value.shape) for value in values[1:-1]], *parts, memory_shape(values[-1].shape[2], x, False)]
+    end = begin + len(shapes) - 1
+    own = [(launch, itemgetter(*[end if at == result else at for at in operands])) for launch, operands in launches]
+    return LaunchedForward(LaunchSequence(own, True), layouts_in_one_piece(shapes), count - 1)
+
+
+def _launched_backward(
+    levels: Sequence[FactorLevel], of_bias: bool, weights: Weights, x: Maybe, grad: torch.Tensor, of_x: bool
+) -> LaunchedBackward | None:
+    """Return the gradients as launches alone; None where something else is part of them."""
+    if x is None or not (grad.is_contiguous() and is_in_one_piece(weights, grad.dtype)):
+        return None
+    count, size = len(weights), grad.element_size()
+    table, launches = Table(2 * count), list[tuple[Launch, Sequence[int]]]()  # reads weights, x and what is between
+    found, moved = [0] * (2 + count), GRAD
+
+    def part(bytes_: int) -> int:
+        """Return the position of memory that launches alone read."""
+        return table.add((-(-bytes_ // size),))
+
+    if of_bias:
+        found[1] = table.add((grad.shape[-1],))
+        launches.append((grouped().bind_sums(canonical(grad, False)).launch, (GRAD, 0, found[1], 0)))
+    for index, multiply, transposes, sums, both, of_saved in levels:
+        on_addresses, multiplied = getattr(sums, "on_addresses", None), _on_addresses(multiply)
+        odd = transposes or both is not None or of_saved or (sums is not None and on_addresses is None)
+        if odd or (multiply is not None and multiplied is None):
+            return None
+        if on_addresses is not None:
+            found[2 + index] = table.add(tuple(weights[index].shape))
+            added = on_addresses(GRAD + 1 + count + index, moved, found[2 + index], part)
+            if added is None:
+                return None
+            launches += added
+        if multiplied is not None:
+            a, _, c, d = weights[index].shape
+            shape = (*x.shape[:-1], a * c * d)
+            below = table.add(shape)
+            launches += multiplied(moved, GRAD + 1 + index, 0, below, part)
+            moved = below
+    found[0] = moved if of_x else 0
+    own = [(launch, itemgetter(*operands)) for launch, operands in launches]
+    return table.bind(own, found, True, False, size, "factor by factor", True)
 
 
 def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, activation: str = "") -> GroupedStep:

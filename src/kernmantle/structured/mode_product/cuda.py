@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -264,6 +264,66 @@ def bound(
     return found if found.route else None
 
 
+Launches = list[tuple[BoundLaunch, tuple[int, ...]]]
+"""Launches that follow one another, with the positions of their operands in a table of addresses."""
+
+
+@dataclass(frozen=True, eq=False)
+class DirectProduct:
+    """The launch of a kernel that reads x and weights where they lie."""
+
+    launch: BoundLaunch
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None
+    ) -> None:
+        """Multiply."""
+        bias_at = 0 if bias is None else bias.data_ptr()
+        self.launch((x.data_ptr(), weight.data_ptr(), 0, bias_at, 0, out.data_ptr()))
+
+    def on_addresses(self, x: int, weight: int, bias: int, out: int, _: Callable[[int], int]) -> Launches:
+        """Return the launches on a table of addresses."""
+        return [(self.launch, (x, weight, 0, bias, 0, out))]
+
+
+@dataclass(frozen=True, eq=False)
+class WideProduct:
+    """The launch of a kernel that reads an image of the weights, and the one that makes it.
+
+    Behind the image, in one piece with it, is what undoes the scale of each column.
+    """
+
+    prepare: BoundLaunch
+    launch: BoundLaunch
+    image_bytes: int
+    scale_bytes: int
+    arrangement: Hashable
+
+    def _made(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the weights in the order in which the kernel reads them, and the scales of their columns."""
+        image = allocate((self.image_bytes + self.scale_bytes,), torch.uint8, weight.device)
+        at = image.data_ptr()
+        self.prepare((weight.data_ptr(), at, at + self.image_bytes))
+        return image
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
+    ) -> None:
+        """Multiply, by an image that is packed or made here."""
+        if packed is None:
+            image = self._made(weight)
+        else:
+            image = packed.get_or_pack(self.arrangement, lambda: self._made(weight), x.device)
+        at, bias_at = image.data_ptr(), 0 if bias is None else bias.data_ptr()
+        self.launch((x.data_ptr(), weight.data_ptr(), at, bias_at, at + self.image_bytes, out.data_ptr()))
+
+    def on_addresses(self, x: int, weight: int, bias: int, out: int, part: Callable[[int], int]) -> Launches:
+        """Return the launches on a table of addresses, in which ``part`` gives the position of so many bytes."""
+        image = part(self.image_bytes)
+        scales = part(self.scale_bytes) if self.scale_bytes else image
+        return [(self.prepare, (weight, image, scales)), (self.launch, (x, weight, image, bias, scales, out))]
+
+
 class Bound(NamedTuple):
     """Bound kernel of products with one key, from x, weights, bias, result and packed weights; nothing if only noted.
 
@@ -318,7 +378,7 @@ def _wide(
     weight_strides: tuple[int, ...],
     strides: tuple[int, ...],
     alone: bool,
-) -> Callable[..., None] | None:
+) -> WideProduct | None:
     own = limits(index)
     shared, slots = chosen.shared(problem), chosen.slots(problem, own)
     main = Entry(cuda_emit.ENTRY, chosen.threads, shared, waits=alone)
@@ -333,23 +393,7 @@ def _wide(
     ready_prepare = bind_ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides), index, units)
     rest = problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides
     ready = bind_ready(kernel, 6, rest, index, blocks)
-    arrangement = chosen.arrangement(problem)
-
-    def made(weight: torch.Tensor) -> torch.Tensor:
-        """Return the weights in the order in which the kernel reads them, and the scales of their columns."""
-        image = allocate(whole, torch.uint8, weight.device)
-        at = image.data_ptr()
-        ready_prepare((weight.data_ptr(), at, at + image_bytes))
-        return image
-
-    def run(
-        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
-    ) -> None:
-        image = made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
-        image_at, bias_at = image.data_ptr(), 0 if bias is None else bias.data_ptr()
-        ready((x.data_ptr(), weight.data_ptr(), image_at, bias_at, image_at + image_bytes, out.data_ptr()))
-
-    return run
+    return WideProduct(ready_prepare, ready, image_bytes, whole[0] - image_bytes, chosen.arrangement(problem))
 
 
 def _over_copy(
@@ -384,11 +428,8 @@ def _streamed(
     rest = problem.batch, *problem.pattern, 0, 0, *strides
     ready = bind_ready(loaded[0], 6, rest, index, chosen.blocks(problem))
 
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
-        x = features_together(x) if copied else x
-        ready(_pointers(x, weight, bias, out))
-
-    return run
+    found = DirectProduct(ready)
+    return partial(_over_copy, found, features_together) if copied else found
 
 
 def _without_tiles(
@@ -405,17 +446,9 @@ def _without_tiles(
     blocks, slots = chosen.grid(problem, limits(index))
     ready = bind_ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
 
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
-        ready(_pointers(x, weight, bias, out))
-
-    return run
+    return DirectProduct(ready)
 
 
 def bind_ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int, blocks: int) -> BoundLaunch:
     """Return launches on so many addresses, behind which the arguments are always the same."""
     return bind_launch(kernel, (*addresses * (0,), *rest), range(addresses), index, blocks)
-
-
-def _pointers(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor) -> tuple[int, ...]:
-    """Return the addresses for a kernel that reads weights where they lie."""
-    return x.data_ptr(), weight.data_ptr(), 0, 0 if bias is None else bias.data_ptr(), 0, out.data_ptr()

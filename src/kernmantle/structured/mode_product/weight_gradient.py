@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import torch
 
+from ...backends.cuda.launch import BoundLaunch
 from ...backends.cuda.tiles import DeviceLimits
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernels
 from ...torch_ops.dtypes import NAMES
@@ -19,7 +21,7 @@ from ...torch_ops.execute import allocate
 from . import sum_emit
 from .block_sum_plan import BlockSumPlan, block_sum_plan, block_sums_seconds
 from .column_sum_plan import ColumnSumPlan, column_sum_choice
-from .cuda import bind_ready
+from .cuda import Launches, bind_ready
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan, fma_sum_choice, least_seconds, rows_seconds
 from .plan import MOST_EXTENT, Pattern
@@ -155,24 +157,39 @@ def _in_parts(
     index, shape, dtype = index_of(like.device), (groups, *pattern), like.dtype
     launch = None if loaded is None else bind_ready(loaded[0], 3, rest, index, blocks)
     if whole or (slots == 1 and dtype == torch.float32):
-
-        def run_whole(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-            out = allocate(shape, dtype, x.device)
-            if launch is not None:
-                launch((x.data_ptr(), grad.data_ptr(), out.data_ptr()))
-            return out
-
-        return run_whole
+        return BoundSums(launch, None, shape, 0, dtype)
     chosen, count = parts_plan(limits(index).arch, NAMES[dtype], slots), groups * math.prod(pattern)
     entry = Entry(ENTRY, chosen.threads, waits=True)
     adds = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_parts(chosen), entry)
     add = None if adds is None else bind_ready(adds[0], 2, (slots, count), index, chosen.blocks(count))
+    return BoundSums(launch if add is not None else None, add, shape, slots, dtype)
 
-    def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        parts, out = allocate((slots, *shape), torch.float32, x.device), allocate(shape, dtype, x.device)
-        if launch is not None and add is not None:
-            launch((x.data_ptr(), grad.data_ptr(), parts.data_ptr()))
-            add((parts.data_ptr(), out.data_ptr()))
+
+@dataclass(frozen=True, eq=False)
+class BoundSums:
+    """The launch of sums, in as many parts of float32 as ``slots``, and that which adds these; none if only noted."""
+
+    launch: BoundLaunch | None
+    add: BoundLaunch | None
+    shape: tuple[int, ...]
+    slots: int
+    dtype: torch.dtype
+
+    def __call__(self, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """Return the sums."""
+        made = allocate((self.slots, *self.shape), torch.float32, x.device) if self.slots else None
+        out = allocate(self.shape, self.dtype, x.device)
+        if self.launch is not None:
+            self.launch((x.data_ptr(), grad.data_ptr(), (out if made is None else made).data_ptr()))
+            if self.add is not None and made is not None:
+                self.add((made.data_ptr(), out.data_ptr()))
         return out
 
-    return run
+    def on_addresses(self, x: int, grad: int, out: int, part: Callable[[int], int]) -> Launches | None:
+        """Return the launches on a table of addresses, in which ``part`` gives the position of so many bytes."""
+        if self.launch is None:
+            return None
+        if self.add is None:
+            return [(self.launch, (x, grad, out))]
+        made = part(4 * self.slots * math.prod(self.shape))
+        return [(self.launch, (x, grad, made)), (self.add, (made, out))]

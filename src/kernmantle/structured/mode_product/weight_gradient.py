@@ -20,8 +20,8 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import sum_emit
 from .block_sum_plan import BlockSumPlan, block_sum_plan, block_sums_seconds
+from .bound_products import Launches, bind_ready
 from .column_sum_plan import ColumnSumPlan, column_sum_choice
-from .cuda import Launches, bind_ready
 from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan, fma_sum_choice, least_seconds, rows_seconds
 from .plan import MOST_EXTENT, Pattern

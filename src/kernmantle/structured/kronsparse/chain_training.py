@@ -57,7 +57,7 @@ _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
 _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4e-4, 4.7e-4, 5e-4
-_HOST_KERNELS = 1.6e-4  # of a factor whose products and sums are launches of our kernels, on addresses (decision 0126)
+_HOST_KERNELS = 1.8e-4  # of a factor whose products and sums are launches of our kernels, on addresses (decision 0126)
 # In a compiled graph both take two operators; its own code starts the products with the matrix.
 _HOST_COMPILED = 2.5e-4
 # Of a step through a matrix that is made together with those of other layers: eager, and in a compiled graph, where

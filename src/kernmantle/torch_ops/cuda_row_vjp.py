@@ -48,28 +48,13 @@ def vjp(
     The gradient by v follows them, if it was computed on the way.
     """
     apply = Apply.parse(text)
-    ends = [row_vjp(text, by_columns) for by_columns in (False, True)]
     count = 2 - apply.inner.symmetric
-    scalars = operands[count:]
-    x, y = operands[0], operands[count - 1]
-    shaped = x.dim() == y.dim() == v.dim() == cotangent.dim() == 2 and not any(t.dim() for t in scalars)
-    if not shaped or None in ends or len(scalars) != len(scalars_of(apply.inner)):
+    x, y, scalars = operands[0], operands[count - 1], operands[count:]
+    derivatives = _derivatives(text, apply, (x, y, v, cotangent), scalars, wanted[count:])
+    if derivatives is None:
         return None
-    by_scalars = [
-        scalar_vjp(text, operand.name) if chosen else ""
-        for operand, chosen in zip(scalars_of(apply.inner), wanted[count:], strict=True)
-    ]
-    if None in by_scalars:
-        return None
-    names = [operand.name for operand in apply.inner.operands if not operand.number and operand.axes]
-    if any(apply.inner.operand(name).axes[1] != apply.inner.reduced for name in names):
-        return None
-    small = x.shape[1] <= MOST_NUMBERS and v.shape[1] <= MOST_COLUMNS
-    if not small or 0 in (*x.shape, *y.shape, *v.shape) or len(x) * len(y) < LEAST_IN_KERNELS:
-        return None
-    by_row, by_column = ends
-    assert by_row is not None
-    assert by_column is not None
+    by_row, by_column, by_scalars = derivatives
+    names = _points(apply)
     first = apply.inner.operand(names[0]).axes[0] == apply.row
     rows, columns = (x, y) if first else (y, x)
     chosen = wanted[:count] if first else wanted[:count][::-1]
@@ -87,6 +72,32 @@ def vjp(
     if of_rows is not None and of_columns is not None and apply.inner.symmetric:
         return [of_rows + of_columns, *of_scalars, of_v]
     return [of_rows, of_columns, *of_scalars, of_v] if first else [of_columns, of_rows, *of_scalars, of_v]
+
+
+def _points(apply: Apply) -> list[str]:
+    """Return the names of the operands with axes."""
+    return [operand.name for operand in apply.inner.operands if not operand.number and operand.axes]
+
+
+def _derivatives(
+    text: str, apply: Apply, matrices: Sequence[torch.Tensor], scalars: Sequence[torch.Tensor], wanted: Sequence[bool]
+) -> tuple[RowVjp, RowVjp, list[str]] | None:
+    """Return the derivatives by rows, columns and scalars, "" for those not wanted; None where a kernel has none."""
+    if any(t.dim() != 2 or 0 in t.shape for t in matrices) or any(t.dim() for t in scalars):
+        return None
+    x, y, v, _ = matrices
+    small = x.shape[1] <= MOST_NUMBERS and v.shape[1] <= MOST_COLUMNS and len(x) * len(y) >= LEAST_IN_KERNELS
+    own = scalars_of(apply.inner)
+    if not small or len(scalars) != len(own):
+        return None
+    if any(apply.inner.operand(name).axes[1] != apply.inner.reduced for name in _points(apply)):
+        return None
+    by_row, by_column = row_vjp(text, False), row_vjp(text, True)
+    by_scalars = [scalar_vjp(text, one.name) if chosen else "" for one, chosen in zip(own, wanted, strict=True)]
+    found = [each for each in by_scalars if each is not None]
+    if by_row is None or by_column is None or len(found) < len(by_scalars):
+        return None
+    return by_row, by_column, found
 
 
 def _of_scalar(

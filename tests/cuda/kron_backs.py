@@ -276,7 +276,9 @@ def run_back(machine: Machine, case: BackCase, own: DeviceLimits, binary: bytes)
     buffers = [machine.upload(array) for array in (v, x, out, parts, *factors)]
     strides = [step for array in factors for step in (array.shape[1], 1)]
     pointers = [int(buffer.handle) for buffer in buffers]
-    kernel(0, int(machine.stream.handle), blocks, (*pointers, *strides, case.items, case.beside, 1.0))
+    for is_later in (0, 1):  # either order of reading x and factors
+        numbers = (*pointers, *strides, case.items, case.beside, is_later, 1.0)
+        kernel(0, int(machine.stream.handle), blocks, numbers)
     whole_sums = machine.download(buffers[3], parts).sum(0, dtype=np.float64).astype(np.float32)
     edges = np.cumsum([math.prod(size) for size in plan.sizes])[:-1]
     shares = [part.reshape(size) for part, size in zip(np.split(whole_sums, edges), plan.sizes, strict=True)]

@@ -33,7 +33,7 @@ from kernmantle.structured.kron import (
 )
 from kernmantle.structured.kron.axis_plan import AxisPlan
 from kernmantle.structured.kron.cluster_plan import FACTORS, ClusterPlan, cluster
-from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
+from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, LATER, parameters
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.factor_gradient_emit import emit_total
 from kernmantle.structured.kron.factor_gradient_plan import (
@@ -606,12 +606,14 @@ def run(machine: Machine, case: KronCase) -> Array:
         source = emitted(chosen)
         kernel = Kernel(binary_of(source), ENTRY, chosen.threads, chosen.shared, case.name)
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
-        integers = [values[name] for name in parameters(len(used), chosen.layout.added, False)]
+        names = parameters(len(used), chosen.layout.added, False)
         # Few blocks, so that each takes several tiles.
         many, groups = (2, chosen.groups) if isinstance(chosen, TwoAxisPlan | AxisPlan) else (3, 1)
         tiles = chosen.count(left, right)
         blocks = chosen.cluster if isinstance(chosen, ClusterPlan) else min(-(-tiles // groups), many)
-        kernel(0, stream, blocks, (*pointers, *integers, *numbers))
+        for is_later in (0, 1):  # either order of reading x and factors
+            values[LATER] = is_later
+            kernel(0, stream, blocks, (*pointers, *(values[name] for name in names), *numbers))
         value, numbers[0] = out, 1.0
     return machine.download(value, result).reshape(case.left, -1, case.beside)
 

@@ -31,8 +31,8 @@ def _array(address, shape, strides=None):
 def _step(plan, arguments):
     """What leaves a pass and the gradients of its factors, by torch in float64."""
     v, x, out, _, *rest = arguments
-    count = (len(rest) - 3) // 3
-    pointers, strides, (items, width, slope) = rest[:count], rest[count:-3], rest[-3:]
+    count = (len(rest) - 4) // 3
+    pointers, strides, (items, width, _, slope) = rest[:count], rest[count:-4], rest[-4:]
     factors = [
         torch.tensor(_array(pointers[n], size, strides[2 * n : 2 * n + 2])).double().requires_grad_()
         for n, size in enumerate(plan.sizes)
@@ -44,7 +44,7 @@ def _step(plan, arguments):
         value = torch.tensordot(value, factor, dims=([place + 1], [1])).movedim(-1, place + 1)
     above = torch.tensor(_array(v, above_shape)).double()
     found, *grads = torch.autograd.grad(value, (wide, *factors), above)
-    assert [type(value) for value in arguments] == [int] * (6 + 3 * count) + [float]
+    assert [type(value) for value in arguments] == [int] * (7 + 3 * count) + [float]
     _array(out, shape)[:] = slope * found.numpy()
     return torch.cat([grad.flatten() for grad in grads]).numpy()
 

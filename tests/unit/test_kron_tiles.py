@@ -1,6 +1,7 @@
 """Tiles of Kronecker passes that are measured: kept, found again, and left alone where measuring would spoil y."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,13 +119,14 @@ def test_a_launch_binds_the_numbers_of_its_first_call(monkeypatch):
         return lambda pointers: bound.append((*pointers, *arguments[3:]))
 
     for name, found in (
-        ("_kernel", lambda _: "kernel"), ("_integers", lambda *_: [7, 8]), ("_tiles", lambda *_: 1),
+        ("_kernel", lambda *_: "kernel"), ("begins_early", lambda *_: True), ("_integers", lambda *_: [7, 8]),
+        ("_tiles", lambda *_: 1),
         ("resident", lambda *_: 1), ("limits", lambda _: HOPPER),
     ):  # fmt: skip
         monkeypatch.setattr(cuda, name, found)
     monkeypatch.setattr(torch_cuda, "bind_launch", bind)
     monkeypatch.setattr(torch_cuda, "start", lambda kernel, index, blocks, arguments: started.append(arguments))
-    begin = cuda._starting(None, 0, plans()[0])
+    begin = cuda._starting(SimpleNamespace(is_later=False, arrays=SimpleNamespace(x=None, out=None)), 0, plans()[0])
     calls = [((1, 2, 3), (1.0, 0.0)), ((4, 5, 6), (1.0, 0.0)), ((4, 5, 6), (2.0, 0.0)), ((9, 5, 6), (1.0, 0.0))]
     for pointers, numbers in calls:
         begin(pointers, numbers)

@@ -24,7 +24,7 @@ from . import cost, cuda_emit, mma_emit, tensor_emit
 from .aligned_choice import aligned_plans
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
-from .cuda_entry import ENTRY, parameters
+from .cuda_entry import ENTRY, LATER, parameters
 from .cuda_plan import KINDS, CudaKronPlan, plan
 from .fma_plan import FmaLayout, FmaPlan, fma_candidates
 from .gradient_cost import PRICED, GpuPrice
@@ -59,6 +59,9 @@ NAME = "cuda"
 # taken whatever they take of the host, and how much longer they may take: of 217 short products of unseen seeds
 # 4 are behind 0.95 of torch's best way so, 14 with the whole share and up to 9 us (H200, decision 0118).
 HOST_SHARE, SMALL_SECONDS, SMALL_SHARE = 0.3, 2e-5, 1.1
+# Bytes of x and the result of a pass by wgmma or bulk copies that may begin while the launch ahead of it still runs:
+# one of halves and of more bytes takes up to 14 % longer so (H200, decision 0125). So do passes of gradients.
+EARLY_BYTES = 64 << 20
 # Plans that are measured when a product is tuned.
 TRIED = 10
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan
@@ -142,9 +145,9 @@ _EMITTERS: dict[type, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-def _kernel(chosen: Plan) -> Kernel | None:
-    """Return the kernel of a pass, None if it was only collected."""
-    entry = Entry(ENTRY, chosen.threads, chosen.shared, waits=True)
+def _kernel(chosen: Plan, is_early: bool) -> Kernel | None:
+    """Return the kernel of a pass, which may begin early, None if it was only collected."""
+    entry = Entry(ENTRY, chosen.threads, chosen.shared, waits=is_early)
     kernels = load_kernels(chosen, chosen.arch, lambda: _EMITTERS[type(chosen)](chosen), entry)
     return None if kernels is None else kernels[0]
 
@@ -175,10 +178,11 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
 def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     """Return a plan, ready to start."""
     varies = isinstance(chosen, FmaPlan) and chosen.layout.varies
-    integers = _integers(launch, chosen.layout.added, varies)
-    kernel = _kernel(chosen)
+    is_long = isinstance(chosen, AxisPlan | TwoAxisPlan) and chosen.stored in ("f16", "bf16")
+    kernel = _kernel(chosen, not is_long or begins_early(launch.arrays.x, launch.arrays.out))
     if kernel is None:
         return nothing
+    integers = _integers(launch, chosen.layout.added, varies, launch.is_later and kernel.overlapped)
     tiles = _tiles(launch, chosen)
     if isinstance(chosen, ClusterPlan) and chosen.cluster > 1:
         blocks = chosen.cluster * min(tiles, clusters(kernel, index, chosen.cluster))
@@ -187,6 +191,11 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
         blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
     return numbered(index, blocks, lambda numbers: (kernel, (*integers, *numbers)), signed=False)
+
+
+def begins_early(*arrays: torch.Tensor) -> bool:
+    """Return whether a pass over these arrays may begin while the launch ahead of it still runs."""
+    return sum(own.numel() * own.element_size() for own in arrays) <= EARLY_BYTES
 
 
 def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Make) -> Start:
@@ -322,11 +331,14 @@ def _width(launch: Launch, ends: _Ends, extents: Sequence[int], size: int) -> in
     return vector
 
 
-def _integers(launch: Launch, added: bool, varies: bool) -> list[int]:
-    """Return the arguments in the order of the kernel's parameters."""
+def _integers(launch: Launch, added: bool, varies: bool, is_later: bool) -> list[int]:
+    """Return the arguments in the order of the kernel's parameters.
+
+    ``is_later``: the kernel prepares its factors before the pass ahead of it is complete.
+    """
     names = [("x", 0), ("y", 1), ("out", 2)] if added else [("x", 0), ("out", 2)]
     values = {f"size_{axis}": extent for axis, (extent, _) in zip("abc", launch.dims, strict=True)}
-    values |= {"size_run": launch.run.columns, "size_right": launch.right}
+    values |= {"size_run": launch.run.columns, "size_right": launch.right, LATER: int(is_later)}
     for name, index in names:
         own = launch.layouts[name]
         values |= {f"{name}_{axis}": strides[index] for axis, (_, strides) in zip("abc", launch.dims, strict=True)}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 ENTRY = "km_kron"
+LATER = "is_later"  # the parameter that says whether another pass of the same product is launched ahead
 AXES = ("a", "b", "c", "run", "right")
 _BATCH = ("a", "b", "c")
-# How a kernel begins: the next one may be launched, and the one before it is over.
-OVERLAP = "    km::ptx::griddepcontrol_launch_dependents();\n    km::ptx::griddepcontrol_wait();"
+# How a kernel begins that reads nothing before the one ahead of it is complete; the next one may then begin (kron.cuh).
+OVERLAP = "    km::ptx::griddepcontrol_wait();\n    km::ptx::griddepcontrol_launch_dependents();"
 
 
 def parameters(factors: int, added: bool, varies: bool) -> list[str]:
@@ -14,7 +15,8 @@ def parameters(factors: int, added: bool, varies: bool) -> list[str]:
     arrays = ("x", "y", "out") if added else ("x", "out")
     names = [f"{array}_{axis}" for array in ("size", *arrays) for axis in AXES]
     batch_axes = _BATCH if varies else ()
-    return names + [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *batch_axes)]
+    names += [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *batch_axes)]
+    return [*names, LATER]
 
 
 def entry(
@@ -31,9 +33,9 @@ def entry(
         f'extern "C" __global__ void __launch_bounds__({threads}, {blocks})'
         + f" __cluster_dims__({cluster})" * (cluster > 1),
         f"{ENTRY}({', '.join([*pointers, *integers, 'double alpha', 'double beta'])}) {{",
-        OVERLAP,
         f"    km::KronArguments<{factors}> g;",
         "    g.x = x;\n    g.y = y;\n    g.out = out;\n    g.alpha = alpha;\n    g.beta = beta;",
+        f"    g.is_later = {LATER};",
     ]
     text += [f"    g.factor[{i}] = f{i};" for i in range(factors)]
     for index, axis in enumerate(AXES):

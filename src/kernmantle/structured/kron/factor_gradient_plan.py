@@ -27,7 +27,7 @@ REGISTER_ENTRIES, _TWO_BLOCKS = {2: 64, 4: 100}, 104
 # Chunks of a sum that one block takes alone: more are shared, and shares are added up by one more kernel.
 ALONE = 4
 # Threads of the kernel that adds shares, and entries of its blocks.
-TOTAL_THREADS, TOTAL_ENTRIES = 256, 32
+TOTAL_THREADS, TOTAL_ENTRIES = 1024, 32
 WARPS = 8
 # Fragments of a warp, of two blocks of a multiprocessor.
 FRAGMENTS = 8

@@ -276,7 +276,10 @@ def _bind_steps(
 
 @dataclass
 class _Binding:
-    """Steps of gradients as they are bound: ``values`` are arrays like those that the steps before will have left."""
+    """Steps of gradients as they are bound: ``values`` are arrays like those that the steps before will have left.
+
+    ``has_launched``: one of them launches a kernel of ours in every call.
+    """
 
     text: str
     options: str
@@ -284,6 +287,7 @@ class _Binding:
     values: list[Maybe]
     transposed: bool
     grad: torch.Tensor
+    has_launched: bool = False
 
     def __post_init__(self) -> None:
         self.shapes = factor_sizes(self.factors)
@@ -299,6 +303,7 @@ class _Binding:
         if not found.reads_addresses:
             return None
         self.values.append(out)
+        self.has_launched |= found.launch.has_kernels
         return [_Product(found, tuple(out.shape), is_last, source, released)]
 
     def sum(
@@ -329,17 +334,21 @@ class _Binding:
         self.values.append(out)
         u, v = (operand._replace(by_address=True) for operand in (u, v))
         found = _Sum(multiplied, u, v, together, released, separated, kernel, tuple(out.shape), is_last)
+        self.has_launched = True
         return [self._separating(found)]
 
     def passing(self, released: tuple[int, ...], of_x: int, of_grad: int, *step: Any) -> list[Step] | None:
         """Return a pass that finds the gradients of a group and applies it."""
         *both, text = step
         modes, x, grad = parse(text, self.shapes), _present(self.values[of_x]), _present(self.values[of_grad])
-        launch = _gpu().bind(modes, self.factors, x, self.transposed) if grad.shape[:-2] == x.shape[:-2] else None
+        launch = None
+        if grad.shape[:-2] == x.shape[:-2]:
+            launch = _gpu().bind(modes, self.factors, x, self.transposed, self.has_launched)
         if launch is None:
             return self.applying_sum(released, of_x, of_grad, *both)
         out = self.grad.new_empty((*grad.shape[:-2], math.prod(mode.columns for mode in modes), grad.shape[-1]))
         self.values.append(out)
+        self.has_launched = True
         return [_Pass(launch, of_x, of_grad, tuple(out.shape), both[-1], released)]
 
     def _operands(self, of_x: int, of_grad: int, left: int, size: tuple[int, int]) -> tuple[_Operand, _Operand]:

@@ -14,7 +14,7 @@ from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import factor_gradient_emit, gradient_emit, separation
-from .cuda import resident, tensor_for
+from .cuda import begins_early, resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
 from .factor_sums import product_of_rows
 from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, rows_together, sum_seconds
@@ -79,10 +79,13 @@ def _shares(plan: PassPlan, transposed: bool) -> tuple[Share, ...]:
     return tuple(found)
 
 
-def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: bool = False) -> BackPass | None:
+def bind(
+    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: bool = False, is_later: bool = False
+) -> BackPass | None:
     """Return the pass that finds the gradients of x (…, columns, c) and of all factors; None where there is none.
 
-    ``transposed``: gradients of factors are those of their transposes.
+    ``transposed``: gradients of factors are those of their transposes. ``is_later``: every call launches another kernel
+    of ours ahead.
     """
     positions = contracted(modes)
     first, stop = (positions[0], positions[-1] + 1) if positions else (0, 0)
@@ -97,19 +100,20 @@ def bind(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, transposed: b
     if plan is None:
         return None
     numbers = tuple(modes[position].factor or 0 for position in positions)
-    kernel, total = _kernel(plan), _total(stored, own.arch, sizes if transposed else ())
+    kernel, total = _kernel(plan, begins_early(x, x)), _total(stored, own.arch, sizes if transposed else ())
     strides = tuple(step for number in numbers for step in factors[number].stride()[-2:])
     items, width = arrays * before, after * x.shape[-1]
+    later = int(is_later and kernel is not None and kernel.overlapped)
     blocks = 1 if kernel is None else resident(kernel, index) * own.sm_count
     return BackPass(
-        plan, numbers, (*strides, items, width), index, kernel, total, min(plan.tiles(items, width), blocks),
+        plan, numbers, (*strides, items, width, later), index, kernel, total, min(plan.tiles(items, width), blocks),
         items * across * width, _shares(plan, transposed),
     )  # fmt: skip
 
 
-def _kernel(plan: PassPlan) -> Kernel | None:
-    """Return the kernel of a pass, None if it was only collected."""
-    entry = Entry(gradient_emit.ENTRY, plan.threads, plan.shared, waits=True)
+def _kernel(plan: PassPlan, is_early: bool) -> Kernel | None:
+    """Return the kernel of a pass, which may begin early, None if it was only collected."""
+    entry = Entry(gradient_emit.ENTRY, plan.threads, plan.shared, waits=is_early)
     kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)
     return None if kernels is None else kernels[0]
 
@@ -193,15 +197,15 @@ def bind_sum(
     chosen = gram(rows, columns, right, NAMES[u.dtype], aligned, own.arch)
     if chosen is None or (is_wide and chosen.chunks(count, right) < 2):
         return None
-    return _summing(chosen, index, (rows, columns), count, right, is_wide)
+    return _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v))
 
 
 def _summing(
     chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool,
-    transposed: bool = False,
+    is_early: bool, transposed: bool = False,
 ) -> Callable[..., torch.Tensor]:  # fmt: skip
     """Return what starts a kernel of sums, with what it takes beside its operands; ``transposed``: of two shares."""
-    entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
+    entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=is_early)
     kernels = load_kernels(chosen, chosen.arch, lambda: factor_gradient_emit.emit(chosen), entry)
     kind, shape = "f32" if is_wide else chosen.stored, size[::-1] if transposed else size
     total, entries = _total(kind, chosen.arch, (size,) if transposed else ()), size[0] * size[1]
@@ -243,7 +247,7 @@ def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed
     if chosen is None or chosen.chunks(count, right) < 2:
         return None
     is_wide = len(factors) > 1 and u.dtype in (torch.float16, torch.bfloat16)
-    summed = _summing(chosen, index, (rows, columns), count, right, is_wide, transposed)
+    summed = _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v), transposed)
     strides = [factor.stride() for factor in factors]
 
     def run(u: torch.Tensor, v: torch.Tensor, factors: Tensors, slope: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,13 +10,13 @@ from .back_axis_plan import BackAxisPlan
 from .back_registers_plan import BackRegistersPlan
 from .back_wgmma_plan import EXTENT, BackWgmmaPlan
 from .chain_gradient_plan import ChainPlan
-from .cuda_entry import OVERLAP
+from .cuda_entry import LATER
 from .gradient_cost import PassPlan
 from .gradient_groups import Groups, Size
 
 ENTRY = "km_back"
 # What a pass gets (KronPass).
-_PASS = "{(const T*)v, (const T*)x, (T*)out, (float*)parts, items, width, (float)slope}"
+_PASS = f"{{(const T*)v, (const T*)x, (T*)out, (float*)parts, items, width, {LATER} != 0, (float)slope}}"
 _NAMES = {BackWgmmaPlan: "Wgmma", BackAxisPlan: "Axis", BackRegistersPlan: "Registers"}
 
 
@@ -97,8 +97,11 @@ def _emit_chain(plan: ChainPlan) -> str:
         f"        const long long item = tile / across * {plan.items}, column = tile % across * {plan.across};",
         *(f"        {own}" for own in _fetched(plan)),
         "    };",
-        "    if (blockIdx.x < tiles) fetch(blockIdx.x);  // on their way while the factors are read",
-        *_factors(plan),
+        "    km::kron_begin(is_later != 0, [&]() {",
+        *(f"    {own}" for own in _factors(plan)),
+        "    }, [&]() {",
+        "        if (blockIdx.x < tiles) fetch(blockIdx.x);  // on their way while a first pass reads the factors",
+        "    });",
         *(f"    Chain::Sum<{axis}> sum{axis};" for axis in range(count)),
         "#pragma unroll 1",
         "    for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {",
@@ -117,10 +120,10 @@ def _signature(plan: PassPlan) -> list[str]:
     """Return how the kernel of a pass begins: its name and parameters."""
     numbers = range(len(plan.sizes))
     pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
-    integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "items", "width"]
+    integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "items", "width", LATER]
     parameters = [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
     bounds = f"__launch_bounds__({plan.threads}, {plan.blocks})"
-    return [f'extern "C" __global__ void {bounds}', f"{ENTRY}({', '.join(parameters)}) {{", OVERLAP]
+    return [f'extern "C" __global__ void {bounds}', f"{ENTRY}({', '.join(parameters)}) {{"]
 
 
 def _table(name: str, parameters: str, values: Sequence[int], index: str = "axis") -> str:

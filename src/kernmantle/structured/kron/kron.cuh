@@ -3,6 +3,7 @@
 // A pass takes the tensor as (a, b, c, run, right): three batch axes, the axes of its factors, and what lies to their
 // right. A tile is ITEMS entries of c by the whole run by RIGHT entries of the last.
 #pragma once
+#include "kron_begin.cuh"
 #include "scalar.cuh"
 
 namespace km {
@@ -20,6 +21,8 @@ struct KronArguments {
     // of rows and columns, then of the batch axes
     i64 factor_stride[FACTORS][5];
     double alpha, beta;
+    // An earlier pass of the same product is launched ahead of this one, so that the factors are there as soon as it begins.
+    bool is_later;
 };
 
 struct KronCoord {

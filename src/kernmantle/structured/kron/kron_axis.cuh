@@ -70,6 +70,7 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
                 else high[s][r] = kron_operand(H(), a * scale.scale, b * scale.scale);
             }
         }
+        kron_wait();
         const float back = scale.inverse * (float)g.alpha;
         const int rows = min(64, ROWS - begin);
         unsigned char* const own = results + group * OUT + (16 * warp + lane / 4) * OUT_PITCH + lane % 4 * 2 * (int)sizeof(T);
@@ -176,10 +177,12 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
             for (int i = threadIdx.x; i < COPIED / 16; i += THREADS) ((uint4*)raw)[i] = uint4{0, 0, 0, 0};
             ptx::fence_proxy_async();
         }
+        kron_wait_for_factors(g.is_later);
         const HalfScale scale = measured(g, tops);
         __syncthreads();
         if (threadIdx.x >= 256) {
             ptx::setmaxnreg_dec<B::LOADER_REGISTERS>();
+            kron_wait();
             if constexpr (COPIES > 0) KronAxisLoader<B, Args>::load_copied(g, raw, raw + COPIED, pieces, barriers, tops, (typename KronAxisLoader<B, Args>::Note*)(raw + COPY_NOTES), tiles);
             else KronAxisLoader<B, Args>::load(g, raw, pieces, barriers, tops, tiles);
         } else {

@@ -156,9 +156,11 @@ struct KronBackAxis : KronBackProducts<B, 2> {
         const Barriers barriers{shared_address(raw + BARRIERS)};
         if (threadIdx.x == 0) barriers.initialise(2 * LOADERS / 32, MULTIPLYING / 32);
         for (int n = threadIdx.x; n < STAGES * STAGE / 16; n += THREADS) ((uint4*)(raw + STAGED))[n] = uint4{0, 0, 0, 0};
+        kron_wait_for_factors(g.is_later);
         const HalfScale scale = Products::template stored<B::Q0, B::P0, B::SLOT0, ITEMS>(raw + FACTOR, tops, first);
         ptx::fence_proxy_async();
         __syncthreads();
+        kron_wait();
         const int group = threadIdx.x / SET;
         if (group >= 2) {
             ptx::setmaxnreg_dec<LOADER_REGISTERS>();

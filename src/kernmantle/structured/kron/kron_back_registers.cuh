@@ -254,8 +254,9 @@ struct KronBackRegisters {
                 ask<B::P0, B::P1>(of_x, g.x + items.first * X, items.count);
                 ask<B::Q0, B::Q1>(of_v, g.v + items.first * V, items.count);
             };
-            if (matrix < all) fetch();
-            begin(own, first, of_second, g.slope);
+            kron_begin(g.is_later, [&]() { begin(own, first, of_second, g.slope); }, [&]() {
+                if (matrix < all) fetch();
+            });
 #pragma unroll 1
             while (matrix < all) {
                 const HalfScale scale_x = scale_of_x(of_x), scale_v = scale_of(of_v);
@@ -345,9 +346,10 @@ struct KronBackRegisters {
             ptx::cp_async_commit_group();
         };
         i64 tile = (i64)blockIdx.x * TEAMS + team;
+        kron_begin(g.is_later, [&]() { begin(own, first, of_second, g.slope); }, [&]() {
 #pragma unroll
-        for (int n = 0; n < STAGES - 1; ++n) fetch(tile + n * apart, n);
-        begin(own, first, of_second, g.slope);
+            for (int n = 0; n < STAGES - 1; ++n) fetch(tile + n * apart, n);
+        });
         CopyPipeline<STAGES> pipeline;
 #pragma unroll 1
         for (; tile < all; tile += apart, pipeline.advance()) {

@@ -256,12 +256,17 @@ struct KronBackWgmma : KronBackProducts<B, 3> {
         if (threadIdx.x == 0) {
             for (int n = 0; n < 2 * COPIES; ++n) ptx::mbarrier_init(shared_address(raw + ARRIVALS) + 8 * n, 1);
             barriers.initialise(2 * LOADERS / 32, MULTIPLYING / 32);
-            copy_first<false>(g, raw);
-            copy_first<true>(g, raw);
         }
         for (int n = threadIdx.x; n < STAGES * STAGE / 16; n += THREADS) ((uint4*)(raw + STAGED))[n] = uint4{0, 0, 0, 0};
-        const HalfScale scale0 = Products::template stored<B::Q0, B::P0, B::SLOT0, B::ROWS>(raw + FIRST, tops, first);
-        const HalfScale scale1 = Products::template stored<B::Q1, B::P1, B::SLOT1, COLUMNS>(raw + SECOND, tops, second);
+        HalfScale scale0, scale1;
+        kron_begin(g.is_later, [&]() {
+            scale0 = Products::template stored<B::Q0, B::P0, B::SLOT0, B::ROWS>(raw + FIRST, tops, first);
+            scale1 = Products::template stored<B::Q1, B::P1, B::SLOT1, COLUMNS>(raw + SECOND, tops, second);
+        }, [&]() {
+            if (threadIdx.x > 0) return;
+            copy_first<false>(g, raw);
+            copy_first<true>(g, raw);
+        });
         ptx::fence_proxy_async();
         __syncthreads();
         const int group = threadIdx.x / SET;

@@ -261,6 +261,7 @@ struct KronCluster {
     }
 
     static __device__ void run(const Args& g) {
+        kron_wait();
         extern __shared__ __align__(128) unsigned char shared[];
         unsigned* const factors = (unsigned*)(shared + FACTORS);
         const unsigned full = shared_address(shared + BARRIERS), empty = full + 8;

@@ -308,6 +308,7 @@ struct KronClusterWgmma : KronWgmma<B, Args> {
     }
 
     static __device__ void run(const Args& g) {
+        kron_wait();
         extern __shared__ __align__(1024) unsigned char shared[];
         const PipelineBarriers<STAGES> barriers{shared_address(shared + BARRIERS)};
         const unsigned full = barriers.at + PipelineBarriers<STAGES>::BYTES, empty = full + 8;

@@ -262,6 +262,7 @@ struct KronCube {
     }
 
     static __device__ void run(const Args& g) {
+        kron_wait();
         extern __shared__ __align__(1024) unsigned char shared[];
         unsigned* const factors = (unsigned*)(shared + FACTORS);
         float2* const table = (float2*)(shared + TABLE);

@@ -195,16 +195,24 @@ KM_DEVICE void kron_fma(const Args& g) {
     C* s = factors + B::FACTOR_WORDS;
     typename B::T* ahead = (typename B::T*)(factors + kron_fma_words<B>());
     const i64 tiles = kron_tiles<B::ITEMS, B::RIGHT>(g);
-    i64 last = -1;
-    if (B::AHEAD && blockIdx.x < tiles) kron_fetch_ahead<B>(ahead, g, kron_coord<B::ITEMS, B::RIGHT>(g, blockIdx.x));
+    if (blockIdx.x >= tiles) return;
+    const auto entry_of = [&](const KronCoord& p) { return B::VARIES ? (p.a * g.size[KRON_B] + p.b) * g.size[KRON_C] + p.c : 0; };
+    i64 last;
+    {
+        const KronCoord first = kron_coord<B::ITEMS, B::RIGHT>(g, blockIdx.x);
+        last = entry_of(first);
+        kron_begin(g.is_later, [&]() { B::factors(factors, g, first); }, [&]() {
+            if (B::AHEAD) kron_fetch_ahead<B>(ahead, g, first);
+        });
+        if (B::DIRECT_IN && !B::AHEAD) __syncthreads();
+    }
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
         const KronCoord p = kron_coord<B::ITEMS, B::RIGHT>(g, t);
-        const i64 entry = B::VARIES ? (p.a * g.size[KRON_B] + p.b) * g.size[KRON_C] + p.c : 0;
-        if (entry != last) {
+        if (B::VARIES && entry_of(p) != last) {
             __syncthreads();
             B::factors(factors, g, p);
-            last = entry;
+            last = entry_of(p);
             if (B::DIRECT_IN && !B::AHEAD) __syncthreads();
         }
         if (B::AHEAD) {

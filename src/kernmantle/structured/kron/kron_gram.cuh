@@ -430,20 +430,20 @@ struct KronGram {
     }
 };
 
-// The sum over shares of each of `size` entries, 32 of them by a block of 256 threads: a warp has every eighth share. `target`
-// says where an entry goes.
+// The sum over shares of each of `size` entries, 32 of them by a block of 1024 threads: a warp has every 32nd share. `target` says
+// where an entry goes.
 template <class T, class Target>
 KM_DEVICE void kron_gram_total(const float* parts, T* out, int shares, int size, const Target& target) {
-    __shared__ float sums[8][32];
+    __shared__ float sums[32][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, entry = blockIdx.x * 32 + lane;
     float total = 0.0f;
     if (entry < size) {
 #pragma unroll 8
-        for (int share = warp; share < shares; share += 8) total += __ldg(parts + (i64)share * size + entry);
+        for (int share = warp; share < shares; share += 32) total += __ldg(parts + (i64)share * size + entry);
     }
     sums[warp][lane] = total;
     __syncthreads();
-    if (warp == 0 && entry < size) out[target(entry)] = Store<T>::from(sum_over_warps<8, 32>(&sums[0][lane]));
+    if (warp == 0 && entry < size) out[target(entry)] = Store<T>::from(sum_over_warps<32, 32>(&sums[0][lane]));
 }
 
 }  // namespace km

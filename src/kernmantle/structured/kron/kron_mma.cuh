@@ -323,9 +323,10 @@ struct KronMma {
             Pipeline::commit();
             filled.advance();
         };
+        kron_begin(g.is_later, [&]() { B::prepare(factors, backs, tops, g); }, [&]() {
 #pragma unroll 1
-        for (int s = 0; s < B::STAGES; ++s) prefetch();
-        B::prepare(factors, backs, tops, g);
+            for (int s = 0; s < B::STAGES; ++s) prefetch();
+        });
         if (threadIdx.x == 0) backs[B::Final::NUMBER] *= (C)g.alpha;
         __syncthreads();
 #pragma unroll 1

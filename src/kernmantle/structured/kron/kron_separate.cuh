@@ -1,12 +1,14 @@
 // Gradients of matrices from that of their Kronecker product: for each of their entries a block, or a warp where that has few
 // terms, sums the products of the joint gradient with the entries of all other matrices.
 #pragma once
+#include "kron_begin.cuh"
 #include "reduce.cuh"
 
 namespace km {
 
 // What a pass gets that finds gradients: the gradient v of the product, x, its own result, each block's share of the gradients, how many
-// entries stand before its axes and how many columns behind, and by what the result is multiplied.
+// entries stand before its axes and how many columns behind, whether another kernel of the same gradients is launched ahead of it, and by
+// what the result is multiplied.
 template <class T>
 struct KronPass {
     const T* v;
@@ -14,6 +16,7 @@ struct KronPass {
     T* out;
     float* parts;
     i64 items, width;
+    bool is_later;
     float slope;
 };
 

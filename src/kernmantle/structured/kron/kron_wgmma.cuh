@@ -367,11 +367,13 @@ struct KronWgmma {
         const int tiles = (int)kron_tiles<1, 1>(g);
         if (threadIdx.x == 0) barriers.initialise(LOADERS, 8);
         float back = (float)g.alpha;
+        kron_wait_for_factors(g.is_later);
         back *= stored(factors, tops, B::template down<0>(g), [&](int row, int column) { return B::template entry<0>(g, row, column); });
         back *= stored(factors + PARTS * FACTOR, tops, B::template down<1>(g), [&](int row, int column) { return B::template entry<1>(g, row_of(row), column); });
         if (SPLIT) back /= LESS;
         ptx::fence_proxy_async();
         __syncthreads();
+        kron_wait();
         if (threadIdx.x >= 256) {
             ptx::setmaxnreg_dec<LOADER_REGISTERS>();
             load(g, stages, pieces, barriers, tiles);

@@ -118,7 +118,7 @@ class Launch:
 
     ``dims`` are the extents of the batch axes, the axes left of the run included, and for each the strides of x, y,
     out and the factors; ``offsets`` say where each launch begins, in bytes, when there are more axes than a kernel
-    takes. ``numbers`` says which factors of the product the pass applies.
+    takes. ``numbers`` says which factors of the product it applies, ``is_later`` that a pass of ours is always ahead.
     """
 
     run: Pass
@@ -128,6 +128,7 @@ class Launch:
     offsets: tuple[tuple[int, ...], ...]
     numbers: tuple[int, ...]
     arrays: Arrays
+    is_later: bool = False
 
     @property
     def factors(self) -> list[torch.Tensor]:
@@ -264,6 +265,11 @@ class Prepared:
 
     stages: tuple[Stage, ...]
 
+    @property
+    def has_kernels(self) -> bool:
+        """Return whether every call launches a kernel of ours."""
+        return any(not isinstance(stage.start, Dense) for stage in self.stages)
+
     def new(self, x: torch.Tensor, factors: Sequence[torch.Tensor], alpha: float, shape: tuple[int, ...]) -> Any:
         """Return ``alpha`` times the product in new memory of that shape; a single vendor product takes it itself."""
         first = self.stages[0]
@@ -310,6 +316,11 @@ class ByCapture:
         """Stages of eager calls."""
         return self.eager.stages
 
+    @property
+    def has_kernels(self) -> bool:
+        """Return whether calls of both kinds launch a kernel of ours."""
+        return self.eager.has_kernels and self.captured.has_kernels
+
     def __call__(
         self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
         numbers: Numbers, saved: list[torch.Tensor] | None = None,
@@ -320,8 +331,7 @@ class ByCapture:
 
     def new(self, x: torch.Tensor, factors: Sequence[torch.Tensor], alpha: float, shape: tuple[int, ...]) -> Any:
         """Return the product in new memory."""
-        own = self.captured if torch.cuda.is_current_stream_capturing() else self.eager
-        return own.new(x, factors, alpha, shape)
+        return (self.captured if torch.cuda.is_current_stream_capturing() else self.eager).new(x, factors, alpha, shape)
 
 
 def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:
@@ -340,7 +350,7 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
             layouts = _layouts(own, view, step)
             if layouts is None:
                 return None
-            launch = _launch(own, view, modes, step, layouts)
+            launch = replace(_launch(own, view, modes, step, layouts), is_later=Prepared(tuple(stages)).has_kernels)
             stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape))
         value = into
     return Prepared(tuple(stages))

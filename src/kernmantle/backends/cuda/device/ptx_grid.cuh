@@ -5,6 +5,10 @@
 namespace km {
 namespace ptx {
 
+// Whether a grid may begin before the one ahead of it is complete.
+static constexpr bool GRIDS_OVERLAP = __CUDA_ARCH__ >= 900;
+// What a thread reads from here on is not older than what its block was launched behind.
+KM_DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 KM_DEVICE unsigned ld_acquire(const unsigned* at) {
     unsigned value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");

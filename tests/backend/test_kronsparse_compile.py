@@ -18,7 +18,7 @@ from kernmantle.backends.cuda.nvrtc import Cubin
 from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.mode_product import cuda, tiles, tuned
+from kernmantle.structured.mode_product import bound_products, cuda, tiles, tuned
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan, column_sum_seconds
@@ -591,7 +591,7 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
 
     as_on(monkeypatch)
     monkeypatch.setattr(cuda, "load_kernels", lambda *named: (None, None))
-    monkeypatch.setattr(cuda, "bind_launch", lambda *bound: launch)
+    monkeypatch.setattr(bound_products, "bind_launch", lambda *bound: launch)
     PLANS.clear()
     x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)
     for bias in (wide[::2], torch.ones(()).expand(a * b * d)):

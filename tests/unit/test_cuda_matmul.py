@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernmantle.torch_ops import cuda_matmul
+from kernmantle.torch_ops.blas_handles import BlasHandles
 from kernmantle.torch_ops.cuda_matmul import BoundMatmul, form_of
 
 
@@ -82,7 +83,7 @@ def test_every_thread_has_a_handle_of_cublas_before_a_graph_is_captured(monkeypa
         monkeypatch.setattr(torch._C, name, found, raising=False)
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: made.append(len(launched)))
     monkeypatch.setattr(cuda_matmul, "enter_thread", lambda: None)
-    monkeypatch.setattr(cuda_matmul, "HANDLES", cuda_matmul._Handles())
+    monkeypatch.setattr(cuda_matmul, "HANDLES", BlasHandles())
 
     class Product:
         workspace = 0

@@ -1,17 +1,21 @@
 """Passes that another pass of the same product is launched ahead of, so that they need not wait for their factors."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import cuda, run
 from kernmantle.structured.kron.axis_plan import AxisPlan, axis
+from kernmantle.structured.kron.by_capture import ByCapture
 from kernmantle.structured.kron.cuda_entry import LATER, parameters
 from kernmantle.structured.kron.fma_plan import FmaLayout, FmaPlan, fma_candidates
 from kernmantle.structured.kron.modes import parse
 from kernmantle.structured.kron.passes import plain_pass
 from kernmantle.structured.kron.run import arranged, prepare
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
+from kernmantle.torch_ops.blas_handles import HANDLES
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
 SIZES = ((4, 4), (3, 3), (5, 5))
@@ -84,5 +88,20 @@ def test_long_passes_of_halves_over_an_axis_begin_when_all_is_complete(monkeypat
 
 def test_a_product_in_a_graph_and_outside_launches_kernels_of_ours_if_both_do():
     ours, vendor = launched(("fma",) * 3)[0], launched(("matmul",) * 3)[0]
-    kinds = [run.ByCapture(*own).has_kernels for own in ((ours, ours), (ours, vendor), (vendor, ours))]
+    kinds = [ByCapture(*own).has_kernels for own in ((ours, ours), (ours, vendor), (vendor, ours))]
     assert kinds == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("eager", "captured", "handles"), [("fma", "matmul", 1), ("fma", "fma", 0), ("matmul", "matmul", 0)]
+)
+def test_eager_calls_leave_a_thread_the_handle_that_a_captured_product_needs(eager, captured, handles, monkeypatch):
+    """Torch would make it with the first product of the thread, which a stream that is captured does not allow."""
+    taken, ran = [], []
+    both = ByCapture(launched((eager,) * 3)[0], launched((captured,) * 3)[0])
+    monkeypatch.setattr(run.Prepared, "__call__", lambda own, *_: ran.append(own))
+    monkeypatch.setattr(HANDLES, "take", taken.append)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    both(torch.zeros(2, 8), [], None, torch.zeros(2, 8), (1.0, 0.0))
+    assert (ran, len(taken)) == ([both.eager], handles)

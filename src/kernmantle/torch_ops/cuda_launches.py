@@ -16,8 +16,9 @@ from ..backends.cuda.launch_program import CALL, CODE, SYMBOLS, LaunchProgram, R
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
+from .blas_handles import HANDLES
 from .cuda import enter_thread
-from .cuda_matmul import HANDLES, BoundMatmul
+from .cuda_matmul import BoundMatmul
 
 _STREAMS = 16  # of which a sequence keeps its programs
 _WORKSPACES = LRUCache[tuple[int, int], torch.Tensor](8 * _STREAMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,31 +10,13 @@ import torch
 from ..backends.cuda.cublaslt import ALIGNED, Matmul, MatmulForm, Side, library
 from ..backends.cuda.launch_program import Record
 from ..errors import LaunchError
+from .blas_handles import HANDLES
 from .cuda import enter_thread, index_of
 from .dtypes import NAMES
 from .torch_private import empty_on_gpu, takes_memory_directly
 
 Maybe = torch.Tensor | None
 _HALVES = (torch.bfloat16, torch.float16)
-
-
-class _Handles(threading.local):
-    """Devices of which this thread has torch's handle of cuBLAS.
-
-    While a graph is captured the same products are torch's operations. Torch makes a handle with the first product of
-    a thread, which takes memory, and what is captured must not: calls before it are to leave a handle behind.
-    """
-
-    def __init__(self) -> None:
-        self.devices = frozenset[int]()
-
-    def take(self, index: int) -> None:
-        """Have torch make the handle of this thread for the current device, ``index``."""
-        torch.cuda.current_blas_handle()
-        self.devices |= {index}
-
-
-HANDLES = _Handles()
 
 
 class BoundMatmul:

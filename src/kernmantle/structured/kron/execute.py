@@ -18,9 +18,10 @@ from ...torch_ops import targets
 from ...torch_ops.call_key import program_key
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
+from .by_capture import ByCapture
 from .modes import Mode, contracted, parse
 from .passes import between
-from .run import ByCapture, Numbers, arranged, prepare, run
+from .run import Numbers, arranged, prepare, run
 from .torch_products import batch_of, product
 
 Number = int | float | complex

@@ -304,36 +304,6 @@ class Prepared:
                 saved.append(into)
 
 
-@dataclass(frozen=True)
-class ByCapture:
-    """Kernels for eager calls, with the least host time, and kernels for calls under CUDA graph capture."""
-
-    eager: Prepared
-    captured: Prepared
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """Stages of eager calls."""
-        return self.eager.stages
-
-    @property
-    def has_kernels(self) -> bool:
-        """Return whether calls of both kinds launch a kernel of ours."""
-        return self.eager.has_kernels and self.captured.has_kernels
-
-    def __call__(
-        self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
-        numbers: Numbers, saved: list[torch.Tensor] | None = None,
-    ) -> None:  # fmt: skip
-        """Write the product to ``out``; with ``saved``, which receives the intermediate results, as an eager call."""
-        own = self.captured if saved is None and torch.cuda.is_current_stream_capturing() else self.eager
-        own(x, factors, y, out, numbers, saved)
-
-    def new(self, x: torch.Tensor, factors: Sequence[torch.Tensor], alpha: float, shape: tuple[int, ...]) -> Any:
-        """Return the product in new memory."""
-        return (self.captured if torch.cuda.is_current_stream_capturing() else self.eager).new(x, factors, alpha, shape)
-
-
 def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:
     """Return the passes as prepared kernels; None where one needs a copy."""
     stages: list[Stage] = []

@@ -30,6 +30,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(execute, "empty_on_gpu", take)
     monkeypatch.setattr(execute, "takes_memory_directly", lambda index: index == 0)
+    monkeypatch.setattr(execute, "current_gpu", lambda: 0)
     return taken
 
 

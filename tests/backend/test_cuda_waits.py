@@ -9,8 +9,8 @@ import tempfile
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
 
-from ..golden.compiled import compile_source
 from ..golden.cuda_code import disassembler
 from ..golden.cuda_kernels import KERNELS
 

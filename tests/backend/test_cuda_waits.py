@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import compile_source
 
-from ..golden.cuda_code import disassembler
+from ..golden.cuda_code import disassembly
 from ..golden.cuda_kernels import KERNELS
 
 CARD = "sm_90"
@@ -23,14 +21,7 @@ _STORES = ("STG", "RED", "REDG", "ATOM", "ATOMG", "UTMASTG")
 def opcodes(name: str) -> list[str]:
     """The instructions of a kernel in the order of its text."""
     binary = compile_source(KERNELS[name].make(CARD).source, CARD, headers(), name=name).binary
-    program = disassembler()
-    if program is None:
-        pytest.skip("nvdisasm is missing")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary)
-        file.flush()
-        text = subprocess.run([program, "-c", "-ndf", file.name], check=True, capture_output=True, text=True).stdout
-    return _INSTRUCTION.findall(text)
+    return _INSTRUCTION.findall(disassembly(binary))
 
 
 def first(code: list[str], *names: str) -> int:

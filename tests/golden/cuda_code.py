@@ -105,15 +105,19 @@ def class_of(opcode: str) -> str:
     return found or next((name for begin, name in _BEGIN if opcode.startswith(begin)), "other")
 
 
-def disassembled(binary: bytes) -> dict[str, Counter[str]]:
-    """Return how often each opcode occurs in each function of a cubin; padding is left out."""
+def disassembly(binary: bytes) -> str:
+    """Return the text of the instructions of a cubin."""
     program = disassembler()
     assert program is not None, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        text = subprocess.run([program, "-c", "-ndf", file.name], check=True, capture_output=True, text=True).stdout
-    _, *parts = _SECTION.split(text)
+        return subprocess.run([program, "-c", "-ndf", file.name], check=True, capture_output=True, text=True).stdout
+
+
+def disassembled(binary: bytes) -> dict[str, Counter[str]]:
+    """Return how often each opcode occurs in each function of a cubin; padding is left out."""
+    _, *parts = _SECTION.split(disassembly(binary))
     found = {name: Counter(_OPCODE.findall(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)}
     for counts in found.values():
         counts.pop("NOP", None)

@@ -42,3 +42,12 @@ def pairwise(*choices: Iterable[Any]) -> list[Any]:
         kept.add(best)
         unmet -= _pairs(cases[best])
     return [case if place in kept else _left_out(case) for place, case in enumerate(cases)]
+
+
+def every_subset(leaves: Sequence[Any]) -> Iterable[list[Any]]:
+    """Yield each choice of one tensor and more, which alone then require a gradient."""
+    for asked in itertools.product((False, True), repeat=len(leaves)):
+        if any(asked):
+            for leaf, needs in zip(leaves, asked, strict=True):
+                leaf.requires_grad_(needs)
+            yield list(itertools.compress(leaves, asked))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
 
 import kernmantle as km
+from tests.cases import every_subset
 from tests.integration.test_kronsparse_mlp import on_addresses
 from tests.integration.test_kronsparse_train import steps
 
@@ -79,12 +78,7 @@ def test_every_subset_of_gradients(bias, use) -> None:
     qkv, proj = layers_of(bias)
     x, residual = operands()
     leaves = [x, residual, *qkv.parameters(), *proj.parameters()]
-    for asked in itertools.product((False, True), repeat=len(leaves)):
-        if not any(asked):
-            continue
-        for leaf, needs in zip(leaves, asked, strict=True):
-            leaf.requires_grad_(needs)
-        own = list(itertools.compress(leaves, asked))
+    for own in every_subset(leaves):
         found = km.kronsparse.attention(x, qkv, proj, HEADS, True, residual)
         wanted = composed(x, qkv, proj, True, residual)
         for some in (own, own[:1]):

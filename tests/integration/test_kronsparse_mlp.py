@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from torch import nn
 import kernmantle as km
 from kernmantle.structured.kronsparse import feed_forward, groups
 from kernmantle.structured.mode_product import grouped
+from tests.cases import every_subset
 from tests.integration.test_kronsparse_train import computed, launched, seen, steps
 
 assert steps  # a fixture
@@ -121,12 +121,7 @@ def test_every_subset_of_gradients(kind, bias, use) -> None:
     x = torch.randn(3, first.in_features, dtype=torch.float64)
     residual = torch.randn(3, second.out_features, dtype=torch.float64)
     leaves = [x, residual, *first.parameters(), *second.parameters()]
-    for asked in itertools.product((False, True), repeat=len(leaves)):
-        if not any(asked):
-            continue
-        for leaf, needs in zip(leaves, asked, strict=True):
-            leaf.requires_grad_(needs)
-        own = list(itertools.compress(leaves, asked))
+    for own in every_subset(leaves):
         found, wanted = (
             km.kronsparse.mlp(x, first, second, "silu", residual),
             composed(x, first, second, "silu", residual),

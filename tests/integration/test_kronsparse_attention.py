@@ -204,3 +204,27 @@ def test_wrong_arguments() -> None:
         km.kronsparse.attention(x, qkv, proj, 5)
     with pytest.raises(km.errors.ParameterError, match="proj must be a layer, not NoneType"):
         km.kronsparse.attention(x, qkv, None, 2)
+    with pytest.raises(km.errors.ParameterError, match="is_causal must be True or False, not Tensor; no mask is taken"):
+        km.kronsparse.attention(x, qkv, proj, HEADS, torch.ones(5, 5))
+    with pytest.raises(km.errors.ShapeError, match=r"x has shape \(16,\); attention takes \(..., tokens, features\)"):
+        km.kronsparse.attention(x[0, 0], qkv, proj, HEADS)
+
+
+@pytest.mark.parametrize("kind", ["factors", "matrix", *LAUNCHED])
+def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
+    use(kind)
+    qkv, proj = layers_of()
+    x, _ = operands()
+    wide = km.KSLinear(48, 16, [(4, 4, 12, 1)], dtype=torch.float64)
+    for _ in range(3):
+        with pytest.raises(km.errors.ShapeError, match="qkv gives 96 features, 3 times 32, but proj takes 48"):
+            km.kronsparse.attention(x, qkv, wide, HEADS)
+        with pytest.raises(km.errors.ShapeError, match=r"residual has shape \(2, 5, 15\)"):
+            km.kronsparse.attention(x, qkv, proj, HEADS, residual=x[..., 1:])
+    qkv.register_forward_hook(lambda *_: pytest.fail("a layer ran"))
+    for layer, message in ((wide, "but proj takes 48"), (proj, "residual")):
+        with pytest.raises(km.errors.ShapeError, match=message):
+            km.kronsparse.attention(x, qkv, layer, HEADS, residual=x[..., 1:])
+    for heads, causal in ((5, False), (HEADS, 1)):
+        with pytest.raises(km.errors.KernmantleError):
+            km.kronsparse.attention(x, qkv, proj, heads, causal)

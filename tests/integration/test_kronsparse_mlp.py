@@ -321,9 +321,36 @@ def test_a_warm_call_sees_what_changes(use) -> None:
 
 def test_an_activation_is_needed() -> None:
     first, second = layers_of("matrix")
-    for wrong in ("", None, "tanh"):
-        with pytest.raises(km.errors.ParameterError):
+    for wrong in ("", None, "tanh", nn.GELU()):
+        with pytest.raises(km.errors.ParameterError, match="activation must be one of 'relu', 'gelu', 'silu', not"):
             km.kronsparse.mlp(torch.randn(3, 18, dtype=torch.float64), first, second, wrong)
     for places, name in (((None, second), "first must be a layer, not NoneType"), ((first, first.bias), "second must")):
         with pytest.raises(km.errors.ParameterError, match=name):
             km.kronsparse.mlp(torch.randn(3, 18, dtype=torch.float64), *places)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
+    use(kind)
+    first, second = layers_of("matrix")
+    x = torch.randn(3, 18, dtype=torch.float64, requires_grad=True)
+    wide = km.KSLinear(20, 18, [(2, 9, 10, 1)], dtype=torch.float64)
+    for layers in ((first, wide), (nn.Linear(18, 10, dtype=torch.float64), wide)):
+        layers[0].register_forward_hook(lambda *_: pytest.fail("a layer ran"))
+        for _ in range(3):
+            with pytest.raises(km.errors.ShapeError, match="first gives 10 features, but second takes 20"):
+                km.kronsparse.mlp(x, *layers)
+        for _ in range(3):
+            with pytest.raises(
+                km.errors.ShapeError, match=r"residual has shape \(3, 17\), which does not .* \(3, 18\)"
+            ):
+                km.kronsparse.mlp(x, layers[0], second, residual=x[:, 1:])
+    first, _ = layers_of("matrix")
+    for _ in range(3):
+        with pytest.raises(km.errors.ShapeError, match="first gives 10 features, but second takes 20"):
+            km.kronsparse.mlp(x, first, wide)
+        with pytest.raises(km.errors.ShapeError, match=r"residual has shape \(2, 3, 18\)"):
+            km.kronsparse.mlp(x, first, second, residual=x.expand(2, 3, 18))
+        with pytest.raises(km.errors.DtypeError, match="residual must be a torch tensor, not bool"):
+            km.kronsparse.mlp(x, first, second, residual=True)
+    assert km.kronsparse.mlp(x, first, second, residual=x[0]).shape == (3, 18)

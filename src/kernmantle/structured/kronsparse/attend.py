@@ -60,9 +60,12 @@ def attention(
     Raises
     ------
     ParameterError
-        For what is no layer, or a number of heads that is not positive.
+        For what is no layer, a number of heads that is not positive, or a mask as ``is_causal``.
     ShapeError
-        For features of ``qkv`` that do not fall into three times as many heads.
+        For features of ``qkv`` that are not three times as many heads or do not fit ``proj``, and a residual that does
+        not broadcast to the result.
+    DtypeError
+        For a residual that is no tensor. All errors are raised before a layer runs, where its features are known.
 
     Notes
     -----
@@ -80,23 +83,25 @@ def attention(
     """
     if not torch.compiler.is_compiling() and isinstance(qkv, KSLinear) and isinstance(proj, KSLinear):
         kind = "attention", heads, is_causal
-        found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual)
+        found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual, 3)
         if found is not None:
             return found
-    check_layers(qkv=qkv, proj=proj)
-    _check_heads(heads)
+    check_layers(x, residual, 3, qkv=qkv, proj=proj)
+    _check_heads(heads, is_causal, getattr(qkv, "out_features", 0))
+    if isinstance(x, torch.Tensor) and x.dim() < 2:
+        raise ShapeError(f"x has shape {tuple(x.shape)}; attention takes (..., tokens, features)")
     joint = qkv(x)
-    if joint.dim() < 2 or joint.shape[-1] % (3 * heads):
-        raise ShapeError(
-            f"qkv gives {tuple(joint.shape)}, whose last extent is not three times {heads} heads of as many numbers"
-        )
+    _check_heads(heads, is_causal, joint.shape[-1])
     value = proj(_mixed(joint, heads, is_causal))
     return value if residual is None else value + residual
 
 
-def _check_heads(heads: int) -> None:
-    if integer(heads, "heads") < 1:
-        raise ParameterError(f"heads must be at least 1, not {heads}")
+def _check_heads(heads: int, is_causal: bool, width: Any) -> None:
+    """Raise the error of what heads of queries, keys and values of so many features cannot be."""
+    if not isinstance(is_causal, bool):
+        raise ParameterError(f"is_causal must be True or False, not {type(is_causal).__name__}; no mask is taken")
+    if isinstance(width, int) and width % (3 * integer(heads, "heads")):
+        raise ShapeError(f"qkv gives {width} features, which are not three times {heads} heads of as many numbers")
 
 
 def _mixed(joint: torch.Tensor, heads: int, is_causal: bool) -> torch.Tensor:
@@ -181,8 +186,8 @@ class _Attention:
 
 def _bind(width: int, heads: int, is_causal: bool, steps: Sequence[StepPasses], x: torch.Tensor) -> _Attention | None:
     """Return both passes; None for other rows than sequences of tokens, and for heads of no whole vectors."""
-    _check_heads(heads)
-    if x.dim() != 3 or width % (3 * heads) or width // (3 * heads) % _VECTOR:
+    _check_heads(heads, is_causal, width)
+    if x.dim() != 3 or width // (3 * heads) % _VECTOR:
         return None
     first, second = (passes_of_step(step.forward, step.backward, step.weights, x.element_size()) for step in steps)
     shape = *x.shape[:2], 3, heads, width // (3 * heads)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import ParameterError
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
 from .chain_autograd import factor_by_factor
@@ -49,6 +48,10 @@ def mlp(
     ------
     ParameterError
         For another activation, or what is no layer.
+    ShapeError
+        For layers that do not fit together, and a residual that does not broadcast to the result.
+    DtypeError
+        For a residual that is no tensor. All errors are raised before a layer runs.
 
     Notes
     -----
@@ -68,15 +71,10 @@ def mlp(
         found = apply_joined(activation, partial(_bind, activation), x, first, second, residual)
         if found is not None:
             return found
-    _check_activation(activation)
-    check_layers(first=first, second=second)
+    check_activation(activation, is_optional=False)
+    check_layers(x, residual, first=first, second=second)
     value = second(ACTIVATIONS[activation](first(x)))
     return value if residual is None else value + residual
-
-
-def _check_activation(activation: str) -> None:
-    if not check_activation(activation):
-        raise ParameterError("an MLP has an activation between its layers: 'relu', 'gelu' or 'silu'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +109,7 @@ class _MLP:
 
 def _bind(activation: str, steps: Sequence[StepPasses], x: torch.Tensor) -> _MLP | None:
     """Return both passes as launches alone; None where an activation is not launched."""
-    _check_activation(activation)
+    check_activation(activation, is_optional=False)
     (one, first, count, _), (other, second, rest, _) = steps
     value = x.new_empty(one.layouts[-1][0])
     apply, slope = (activations().bind_activation(value, activation, slope) for slope in (False, True))

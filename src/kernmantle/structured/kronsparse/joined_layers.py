@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
 from torch.autograd import forward_ad
 
 from ...config import current
-from ...errors import ParameterError
+from ...errors import DtypeError, ParameterError, ShapeError
+from ...ir.equation import broadcast
 from ...runtime.dispatch import PLANS
 from ...torch_ops.call_key import find
 from ...torch_ops.saved import Guard
@@ -103,11 +103,12 @@ _ALONE = object()
 
 
 def apply_joined(
-    kind: Hashable, bind: Bind, x: torch.Tensor, first: KSLinear, second: KSLinear, residual: Maybe
+    kind: Hashable, bind: Bind, x: torch.Tensor, first: KSLinear, second: KSLinear, residual: Maybe, parts: int = 1
 ) -> torch.Tensor | None:
     """Return the result of one step; None where layers go their own way.
 
-    ``kind`` says what is between the layers, ``bind`` binds both passes.
+    ``kind`` says what is between the layers, which takes ``parts`` times the features it gives; ``bind`` binds both
+    passes.
     """
     made = MADE.matrices
     if (made and (first in made or second in made)) or type(x) is not torch.Tensor:
@@ -127,7 +128,8 @@ def apply_joined(
         if found is None:
             if key is None:
                 return None
-            found = PLANS[key] = _bind((first, second), x, residual, bind) or _ALONE
+            fits = first.out_features == parts * second.in_features
+            found = PLANS[key] = (_bind((first, second), x, residual, bind) if fits else None) or _ALONE
     if found is _ALONE:
         return None
     first._ran.route, second._ran.route = found.routes
@@ -231,8 +233,25 @@ def _differentiably(
     return found
 
 
-def check_layers(**layers: nn.Module) -> None:
-    """Raise ParameterError for what is no layer, by its name."""
+def check_layers(x: Any, residual: Any, parts: int = 1, **layers: Any) -> None:
+    """Raise the error that says by name what does not fit, before a layer runs.
+
+    The first layer gives ``parts`` times the features that the second one takes.
+    """
     for name, layer in layers.items():
         if not callable(layer):
             raise ParameterError(f"{name} must be a layer, not {type(layer).__name__}")
+    (one, first), (other, second) = layers.items()
+    makes, takes = getattr(first, "out_features", None), getattr(second, "in_features", None)
+    if isinstance(makes, int) and isinstance(takes, int) and makes != parts * takes:
+        each = f", {parts} times {makes // parts}" if parts > 1 and makes % parts == 0 else ""
+        raise ShapeError(f"{one} gives {makes} features{each}, but {other} takes {takes}")
+    if residual is None:
+        return
+    if not isinstance(residual, torch.Tensor):
+        raise DtypeError(f"residual must be a torch tensor, not {type(residual).__name__}")
+    features = getattr(second, "out_features", None)
+    if isinstance(x, torch.Tensor) and isinstance(features, int) and not getattr(second, "batch_last", False):
+        shape, own = (*x.shape[:-1], features), tuple(residual.shape)
+        if own != shape and broadcast([own, shape]) != shape:
+            raise ShapeError(f"residual has shape {own}, which does not broadcast to the result {shape}")

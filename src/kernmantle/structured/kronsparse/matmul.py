@@ -229,11 +229,12 @@ def check_options(batch_last: bool, algorithm: str, precision: str | None) -> Op
     return Options(bool(batch_last), algorithm, precision or "")
 
 
-def check_activation(activation: str | None) -> str:
+def check_activation(activation: str | None, is_optional: bool = True) -> str:
     """Return the name of an activation, or ParameterError."""
-    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
+    is_named = isinstance(activation, str) and activation in ACTIVATIONS
+    if not (activation or is_optional) or not (is_named or activation is None):
         allowed = ", ".join(repr(name) for name in ACTIVATIONS if name)
-        raise ParameterError(f"activation must be None or one of {allowed}, not {activation!r}")
+        raise ParameterError(f"activation must be {'None or ' * is_optional}one of {allowed}, not {activation!r}")
     return activation or ""
 
 

@@ -21,8 +21,19 @@ X, F, G = torch.ones(3, 6), torch.ones(2, 4), torch.ones(3, 3)
         ("ShapeError", "list of matrices", (X, F), {}),
         ("ShapeError", "not negative", (X, [F, -3]), {}),
         ("ShapeError", "x is a number", (torch.tensor(1.0), [F]), {}),
-        ("ShapeError", "do not broadcast", (torch.ones(2, 3, 6), [torch.ones(5, 2, 4), G]), {}),
-        ("ShapeError", "y .* does not broadcast", (X, [F, G]), {"beta": 1, "y": torch.ones(3, 5)}),
+        (
+            "ShapeError", r"batch axes of x \(2, 3, 6\) and the factors \(5, 2, 4\), \(3, 3\) do not broadcast",
+            (torch.ones(2, 3, 6), [torch.ones(5, 2, 4), G]), {},
+        ),
+        *(
+            ("ShapeError", rf"y of shape {result[0]} does not broadcast to the result {result[1]}", arguments, options)
+            for result, arguments, options in (
+                ((r"\(3, 5\)", r"\(3, 12\)"), (X, [F, G]), {"beta": 1, "y": torch.ones(3, 5)}),
+                ((r"\(2, 12\)", r"\(3, 12\)"), (X, [F, G]), {"y": torch.ones(2, 12)}),
+                ((r"\(5,\)", r"\(12,\)"), (X[0], [F, G]), {"y": torch.ones(5)}),
+                ((r"\(6, 2\)", r"\(6, 1\)"), (torch.ones(12, 1), [F, G]), {"side": "left", "y": torch.ones(6, 2)}),
+            )
+        ),
         ("ShapeError", r"2\*\*63", (torch.ones(1).expand(1 << 32, 1), [torch.ones(1, 1).expand(1, 1 << 32)]), {}),
         ("DtypeError", r"factors\[0\] is float64", (X, [F.double(), G]), {}),
         ("DtypeError", r"y is float64", (X, [F, G]), {"beta": 1, "y": torch.ones(3, 12).double()}),

@@ -195,15 +195,16 @@ def gather(
 def _shape(call: Product) -> tuple[int, ...]:
     """Return the shape of the result."""
     x, factors, y = call.canonical()
-    tensors = [x, *factors] if y is None else [x, *factors, y]
-    batch = broadcast([tuple(tensor.shape[:-2]) for tensor in tensors])
+    batch = broadcast([tuple(tensor.shape[:-2]) for tensor in (x, *factors)])
     if batch is None:
-        shapes = ", ".join(str(tuple(tensor.shape[:-2])) for tensor in tensors)
-        raise ShapeError(f"the batch axes {shapes} of x, the factors and y do not broadcast")
-    shape = (*batch, rows_of(call.text, factors), x.shape[-1])
-    if y is not None and (y.shape[-2] not in (1, shape[-2]) or y.shape[-1] not in (1, shape[-1])):
-        raise ShapeError(f"y {tuple(y.shape[-2:])} does not broadcast to the result {shape[-2:]}")
-    return shape if call.form.kind == "column" else shape[:-1]
+        shapes = ", ".join(str(tuple(factor.shape)) for factor in call.factors)
+        raise ShapeError(f"the batch axes of x {tuple(call.x.shape)} and the factors {shapes} do not broadcast")
+    product, stop = (*batch, rows_of(call.text, factors), x.shape[-1]), None if call.form.kind == "column" else -1
+    shape = product if y is None else broadcast([product, tuple(y.shape)])
+    if shape is None or shape[-2:] != product[-2:]:
+        assert call.y is not None
+        raise ShapeError(f"y of shape {tuple(call.y.shape)} does not broadcast to the result {product[:stop]}")
+    return shape[:stop]
 
 
 def target(out: Any, call: Product) -> torch.Tensor:

@@ -46,7 +46,7 @@ from kernmantle.structured.mode_product.sum_emit import (
     emit_row_sum,
     emit_tile_sum,
 )
-from kernmantle.structured.mode_product.tile_cost import tile_seconds
+from kernmantle.structured.mode_product.tile_cost import price_of
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
 from kernmantle.torch_ops.tuned_tiles import tuning
@@ -364,7 +364,8 @@ def test_warps_share_rows_where_one_has_registers_for_few_columns(pattern) -> No
     found = re.findall(r"(\d+) bytes spill stores", compiled(emit(chosen), "sm_90").log)
     assert max(map(int, found)) <= MOST_SPILLED
     alone = tiles.plan(given, CARDS["sm_90"], replace(chosen.tile, l=pattern[3], sharers=1, sides=1, columns=16))
-    assert alone is None or tile_seconds(alone, given, CARDS["sm_90"]) > tile_seconds(chosen, given, CARDS["sm_90"])
+    seconds = [price_of(own, given, CARDS["sm_90"]).seconds(given, CARDS["sm_90"]) for own in (alone, chosen) if own]
+    assert alone is None or seconds[0] > seconds[1]
     assert planned(problem((4, 64, 64, 6)), "sm_90").tile.sharers == 1
 
 

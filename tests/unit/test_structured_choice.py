@@ -43,7 +43,7 @@ def choice(kind, pattern, batch, dtype, first):
     """Plans of a kind of kernel, the price of one of them, and the plan that is chosen."""
     given, sizes = contiguous(pattern, batch, dtype, first), (pattern, batch, CARD)
     if kind == "tile":
-        found = tiles.candidates(given, CARD), lambda own: tile_cost.tile_seconds(own, given, CARD)
+        found = tiles.candidates(given, CARD), lambda own: tile_cost.price_of(own, given, CARD).seconds(given, CARD)
         return *found, tiles.plan(given, CARD)
     if kind in ("stream", "mma"):
         module = stream_plan if kind == "stream" else stream_mma_plan

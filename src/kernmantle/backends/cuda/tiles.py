@@ -9,6 +9,8 @@ from .arch import ARCHS, Arch, Feature, arch
 
 RESERVED_SHARED = 1 << 10
 """Bytes of shared memory that CUDA takes for itself with every block."""
+CLOCK = 1.7e9
+"""Cycles a second of a multiprocessor at work, by which models of structured products count (H200)."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
-from .cost import CLOCK, LAUNCH, memory_of
+from ...backends.cuda.tiles import CLOCK, RESERVED_SHARED, DeviceLimits
+from .cost import LAUNCH, memory_of
 from .factor_gradient_plan import SIZES
 from .gradient_groups import GroupedPlan, Groups, Size, whole
 

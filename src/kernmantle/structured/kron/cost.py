@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...backends.cuda.tiles import CLOCK, RESERVED_SHARED, DeviceLimits
 from .axis_plan import COLUMNS as PIECE_COLUMNS
 from .axis_plan import ROWS as PIECE_ROWS
 from .axis_plan import blocks_of, fibers_of, packed_of, pieces_of
@@ -31,7 +31,6 @@ HOST_OWN, HOST_VENDOR, HOST_JOINT = 1e-6, 3e-6, 2.5e-6
 # Times as much it is in an eager call that waits for the host, and seconds of such a call beside its launches.
 HOST_WHOLE, HOST_CALL = 10.0, 20e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
-CLOCK = 1.7e9
 ACCESS = 16
 _VENDOR_OVERLAP = 0.4  # of memory and work, the share of the shorter one that the vendor's product does not hide
 _SCALED = 3.2e-6  # seconds to find the power of two of factors of float16 that are multiplied out (decision 0118)

@@ -44,16 +44,6 @@ def preparing_cycles(plan: MmaPlan) -> int:
     return rounds * (1 + (plan.tensor.products > 1)) * _ROUND
 
 
-def waiting_cycles(plan: MmaPlan, tiles: int, processors: int) -> float:
-    """Return the cycles of a pass over few tiles: those in which warps wait, or those of the busiest multiprocessor."""
-    return _waves(plan, tiles, processors) * _wave_cycles(plan)
-
-
-def _waves(plan: MmaPlan, tiles: int, processors: int) -> int:
-    """Return the tiles that come one after the other."""
-    return -(-tiles * plan.group // (plan.warps * processors))
-
-
 def _wave_cycles(plan: MmaPlan) -> float:
     """Return the cycles of a tile on a multiprocessor that has others."""
     chain, work, products = 0, 0.0, plan.tensor.products

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...backends.cuda.traits import SCALARS, struct
-from .cost import CLOCK, SIZES, SMALL, memory_of
+from .cost import SIZES, SMALL, memory_of
 from .cuda_entry import OVERLAP
 from .gradient_groups import Size
 

@@ -200,7 +200,7 @@ def _bind_backward(
     if len(bound) < len(launches):
         return None
     found = of_x_at, of_bias_at, of_first_at, of_second_at
-    return table.bind(bound, found, True, False, grad.element_size(), _ROUTE, True)
+    return table.bind(bound, found, True, False, _ROUTE, True)
 
 
 @dataclass(frozen=True, eq=False)

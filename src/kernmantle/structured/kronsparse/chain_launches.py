@@ -61,15 +61,14 @@ class Table:
         return self.first + len(self.shapes) - 1
 
     def bind(
-        self, launches: Sequence[tuple[Launch, Pick]], found: Sequence[int], reads: bool, batch_last: bool, size: int,
+        self, launches: Sequence[tuple[Launch, Pick]], found: Sequence[int], reads: bool, batch_last: bool,
         route: str = "grouped", is_eager: bool = False,
     ) -> LaunchedBackward:  # fmt: skip
-        """Return the pass that gives the results at positions ``found``, none at 0; ``size``: bytes of a number."""
+        """Return the pass that gives the results at positions ``found``, none at 0."""
         pick = itemgetter(*[at and at - self.first + 1 for at in found])
-        written = size * sum(map(math.prod, self.shapes))
         layouts = layouts_in_one_piece(self.shapes)
         own = LaunchSequence(launches)
-        return LaunchedBackward(own, layouts, pick, reads, batch_last, written, route, is_eager)
+        return LaunchedBackward(own, layouts, pick, reads, batch_last, route, is_eager)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,6 @@ class LaunchedBackward:
     pick: Callable[[Sequence[Maybe]], tuple[Maybe, ...]]
     reads: bool
     batch_last: bool
-    written_bytes: int
     route: str
     is_eager: bool = False
 

@@ -192,7 +192,7 @@ class MatrixStep:
             launches.append(below[0])
             of_x_at = below[1]
         found = of_x_at, of_bias_at, *of_weights_at
-        return table.bind(launches, found, True, False, grad.element_size(), DENSE, True)
+        return table.bind(launches, found, True, False, DENSE, True)
 
     def bind_backward(
         self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]

@@ -143,7 +143,7 @@ class GroupedStep:
                 break
             moved, grad_at, of_x_at = below, below_at, below_at if of_x else 0
         bound = _with_operands(grouped().bind_each(launches), operands)
-        return table.bind(bound, (of_x_at, of_bias_at, *of_weights_at), reads, last, grad.element_size())
+        return table.bind(bound, (of_x_at, of_bias_at, *of_weights_at), reads, last)
 
 
 def _with_operands(launches: Sequence[Any], operands: Sequence[int]) -> tuple[tuple[Launch, Pick], ...]:
@@ -298,7 +298,7 @@ def _launched_backward(
             moved = below
     found[0] = moved if of_x else 0
     own = [(launch, itemgetter(*operands)) for launch, operands in launches]
-    return table.bind(own, found, True, False, size, "factor by factor", True)
+    return table.bind(own, found, True, False, "factor by factor", True)
 
 
 def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, activation: str = "") -> GroupedStep:

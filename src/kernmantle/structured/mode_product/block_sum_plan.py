@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.cuda.arch import arch
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
 from .plan_table import TABLES, columns_of, count_of, grid, masked, norm, quickest_row, rows_of
@@ -115,7 +115,7 @@ def _table(d: int, steps: int, dtype: str, own: DeviceLimits) -> BlockSumPlan:
 # Cycles that a stage and a tile wait, of an asynchronous copy of a warp and of the sums of a fragment on a
 # multiprocessor; bytes a second of the second-level cache, most of whose rows are short, and of memory; seconds to
 # begin. Fitted to 198 tiles of 22 random patterns (30 %, root mean square; decision 0099).
-_WAIT, _TILE, _COPY, _PUT, _CLOCK = 1030.0, 3700.0, 23.0, 1.05, 1.7e9
+_WAIT, _TILE, _COPY, _PUT = 1030.0, 3700.0, 23.0, 1.05
 _CACHE, _MEMORY, _START = 1.65e12, 3.5e12, 1.7e-6
 _PASS = 1.5e-6  # of each array over transposed rows, beside its bytes: 2.5 us more for both than the model of passes
 _SURELY = 1.1  # times what is expected, so that these sums are chosen where they are quicker for sure
@@ -131,7 +131,7 @@ def block_sum_seconds(plan: BlockSumPlan, pattern: Pattern, batch: int, limits: 
     copies = at_once * DEPTH * plan.steps * (columns + positions) * size / ACCESS / plan.threads
     resident = each * plan.warps
     stage, put = _WAIT + resident * _COPY * copies, resident * _PUT * plan.warp_l * plan.m * plan.n
-    worked = rounds * (groups * (chunks * stage + put) + _TILE) / _CLOCK
+    worked = rounds * (groups * (chunks * stage + put) + _TILE) / CLOCK
     read = padded(b, size) * -(-c // positions) + padded(c, size) * -(-b // columns)
     weights = size * math.prod(pattern)
     moved = (size * batch * a * d * read + weights) / _CACHE

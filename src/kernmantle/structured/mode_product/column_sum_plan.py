@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
 from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, rows_of, smaller
@@ -131,7 +131,7 @@ def _table(
 # of the second-level cache, of memory, and of parts that are added; seconds of a sector that is written, to begin, and
 # to begin to add parts. Fitted on one H200 to 82 sums of 6 to 28983 entries within 13 % (root mean square; decision
 # 0068).
-_PRODUCT, _NUMBER, _APART, _COPY, _STORE, _CLOCK = 3.2, {True: 3.85, False: 0.16}, 8.1, 12.5, 13.5, 1.7e9
+_PRODUCT, _NUMBER, _APART, _COPY, _STORE = 3.2, {True: 3.85, False: 0.16}, 8.1, 12.5, 13.5
 _STAGE, _WRITE, _TOGETHER = 150.0, 580.0, 0.04
 _CACHE, _MEMORY, _PARTS, _WRITTEN, _START, _ADDED = 5.9e12, 4.0e12, 6e11, 2.8e-12, 1.5e-6, 2e-6
 _SECTOR = 32  # bytes that are written at once
@@ -159,7 +159,7 @@ def column_sum_seconds(plan: ColumnSumPlan, pattern: Pattern, batch: int, limits
     run = out * either(deep >= d, positions * d, deep)  # bytes that are written together
     written = math.prod(pattern) * slots * out / smaller(run, _SECTOR) * _WRITTEN
     parts = either(slots > 1, _ADDED + 4 * math.prod(pattern) * (slots + 1) / _PARTS, 0.0)
-    worked = (rounds * tile + 3000) / _CLOCK
+    worked = (rounds * tile + 3000) / CLOCK
     return _START + parts + norm((worked, moved, memory, written), 3)
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import Problem
 
 THREADS = 256  # of a block
 DTYPES = ("f32", "f16", "bf16")
 _WARP, _WARPS = 32, THREADS // 32  # lanes of a warp, warps of a block
-_CLOCK = 1.7e9  # cycles a second (H200)
-_ISSUED = 2.5  # instructions of a position of k, without those that convert halves (H200, decision 0077)
+_ISSUED = 2.5  # slots of instructions for a position of k, without those that convert halves (H200, decision 0077)
 _MOST_WIDE, _MOST_COLUMNS, _WAVES = 64, 40, 16  # values of l of a block, its columns, blocks for each multiprocessor
 # Positions of k whose weights, or whose numbers of x where the batch is last, stay in registers; and how many of them.
 _MOST_C, _NUMBERS = {True: 10, False: 12}, 32
@@ -152,7 +151,7 @@ def _seconds(
     ends = size * problem.groups * problem.batch * a * d
     moved = ends * (c + b) + size * problem.groups * a * b * c * d
     moved = moved * (own.halves if size * vector < 4 else 1.0) + own.again * again * ends * c
-    work = issued / (4 * limits.sm_count * _CLOCK * own.issue)
+    work = issued / (4 * limits.sm_count * CLOCK * own.issue)
     return own.start + moved / own.bytes + work + waves * (steps * own.step + own.wave)
 
 

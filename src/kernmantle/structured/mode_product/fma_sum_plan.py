@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
 from .plan_table import TABLES, columns_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
@@ -199,7 +199,6 @@ _COSTS = {
     True: Costs(0.76, 0.31, 1.9, 18.0, 380.0, 900.0, 0.0, 7.4e12, 5.8e12, 2e12, 2.8e-6, 1.4e-6, 1.6),
     False: Costs(0.58, 0.6, 1.0, 4.7, 360.0, 640.0, 5.7, 1.2e13, 4.7e12, 3e12, 2.2e-6, 2.2e-6, 2.1),
 }
-_CLOCK = 1.7e9  # cycles a second
 # Times as long for so many weights of blocks that are wide both ways, whose x and gradients are read again out of the
 # second-level cache: 11 such sums of 16 rows and more took 1.3 to 1.6 times the model (H200, decision 0086).
 _MANY, _WIDE, _LONG, _AGAIN = 4e6, 32, 16, 1.35
@@ -226,7 +225,7 @@ def fma_sum_seconds(plan: FmaSumPlan, batch: int, own: DeviceLimits) -> Any:
     blocks = plan.tiles * slots
     waves = -(-blocks // (own.sm_count * plan.each))
     worked = -(-blocks // own.sm_count) * block + waves * costs.block
-    worked = larger(worked, waves * (waits * costs.wait + costs.block + end)) / _CLOCK
+    worked = larger(worked, waves * (waits * costs.wait + costs.block + end)) / CLOCK
     moved = size * batch * a * d * (b * -(-c // span) + c * -(-b // high)) / costs.cache
     written = either(slots == 1, size, 8 * slots) * math.prod(plan.pattern) / costs.written
     memory = size * batch * a * d * (b + c) / costs.memory + written
@@ -271,7 +270,7 @@ def fma_sum_plan(
 
 def least_seconds(pattern: Pattern, batch: int, own: DeviceLimits) -> float:
     """Return what the products take that no plan does without."""
-    return batch * math.prod(pattern) / (own.sm_count * 4 * _WARP * _CLOCK)
+    return batch * math.prod(pattern) / (own.sm_count * 4 * _WARP * CLOCK)
 
 
 def rows_seconds(pattern: Pattern, batch: int, dtype: str) -> float:

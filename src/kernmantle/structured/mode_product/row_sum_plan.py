@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
 from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, rows_of
@@ -131,7 +131,7 @@ def _table(d: int, alone: bool, dtype: str, x_bytes: int, y_bytes: int, products
 
 # Cycles of a product and of an instruction on a multiprocessor, those that a step waits, and bytes a second of the
 # second-level cache, of memory, and of parts that are written and added; seconds to begin, and to begin to add parts.
-_PRODUCT, _ISSUE, _WAIT, _LOADED, _CLOCK = 3.2, 0.25, 350.0, 1400.0, 1.7e9
+_PRODUCT, _ISSUE, _WAIT, _LOADED = 3.2, 0.25, 350.0, 1400.0
 _CACHE, _MEMORY, _PARTS, _START, _ADDED = 5.0e12, 4.0e12, 6e11, 3.5e-6, 3e-6
 # Times of 62 sums of 18 patterns over this model on one H200 (decision 0060): where a block has all l of a column, and
 # where it has some, whose rows are read in short runs.
@@ -158,7 +158,7 @@ def row_sum_seconds(plan: RowSumPlan, pattern: Pattern, batch: int, limits: Devi
     moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
     memory = size * batch * a * d * (b + c) / _MEMORY
     parts = either(slots > 1, 4 * math.prod(pattern) * (slots + 1) / _PARTS, 0.0)
-    worked = rounds * (steps * step + 3000) / _CLOCK
+    worked = rounds * (steps * step + 3000) / CLOCK
     together = norm((worked, moved, memory), 3)
     return _START + _ADDED * (slots > 1) + parts + _SHARES[plan.full] * together
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...backends.cuda.tiles import CLOCK, RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern, Problem
 from .plan_table import (
@@ -339,7 +339,6 @@ class Costs:
 _COSTS = Costs(
     3.79, 48.6, 0.2, 4.3, 0.5, 118.0, 12.5, 27.8, 3.44, 0.419, 833.0, 658.0, 3.82e3, 2.15e13, 4.2e12, 10.0, 4.5e-6, 1.32
 )
-_CLOCK = 1.7e9  # cycles a second
 
 
 def plan_seconds(plan: StreamMmaPlan, problem: Problem, limits: DeviceLimits) -> Any:
@@ -359,7 +358,7 @@ def plan_seconds(plan: StreamMmaPlan, problem: Problem, limits: DeviceLimits) ->
     read = 4 * plan.own_l * (2 * plan.m * plan.w_cycles + plan.n * plan.x_cycles)
     together = warps * (steps * larger(issued / 4, read) + end / 4) / own.reached
     waves = -(-blocks // (limits.sm_count * plan.each(limits)))
-    worked = larger(-(-blocks // limits.sm_count) * together, waves * alone) / _CLOCK
+    worked = larger(-(-blocks // limits.sm_count) * together, waves * alone) / CLOCK
     weights, x, y = (
         size * problem.groups * math.prod(problem.pattern),
         *(size * problem.groups * batch * a * side * d for side in (c, b)),

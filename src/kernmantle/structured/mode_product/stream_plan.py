@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern, Problem
 from .plan_table import TABLES, count_of, either, grid, joined, larger, masked, norm, quickest_row, rows_of, smaller
@@ -188,7 +188,6 @@ class Costs:
 
 # Fitted on one H200 to 480 tiles of 60 products within 26 % (root mean square; decision 0086).
 _COSTS = Costs(0.45, 0.15, 17.5, 420.0, 490.0, 2.5, 7.9, 1.67e13, 3.1e12, 2.4e-6, 2.9e-6, 1.8)
-_CLOCK = 1.7e9  # cycles a second
 # Share of its cycles that a product of so few rows takes: six of 1 to 5 rows with millions of weights took 0.56 to 0.71
 # of the model (H200, decision 0086).
 _SMALL, _SMALL_SHARE = 6, 0.6
@@ -213,7 +212,7 @@ def plan_seconds(plan: StreamPlan, problem: Problem, limits: DeviceLimits) -> An
     waves = -(-blocks // (limits.sm_count * plan.each))
     worked = -(-blocks // limits.sm_count) * block + waves * own.block
     waited = waves * (-(-steps // plan.steps) * own.wait + own.block + end)
-    worked = larger(worked, waited) / _CLOCK * (_SMALL_SHARE if batch <= _SMALL else 1.0)
+    worked = larger(worked, waited) / CLOCK * (_SMALL_SHARE if batch <= _SMALL else 1.0)
     weights, x, y = (
         size * problem.groups * math.prod(problem.pattern),
         *(size * problem.groups * batch * a * m * d for m in (c, b)),

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import KronSparsePlan, Problem, slots_of
 from .plan_table import Column, Number, either, larger, norm, smaller, values_at
 
 MOST_BLOCKS = 2**31  # of a launch
-_CLOCK, _WIDEST, _WORD = 1.7e9, 16, 4  # and bytes of an access
+_WIDEST, _WORD = 16, 4  # bytes of an access
 _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
 _UNGROUPED = 3.2  # times the cycles of a product of a warp group
 _ALONE = 0.4  # share of a wait while few others read
@@ -275,7 +275,7 @@ class Price:
         memory = ends * self.memory / (own.memory * quicker(ends * (b + c), own.again))
         cache = (ends * self.cache + own.weights * (self.weights * either(tile.resident, slots, tiles))) / own.cache
         warps = tile.warps * smaller(self.each, -(-self.groups * slots // limits.sm_count))
-        work = rounds * (warps / 4 * self.cycles / _CLOCK * larger(1.0, own.hiding / warps) ** own.hidden)
+        work = rounds * (warps / 4 * self.cycles / CLOCK * larger(1.0, own.hiding / warps) ** own.hidden)
         step = self.step * (_ALONE + (1 - _ALONE) * smaller(1.0, (rounds - 1) / 4))
         begun = either(tile.resident, waves * self.chunks * _WEIGHT_SECONDS, rounds * self.chunks * own.barrier)
         latency = begun + rounds * (self.chunks * step + own.tile)
@@ -323,11 +323,6 @@ def _alike(groups: Number, each: Number, rows: Number) -> tuple[Column, Column, 
         return None
     several, which = np.unique(np.stack(found), axis=1, return_inverse=True)
     return *several, which.reshape(-1)  # pyright: ignore
-
-
-def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> Any:
-    """Return the seconds of a plan."""
-    return price_of(plan, problem, limits).seconds(problem, limits)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def test_rules():
     assert all(layer.after <= 0.5 * layer.before for layer in share.layers)
     drawn = copy.deepcopy(model)
     assert all(layer.error is None for layer in replace_linears(drawn, chain, project=False).layers)
-    with pytest.raises(errors.ParameterError, match="rule must be"):
+    with pytest.raises(errors.ParameterError, match="a rule is patterns, a number"):
         replace_linears(model, "monarch")
     with pytest.raises(errors.ParameterError, match="part must be"):
         replace_linears(model, chain, part="heads")
@@ -266,7 +266,7 @@ def test_adapters_keep_what_they_merge_into():
 
 @pytest.mark.parametrize("bad", [nn.Linear(3, 4), "block", None, 1j])
 def test_what_is_no_rule(bad):
-    with pytest.raises(errors.ParameterError, match="rule must be"):
+    with pytest.raises(errors.ParameterError, match="a rule is patterns, a number"):
         replace_linears(nn.Sequential(nn.Linear(16, 16)), bad)
     with pytest.raises(errors.ParameterError, match="the model must be"):
         replace_linears(bad if not isinstance(bad, nn.Module) else 3, 0.5)
@@ -370,7 +370,7 @@ def test_saved_patterns_are_a_rule(tmp_path):
     def fresh():
         return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10), nn.Linear(10, 3))
 
-    model, path = fresh(), tmp_path / "patterns.json"
+    model, path = fresh(), tmp_path / "patterns"  # of any name
     report = km.replace_linears(model, {"0": 0.25, "2": 0.5})
     report.save(path)
     for rule in (path, str(path)):
@@ -380,8 +380,9 @@ def test_saved_patterns_are_a_rule(tmp_path):
         assert other.load_state_dict(model.state_dict()).missing_keys == []
     with pytest.raises(errors.ParameterError, match="no linear layer '0'"):
         km.replace_linears(nn.Sequential(nn.ReLU(), nn.Linear(32, 64)), path)
-    with pytest.raises(errors.ParameterError, match="cannot be read"):
-        km.replace_linears(fresh(), tmp_path / "nothing.json")
+    for name in ("nothing.json", "quarter"):
+        with pytest.raises(errors.ParameterError, match="cannot be read.*a rule is patterns, a number, .* report.save"):
+            km.replace_linears(fresh(), str(tmp_path / name))
     path.write_text("[1]")
     with pytest.raises(errors.ParameterError, match=r"was not written by report\.save"):
         km.replace_linears(fresh(), path)

@@ -264,7 +264,7 @@ def _errors_of(name: str) -> Iterator[None]:
 
 def _rule_for(model: nn.Module, rule: Rule) -> Rule:
     """Return a rule, that of a file for its path, after a check of the names in it."""
-    if isinstance(rule, PathLike) or (isinstance(rule, str) and rule.endswith(".json")):
+    if isinstance(rule, (str, PathLike)):
         return _saved_rule(rule, model)
     if isinstance(rule, Mapping):
         _check_names(rule, model)
@@ -277,7 +277,8 @@ def _saved_rule(path: str | PathLike[str], model: nn.Module) -> Rule:
         chains = json.loads(Path(path).read_text(encoding="utf-8"))["layers"]
         chains = {name: [tuple(pattern) for pattern in chain] for name, chain in chains.items()}
     except OSError as error:
-        raise ParameterError(f"rule {str(path)!r} cannot be read: {error}") from error
+        said = "a rule is patterns, a number, a mapping, a callable or the path of a file that report.save wrote"
+        raise ParameterError(f"rule {str(path)!r} cannot be read: {error}; {said}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ParameterError(f"rule {str(path)!r} was not written by report.save") from error
     missing = sorted(set(chains) - {name for name, *_ in _linears(model)})

@@ -23,9 +23,9 @@ from ..mode_product.execute import ACTIVATIONS, DENSE
 from .chain_autograd import bind_chain, chain, chain_key
 from .chain_op import apply_chain
 from .dense import carry_hooks, dense
-from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
+from .matmul import FLOATS, STORED, check_activation, check_bias, check_options
 from .matrices import MADE, TRACED, made_for, product_by_made
-from .packed import ChainModule, PackedKSLinear, cast, check_layer_input, step_of_layer
+from .packed import ChainModule, PackedKSLinear, cast, step_of_layer
 from .pattern import KSPattern, check_chain, check_weights
 from .picture import html
 from .projection import project
@@ -180,11 +180,7 @@ class KSLinear(ChainModule):
             key = chain_key(x, weights, bias, activation, options, None, None, self._form, True)
             found = find_by_key(key, call, tensors)
             if found is None:
-                check_layer_input(x)
-                check_weights(self.patterns, weights)
-                x, weights, bias = check_types(x, weights, bias, self._names)
-                check_features(x, self.patterns, options.batch_last)
-                check_bias(bias, self.patterns[-1])
+                x, weights, bias = self._checked(x, weights, bias)
                 options = options._replace(precision=current().precision or "")
                 found = bind_chain(key, x, weights, bias, check_activation(activation), options, False)
         return found((x, weights, bias, None), self._ran, None)
@@ -210,13 +206,8 @@ class KSLinear(ChainModule):
 
     def _traced_by_factors(self, x: Any, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:
         """Return the same where the checks have something to say, or the batch is not known."""
-        weights, options = self._factors(), self._options
-        check_layer_input(x)
-        check_weights(self.patterns, weights)
-        own, checked, offset = check_types(x, weights, bias, self._names)
-        check_features(own, self.patterns, options.batch_last)
-        check_bias(offset, self.patterns[-1])
-        return chain(own, checked, offset, check_activation(activation), options)
+        own, weights, offset = self._checked(x, self._factors(), bias)
+        return chain(own, weights, offset, check_activation(activation), self._options)
 
     def _factors(self) -> tuple[torch.Tensor, ...]:
         # A ParameterList takes 10 us to iterate over, an attribute of a module 0.4 us to find.

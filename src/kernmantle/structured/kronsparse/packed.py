@@ -28,7 +28,7 @@ from ..mode_product.torch_op import Options
 from .chain_autograd import bind_chain, chain, chain_key
 from .chain_op import traced_step
 from .matmul import check_activation, check_bias, check_features, check_types, dense_of
-from .pattern import KSPattern
+from .pattern import KSPattern, check_weights
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:
@@ -115,6 +115,18 @@ class ChainModule(nn.Module):
     _options: Options
     _ran: RunInfo
     _factors: Callable[[], Sequence[torch.Tensor]]
+    _names: list[str]
+
+    def _checked(
+        self, x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor], torch.Tensor | None]:
+        """Return what a call multiplies, of one type; raise the error that says what does not fit."""
+        check_layer_input(x)
+        check_weights(self.patterns, weights)
+        own, checked, offset = check_types(x, weights, bias, self._names)
+        check_features(own, self.patterns, self._options.batch_last)
+        check_bias(offset, self.patterns[-1])
+        return own, checked, offset
 
     def to_dense(self) -> torch.Tensor:
         """Return the matrix (out_features, in_features), differentiable where the weights are."""
@@ -235,9 +247,7 @@ class PackedKSLinear(ChainModule):
         """Apply the layer; an activation ("relu", "gelu", "silu") is applied in the same pass."""
         weights, bias, options, packed = self._weights, self._bias, self._options, self._packed
         if torch.compiler.is_compiling():
-            check_layer_input(x)
-            own, weights, bias = check_types(x, weights, bias, self._names)
-            check_features(own, self.patterns, options.batch_last)
+            own, weights, bias = self._checked(x, weights, bias)
             return chain(own, weights, bias, check_activation(activation), options)
         if is_autocast_on():
             x, weights, bias = cast(x, weights, bias, self._names)
@@ -248,9 +258,7 @@ class PackedKSLinear(ChainModule):
             key = chain_key(x, weights, bias, activation, options, packed, is_cast=True)
             found = find_by_key(key, call, tensors)
             if found is None:
-                check_layer_input(x)
-                x, weights, bias = check_types(x, weights, bias, self._names)
-                check_features(x, self.patterns, options.batch_last)
+                x, weights, bias = self._checked(x, weights, bias)
                 options = options._replace(precision=current().precision or "")
                 found = bind_chain(key, x, weights, bias, check_activation(activation), options, True)
         return found((x, weights, bias, packed.parts), self._ran, None)

@@ -6,6 +6,7 @@ operators of this library by the plans that a GPU would run and their models, fo
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,8 +101,9 @@ def estimate(call: Callable[..., Any], *args: Any, card: str | None = None, **kw
     call : callable
         What to predict: a function, a kernel's method, a :class:`torch.nn.Module`.
     *args, **kwargs
-        Its arguments. Of tensors and arrays, also in lists and dicts, only shape, strides and type are read; those of
-        ``torch.empty(..., device="meta")`` take no memory. Tensors that ``call`` has captured must be of "meta".
+        Its arguments. Of tensors and arrays, also in lists, dicts and modules, only shape, strides and type are read;
+        those of ``torch.empty(..., device="meta")`` take no memory. Tensors that ``call`` has captured must be of
+        "meta".
     card : str, optional
         "h100" or "h200", or the name of the card as torch writes it. The GPU of this machine if omitted.
 
@@ -144,16 +146,12 @@ def estimate(call: Callable[..., Any], *args: Any, card: str | None = None, **kw
             f"{type(call).__name__}, its result"
         )
     chosen = _card(card)
-    if isinstance(call, torch.nn.Module):
-        module, call = call, _functional(call)
-        args = (_meta(dict(module.named_parameters())), _meta(dict(module.named_buffers())), *args)
-    seen: dict[int, Any] = {}
-    inputs, named = _meta(args, seen), _meta(kwargs, seen)
+    call, inputs, named = _meta((call, args, kwargs))
     recorder = _Recorder(chosen)
     with torch.no_grad(), recorder:
         try:
             result = call(*inputs, **named)
-        except RuntimeError as error:
+        except (RuntimeError, DeviceError) as error:
             raise _explained(error) from error
     return recorder.estimate(result)
 
@@ -166,16 +164,9 @@ def _card(name: str | None) -> Card:
     return card_of(torch.cuda.get_device_name())
 
 
-def _functional(module: torch.nn.Module) -> Callable[..., Any]:
-    def call(parameters: Any, buffers: Any, *args: Any, **kwargs: Any) -> Any:
-        return torch.func.functional_call(module, {**parameters, **buffers}, args, kwargs)
-
-    return call
-
-
-def _meta(values: Any, seen: dict[int, Any] | None = None) -> Any:
+def _meta(values: Any) -> Any:
     """Return the values with tensors and arrays of the same layout and without memory; what is one array stays one."""
-    found: dict[int, Any] = {} if seen is None else seen
+    found: dict[int, Any] = {}
 
     def moved(value: Any) -> Any:
         if id(value) in found:
@@ -184,6 +175,9 @@ def _meta(values: Any, seen: dict[int, Any] | None = None) -> Any:
             own = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         elif isinstance(value, np.ndarray) and value.dtype != object:
             own = torch.empty(value.shape, dtype=torch.from_numpy(np.empty(0, value.dtype)).dtype, device="meta")
+        elif isinstance(value, torch.nn.Module):
+            tensors = {id(each): moved(each) for each in (*value.parameters(), *value.buffers())}
+            own = copy.deepcopy(value, tensors).to("meta")
         else:
             return value
         found[id(value)] = value, own
@@ -192,8 +186,11 @@ def _meta(values: Any, seen: dict[int, Any] | None = None) -> Any:
     return tree_map(moved, values)
 
 
-def _explained(error: RuntimeError) -> Exception:
+def _explained(error: Exception) -> Exception:
     text = str(error)
+    if isinstance(error, DeviceError) and "on meta but" in text:
+        own = text.partition(";")[0]
+        return DeviceError(f"{own}: km.estimate was not given it; pass it, or the layer that has it, as an argument")
     if isinstance(error, ParameterError):
         return error
     if "does not require grad" in text or "grad can be implicitly created" in text:

@@ -98,6 +98,22 @@ def test_arrays_modules_and_lists_are_taken():
     assert pickle.loads(pickle.dumps(of_layer)) == of_layer
 
 
+def test_layers_are_arguments_and_snapshots_are_calls():
+    up, down = (km.KSLinear(16, 16, patterns=[(4, 4, 4, 1), (1, 4, 4, 4)]) for _ in range(2))
+    x = torch.ones(8, 16)
+    alone = km.estimate(up, x, card="h200")
+    assert km.estimate(up.pack(), x, card="h200").launches == alone.launches
+    mlp = km.estimate(km.kronsparse.mlp, x, up, down, card="h200")
+    assert mlp.launches[:2] == mlp.launches[-2:] == alone.launches
+    assert len(mlp.launches) == 5
+    assert up.weights[0].device.type == "cpu"
+    for call in (lambda own: up(own, "gelu"), up.forward):
+        with pytest.raises(
+            km.errors.DeviceError, match=r"weights\.0 is on cpu: km\.estimate was not given it; pass it"
+        ):
+            km.estimate(call, x, card="h200")
+
+
 def test_memory_of_torch_operations_is_the_most_at_a_time():
     def call(x):
         first = x + 1

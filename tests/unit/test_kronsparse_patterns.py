@@ -346,6 +346,9 @@ def test_projection_of_other_kinds():
     assert zero.error == 0
     half = project(exact.half(), [(4, 4, 3, 1), (1, 2, 4, 4)])
     assert half.weights[0].dtype == torch.float16
+    for own in project(exact.numpy(), [(4, 4, 3, 1), (1, 2, 4, 4)]).weights:
+        assert type(own) is np.ndarray
+        assert own.dtype == np.float64
     of_parameter = project(torch.nn.Parameter(exact), [(4, 4, 3, 1), (1, 2, 4, 4)])
     assert not any(weight.requires_grad for weight in of_parameter.weights)
     with pytest.raises(errors.ShapeError, match=r"\(8, 12\), the patterns make \(8, 16\)"):

@@ -22,8 +22,8 @@ class Projection(NamedTuple):
     Attributes
     ----------
     patterns : tuple of KSPattern
-    weights : tuple of tensors (a, b, c, d)
-        Those of ``weights[0]`` are applied first.
+    weights : tuple of arrays (a, b, c, d)
+        Of the kind of the matrix, NumPy arrays for one of NumPy; those of ``weights[0]`` are applied first.
     error : float
         Relative error in the Frobenius norm.
     bound : float
@@ -31,7 +31,7 @@ class Projection(NamedTuple):
     """
 
     patterns: tuple[KSPattern, ...]
-    weights: tuple[torch.Tensor, ...]
+    weights: tuple[Any, ...]
     error: float
     bound: float
 
@@ -53,7 +53,7 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     Returns
     -------
     Projection
-        Named tuple (patterns, weights, error, bound), weights of the matrix' type with equal norms.
+        Named tuple (patterns, weights, error, bound), weights of the kind and type of the matrix with equal norms.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     >>> round(found.error, 6), round(found.bound, 3)
     (0.0, 1.414)
     """
-    (matrix,), _ = unwrap(matrix, names=("the matrix",))
+    (matrix,), wrap = unwrap(matrix, names=("the matrix",))
     chain = check_chain(patterns)
     if tuple(matrix.shape) != (chain[-1].out_features, chain[0].in_features):
         raise ShapeError(
@@ -100,7 +100,7 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     weights = _balanced(weights)
     error = _relative_error(exact, weights)
     share = unit ** (1 / len(weights))
-    found_weights = tuple((weight * share).to(matrix.dtype).contiguous() for weight in weights)
+    found_weights = tuple(wrap((weight * share).to(matrix.dtype).contiguous()) for weight in weights)
     return Projection(chain, found_weights, error, math.sqrt(max(1, len(chain) - 1)))
 
 

@@ -204,8 +204,8 @@ def test_wrong_arguments() -> None:
         km.kronsparse.attention(x, qkv, proj, 5)
     with pytest.raises(km.errors.ParameterError, match="proj must be a layer, not NoneType"):
         km.kronsparse.attention(x, qkv, None, 2)
-    with pytest.raises(km.errors.ParameterError, match="is_causal must be True or False, not Tensor; no mask is taken"):
-        km.kronsparse.attention(x, qkv, proj, HEADS, torch.ones(5, 5))
+    with pytest.raises(km.errors.ParameterError, match="causal must be True or False, not Tensor; no mask is taken"):
+        km.kronsparse.attention(x, qkv, proj, HEADS, causal=torch.ones(5, 5))
     with pytest.raises(km.errors.ShapeError, match=r"x has shape \(16,\); attention takes \(..., tokens, features\)"):
         km.kronsparse.attention(x[0, 0], qkv, proj, HEADS)
 

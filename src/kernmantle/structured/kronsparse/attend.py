@@ -29,7 +29,7 @@ def attention(
     qkv: nn.Module,
     proj: nn.Module,
     heads: int,
-    is_causal: bool = False,
+    causal: bool = False,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Apply multi-head attention between two layers: ``proj(attention(qkv(x))) + residual``.
@@ -48,7 +48,7 @@ def attention(
         The layer behind it, of ``width`` features.
     heads : int
         It divides ``width``.
-    is_causal : bool
+    causal : bool
         Whether a token sees only itself and those before it.
     residual : tensor (..., tokens, out_features), optional
         Added to the result.
@@ -60,7 +60,7 @@ def attention(
     Raises
     ------
     ParameterError
-        For what is no layer, a number of heads that is not positive, or a mask as ``is_causal``.
+        For what is no layer, a number of heads that is not positive, or a mask as ``causal``.
     ShapeError
         For features of ``qkv`` that are not three times as many heads or do not fit ``proj``, and a residual that does
         not broadcast to the result.
@@ -71,7 +71,8 @@ def attention(
     -----
     Cost: the FLOP of both layers and of ``torch.nn.functional.scaled_dot_product_attention``, whose kernels run.
     Gradients exist for x, the residual and the parameters of both layers; a step whose gradients are differentiated
-    again is the composition.
+    again is the composition. With masks, dropout or grouped queries, write the three out:
+    :func:`kernmantle.kronsparse.apply_each` shares the product of several projections.
 
     Examples
     --------
@@ -82,40 +83,40 @@ def attention(
     torch.Size([2, 5, 64])
     """
     if not torch.compiler.is_compiling() and isinstance(qkv, KSLinear) and isinstance(proj, KSLinear):
-        kind = "attention", heads, is_causal
+        kind = "attention", heads, causal
         found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual, 3)
         if found is not None:
             return found
     check_layers(x, residual, 3, qkv=qkv, proj=proj)
-    _check_heads(heads, is_causal, getattr(qkv, "out_features", 0))
+    _check_heads(heads, causal, getattr(qkv, "out_features", 0))
     if isinstance(x, torch.Tensor) and x.dim() < 2:
         raise ShapeError(f"x has shape {tuple(x.shape)}; attention takes (..., tokens, features)")
     joint = qkv(x)
-    _check_heads(heads, is_causal, joint.shape[-1])
-    value = proj(_mixed(joint, heads, is_causal))
+    _check_heads(heads, causal, joint.shape[-1])
+    value = proj(_mixed(joint, heads, causal))
     return value if residual is None else value + residual
 
 
-def _check_heads(heads: int, is_causal: bool, width: Any) -> None:
+def _check_heads(heads: int, causal: bool, width: Any) -> None:
     """Raise the error of what heads of queries, keys and values of so many features cannot be."""
-    if not isinstance(is_causal, bool):
-        raise ParameterError(f"is_causal must be True or False, not {type(is_causal).__name__}; no mask is taken")
+    if not isinstance(causal, bool):
+        raise ParameterError(f"causal must be True or False, not {type(causal).__name__}; no mask is taken")
     if isinstance(width, int) and width % (3 * integer(heads, "heads")):
         raise ShapeError(f"qkv gives {width} features, which are not three times {heads} heads of as many numbers")
 
 
-def _mixed(joint: torch.Tensor, heads: int, is_causal: bool) -> torch.Tensor:
+def _mixed(joint: torch.Tensor, heads: int, causal: bool) -> torch.Tensor:
     """Return the attention of (..., tokens, 3 width) queries, keys and values."""
     each = joint.unflatten(-1, (3, heads, -1)).movedim(-3, 0).transpose(-2, -3)
-    mixed = functional.scaled_dot_product_attention(each[0], each[1], each[2], is_causal=is_causal)
+    mixed = functional.scaled_dot_product_attention(each[0], each[1], each[2], is_causal=causal)
     return mixed.transpose(-2, -3).flatten(-2)
 
 
-def _mixed_by_products(joint: torch.Tensor, heads: int, is_causal: bool) -> torch.Tensor:
+def _mixed_by_products(joint: torch.Tensor, heads: int, causal: bool) -> torch.Tensor:
     """Return the same by operations that have derivatives of derivatives."""
     queries, keys, values = joint.unflatten(-1, (3, heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind(0)
     scores = queries @ keys.mT * queries.shape[-1] ** -0.5
-    if is_causal:
+    if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, float("-inf"))
     return (scores.softmax(-1) @ values).transpose(-2, -3).flatten(-2)
@@ -133,7 +134,7 @@ class _Attention:
     count: int
     rest: int
     shape: tuple[int, ...]
-    is_causal: bool
+    causal: bool
 
     def run(
         self, x: torch.Tensor, others: Sequence[Maybe], weights: Weights
@@ -141,7 +142,7 @@ class _Attention:
         """Return the result, what is saved, memory of the backward pass, and what else that reads."""
         bias, other_bias, residual = others
         joint, _, saved, ready = self.first.run((*weights[: self.count], x), (bias, None))
-        mixed, found, how = attend(self._each(joint), self.is_causal)
+        mixed, found, how = attend(self._each(joint), self.causal)
         mixed = mixed.transpose(1, 2)
         if not mixed.is_contiguous():
             mixed = mixed.contiguous()
@@ -171,7 +172,7 @@ class _Attention:
         sequences, tokens, _, heads, size = self.shape
         of_heads = of_mixed.view(sequences, tokens, heads, size).transpose(1, 2)  # pyright: ignore
         out, how = mixed.transpose(1, 2), (saved[ends[1] :], *rest)
-        each = attend_backward(of_heads, self._each(joint), out, how, self.is_causal)
+        each = attend_backward(of_heads, self._each(joint), out, how, self.causal)
         moved = torch.stack([own.transpose(1, 2) for own in each], 2)
         read = [*at[:first], at[total], *at[begin : ends[0]]]
         of_x, of_bias, *of_first = self.first.run_backward(read, moved, one)
@@ -180,15 +181,15 @@ class _Attention:
     def composed(self, x: torch.Tensor, bias: Maybe, weights: Weights, options: Options, records: bool) -> torch.Tensor:
         """Return the result without the second bias."""
         joint = factor_by_factor(x, weights[: self.count], bias, "", options)
-        mixed = (_mixed_by_products if records else _mixed)(joint, self.shape[3], self.is_causal)
+        mixed = (_mixed_by_products if records else _mixed)(joint, self.shape[3], self.causal)
         return factor_by_factor(mixed, weights[self.count :], None, "", options)
 
 
-def _bind(width: int, heads: int, is_causal: bool, steps: Sequence[StepPasses], x: torch.Tensor) -> _Attention | None:
+def _bind(width: int, heads: int, causal: bool, steps: Sequence[StepPasses], x: torch.Tensor) -> _Attention | None:
     """Return both passes; None for other rows than sequences of tokens, and for heads of no whole vectors."""
-    _check_heads(heads, is_causal, width)
+    _check_heads(heads, causal, width)
     if x.dim() != 3 or width // (3 * heads) % _VECTOR:
         return None
     first, second = (passes_of_step(step.forward, step.backward, step.weights, x.element_size()) for step in steps)
     shape = *x.shape[:2], 3, heads, width // (3 * heads)
-    return _Attention(first, second, steps[0].weights, steps[1].weights, shape, is_causal)
+    return _Attention(first, second, steps[0].weights, steps[1].weights, shape, causal)

@@ -352,6 +352,15 @@ def test_hooks_and_other_modules_are_called_by_layers_of_the_same_rows(model) ->
     assert km.kronsparse.apply_each([], x) == ()
 
 
+def test_biases_of_other_sizes_are_refused_though_they_fit_together(model) -> None:
+    layers = [km.KSLinear(18, 10, PATTERNS[0], dtype=torch.float64) for _ in range(2)]
+    for layer, size in zip(layers, (9, 11), strict=True):
+        layer.bias = nn.Parameter(torch.ones(size, dtype=torch.float64))
+    for _ in range(3):
+        with pytest.raises(km.errors.ShapeError, match=r"bias has shape \(9,\)"):
+            km.kronsparse.apply_each(layers, torch.randn(2, 18, dtype=torch.float64))
+
+
 def test_layers_of_other_rows_are_refused_as_each_is(model) -> None:
     first, second, _ = model.layers
     with pytest.raises(km.errors.ShapeError):

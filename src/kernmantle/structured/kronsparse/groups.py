@@ -158,7 +158,10 @@ def _stacked(
         shared = len(layers) > 1 and all(
             layer.in_features == x.shape[-1] and shares(layer, layer._factors(), x, x.dtype) for layer in layers
         )
-        fits = shared and all(bias.dtype == x.dtype and bias.device == x.device for bias in biases)
+        fits = shared and all(
+            (bias.dtype, bias.device, bias.shape) == (x.dtype, x.device, (layer.out_features,))
+            for bias, layer in zip(biases, layers, strict=False)
+        )
         found = PLANS[key] = _Chosen((), (), bind_matrices(weights, True) if fits else None)
     if found.matrices is None:
         return None

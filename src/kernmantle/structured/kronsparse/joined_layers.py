@@ -24,6 +24,7 @@ from .chain_step import MATRIX, bind_step
 from .chain_training import kind_of
 from .groups import key_and_plan, trains, unwatched_factors
 from .linear import KSLinear
+from .matmul import check_bias
 from .matrices import MADE
 from .pattern import check_weights
 
@@ -155,6 +156,7 @@ def _bind(layers: Sequence[KSLinear], x: torch.Tensor, residual: Maybe, bind: Bi
     for layer, added in zip(layers, (None, residual), strict=True):
         own, options = layer._factors(), layer._options._replace(precision=precision)
         check_weights(layer.patterns, own)
+        check_bias(layer.bias, layer.patterns[-1])
         value = x.new_empty((*x.shape[:-1], layer.in_features))
         bias = None if layer.bias is None else layer.bias.detach()
         kind = kind_of(canonical(value, False), own, options, True)

@@ -82,15 +82,16 @@ def attention(
     >>> km.kronsparse.attention(x, qkv, proj, heads=4, residual=x).shape
     torch.Size([2, 5, 64])
     """
-    if not torch.compiler.is_compiling() and isinstance(qkv, KSLinear) and isinstance(proj, KSLinear):
-        kind = "attention", heads, causal
-        found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual, 3)
-        if found is not None:
-            return found
-    check_layers(x, residual, 3, qkv=qkv, proj=proj)
-    _check_heads(heads, causal, getattr(qkv, "out_features", 0))
-    if isinstance(x, torch.Tensor) and x.dim() < 2:
-        raise ShapeError(f"x has shape {tuple(x.shape)}; attention takes (..., tokens, features)")
+    if not torch.compiler.is_compiling():  # which guards all that checks read at every call
+        if isinstance(qkv, KSLinear) and isinstance(proj, KSLinear):
+            kind = "attention", heads, causal
+            found = apply_joined(kind, partial(_bind, qkv.out_features, *kind[1:]), x, qkv, proj, residual, 3)
+            if found is not None:
+                return found
+        check_layers(x, residual, 3, qkv=qkv, proj=proj)
+        _check_heads(heads, causal, getattr(qkv, "out_features", 0))
+        if isinstance(x, torch.Tensor) and x.dim() < 2:
+            raise ShapeError(f"x has shape {tuple(x.shape)}; attention takes (..., tokens, features)")
     joint = qkv(x)
     _check_heads(heads, causal, joint.shape[-1])
     value = proj(_mixed(joint, heads, causal))

@@ -67,12 +67,13 @@ def mlp(
     >>> torch.allclose(y, down(torch.nn.functional.gelu(up(x))) + x)
     True
     """
-    if not torch.compiler.is_compiling() and isinstance(first, KSLinear) and isinstance(second, KSLinear):
-        found = apply_joined(activation, partial(_bind, activation), x, first, second, residual)
-        if found is not None:
-            return found
+    if not torch.compiler.is_compiling():  # which guards all that checks read at every call
+        if isinstance(first, KSLinear) and isinstance(second, KSLinear):
+            found = apply_joined(activation, partial(_bind, activation), x, first, second, residual)
+            if found is not None:
+                return found
+        check_layers(x, residual, first=first, second=second)
     check_activation(activation, is_optional=False)
-    check_layers(x, residual, first=first, second=second)
     value = second(ACTIVATIONS[activation](first(x)))
     return value if residual is None else value + residual
 

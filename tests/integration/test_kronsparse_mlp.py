@@ -157,12 +157,17 @@ def test_second_derivatives_many_cotangents_and_saved_tensors_that_move(use) -> 
 
 @pytest.mark.parametrize(
     "how",
-    ["no gradients", "hook", "own forward", "dense", "transform", "autocast", "broadcast residual", "wrong features"],
-)
+    [
+        "no gradients", "hook", "global hook", "own forward", "dense", "transform", "autocast", "broadcast residual",
+        "wrong features",
+    ],
+)  # fmt: skip
 def test_other_calls_are_compositions(how, use) -> None:
-    use("matrix")
+    use("matrix on addresses")
     first, second = layers_of("matrix")
-    x, residual = torch.randn(3, 18, dtype=torch.float64), None
+    x, residual, call = torch.randn(3, 18, dtype=torch.float64, requires_grad=True), None, km.kronsparse.mlp
+    for _ in range(3):
+        assert type(call(x, first, second).grad_fn).__name__ == "_JoinedBackward"
     if how == "hook":
         first.register_forward_hook(lambda *_: None)
     elif how == "own forward":
@@ -173,15 +178,18 @@ def test_other_calls_are_compositions(how, use) -> None:
         residual = torch.randn(18, dtype=torch.float64)
     elif how == "wrong features":
         with pytest.raises(km.errors.ShapeError):
-            km.kronsparse.mlp(x[:, :17], first, second)
+            call(x[:, :17], first, second)
         return
-    call = km.kronsparse.mlp
-    if how == "transform":
+    if how == "global hook":
+        seen = []
+        with nn.modules.module.register_module_forward_hook(lambda layer, *_: seen.append(layer)):
+            found = call(x, first, second)
+        assert [each for each in seen if isinstance(each, km.KSLinear)] == [first, second]
+    elif how == "transform":
         found = torch.func.vmap(lambda row: call(row, first, second))(x)
     elif how == "autocast":
         with torch.autocast("cpu", torch.bfloat16):
             found = call(x, first, second)
-        return
     else:
         with torch.set_grad_enabled(how != "no gradients"):
             found = call(x, first, second, residual=residual)

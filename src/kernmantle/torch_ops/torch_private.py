@@ -27,6 +27,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 _functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
 is_batched = _functorch.is_legacy_batchedtensor
 is_wrapped = _functorch.is_functorch_wrapped_tensor
+has_global_hooks: Callable[[], Any] = getattr(torch.nn.modules.module, "_has_any_global_hook")  # noqa: B009
+"""Whether hooks are called with every module."""
 
 
 def underlying(tensor: torch.Tensor) -> torch.Tensor:

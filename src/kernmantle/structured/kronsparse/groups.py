@@ -13,7 +13,7 @@ from ...errors import ParameterError
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key, find, find_by_key
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.torch_private import is_autocast_on, is_capturing, is_static, traced_graph
+from ...torch_ops.torch_private import has_global_hooks, is_autocast_on, is_capturing, is_static, traced_graph
 from ..mode_product.execute import DENSE, is_on_gpu
 from .chain_matrix import makes_matrix
 from .chain_products import is_in_one_piece, splits_streams
@@ -180,7 +180,7 @@ def unwatched_factors(layer: Any) -> tuple[torch.Tensor, ...] | None:
         return None
     own = layer.__dict__
     hooks = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
-    if hooks or "forward" in own:
+    if hooks or "forward" in own or has_global_hooks():
         return None
     weights = own["_modules"]["weights"]._parameters
     return tuple(weights.values()) if tuple(weights) == layer._keys else layer._factors()

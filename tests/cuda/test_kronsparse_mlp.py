@@ -126,6 +126,21 @@ def test_graphed_callables() -> None:
             assert_close(one, two, dtype=torch.bfloat16, depth=1024 + 264, magnitude=size)
 
 
+def test_a_warm_step_is_not_taken_under_autocast(monkeypatch) -> None:
+    monkeypatch.setattr(joined_layers, "kind_of", lambda *_: "grouped")
+    PLANS.clear()
+    torch.manual_seed(0)
+    layers = [km.KSLinear(384, 1536, CHAINS[0], device="cuda"), km.KSLinear(1536, 384, CHAINS[1], device="cuda")]
+    x = torch.randn(40, 384, device="cuda", requires_grad=True)
+    for _ in range(3):
+        assert type(km.kronsparse.mlp(x, *layers).grad_fn).__name__ == "_JoinedBackward"
+    with torch.autocast("cuda", torch.bfloat16):
+        found, wanted = km.kronsparse.mlp(x, *layers), layers[1](functional.gelu(layers[0](x)))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted)
+    PLANS.clear()
+
+
 def test_a_graph_takes_the_layers_one_by_one() -> None:
     torch.manual_seed(0)
     layers = [km.KSLinear(384, 1536, CHAINS[0], device="cuda"), km.KSLinear(1536, 384, CHAINS[1], device="cuda")]

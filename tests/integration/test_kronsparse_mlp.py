@@ -104,8 +104,10 @@ def test_values_and_gradients(kind, activation, use) -> None:
         theirs = torch.autograd.grad(composed(x, first, second, activation), leaves, slope)
         for _ in range(3):
             found = km.kronsparse.mlp(x, first, second, activation)
-            torch.testing.assert_close(torch.autograd.grad(found, leaves, slope, retain_graph=True), theirs)
-            torch.testing.assert_close(torch.autograd.grad(found, leaves, slope), theirs)
+            ours = torch.autograd.grad(found, leaves, slope, retain_graph=True)
+            twice = torch.autograd.grad(found, leaves, 2 * slope)  # in memory of its own
+            torch.testing.assert_close(ours, theirs)
+            torch.testing.assert_close(twice, tuple(2 * each for each in theirs))
         assert joined == [False, True, True] * 3 * (kind in LAUNCHED)
         joined.clear()
     assert first.info
@@ -159,7 +161,7 @@ def test_second_derivatives_many_cotangents_and_saved_tensors_that_move(use) -> 
     "how",
     [
         "no gradients", "hook", "global hook", "own forward", "dense", "transform", "autocast", "broadcast residual",
-        "wrong features",
+        "wrong features", "batch last", "strided", "between vectors",
     ],
 )  # fmt: skip
 def test_other_calls_are_compositions(how, use) -> None:
@@ -176,6 +178,12 @@ def test_other_calls_are_compositions(how, use) -> None:
         first = nn.Linear(18, 10, dtype=torch.float64)
     elif how == "broadcast residual":
         residual = torch.randn(18, dtype=torch.float64)
+    elif how == "batch last":
+        first.batch_last = second.batch_last = True
+        x = torch.randn(18, 18, dtype=torch.float64, requires_grad=True)
+    elif how in ("strided", "between vectors"):
+        memory = torch.randn(55, dtype=torch.float64)
+        x = (memory[:54].view(18, 3).mT if how == "strided" else memory[1:].view(3, 18)).requires_grad_()
     elif how == "wrong features":
         with pytest.raises(km.errors.ShapeError):
             call(x[:, :17], first, second)
@@ -307,7 +315,7 @@ def test_a_warm_call_sees_what_changes(use) -> None:
     check("_JoinedBackward", x, residual, "relu")
     check("_JoinedBackward", torch.randn(7, 18, dtype=torch.float64, requires_grad=True), None)
     check("AddBackward0", x.detach(), residual.detach())
-    check("AddBackward0", torch.randn(18, 3, dtype=torch.float64).mT, residual)
+    check("AddBackward0", torch.randn(18, 3, dtype=torch.float64).mT.requires_grad_(), residual)
     with torch.no_grad():
         assert not km.kronsparse.mlp(x, first, second, "gelu", residual).requires_grad
     hook = second.register_forward_hook(lambda *_: torch.zeros(3, 18, dtype=torch.float64))

@@ -22,7 +22,7 @@ from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors,
 from .execute import BoundProgram, execute, prepare
 from .flops import counted, flops_of, on_meta
 from .info import RunInfo
-from .operator import LIBRARY, contract, implement, packed, read, unpacked
+from .operator import LIBRARY, by_key, contract, implement, packed, read, unpacked
 from .saved import addresses, bound_pass, keep_pass
 from .torch_private import (
     apply_here,
@@ -212,7 +212,7 @@ def _fake_backward(saved: Tensors, *others: Any) -> Tensors:
     return [each.new_empty(each.shape) for each, wanted in zip(saved, others[-2], strict=False) if wanted]
 
 
-_backward_operator = implement("contract_backward", _run_backward, _fake_backward)
+_backward_operator = implement("contract_backward", by_key(_run_backward), _fake_backward)
 
 
 @counted("contract_backward")

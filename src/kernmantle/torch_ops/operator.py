@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..ir.program import Program
+from .call_site import BINDS, Bind, lower
 from .dtypes import DTYPES
 from .execute import Types, execute
 from .flops import count_by_formula, counted, program_flops
@@ -40,8 +41,6 @@ SCHEMAS = {
     "str precision) -> Tensor",
     "kron_sparse_chain": "(Tensor x, Tensor[] weights, Tensor? bias, str step) -> Tensor[]",
     "kron_sparse_chain_backward": "(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, str step) -> Tensor[]",
-    "kron_sparse_matrix": "(Tensor[] weights, ScalarType dtype, str precision) -> Tensor",
-    "kron_sparse_matrix_backward": "(Tensor[] weights, Tensor grad, bool[] needed, str precision) -> Tensor[]",
     "kron_sparse_matrices": "(Tensor[] weights) -> Tensor[]",
     "kron_sparse_matrices_backward": "(Tensor[] weights, Tensor[] grads) -> Tensor[]",
 }
@@ -50,18 +49,34 @@ for _name, _schema in SCHEMAS.items():
     count_by_formula(_name)
 
 
-def implement(name: str, run: Callable[..., Any], fake: Callable[..., Any], vmap: Any = None) -> Any:
-    """Register the function of an operator of ``SCHEMAS``, its fake and its vmap rule; return the callable operator.
+def implement(name: str, bind: Bind, fake: Callable[..., Any], vmap: Any = None) -> Any:
+    """Register what binds an operator of ``SCHEMAS``, its fake and its vmap rule; return the callable operator.
 
-    Every operator is registered here. ``fake`` is not passed to ``register_fake``, which takes 6 ms to find the line
-    of its caller. ``register_derivative`` adds an ``Autograd`` kernel, which takes as long as a launch: an
-    operator that only backward passes in a graph call has none.
+    Every operator is registered here. ``bind`` of its arguments returns what gives the results of any that are laid out
+    alike, which code of torch.compile finds again, see ``call_site``. ``fake`` is not passed to ``register_fake``,
+    which takes 6 ms to find the line of its caller. ``register_derivative`` adds an ``Autograd`` kernel, which takes as
+    long as a launch: an operator that only backward passes in a graph call has none.
     """
-    for key, function in (("CPU", run), ("CUDA", in_callers_context(run)), ("Meta", fake)):
+    BINDS[name] = bind
+
+    def run(*args: Any) -> Any:
+        return bind(*args)(*args)
+
+    def traced(*args: Any) -> Any:
+        lower(operator)  # what Inductor lowers has its fakes run before, by whoever traces for it
+        return fake(*args)
+
+    for key, function in (("CPU", run), ("CUDA", in_callers_context(run)), ("Meta", traced)):
         LIBRARY.impl(name, function, key)
     if vmap is not None:
         torch.library.register_vmap(f"kernmantle::{name}", vmap, lib=LIBRARY)
-    return getattr(torch.ops.kernmantle, name).default
+    operator = getattr(torch.ops.kernmantle, name).default
+    return operator
+
+
+def by_key(run: Callable[..., Any]) -> Bind:
+    """Return the bind of an operator whose function finds by a key what it runs."""
+    return lambda *_: run
 
 
 def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor] | None]:
@@ -129,7 +144,7 @@ def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tup
     return results, [0] * len(results)
 
 
-_operator = implement("contract", _run, _fake, _vmap)
+_operator = implement("contract", by_key(_run), _fake, _vmap)
 
 
 def contract(

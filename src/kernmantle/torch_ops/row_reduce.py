@@ -23,7 +23,7 @@ from .dtypes import DTYPES, compute_type, name_of
 from .execute import BoundProgram, Types, result_types
 from .flops import counted, rows_flops
 from .info import RunInfo
-from .operator import front, implement, packed, read
+from .operator import by_key, front, implement, packed, read
 from .row_reduce_execute import prepare, run, shapes, whole_geometry
 from .torch_private import plain
 
@@ -58,7 +58,7 @@ def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tup
     return results, [0] * len(results)
 
 
-_operator = implement("apply", _run, _fake, _vmap)
+_operator = implement("apply", by_key(_run), _fake, _vmap)
 
 
 class Defined(Protocol):

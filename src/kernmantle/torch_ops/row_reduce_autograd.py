@@ -32,7 +32,7 @@ from .execute import Types
 from .flops import counted, rows_backward_flops
 from .info import RunInfo
 from .namespaces import torch_namespace
-from .operator import LIBRARY, implement, packed, read, unpacked
+from .operator import LIBRARY, by_key, implement, packed, read, unpacked
 from .recompute import recompute
 from .row_reduce import Defined, Task, task_of
 from .row_reduce_blocks import cut, join_rows, product, ranges, reduce_rows
@@ -222,7 +222,7 @@ def _fake_backward(tensors: Tensors, *others: Any) -> list[torch.Tensor]:
     return [tensor.new_empty(tensor.shape) for tensor, wanted in zip(tensors, others[-1], strict=True) if wanted]
 
 
-_backward_operator = implement("apply_backward", _run_backward, _fake_backward)
+_backward_operator = implement("apply_backward", by_key(_run_backward), _fake_backward)
 refuse_derivative(
     LIBRARY, "apply_backward", lambda tensors, _, cotangent, *__: [*tensors, cotangent],
     "take derivatives of higher order outside of what is compiled",

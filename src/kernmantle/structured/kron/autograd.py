@@ -32,7 +32,7 @@ from ...torch_ops.torch_private import (
     register_derivative,
     takes_memory_directly,
 )
-from .execute import BoundKron, Number, Sizes, configured, execute, factor_sizes, out_shape
+from .execute import BoundKron, Number, Sizes, bind_operator, configured, execute, factor_sizes, out_shape
 from .form import Form
 from .gradient import (
     UNBOUND,
@@ -55,10 +55,10 @@ TOGETHER = 4096
 _HEAD = 5  # arguments of the Function before its tensors
 
 
-def _run(
+def _bind(
     x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
-) -> torch.Tensor:
-    return execute(modes, configured(options), (alpha, beta), x, factors, y)
+) -> Any:
+    return bind_operator(modes, configured(options), x, factors, y)
 
 
 def _fake(
@@ -99,7 +99,7 @@ def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
 
 
-kron = implement("kron", _run, _fake, _vmap)
+kron = implement("kron", _bind, _fake, _vmap)
 
 
 @counted("kron")

@@ -16,7 +16,7 @@ from ...errors import KernmantleWarning
 from ...runtime.dispatch import bound
 from ...torch_ops import targets
 from ...torch_ops.call_key import program_key
-from ...torch_ops.execute import allocate
+from ...torch_ops.execute import allocate, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from .by_capture import ByCapture
 from .modes import Mode, contracted, parse
@@ -168,6 +168,27 @@ def execute(
     found((x, factors, y), numbers, out)  # pyright: ignore[reportArgumentType]
     info.route = found.route
     return out
+
+
+def bind_operator(text: str, options: str, x: torch.Tensor, factors: Tensors, y: torch.Tensor | None) -> Any:
+    """Return what gives products of the operator's arguments that are laid out like these."""
+    shape, tensors = out_shape(text, x, factors, y), [x, *factors] if y is None else [x, *factors, y]
+    out = allocate(shape, x.dtype, x.device)
+    found = None
+    if out.numel() and x.is_floating_point() and not any(tensor.is_neg() for tensor in tensors):
+        found = bind(text, options, x, factors, y, out)
+    layouts = layouts_in_one_piece([shape])
+
+    def run(
+        x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, alpha: Number, beta: Number, *_: str
+    ) -> torch.Tensor:
+        if found is None:
+            return execute(text, options, (alpha, beta), x, factors, y)
+        (out,) = allocate_each(x, layouts)
+        found((x, factors, y), (float(alpha.real), float(beta.real)), out)
+        return out
+
+    return run
 
 
 def backend_for(x: torch.Tensor, modes: Sequence[Mode]) -> Any:

@@ -18,24 +18,30 @@ from .execute import Number, configured, execute
 from .gradient import UNBOUND, Found, Maybe, Tensors, bind_gradients, conjugate, gradients
 
 
-def _run(
-    x: torch.Tensor, factors: list[torch.Tensor], grad: torch.Tensor, alpha: Number, modes: str, options: str,
+def _bind(
+    x: torch.Tensor, factors: list[torch.Tensor], grad: torch.Tensor, _: Number, modes: str, options: str,
     needed: list[bool],
-) -> list[torch.Tensor]:  # fmt: skip
-    """Return the gradients ``needed``, of x and the factors, each in new memory with the layout of its tensor."""
+) -> Any:  # fmt: skip
+    """Return what gives the gradients ``needed``, each in new memory with the layout of its tensor."""
     options = configured(options)
     transposed = all(map(_is_transposed, factors))
     own = [factor.mT for factor in factors] if transposed else factors
     launch = bind_gradients(modes, options, x, own, grad, tuple(needed), transposed)
-    if launch is not UNBOUND:
-        through, parts = launch((x, own, grad, ()), conjugate(alpha))
-        parts = [part.mT if transposed and part is not None else part for part in parts]
-    else:
-        through, parts = _one_by_one(modes, options, alpha, x, factors, grad, needed)
-    of_x = None if through is None or not needed[0] else through.sum_to_size(x.shape)
-    wanted = [part if wanted else None for part, wanted in zip(parts, needed[1:], strict=True)]
-    first = in_own_memory([of_x], [x, grad, *factors])
-    return [*first, *(_like(factor, part) for factor, part in zip(factors, wanted, strict=True) if part is not None)]
+
+    def run(x: torch.Tensor, factors: list[torch.Tensor], grad: torch.Tensor, alpha: Number, *_: Any) -> Any:
+        """Return x's, if it is needed, and those of the factors."""
+        if launch is not UNBOUND:
+            own = [factor.mT for factor in factors] if transposed else factors
+            through, parts = launch((x, own, grad, ()), conjugate(alpha))
+            parts = [part.mT if transposed and part is not None else part for part in parts]
+        else:
+            through, parts = _one_by_one(modes, options, alpha, x, factors, grad, needed)
+        of_x = None if through is None or not needed[0] else through.sum_to_size(x.shape)
+        wanted = [part if wanted else None for part, wanted in zip(parts, needed[1:], strict=True)]
+        found = in_own_memory([of_x], [x, grad, *factors])
+        return found + [_like(one, part) for one, part in zip(factors, wanted, strict=True) if part is not None]
+
+    return run
 
 
 def _is_transposed(factor: torch.Tensor) -> bool:
@@ -79,7 +85,7 @@ def _flops(x: Any, factors: Any, grad: Any, alpha: Number, modes: str, options: 
     return flops_of(lambda: gradients(modes, alpha, own_x, own, own_grad, needed, multiply))
 
 
-_backward = implement("kron_backward", _run, _fake)
+_backward = implement("kron_backward", _bind, _fake)
 
 
 def gradients_by_operator(

@@ -1,18 +1,16 @@
 """The operators of a training step of a chain in a compiled graph.
 
 ``kernmantle::kron_sparse_chain`` and ``…_backward`` each run a pass that is bound as that of an eager call is, so that
-a compiled step has two operators however many factors there are. A step through the matrix of the chain has
-``kernmantle::kron_sparse_matrix``, which makes it, and ``…_backward``, which takes its gradient apart; its products are
-torch's, which the compiler starts and joins with what is around them. Eager calls do not come here, nor what
-torch.export writes. They have no ``Autograd`` kernel, which would take as long as a launch: only ``CompiledChain`` and
-``CompiledMatrix`` call them, below autograd.
+a compiled step has two operators however many factors there are, also through the matrix of the chain. Eager calls do
+not come here, nor what torch.export writes. They have no ``Autograd`` kernel, which would take as long as a launch:
+only ``CompiledChain`` calls them, below autograd.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +24,9 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
 from ...torch_ops.torch_private import assumed_constant, is_static, write_as_node
 from ..mode_product.chain_plan import Pattern, composes, fused
-from ..mode_product.execute import ACTIVATIONS, matrix_product
+from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
-from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
@@ -84,34 +81,48 @@ def _bind(
     return bind_step(kind, x, weights, bias, options, wanted[0]) if found is None else found
 
 
-def _run(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, step: str) -> list[torch.Tensor]:
-    """Return the product, and what the backward pass reads beside x and the weights."""
+def _bind_forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, step: str) -> Any:
+    """Return what gives the product, and what the backward pass reads beside x and the weights."""
     form = _form(step)
     kind = _kind_in_force(form, x, weights)
     key = program_key(("kron_sparse chain", step), (kind,), (x, *weights, bias))
     wanted = *form.wanted, *(True for _ in weights)
     found: Any = bound(key, lambda: _bind(kind, x, weights, bias, _in_force(form.options), wanted))  # pyright: ignore
-    value, saved = found.forward(x, weights, bias, RunInfo())
-    if form.kind == GROUPED and not isinstance(found, GroupedStep):
-        saved = [each if each is None else shaped(each, x, form.options.batch_last) for each in saved]
-    return [value, *[each for each in saved if each is not None]]
+    reshapes, batch_last = form.kind == GROUPED and not isinstance(found, GroupedStep), form.options.batch_last
 
+    def forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, _: str) -> list[torch.Tensor]:
+        value, saved = found.forward(x, weights, bias, RunInfo())
+        if reshapes:
+            saved = [each if each is None else shaped(each, x, batch_last) for each in saved]
+        return [value, *[each for each in saved if each is not None]]
 
-def _run_backward(
-    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, step: str
-) -> list[torch.Tensor]:
-    """Return the gradients wanted, of x, the bias and the weights."""
-    form = _form(step)
-    kind = _kind_in_force(form, grad, weights)
-    if kind != form.kind:
-        saved = [canonical(each, form.options.batch_last) for each in saved]
-    key = program_key(("kron_sparse chain backward", step), (kind,), (x, *weights, *saved, grad))
-    launch: Any = bound(key, lambda: _bind_backward(kind, form, x, weights, saved, grad))
-    of_x, bias, found = launch(x, weights, saved or (None,), grad)
-    return [each for each in (of_x, bias, *found) if each is not None]
+    return forward
 
 
 def _bind_backward(
+    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, step: str
+) -> Any:
+    """Return what gives the gradients wanted, of x, the bias and the weights."""
+    form = _form(step)
+    kind = _kind_in_force(form, grad, weights)
+    reshapes, batch_last = kind != form.kind, form.options.batch_last
+    if reshapes:
+        saved = [canonical(each, batch_last) for each in saved]
+    key = program_key(("kron_sparse chain backward", step), (kind,), (x, *weights, *saved, grad))
+    launch: Any = bound(key, lambda: _bind_gradients(kind, form, x, weights, saved, grad))
+
+    def backward(
+        x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, _: str
+    ) -> list[torch.Tensor]:
+        if reshapes:
+            saved = [canonical(each, batch_last) for each in saved]
+        of_x, bias, found = launch(x, weights, saved or (None,), grad)
+        return [each for each in (of_x, bias, *found) if each is not None]
+
+    return backward
+
+
+def _bind_gradients(
     kind: str, form: _Form, x: Maybe, weights: Weights, saved: Sequence[torch.Tensor], grad: torch.Tensor
 ) -> Any:
     size, options = weights[0].shape[0] * weights[0].shape[2] * weights[0].shape[3], _in_force(form.options)
@@ -128,6 +139,9 @@ def _fake(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, step: str) 
     if kind == FACTORS:
         rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
         found[:-1] = [_empty(x, a * b * d, rows, batch_last) for a, b, _, d in patterns[:-1]]
+    if kind == MATRIX:
+        (a, _, c, d), (of_x, *_) = patterns[0], _form(step).wanted
+        return [found[-1], x.new_empty((found[-1].shape[0 if batch_last else -1], a * c * d))] if of_x else found[-1:]
     if kind == BATCHED:
         (a, b, _, _), (_, e, f, d) = patterns
         return [found[-1], x.new_empty((a * b, math.prod(x.shape[:-1]))), x.new_empty((d, e, f))]
@@ -151,61 +165,32 @@ def _fake_backward(
 
 @counted("kron_sparse_chain")
 def _flops(x: Any, weights: Any, bias: Any, step: str, *, out_shape: Any) -> int:
-    """Count a multiplication and an addition for each weight and row, as of factors that follow one another."""
-    return 2 * _rows(x, _form(step).options.batch_last) * sum(map(math.prod, weights))
+    """Count a multiplication and an addition for each weight, or entry of the matrix, and row."""
+    form = _form(step)
+    made, sizes = _sizes(form.kind, weights)
+    return made + 2 * _rows(x, form.options.batch_last) * sum(sizes)
 
 
 @counted("kron_sparse_chain_backward")
 def _flops_backward(x: Any, weights: Any, saved: Any, grad: Any, step: str, *, out_shape: Any) -> int:
-    _, (of_x, _, *of_weights), (batch_last, _, _) = _form(step)
-    sizes = [math.prod(weight) for weight in weights]
+    kind, (of_x, _, *of_weights), (batch_last, _, _) = _form(step)
+    made, sizes = _sizes(kind, weights)
+    of_sizes = [any(of_weights)] if kind == MATRIX else of_weights
     through = sum(sizes if of_x else sizes[1:])
-    return 2 * _rows(grad, batch_last) * (through + sum(n for n, own in zip(sizes, of_weights, strict=True) if own))
+    found = 2 * _rows(grad, batch_last) * (through + sum(n for n, own in zip(sizes, of_sizes, strict=True) if own))
+    return found + 2 * made * any(of_weights)
+
+
+def _sizes(kind: str, weights: Sequence[Pattern]) -> tuple[int, list[int]]:
+    """Return the operations that make a matrix, and the numbers of all that a row is multiplied with."""
+    if kind != MATRIX:
+        return 0, [math.prod(weight) for weight in weights]
+    (a, _, c, d), (i, j, _, k) = weights[0], weights[-1]
+    return flops_of_matrix(weights), [a * c * d * i * j * k]
 
 
 def _rows(shape: Sequence[int], batch_last: bool) -> int:
     return math.prod(shape[1:] if batch_last else shape[:-1])
-
-
-def make_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str) -> torch.Tensor:
-    """Return the matrix of a chain, of the type of what it is multiplied with."""
-    return _matrix_step(weights, dtype, precision).make(weights, dtype)
-
-
-def _matrix_step(weights: Weights, dtype: torch.dtype, precision: str) -> MatrixStep:
-    options = _in_force(Options(False, "auto", precision))
-    key = program_key(("kron_sparse matrix", dtype), options, weights)
-    return bound(key, partial(bind_matrix, weights, dtype, options, True))  # pyright: ignore
-
-
-def take_apart(
-    weights: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], precision: str
-) -> list[torch.Tensor]:
-    """Return the gradients of the weights ``needed`` from that of their matrix."""
-    options = _in_force(Options(False, "auto", precision))
-    key = program_key(("kron_sparse matrix backward",), (options, *needed), (*weights, grad))
-    launch = bound(key, partial(_bind_apart, weights, grad, needed, options.precision))  # pyright: ignore
-    return [each for each in launch(weights, grad.contiguous()) if each is not None]
-
-
-def _bind_apart(weights: Weights, grad: torch.Tensor, needed: Sequence[bool], precision: str) -> MatrixGradient:
-    return _matrix_step(weights, grad.dtype, precision).bind_gradient(weights, needed)
-
-
-def _fake_matrix(weights: list[torch.Tensor], dtype: torch.dtype, precision: str) -> torch.Tensor:
-    (a, _, c, d), (i, j, _, k) = weights[0].shape, weights[-1].shape
-    return weights[0].new_empty((i * j * k, a * c * d), dtype=dtype)
-
-
-def _fake_apart(
-    weights: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], precision: str
-) -> list[torch.Tensor]:
-    return [grad.new_empty(weight.shape) for weight, needs in zip(weights, needed, strict=True) if needs]
-
-
-@counted("kron_sparse_matrix")
-def _flops_matrix(weights: Sequence[Pattern], *_: Any, out_shape: Any) -> int:
-    return flops_of_matrix(weights)
 
 
 def flops_of_matrix(weights: Sequence[Pattern]) -> int:
@@ -218,15 +203,8 @@ def flops_of_matrix(weights: Sequence[Pattern]) -> int:
     return total
 
 
-@counted("kron_sparse_matrix_backward")
-def _flops_apart(weights: Sequence[Pattern], grad: Any, needed: Any, *_: Any, out_shape: Any) -> int:
-    return 2 * flops_of_matrix(weights)
-
-
-_matrix = implement("kron_sparse_matrix", make_matrix, _fake_matrix)
-_matrix_backward = implement("kron_sparse_matrix_backward", take_apart, _fake_apart)
-_forward = implement("kron_sparse_chain", _run, _fake)
-_backward = implement("kron_sparse_chain_backward", _run_backward, _fake_backward)
+_forward = implement("kron_sparse_chain", _bind_forward, _fake)
+_backward = implement("kron_sparse_chain_backward", _bind_backward, _fake_backward)
 
 
 class CompiledChain(torch.autograd.Function):
@@ -251,36 +229,13 @@ class CompiledChain(torch.autograd.Function):
         return None, *(next(found) if needs else None for needs in needed)
 
 
-class CompiledMatrix(torch.autograd.Function):
-    """Weights to the matrix of their chain, in a graph that is compiled."""
-
-    @staticmethod
-    def forward(dtype: torch.dtype, precision: str, *weights: torch.Tensor) -> torch.Tensor:
-        return _matrix(list(weights), dtype, precision)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, ctx.precision, *weights = inputs
-        ctx.save_for_backward(*weights)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
-        needed = list(ctx.needs_input_grad[2:])
-        found = iter(_matrix_backward(list(ctx.saved_tensors), grads[0], needed, ctx.precision))
-        return None, None, *(next(found) if needs else None for needs in needed)
-
-
 def apply_chain(step: str, x: torch.Tensor, bias: Maybe, weights: Weights) -> torch.Tensor:
     """Return the product by the operators of a step: one node of a graph, into which nothing is looked.
 
     ``step`` is what :func:`traced_step` gives.
     """
     kind, last, algorithm, precision, activation = step.split(" ")
-    batch_last = last == "1"
-    if kind == MATRIX:
-        matrix: Any = CompiledMatrix.apply(x.dtype, precision, *weights)
-        return ACTIVATIONS[activation](matrix_product(x, matrix, bias, "", batch_last))
-    form = _Form(kind, (x.requires_grad,), Options(batch_last, algorithm, precision))
+    form = _Form(kind, (x.requires_grad,), Options(last == "1", algorithm, precision))
     result: Any = CompiledChain.apply(form, x, bias, *weights)
     return ACTIVATIONS[activation](result[0])
 

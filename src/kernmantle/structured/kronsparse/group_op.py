@@ -21,8 +21,11 @@ from ...torch_ops.flops import counted
 from ...torch_ops.operator import implement
 from ...torch_ops.torch_private import assumed_constant, is_autocast_on, is_exported, is_transformed, write_as_node
 from ..mode_product.chain_plan import Pattern, fused
+from ..mode_product.torch_op import Options
 from . import chain_training
-from .chain_op import flops_of_matrix, make_matrix, take_apart
+from .chain_matrix import MatrixStep, bind_matrix
+from .chain_op import flops_of_matrix
+from .chain_products import Weights
 from .matrices import BoundMatrices, bind_matrices, chains_of
 from .pattern import KSPattern
 
@@ -34,22 +37,30 @@ def _bound(weights: Sequence[torch.Tensor]) -> BoundMatrices | None:
     return bound(program_key(("kron_sparse matrices",), (), weights), partial(bind_matrices, weights))  # pyright: ignore
 
 
-def _make(weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the matrices (features out, features in) of weights: first, second, first, ..."""
+def _bind_make(weights: list[torch.Tensor]) -> Any:
+    """Return what makes the matrices (features out, features in) of weights: first, second, first, ..."""
     found = _bound(weights)
     if found is not None:
-        return found.make(weights)
-    return [make_matrix(list(chain), chain[0].dtype, "") for chain in chains_of(weights)]
+        return found.make
+    return lambda weights: [_step(own).make(own, own[0].dtype) for own in chains_of(weights)]
 
 
-def _make_backward(weights: list[torch.Tensor], grads: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the gradients of all weights from those of the matrices."""
+def _bind_gradients(weights: list[torch.Tensor], _: list[torch.Tensor]) -> Any:
+    """Return what gives the gradients of all weights from those of the matrices."""
     found = _bound(weights)
     if found is not None:
-        whole = all(weight.is_contiguous() for weight in weights)
-        return found.take_apart(weights, grads, whole)  # pyright: ignore[reportReturnType]: no gradient is absent
-    each = zip(chains_of(weights), grads, strict=True)
-    return [own for chain, grad in each for own in take_apart(list(chain), grad, [True, True], "")]
+        return partial(found.take_apart, are_same=all(weight.is_contiguous() for weight in weights))
+
+    def take_apart(weights: list[torch.Tensor], grads: list[torch.Tensor]) -> list[torch.Tensor]:
+        each = zip(chains_of(weights), grads, strict=True)
+        return [of for own, grad in each for of in _step(own).bind_gradient(own, (True, True))(own, grad.contiguous())]  # pyright: ignore
+
+    return take_apart
+
+
+def _step(weights: Weights) -> MatrixStep:
+    """Return what makes one matrix by torch's operations."""
+    return bind_matrix(weights, weights[0].dtype, Options(False, "auto", "ieee"), True)
 
 
 def _fake(weights: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -71,8 +82,8 @@ def _flops_backward(weights: Sequence[Pattern], grads: Any, *, out_shape: Any) -
     return 2 * _flops(weights, out_shape=None)
 
 
-_matrices = implement("kron_sparse_matrices", _make, _fake)
-_matrices_backward = implement("kron_sparse_matrices_backward", _make_backward, _fake_backward)
+_matrices = implement("kron_sparse_matrices", _bind_make, _fake)
+_matrices_backward = implement("kron_sparse_matrices_backward", _bind_gradients, _fake_backward)
 
 
 class CompiledMatrices(torch.autograd.Function):

@@ -16,7 +16,7 @@ import torch
 from ...config import current
 from ...errors import BackendError
 from ...torch_ops.flops import counted
-from ...torch_ops.operator import LIBRARY, implement
+from ...torch_ops.operator import LIBRARY, by_key, implement
 from ...torch_ops.torch_private import check_untransformed, decomposed, plain, register_derivative
 from . import execute
 from .operands import Operands
@@ -125,8 +125,8 @@ def _vmap_weight(info: Any, in_dims: Sequence[Any], x: torch.Tensor, grad: torch
     return result.unflatten(0, (size, groups)), 0
 
 
-_product = implement("kron_sparse", _run, _fake, _vmap)
-_weight = implement("kron_sparse_weight", _run_weight, _fake_weight, _vmap_weight)
+_product = implement("kron_sparse", by_key(_run), _fake, _vmap)
+_weight = implement("kron_sparse_weight", by_key(_run_weight), _fake_weight, _vmap_weight)
 
 
 def _transposed(weight: torch.Tensor) -> torch.Tensor:

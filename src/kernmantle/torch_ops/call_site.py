@@ -1,0 +1,116 @@
+"""Calls of operators in code that Inductor writes: of a Python function, past torch's dispatcher.
+
+Inductor writes an operator that it does not know as a call of ``torch.ops``, which takes the host 8 us and more before
+it comes to Python again, where a key of the tensors finds what was bound for them. A lowering of ours has it write a
+call of a ``CallSite``, one for each operator in its code, which asks torch's guard whether the tensors are as before.
+Where Inductor writes C++, and where it is not as we know it, operators are called as before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ..config import current
+from ..runtime.dispatch import PLANS
+from ..runtime.kernel_store import collected_jobs
+from .torch_private import guard_of, in_callers_context, is_capturing, no_transform
+from .tuned_tiles import session
+
+Bind = Callable[..., Callable[..., Any]]
+"""Function of an operator's arguments that returns what gives the results of any that are laid out alike."""
+BINDS: dict[str, Bind] = {}
+"""What binds the operators that have call sites, by their names."""
+
+
+class CallSite:
+    """A call of an operator, which has what was bound for its last tensors in the launch cache."""
+
+    __slots__ = ("_bind",)
+
+    def __init__(self, name: str) -> None:
+        self._bind = BINDS[name]
+
+    @in_callers_context
+    def __call__(self, tensors: Sequence[torch.Tensor], *args: Any) -> Any:
+        """Return the results of the operator on arguments, ``tensors`` being all tensors among them."""
+        last = PLANS.get(self)
+        if last is not None:
+            guard, settings, found = last
+            if (
+                guard(*tensors) and current() is settings and not is_capturing() and collected_jobs() is None
+                and session() is None and _are_aligned(tensors)
+            ):  # fmt: skip
+                return found(*args)
+        found = self._bind(*args)
+        if not is_capturing() and collected_jobs() is None and session() is None and _are_aligned(tensors):
+            guard = guard_of(tensors)
+            if guard is not None and no_transform():
+                PLANS[self] = guard, current(), found
+        return found(*args)
+
+
+def _are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
+    for tensor in tensors:  # noqa: SIM110 - a generator takes longer
+        if tensor.data_ptr() & 15:
+            return False
+    return True
+
+
+def lower(operator: Any) -> None:
+    """Have Inductor write call sites of an operator, if Inductor is there and is as we know it."""
+    lowering = sys.modules.get("torch._inductor.lowering")
+    if lowering is None or operator in lowering.lowerings:
+        return
+    try:
+        node, wrap = _node(), sys.modules["torch._inductor.ir"].TensorBox.create
+        constraint, tree_map = lowering.constrain_to_fake_tensors, lowering.pytree.tree_map
+        enter = lowering.register_lowering(operator, type_promotion_kind=None)
+        lowering.add_needs_realized_inputs(operator)
+        lowering.add_layout_constraint(operator, constraint)
+    except (AttributeError, ImportError, KeyError, TypeError):
+        return
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        """Return the results of the operator in Inductor's terms."""
+        return tree_map(lambda each: each if each is None else wrap(each), node.create(operator, *args, **kwargs))
+
+    create._is_fallback_handler = True  # for a process that compiles and has no lowering of ours
+    enter(create)
+
+
+@lru_cache(maxsize=1)
+def _node() -> Any:
+    """Return Inductor's node of an operator that it does not know, which is written as a call site."""
+    private: Any = sys.modules["torch._inductor.ir"]
+    graph = import_module("torch._inductor.virtualized").V
+
+    class CallSiteKernel(private.FallbackKernel):
+        """An operator in a graph, written as a call site."""
+
+        _is_site = False
+
+        def codegen(self, wrapper: Any) -> None:
+            """Write the call."""
+            root = wrapper
+            while hasattr(root, "parent_wrapper"):
+                root = root.parent_wrapper
+            name, operator = f"kernmantle_{self.get_name()}", self.op_overload._schema.name.partition("::")[2]
+            if not graph.graph.cpp_wrapper and hasattr(root, "header") and hasattr(root, "add_import_once"):
+                root.add_import_once(f"from {__name__} import {CallSite.__name__}")
+                root.header.writeline(f"{name} = {CallSite.__name__}({operator!r})")
+                self.python_kernel_name, self._is_site = name, True
+            super().codegen(wrapper)
+
+        def codegen_args(self) -> list[str]:
+            """Return the arguments as they are written, behind all tensors among them."""
+            args: list[str] = super().codegen_args()
+            tensors = [each.codegen_reference() for each in self.inputs] if self._is_site else ()
+            return [f"({', '.join(tensors)},)", *args] if tensors else args
+
+    return CallSiteKernel

@@ -31,28 +31,39 @@ BINDS: dict[str, Bind] = {}
 class CallSite:
     """A call of an operator, which has what was bound for its last tensors in the launch cache."""
 
-    __slots__ = ("_bind",)
+    __slots__ = ("_bind", "name")
 
     def __init__(self, name: str) -> None:
-        self._bind = BINDS[name]
+        self.name, self._bind = name, BINDS[name]
 
     @in_callers_context
-    def __call__(self, tensors: Sequence[torch.Tensor], *args: Any) -> Any:
-        """Return the results of the operator on arguments, ``tensors`` being all tensors among them."""
+    def __call__(self, *args: Any) -> Any:
+        """Return the results of the operator."""
         last = PLANS.get(self)
         if last is not None:
-            guard, settings, found = last
+            guard, settings, found, singles, lists = last
+            tensors = [args[at] for at in singles]
+            for at in lists:
+                tensors += args[at]
             if (
                 guard(*tensors) and current() is settings and not is_capturing() and collected_jobs() is None
                 and session() is None and _are_aligned(tensors)
             ):  # fmt: skip
                 return found(*args)
         found = self._bind(*args)
-        if not is_capturing() and collected_jobs() is None and session() is None and _are_aligned(tensors):
-            guard = guard_of(tensors)
-            if guard is not None and no_transform():
-                PLANS[self] = guard, current(), found
+        if not is_capturing() and collected_jobs() is None and session() is None and no_transform():
+            self._keep(args, found)
         return found(*args)
+
+    def _keep(self, args: Sequence[Any], found: Callable[..., Any]) -> None:
+        singles = [at for at, each in enumerate(args) if isinstance(each, torch.Tensor)]
+        lists = [
+            at for at, each in enumerate(args) if type(each) is list and each and isinstance(each[0], torch.Tensor)
+        ]
+        tensors = [*[args[at] for at in singles], *[tensor for at in lists for tensor in args[at]]]
+        guard = guard_of(tensors) if _are_aligned(tensors) else None
+        if guard is not None:
+            PLANS[self] = guard, current(), found, singles, lists
 
 
 def _are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
@@ -93,8 +104,6 @@ def _node() -> Any:
     class CallSiteKernel(private.FallbackKernel):
         """An operator in a graph, written as a call site."""
 
-        _is_site = False
-
         def codegen(self, wrapper: Any) -> None:
             """Write the call."""
             root = wrapper
@@ -104,13 +113,7 @@ def _node() -> Any:
             if not graph.graph.cpp_wrapper and hasattr(root, "header") and hasattr(root, "add_import_once"):
                 root.add_import_once(f"from {__name__} import {CallSite.__name__}")
                 root.header.writeline(f"{name} = {CallSite.__name__}({operator!r})")
-                self.python_kernel_name, self._is_site = name, True
+                self.python_kernel_name = name
             super().codegen(wrapper)
-
-        def codegen_args(self) -> list[str]:
-            """Return the arguments as they are written, behind all tensors among them."""
-            args: list[str] = super().codegen_args()
-            tensors = [each.codegen_reference() for each in self.inputs] if self._is_site else ()
-            return [f"({', '.join(tensors)},)", *args] if tensors else args
 
     return CallSiteKernel

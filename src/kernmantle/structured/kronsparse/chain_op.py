@@ -22,11 +22,12 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import implement
-from ...torch_ops.torch_private import assumed_constant, is_static, write_as_node
+from ...torch_ops.torch_private import assumed_constant, is_capturing, is_static, write_as_node
 from ..mode_product.chain_plan import Pattern, composes, fused
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
+from .chain_launches import LaunchedForward
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
@@ -90,13 +91,19 @@ def _bind_forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, ste
     found: Any = bound(key, lambda: _bind(kind, x, weights, bias, _in_force(form.options), wanted))  # pyright: ignore
     reshapes, batch_last = form.kind == GROUPED and not isinstance(found, GroupedStep), form.options.batch_last
 
+    launched: LaunchedForward | None = None if reshapes or is_capturing() else getattr(found, "launched", None)
+
+    def launch(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, _: str) -> list[torch.Tensor]:
+        results = launched.run(x, weights, bias)
+        return [results.pop(), *results[: launched.saves]]
+
     def forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, _: str) -> list[torch.Tensor]:
         value, saved = found.forward(x, weights, bias, RunInfo())
         if reshapes:
             saved = [each if each is None else shaped(each, x, batch_last) for each in saved]
         return [value, *[each for each in saved if each is not None]]
 
-    return forward
+    return forward if launched is None else launch
 
 
 def _bind_backward(
@@ -110,6 +117,8 @@ def _bind_backward(
         saved = [canonical(each, batch_last) for each in saved]
     key = program_key(("kron_sparse chain backward", step), (kind,), (x, *weights, *saved, grad))
     launch: Any = bound(key, lambda: _bind_gradients(kind, form, x, weights, saved, grad))
+    if not reshapes and not is_capturing():
+        launch = getattr(launch, "launched", None) or launch
 
     def backward(
         x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, _: str

@@ -57,9 +57,7 @@ class CallSite:
 
     def _keep(self, args: Sequence[Any], found: Callable[..., Any]) -> None:
         singles = [at for at, each in enumerate(args) if isinstance(each, torch.Tensor)]
-        lists = [
-            at for at, each in enumerate(args) if type(each) is list and each and isinstance(each[0], torch.Tensor)
-        ]
+        lists = [at for at, each in enumerate(args) if type(each) is list and any(map(torch.is_tensor, each))]
         tensors = [*[args[at] for at in singles], *[tensor for at in lists for tensor in args[at]]]
         guard = guard_of(tensors) if _are_aligned(tensors) else None
         if guard is not None:

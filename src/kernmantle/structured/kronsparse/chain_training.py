@@ -58,7 +58,7 @@ _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
 _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4e-4, 4.7e-4, 5e-4
 _HOST_KERNELS = 1.8e-4  # of a factor whose products and sums are launches of our kernels, on addresses (decision 0126)
-# In a compiled graph both take two operators; its own code starts the products with the matrix.
+# In a compiled graph, of two calls that are launches alone.
 _HOST_COMPILED = 2.5e-4
 # Of a step through a matrix that is made together with those of other layers: eager, and in a compiled graph, where
 # two operators are shared by all of them.
@@ -95,13 +95,14 @@ def kind_for(
             return min(found, key=lambda name: found[name])
         surely = {GROUPED: _SURELY_GROUPED[patterns[0][3] > 1]}
         return min(found, key=lambda name: found[name] * surely.get(name, 1.0) - _WITH_OTHERS[name])
+    factors = [_host_of(pattern, batch, dtype, last, device) for pattern in patterns]
     host = {
-        FACTORS: sum(_host_of(pattern, batch, dtype, last, device) for pattern in patterns),
-        GROUPED: _HOST_COMPILED if is_compiled else _HOST_GROUPED * count,
-        MATRIX: _HOST_COMPILED if is_compiled else _HOST_MATRIX,
-        BATCHED: _HOST_BATCHED,
+        FACTORS: sum(factors), GROUPED: _HOST_GROUPED * count, MATRIX: _HOST_MATRIX, BATCHED: _HOST_BATCHED,
         BLOCKS: _HOST_FACTORS,
-    }
+    }  # fmt: skip
+    if is_compiled:
+        host |= dict.fromkeys((GROUPED, MATRIX, BATCHED), _HOST_COMPILED)
+        host[FACTORS] = host[FACTORS] if _HOST_FACTORS in factors else _HOST_COMPILED
     return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
 
 

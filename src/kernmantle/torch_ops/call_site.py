@@ -25,7 +25,7 @@ from .tuned_tiles import session
 Bind = Callable[..., Callable[..., Any]]
 """Function of an operator's arguments that returns what gives the results of any that are laid out alike."""
 BINDS: dict[str, Bind] = {}
-"""What binds the operators that have call sites, by their names."""
+"""Functions that bind the operators that have call sites, by their names."""
 
 
 class CallSite:

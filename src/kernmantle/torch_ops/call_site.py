@@ -29,12 +29,15 @@ BINDS: dict[str, Bind] = {}
 
 
 class CallSite:
-    """A call of an operator, which has what was bound for its last tensors in the launch cache."""
+    """A call of an operator, which has what was bound for its last tensors in the launch cache.
 
-    __slots__ = ("_bind", "name")
+    Code that Inductor stores on disk for other processes imports this class, so that its name and arguments stay.
+    """
+
+    __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self.name, self._bind = name, BINDS[name]
+        self.name = name
 
     @in_callers_context
     def __call__(self, *args: Any) -> Any:
@@ -50,7 +53,7 @@ class CallSite:
                 and session() is None and _are_aligned(tensors)
             ):  # fmt: skip
                 return found(*args)
-        found = self._bind(*args)
+        found = BINDS[self.name](*args)
         if not is_capturing() and collected_jobs() is None and session() is None and no_transform():
             self._keep(args, found)
         return found(*args)

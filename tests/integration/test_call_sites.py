@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch._inductor import lowering
 from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernmantle as km
 from kernmantle.runtime.lru import clear_all
+from kernmantle.structured.kronsparse import chain_training
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import call_site
 
@@ -171,3 +173,38 @@ def test_code_of_an_earlier_process_has_its_call_sites():
         lowering.lowerings.pop(getattr(torch.ops.kernmantle, name).default, None)
     torch._inductor.codecache.PyCodeCache.cache_clear()
     check(step(torch.compile(layer, fullgraph=True), layer, x, cotangent), exact(layer, x, cotangent))
+
+
+@pytest.mark.parametrize("kind", ["factors", "matrix"])
+@pytest.mark.parametrize("wanted", ["1111", "0111", "1001", "0010"])
+@pytest.mark.parametrize("batch_last", [False, True])
+def test_operators_of_a_chain_say_what_they_give(kind, wanted, batch_last):
+    layer, x, cotangent = operands()
+    x = x.detach()
+    if batch_last:
+        x, cotangent = x.T.contiguous(), cotangent.T.contiguous()
+    weights, bias = [weight.detach() for weight in layer.weights], layer.bias.detach()
+    forward, backward = (f"{kind} {each} {batch_last:d} auto " for each in (wanted[0], wanted))
+    chain, gradients = (getattr(torch.ops.kernmantle, name).default for name in (CHAIN, f"{CHAIN}_backward"))
+    torch.library.opcheck(chain, (x, weights, bias, forward), test_utils=("test_schema", "test_faketensor"))
+    value, *saved = chain(x, weights, bias, forward)
+    found = gradients(x, weights, saved, cotangent, backward)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        said = gradients(x, weights, saved, cotangent, backward)
+    assert [(each.shape, each.stride()) for each in found] == [(each.shape, each.stride()) for each in said]
+    rows, slopes = (x.T, cotangent.T) if batch_last else (x, cotangent)
+    expected = exact(layer, rows, slopes)
+    check([value.T if batch_last else value], expected[:1])
+    own = [expected[1], expected[4], *expected[2:4]]  # of x, the bias and the weights
+    wishes = [each for each, needs in zip(own, wanted, strict=True) if needs == "1"]
+    if wanted[0] == "1" and batch_last:
+        found[0] = found[0].T
+    check(found, wishes)
+
+
+def test_a_step_through_the_matrix(monkeypatch):
+    monkeypatch.setattr(chain_training, "kind_for", lambda *_, **__: "matrix")
+    layer, x, cotangent = operands()
+    compiled = torch.compile(layer, fullgraph=True)
+    for _ in range(3):
+        check(step(compiled, layer, x, cotangent), exact(layer, x, cotangent))

@@ -98,6 +98,39 @@ def test_compiled_steps(name, rows, dtype, mode):
         assert counted == dict.fromkeys(OPERATORS[name], 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_that_change(dtype):
+    """The kind of step is chosen by the rows of each call."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    options = {"device": "cuda", "dtype": dtype}
+    layer = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], **options)
+    compiled, own = torch.compile(layer, fullgraph=True, dynamic=True), [layer.bias, *layer.weights]
+    for rows in (16, 3000, 16, 700):
+        x, cotangent = torch.randn(rows, 384, **options).requires_grad_(), torch.randn(rows, 1536, **options)
+        found = gradients(lambda x, *_: compiled(x), [x, *own], cotangent)
+        wanted, terms = (exactly(chain, [x, *own], cotangent, of) for of in (lambda value: value, torch.abs))
+        for one, other, magnitude in zip(found, wanted, terms, strict=True):
+            assert_close(one, other, depth=8 * 3000, magnitude=magnitude)
+
+
+@pytest.mark.parametrize("kind", ["factors", "grouped", "matrix", "batched"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_each_kind_of_step(kind, mode, monkeypatch):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    monkeypatch.setattr(chain_training, "kind_for", lambda *_, **__: kind)
+    options, patterns = {"device": "cuda", "dtype": torch.bfloat16}, [(16, 64, 64, 1), (1, 64, 64, 16)]
+    layer = km.KSLinear(1024, 1024, patterns, **options)
+    compiled, own = torch.compile(layer, fullgraph=True, mode=mode), [layer.bias, *layer.weights]
+    x, cotangent = torch.randn(512, 1024, **options).requires_grad_(), torch.randn(512, 1024, **options)
+    wanted, terms = (exactly(chain, [x, *own], cotangent, of) for of in (lambda value: value, torch.abs))
+    for _ in range(4):
+        found = gradients(lambda x, *_: compiled(x), [x, *own], cotangent)
+        for one, other, magnitude in zip(found, wanted, terms, strict=True):
+            assert_close(one, other, depth=8 * 1024, magnitude=magnitude)
+
+
 def test_compiled_distances():
     torch._dynamo.reset()
     torch.manual_seed(0)

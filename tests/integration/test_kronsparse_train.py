@@ -243,7 +243,7 @@ def steps(monkeypatch):
         if kind == "long matrix":
             kind = "matrix"
             monkeypatch.setattr(chain_matrix, "_LONG", 0.0)
-        monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
+        monkeypatch.setattr(chain_training, "kind_of", lambda *_, **__: kind)
         monkeypatch.setattr(chain_training, "kind_for", lambda *_, **__: kind)
 
     yield use
@@ -581,18 +581,22 @@ def test_batched_steps_take_whole_vectors_of_halves_with_the_batch_in_front():
     assert not chain_batched.is_batched(BATCHED["square"][:1], 8, "bf16", False)
 
 
-def test_compiled_steps_of_any_batch_go_factor_by_factor(steps):
+@pytest.mark.parametrize("batch_last", [False, True])
+def test_compiled_steps_of_any_batch_are_chosen_by_their_rows(batch_last, steps):
     torch._dynamo.reset()
-    steps("grouped")
-    compiled = torch.compile(
-        lambda x, *rest: kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1]), fullgraph=True, dynamic=True,
-        backend="aot_eager",
-    )  # fmt: skip
-    for rows in (3, 5, 7):
-        given = [tensor.requires_grad_() for tensor in operands(CHAINS["two"], (rows,), False)]
-        expected = gradients(lambda x, *rest: kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1]), given)
+
+    def function(x, *rest):
+        return kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1], batch_last=batch_last)
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows, kind in ((3, "factors"), (5, "grouped"), (7, "factors"), (5, "grouped")):
+        given = [tensor.requires_grad_() for tensor in operands(CHAINS["two"], (rows,), batch_last)]
+        steps("factors")
+        expected = gradients(function, given)
+        steps(kind)
         for one, other in zip(gradients(compiled, given), expected, strict=True):
             torch.testing.assert_close(one, other)
+        assert bool(launched) == (kind == "grouped")
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

@@ -29,7 +29,9 @@ from ..mode_product.torch_op import Maybe, Options
 from . import chain_cpu, chain_training
 from .chain_launches import LaunchedForward
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
-from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
+from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
+
+ROWS = "rows"  # the kind of a step whose rows are not known while it is traced: it is chosen by them
 
 
 class _Form(NamedTuple):
@@ -58,15 +60,18 @@ def _kind_in_force(form: _Form, x: torch.Tensor, weights: Weights) -> str:
     """Return the kind of step for rows like x: single products may stand in for launches, as both save the same.
 
     They do so for float32 arithmetic, which may be asked for after tracing, and where they should be quicker in a CUDA
-    graph that is being captured.
+    graph that is being captured, or for rows that were not known while the step was traced.
     """
     kind, _, (batch_last, _, precision) = form
-    if kind != GROUPED:
+    if kind not in (GROUPED, ROWS):
         return kind
     single = (precision or current().precision) == "ieee"
     if not single and splits_streams(x.device):
         single = chain_training.is_quicker_by_factors(canonical(x, batch_last), weights)
-    return FACTORS if single else kind
+    elif not single and kind == ROWS:
+        value = canonical(x, batch_last)
+        return chain_training.kind_of(value, weights, form.options, is_compiled=True, saves_between=True)
+    return FACTORS if single else GROUPED
 
 
 def _in_force(options: Options) -> Options:
@@ -89,7 +94,7 @@ def _bind_forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, ste
     key = program_key(("kron_sparse chain", step), (kind,), (x, *weights, bias))
     wanted = *form.wanted, *(True for _ in weights)
     found: Any = bound(key, lambda: _bind(kind, x, weights, bias, _in_force(form.options), wanted))  # pyright: ignore
-    reshapes, batch_last = form.kind == GROUPED and not isinstance(found, GroupedStep), form.options.batch_last
+    reshapes, batch_last = form.kind in (GROUPED, ROWS) and kind == FACTORS, form.options.batch_last
 
     launched: LaunchedForward | None = None if reshapes or is_capturing() else getattr(found, "launched", None)
 
@@ -112,7 +117,7 @@ def _bind_backward(
     """Return what gives the gradients wanted, of x, the bias and the weights."""
     form = _form(step)
     kind = _kind_in_force(form, grad, weights)
-    reshapes, batch_last = kind != form.kind, form.options.batch_last
+    reshapes, batch_last = form.kind in (GROUPED, ROWS) and kind == FACTORS, form.options.batch_last
     if reshapes:
         saved = [canonical(each, batch_last) for each in saved]
     key = program_key(("kron_sparse chain backward", step), (kind,), (x, *weights, *saved, grad))
@@ -254,7 +259,7 @@ def compiled_chain(
 ) -> torch.Tensor | None:
     """Return the product in a graph that is being compiled; None where one factor has to follow the other.
 
-    The kind of step is part of the graph. Where the batch is not known while it is traced, products follow one another.
+    The kind of step is part of the graph, where the batch is known while it is traced.
     """
     batch_last, algorithm, precision = options
     if x.device.type not in ("cpu", "cuda"):
@@ -280,6 +285,9 @@ def traced_step(
     """
     write_as_node(apply_chain)
     options = Options(batch_last, algorithm, precision)
-    kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device), is_compiled=True)
-    kind = FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it
+    kind = ROWS
+    if patterns:
+        own = torch.device(device)
+        kind = chain_training.kind_for(patterns, rows, dtype, batch_last, options, own, is_compiled=True)
+        kind = FACTORS if kind == BLOCKS else kind  # whose blocks lie apart as the weights need it
     return f"{kind} {batch_last:d} {algorithm} {precision} {activation}"

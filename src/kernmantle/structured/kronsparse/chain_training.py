@@ -58,8 +58,9 @@ _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
 _HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4e-4, 4.7e-4, 5e-4
 _HOST_KERNELS = 1.8e-4  # of a factor whose products and sums are launches of our kernels, on addresses (decision 0126)
-# In a compiled graph, of two calls that are launches alone.
-_HOST_COMPILED = 2.5e-4
+# In a compiled graph, of two calls that are launches alone, and of each of these: so many a factor, or in all.
+_HOST_CALLS, _HOST_EACH = 2e-5, 5e-6
+_LAUNCHES = {FACTORS: 3, GROUPED: 2, MATRIX: 5, BATCHED: 11}
 # Of a step through a matrix that is made together with those of other layers: eager, and in a compiled graph, where
 # two operators are shared by all of them.
 _HOST_SHARED, _HOST_SHARED_COMPILED = 2e-4, 1e-4
@@ -72,24 +73,31 @@ _SURELY = 1.05  # times the model of batched products, so that they are chosen w
 _LEAST_BLOCK = 8
 
 
-def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options, is_captured: bool = False) -> str:
+def kind_of(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], options: Options, is_captured: bool = False, **how: Any
+) -> str:
     """Return how a step should be quickest: "factors", one product after the other, "grouped", "matrix" or "batched".
 
     ``is_captured`` says that it is part of a CUDA graph, where nothing waits for the host.
     """
     batch, dtype, _, last = described(x)
     patterns = tuple([weight.shape for weight in weights])
-    return kind_for(patterns, batch, dtype, last, options, x.device, is_captured)  # pyright: ignore
+    return kind_for(patterns, batch, dtype, last, options, x.device, is_captured, **how)  # pyright: ignore
 
 
 def kind_for(
     patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, options: Options, device: torch.device,
-    is_captured: bool = False, is_compiled: bool = False,
+    is_captured: bool = False, is_compiled: bool = False, saves_between: bool = False,
 ) -> str:  # fmt: skip
-    """Return the same of rows that are described; ``is_compiled``: of a step in a compiled graph."""
+    """Return the same of rows that are described; ``is_compiled``: of a step in a compiled graph.
+
+    ``saves_between``: of those that save what lies between the factors.
+    """
     if not _has_kernels(batch, dtype, options, device):
         return FACTORS
     found, count = expected(patterns, batch, dtype, last, device), len(patterns)
+    if saves_between:
+        found = {name: found[name] for name in (FACTORS, GROUPED)}
     if is_captured:
         if count > 1:
             return min(found, key=lambda name: found[name])
@@ -101,9 +109,14 @@ def kind_for(
         BLOCKS: _HOST_FACTORS,
     }  # fmt: skip
     if is_compiled:
-        host |= dict.fromkeys((GROUPED, MATRIX, BATCHED), _HOST_COMPILED)
-        host[FACTORS] = host[FACTORS] if _HOST_FACTORS in factors else _HOST_COMPILED
+        alone = [GROUPED, MATRIX, BATCHED] if _HOST_FACTORS in factors else [*_LAUNCHES]
+        host |= {name: _compiled_host(name, count) for name in alone}
     return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
+
+
+def _compiled_host(name: str, count: int) -> float:
+    """Return what the host takes for a step in a compiled graph, whatever the graph is, where it is launches alone."""
+    return _HOST_CALLS + _HOST_EACH * _LAUNCHES[name] * (count if name in (FACTORS, GROUPED) else 1)
 
 
 @lru_cache(maxsize=1024)
@@ -116,7 +129,7 @@ def shares_matrix(
     found = expected(patterns, batch, dtype, False, device)
     host = {
         MATRIX: _HOST_SHARED_COMPILED if is_compiled else _HOST_SHARED,
-        GROUPED: _HOST_COMPILED if is_compiled else 2 * _HOST_GROUPED,
+        GROUPED: _compiled_host(GROUPED, 2) if is_compiled else 2 * _HOST_GROUPED,
         FACTORS: 2 * _HOST_FACTORS,
         BATCHED: _HOST_BATCHED,
     }

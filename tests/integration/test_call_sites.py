@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections import Counter
 
 import pytest
@@ -114,6 +116,18 @@ def test_two_layers_of_one_code_have_their_own_weights():
         compiled = torch.compile(layer, fullgraph=True)
         for _ in range(2):
             check(step(compiled, layer, x, cotangent), exact(layer, x, cotangent))
+
+
+def test_call_sites_hold_no_tensor():
+    layer, x, cotangent = operands()
+    compiled = torch.compile(layer, fullgraph=True)
+    for _ in range(3):
+        step(compiled, layer, x, cotangent)
+    x, cotangent = torch.randn_like(x, requires_grad=True), torch.randn_like(cotangent)
+    alive = [weakref.ref(each) for each in (x, cotangent, *step(compiled, layer, x, cotangent))]
+    del x, cotangent
+    gc.collect()
+    assert [each() for each in alive] == [None] * len(alive)
 
 
 def test_rows_that_change():

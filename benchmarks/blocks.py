@@ -122,7 +122,7 @@ def _step(chosen: str, shape: Shape, dtype: str, how: str) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], Any]:
         x = given["x"].detach().requires_grad_()
         block = _blocks(shape, dtype, x.device.type)[chosen]
-        own = torch.compile(block) if how == "compiled" else block
+        own = torch.compile(block, dynamic=False) if how == "compiled" else block
         others = list(block.parameters())
         return graph(lambda: _slope(own, x, others), "" if how else x.device.type)
 

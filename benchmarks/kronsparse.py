@@ -223,7 +223,7 @@ def _forward(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
         layer, x = make(given).requires_grad_(False), given["x"]
         if isinstance(layer, KSLinear):
             layer = layer.pack()
-        own = torch.compile(layer) if how == "compiled" else layer
+        own = torch.compile(layer, dynamic=False) if how == "compiled" else layer
         return graph(lambda: own(x), "" if how else x.device.type)
 
     return prepare
@@ -234,7 +234,7 @@ def _step(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
 
     def prepare(given: Arrays) -> Callable[[], Any]:
         layer, x = make(given), given["x"].detach().requires_grad_()
-        wanted, own = [x, *layer.parameters()], torch.compile(layer) if how == "compiled" else layer
+        wanted, own = [x, *layer.parameters()], torch.compile(layer, dynamic=False) if how == "compiled" else layer
 
         def call() -> torch.Tensor:
             result = own(x)

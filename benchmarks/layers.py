@@ -42,7 +42,8 @@ def suite() -> Suite:
         for dtype in TYPES
     ]  # fmt: skip
     late = [
-        _case(name, rows, "bf16", True, "compiled", bias) for bias in biased for name in first for rows in COMPILED
+        _case(name, rows, dtype, True, "compiled", bias) for bias in biased for name in first for rows in COMPILED
+        for dtype in TYPES
     ]  # fmt: skip
     blocks, compiled = (
         [block_case(name, shape, dtype, how) for how in hows for name, shape in BLOCKS.items() for dtype in TYPES]

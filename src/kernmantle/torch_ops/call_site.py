@@ -92,7 +92,8 @@ def lower(operator: Any) -> None:
         """Return the results of the operator in Inductor's terms."""
         return tree_map(lambda each: each if each is None else wrap(each), node.create(operator, *args, **kwargs))
 
-    create._is_fallback_handler = True  # for a process that compiles and has no lowering of ours
+    # For a process that only compiles and has no lowering of ours.
+    setattr(create, "_is_fallback_handler", True)  # noqa: B010
     enter(create)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -97,10 +97,8 @@ def _bind_forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, ste
     reshapes, batch_last = form.kind in (GROUPED, ROWS) and kind == FACTORS, form.options.batch_last
 
     launched: LaunchedForward | None = None if reshapes or is_capturing() else getattr(found, "launched", None)
-
-    def launch(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, _: str) -> list[torch.Tensor]:
-        results = launched.run(x, weights, bias)
-        return [results.pop(), *results[: launched.saves]]
+    if launched is not None:
+        return partial(_launch, launched)
 
     def forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, _: str) -> list[torch.Tensor]:
         value, saved = found.forward(x, weights, bias, RunInfo())
@@ -108,7 +106,14 @@ def _bind_forward(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, ste
             saved = [each if each is None else shaped(each, x, batch_last) for each in saved]
         return [value, *[each for each in saved if each is not None]]
 
-    return forward if launched is None else launch
+    return forward
+
+
+def _launch(
+    launched: LaunchedForward, x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, _: str
+) -> list[torch.Tensor]:
+    results = launched.run(x, weights, bias)
+    return [results.pop(), *results[: launched.saves]]
 
 
 def _bind_backward(

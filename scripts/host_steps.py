@@ -4,7 +4,7 @@
 arguments and return, so that what is left is Python and torch. Microseconds of the thread, least of many samples; one
 thread runs the backward pass too. ``--compiled`` adds steps by torch.compile, of a function with two operators as the
 layer's too. ``--apart`` adds eager steps whose backward pass another thread runs, as for a GPU, by the clock on the
-wall. These are figures of decisions 0050 and 0108.
+wall. These are figures of decisions 0050, 0108 and 0130.
 """
 
 # ruff: noqa: T201

@@ -288,8 +288,12 @@ def test_either_side_under_torch_compile():
     torch.compiler.reset()
     factors, x = [torch.randn(2, 2), torch.randn(3, 3)], torch.randn(6, 6)
     product, dense = KroneckerProduct(factors, 0.5), 0.5 * torch.kron(*factors)
-    whole = torch.compile(product.matmul, backend="aot_eager", fullgraph=True)
-    assert_close(whole(x), dense @ x, depth=DEPTH)
+    for own, expected in ((product, dense @ x), (product + KroneckerProduct([6]), dense @ x + x)):
+        whole = torch.compile(own.matmul, backend="aot_eager", fullgraph=True)
+        assert_close(whole(x), expected, depth=DEPTH)
+    assert_close(product.matmul(x, beta=2, y=x), dense @ x + 2 * x, depth=DEPTH)
+    with pytest.raises(TypeError, match=r"KroneckerProduct\.matmul\(\) got an unexpected keyword argument 'alpha'"):
+        product.matmul(x, alpha=2)
     for call, expected in (
         (lambda x: product @ x, dense @ x),
         (lambda x: x @ product, x @ dense),

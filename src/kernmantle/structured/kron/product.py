@@ -127,15 +127,18 @@ class KroneckerProduct(Addable):
         like = torch.empty((), dtype=self.dtype, device=self.device).to(*args, **options)
         return KroneckerProduct(factors, scale, like=like)
 
-    def matmul(self, v: Any, **options: Any) -> Any:
-        """Return ``self @ v``.
+    def matmul(
+        self, v: Any, *, beta: Any = None, y: Any = None, out: Any = None, precision: str | None = None,
+        fuse: bool = True, store: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """Return ``self @ v + beta * y``, which torch.compile traces, as it does not ``@`` of an object.
 
         Parameters
         ----------
         v : array, shape (columns,) or (…, columns, c)
             Of the dtype of the factors.
-        **options
-            Of :func:`kron_matmul` from ``beta`` on.
+        beta, y, out, precision, fuse, store
+            As of :func:`kron_matmul`.
 
         Returns
         -------
@@ -146,7 +149,7 @@ class KroneckerProduct(Addable):
         ShapeError, DtypeError, DeviceError, OutputError
             As of :func:`kron_matmul`, whose cost and gradients it has.
         """
-        return multiply(v, self.factors, "left", self.scale, info=self._recorder(), **options)
+        return multiply(v, self.factors, "left", self.scale, beta, y, out, precision, fuse, store, self._recorder())
 
     def _recorder(self) -> RunInfo | None:
         """Return what takes the route of a product, None while one is traced."""
@@ -312,7 +315,7 @@ class KroneckerProduct(Addable):
         tensor([2., 1.])
         """
         check_right_side(b, self)
-        return self.inverse().matmul(b)  # which torch.compile traces, as it does not `@` of an object
+        return self.inverse().matmul(b)
 
     def slogdet(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sign and the logarithm of the absolute determinant, (…) each.

@@ -45,8 +45,8 @@ class Term(Protocol):
         """Return another on the same device."""
         ...
 
-    def matmul(self, v: Any, **options: Any) -> Any:
-        """``self @ v`` with the options of :func:`kernmantle.kron_matmul`."""
+    def matmul(self, v: Any, *, y: Any = None) -> Any:
+        """Return ``self @ v``, plus y."""
         ...
 
     def to(self, *args: Any, **options: Any) -> Term:
@@ -181,11 +181,14 @@ class SumOfProducts(Addable):
     def __repr__(self) -> str:
         return f"SumOfProducts({' + '.join(map(repr, self.terms))})"
 
-    def __matmul__(self, v: Any) -> Any:
-        total = self.terms[0] @ v
+    def matmul(self, v: Any) -> Any:
+        """Return ``self @ v``, with the shapes and errors of :meth:`KroneckerProduct.matmul`, once for each term."""
+        total = self.terms[0].matmul(v)
         for term in self.terms[1:]:
-            total = term.matmul(v, beta=1, y=total)
+            total = term.matmul(v, y=total)
         return total
+
+    __matmul__ = matmul
 
     def __rmatmul__(self, v: Any) -> Any:
         total = v @ self.terms[0]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib import import_module
+from operator import or_
 from typing import Any
 
 import torch
@@ -68,10 +69,7 @@ class CallSite:
 
 
 def _are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
-    for tensor in tensors:  # noqa: SIM110 - a generator takes longer
-        if tensor.data_ptr() & 15:
-            return False
-    return True
+    return not reduce(or_, map(torch.Tensor.data_ptr, tensors), 0) & 15  # a loop takes the host three times as long
 
 
 def lower(operator: Any) -> None:

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,8 @@ def estimate(call: Callable[..., Any], *args: Any, card: str | None = None, **kw
             f"{type(call).__name__}, its result"
         )
     chosen = _card(card)
+    if isinstance(call, torch.nn.Module) and next(call.parameters(), None) is not None:
+        call, args = partial(_called, call), ({**dict(call.named_parameters()), **dict(call.named_buffers())}, *args)
     call, inputs, named = _meta((call, args, kwargs))
     recorder = _Recorder(chosen)
     with torch.no_grad(), recorder:
@@ -162,6 +165,10 @@ def _card(name: str | None) -> Card:
     if not torch.cuda.is_available():
         raise DeviceError(f"there is no GPU here: name one that is elsewhere, card={' or '.join(map(repr, PREDICTED))}")
     return card_of(torch.cuda.get_device_name())
+
+
+def _called(module: torch.nn.Module, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(module, tensors, args, kwargs)
 
 
 def _meta(values: Any) -> Any:

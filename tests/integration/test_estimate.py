@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import threading
 from pathlib import Path
 from statistics import median
 
@@ -107,6 +108,8 @@ def test_layers_are_arguments_and_snapshots_are_calls():
     assert mlp.launches[:2] == mlp.launches[-2:] == alone.launches
     assert len(mlp.launches) == 5
     assert up.weights[0].device.type == "cpu"
+    up.lock = threading.Lock()  # which is not copied
+    assert km.estimate(up, x, card="h200") == alone
     for call in (lambda own: up(own, "gelu"), up.forward):
         with pytest.raises(
             km.errors.DeviceError, match=r"weights\.0 is on cpu: km\.estimate was not given it; pass it"

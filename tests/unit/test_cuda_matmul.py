@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -81,6 +82,7 @@ def test_every_thread_has_a_handle_of_cublas_before_a_graph_is_captured(monkeypa
     made, launched = [], []
     for name, found in {"_cuda_getDevice": lambda: 1, "_cuda_getCurrentRawStream": lambda index: 7}.items():
         monkeypatch.setattr(torch._C, name, found, raising=False)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: made.append(len(launched)))
     monkeypatch.setattr(cuda_matmul, "enter_thread", lambda: None)
     monkeypatch.setattr(cuda_matmul, "HANDLES", BlasHandles())

@@ -19,6 +19,7 @@ from kernmantle.backends.cuda import launch
 from kernmantle.backends.cuda.launch import BoundLaunch, Queue
 from kernmantle.backends.cuda.launch_program import MOST, LaunchProgram, Record
 from kernmantle.torch_ops import cuda_launches, torch_private
+from kernmantle.torch_ops.blas_handles import BlasHandles
 from kernmantle.torch_ops.cuda_launches import runner
 from kernmantle.torch_ops.launch_sequence import LaunchSequence
 
@@ -170,6 +171,9 @@ def machine(monkeypatch):
     monkeypatch.setattr(cuda_launches, "workspace_of", workspace_of)
     monkeypatch.setattr(cuda_launches, "enter_thread", lambda: found["entered"].append("context"))
     monkeypatch.setattr(cuda_launches, "_THREAD", cuda_launches._Thread())
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: found["entered"].append("handle"))
+    monkeypatch.setattr(cuda_launches, "HANDLES", BlasHandles())
     return found
 
 
@@ -180,7 +184,7 @@ def test_a_sequence_is_one_native_call_where_all_launches_are_bound(machine, cal
         called.clear()
         sequence([0, 11, 22, 33])
         assert called == [("native", stream, 11, 22, 0, 0), ("native", stream, 22, 0, 33, 0)]
-    assert machine["entered"] == ["context"]
+    assert machine["entered"] == ["context", "handle"]
     apart = [("called", 11, 22), ("called", 22, 0, 33)]
     for name, value in (("captured", True), ("device", 0)):
         before = machine[name]
@@ -198,7 +202,7 @@ def test_a_thread_is_made_ready_with_its_first_launch(machine, called) -> None:
     other.start()
     other.join()
     sequence([0, 55, 66])
-    assert machine["entered"] == ["context"] * 2
+    assert machine["entered"] == ["context", "handle"] * 2
     assert [words[2:4] for words in called] == [(11, 22), (33, 44), (55, 66)]
 
 

@@ -19,8 +19,9 @@ class BlasHandles(threading.local):
         self.devices = frozenset[int]()
 
     def take(self, index: int) -> None:
-        """Have torch make the handle of this thread for the current device, ``index``."""
-        torch.cuda.current_blas_handle()
+        """Have torch make the handle of this thread for a device."""
+        with torch.cuda.device(index):
+            torch.cuda.current_blas_handle()
         self.devices |= {index}
 
 

@@ -18,7 +18,6 @@ from ..runtime.cache import Built, Key, current_cache
 from ..runtime.lru import LRUCache
 from .blas_handles import HANDLES
 from .cuda import enter_thread
-from .cuda_matmul import BoundMatmul
 
 _STREAMS = 16  # of which a sequence keeps its programs
 _WORKSPACES = LRUCache[tuple[int, int], torch.Tensor](8 * _STREAMS)
@@ -70,7 +69,6 @@ class NativeLaunches:
         self._launches, self._operands, self._length = launches, operands, length
         self._index = launches[0].device
         self._bytes = max(getattr(launch, "workspace_bytes", 0) for launch in launches)
-        self._multiplies = any(isinstance(launch, BoundMatmul) for launch in launches)
         self._programs = LRUCache[int, tuple[LaunchProgram, torch.Tensor | None]](_STREAMS)
         self._last: tuple[int, Any, int] = (-1, None, 0)
         private: Any = torch._C  # which has these where torch has CUDA
@@ -86,7 +84,7 @@ class NativeLaunches:
             return False
         if not own.is_entered:
             own.enter()
-        if self._multiplies and index not in HANDLES.devices:
+        if index not in HANDLES.devices:  # a captured step may be of another kind, which has products of torch's
             HANDLES.take(index)
         stream, (before, launch, workspace) = self._stream_of(index), self._last
         if stream != before:

@@ -55,6 +55,5 @@ class ByCapture:
         if torch.cuda.is_current_stream_capturing():
             return self.captured
         if self._leaves_handle and (index := x.get_device()) not in HANDLES.devices:
-            with torch.cuda.device(index):
-                HANDLES.take(index)
+            HANDLES.take(index)
         return self.eager

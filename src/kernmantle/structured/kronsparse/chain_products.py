@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...runtime.dispatch import BoundCall
+from ...torch_ops.blas_handles import HANDLES
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
@@ -257,6 +258,8 @@ def bind_bias(grad: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _by_ones(grad: torch.Tensor) -> torch.Tensor:
     if not splits_streams(grad.device):  # an eager call waits for its host, which has one operation less
+        if (index := grad.get_device()) not in HANDLES.devices:
+            HANDLES.take(index)
         return grad.sum(1)[0]
     return uncast("cuda", torch.mv, execute.within_blas_strides(grad)[0].mT, grad.new_ones(grad.shape[1]))
 
@@ -312,6 +315,8 @@ class ChainByCapture:
     def __call__(self, tensors: Any, numbers: RunInfo | None, outs: Maybe) -> torch.Tensor:
         """Return the product; ``numbers`` takes the route."""
         if not torch.cuda.is_current_stream_capturing():
+            if (index := tensors[0].get_device()) not in HANDLES.devices:
+                HANDLES.take(index)
             return self.eager(tensors, numbers, outs)
         if not self.captured:
             self.captured.append(self.bind(*tensors[:3]))

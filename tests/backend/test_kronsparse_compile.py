@@ -109,10 +109,16 @@ def test_passes_that_transpose_rows_compile(card) -> None:
         assert plan.lanes == lanes
         assert compiled(emit_transpose(plan), card).resources.spill_stores == 0
     for dtype in ("bf16", "f16"):
-        plan = transpose_plan(card, 2, 32, 128, False, True, True, dtype)
-        resources = compiled(emit_transpose(plan), card).resources
-        assert 0 < resources.registers <= 64
-        assert resources.spill_stores == 0
+        for extents in (
+            (32, 128, False, True, True),
+            (172, 64, False, True),
+            (20, 16, False, True),
+            (33, 300, False, False),
+        ):
+            plan = transpose_plan(card, 2, *extents, bias=dtype)
+            resources = compiled(emit_transpose(plan), card).resources
+            assert 0 < resources.registers <= 64
+            assert resources.spill_stores == 0
         for high, l in ((128, 32), (64, 64), (344, 32), (8, 512), (1024, 64)):
             chosen = transpose_sums_plan(card, dtype, 1, high, l)
             resources = compiled(emit_transpose_sums(chosen), card).resources

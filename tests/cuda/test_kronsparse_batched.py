@@ -11,6 +11,7 @@ import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_training
 from kernmantle.structured.mode_product import rearrange
+from kernmantle.structured.mode_product.transpose_plan import padded
 from kernmantle.testing import assert_close
 
 from .test_kronsparse_grouped import exact
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.cuda
 CHAINS = {
     "monarch": ((32, 128, 128, 1), (1, 128, 128, 32)), "more": ((16, 64, 64, 1), (1, 64, 64, 16)),
     "wide": ((8, 64, 64, 1), (1, 344, 64, 8)), "few": ((4, 16, 24, 1), (1, 8, 8, 8)),
+    "odd": ((16, 64, 64, 1), (1, 172, 64, 16)), "small and odd": ((8, 32, 24, 1), (1, 20, 16, 16)),
 }  # fmt: skip
 
 
@@ -52,10 +54,11 @@ def test_layers_are_trained(chain, dtype) -> None:
             assert_close(one, wanted.view(one.shape), dtype=dtype, depth=depth, magnitude=terms.view(one.shape))
 
 
-def test_a_graph_adds_a_bias_that_begins_between_vectors() -> None:
+@pytest.mark.parametrize("name", ["more", "odd", "small and odd"])
+def test_a_graph_adds_a_bias_that_begins_between_vectors(name) -> None:
     torch.manual_seed(0)
-    layer, (wide,) = layer_of(CHAINS["more"], torch.bfloat16), torch.randn(1, 1025, device="cuda").bfloat16()
-    layer.bias.data = wide[1:]
+    layer = layer_of(CHAINS[name], torch.bfloat16)
+    layer.bias.data = torch.randn(1 + layer.out_features, device="cuda").bfloat16()[1:]
     x = torch.randn(64, layer.in_features, device="cuda").bfloat16().requires_grad_()
     layer(x)
     graph = torch.cuda.CUDAGraph()
@@ -110,6 +113,21 @@ def test_a_graph_binds_what_no_eager_call_had(rows, monkeypatch) -> None:
     for one, wanted, terms in zip(found, *exact(layer, x, grad), strict=True):
         assert_close(one, wanted, dtype=torch.bfloat16, depth=192 + rows, magnitude=terms)
     PLANS.clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "extents", [(1, 20, 16), (3, 20, 16), (2, 172, 64), (3, 33, 300), (2, 7, 1), (1, 64, 32)], ids=str
+)
+def test_what_is_brought_back_has_a_bias(extents, dtype) -> None:
+    torch.manual_seed(0)
+    a, high, l = extents
+    bias = torch.randn(a * high * l, device="cuda").to(dtype)
+    for count in (1, 50, 1001):
+        rows = torch.randn(count, a, l, padded(high, dtype.itemsize), device="cuda").to(dtype)
+        out = torch.full((count, a * high * l), torch.nan, device="cuda", dtype=dtype)
+        rearrange.transpose_rows(rows.flatten(1), out, a, high, l, False, bias)
+        assert torch.equal(out, rows[..., :high].mT.reshape(count, -1) + bias)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

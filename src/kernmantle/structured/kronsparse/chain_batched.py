@@ -2,7 +2,7 @@
 
 The first factor is (a, b, c, 1), the second one (1, e, f, d). Batched products read and write blocks that interleave
 where they lie if the batch is last, as it is between the factors, in either direction. The result and its gradient,
-whose batch is first, go over transposed rows (N, d, e), one pass each.
+whose batch is first, go over transposed rows (N, d, e), one pass each, in which e begins at vectors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..mode_product.execute import block_matrices, uncast
 from ..mode_product.factor_matrix_plan import DTYPES as HALVES
 from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
-from ..mode_product.transpose_plan import ACCESS, in_squares, pass_seconds, start_seconds
+from ..mode_product.transpose_plan import ACCESS, in_squares, padded, pass_seconds, start_seconds
 from ..mode_product.vendor_cost import batch_last_seconds
 from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
 from .chain_products import (
@@ -57,8 +57,9 @@ def is_batched(patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool
     if len(patterns) != 2 or dtype not in HALVES or last:
         return False
     (a, b, c, steps), (outer, e, f, d) = patterns
-    whole = not any(extent % _WHOLE for extent in (batch, b, c, e, f, d))
-    fits = BYTES[dtype] * batch * max(a * b, d * e) <= _MOST_BYTES and d * batch <= BLAS_FARTHEST
+    whole = not any(extent % _WHOLE for extent in (batch, b, c, f, d))
+    widest = max(a * b, d * padded(e, BYTES[dtype]))
+    fits = BYTES[dtype] * batch * widest <= _MOST_BYTES and d * batch <= BLAS_FARTHEST
     return steps == outer == 1 < d and a * b == f * d and whole and fits
 
 
@@ -100,11 +101,11 @@ class BatchedStep:
         rows = _rows(x)
         count = rows.shape[0]
         between, value = allocate_as(x, (a * b, count)), allocate_as(x, memory_shape(e * d, x, False))
-        after = allocate_as(x, (count, d, e))
+        after = allocate_as(x, (count, d, padded(e, x.element_size())))
         _bmm(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
         blocks = block_matrices(second[None])[0, 0]
         columns = between.view(f, d, count).permute(1, 2, 0)
-        _bmm(columns, blocks.mT, after.transpose(0, 1))
+        _bmm(columns, blocks.mT, after[..., :e].transpose(0, 1))
         added = None if bias is None else _at_vectors(bias)
         execute.transposing().bring_back(after.flatten(1), value.view(count, e * d), 1, e, d, added)
         return value, [between, blocks]
@@ -137,11 +138,11 @@ def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
     (a, b, c, _), (_, e, f, d) = first.shape, second.shape
     rows = x.view(-1, a * c)
     count = len(rows)
-    shapes = (a * b, count), (d, e, f), (count, d, e), memory_shape(e * d, x, False)
+    shapes = (a * b, count), (d, e, f), (count, d, padded(e, x.element_size())), memory_shape(e * d, x, False)
     between, blocks, after, value = (x.new_empty(shape) for shape in shapes)
     x_at, first_at, second_at, bias_at, between_at, blocks_at, after_at, value_at = range(1, 9)
     one = bind_matmul(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
-    other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.mT, after.transpose(0, 1))
+    other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.mT, after[..., :e].transpose(0, 1))
     if one is None or other is None:
         return BatchedStep()
     arrange = _passes().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e * f, d, True)
@@ -170,8 +171,9 @@ def _bind_backward(
     if of_bias:
         of_bias_at = table.add((e * d,))
         launches.append((grouped().bind_sums(flat[None]).launch, itemgetter(GRAD, 0, of_bias_at, 0)))
-    transposed, transposed_at = like((count, d * e)), table.add((count, d * e))
-    columns = transposed.view(count, d, e).permute(1, 2, 0)
+    shape = count, d * padded(e, grad.element_size())
+    transposed, transposed_at = like(shape), table.add(shape)
+    columns = _columns(transposed, d, e)
     launches.append((_passes().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
     if of_second:
         made, made_at = like((d, e, f)), table.add((d, e, f))
@@ -226,7 +228,7 @@ class BatchedBackward:
         apart = maybe_side_stream(device, splits_streams(device))
         rows, of_bias = _rows(grad), None
         count = rows.shape[0]
-        if self.bias is None or not begins_at_vectors(rows):
+        if self.bias is None or not begins_at_vectors(rows) or not in_squares(e, d, grad.element_size()):
             with apart():
                 of_bias = None if self.bias is None else self.bias(canonical(grad, False))
             transposed = execute.transposing().rows_of_blocks(rows, 1, e, d)
@@ -234,7 +236,7 @@ class BatchedBackward:
             transposed, sums = _passes().rows_and_sums(rows, e, d)
             with apart():
                 of_bias = sums.sum(0).to(grad.dtype)
-        columns = transposed.view(count, d, e).permute(1, 2, 0)
+        columns = _columns(transposed, d, e)
         if of_weights[1] and between is not None:
             with apart():
                 found[1] = _second_gradient(columns, between.view(f, d, count).permute(1, 2, 0))
@@ -258,6 +260,11 @@ class BatchedBackward:
     def launched(self) -> LaunchedBackward | None:
         """Return the pass where it is launches alone."""
         return None if self.launches is None else self.launches.launched
+
+
+def _columns(transposed: torch.Tensor, d: int, e: int) -> torch.Tensor:
+    """Return transposed rows (N, d e), in which e begins at vectors, as (d, e, N)."""
+    return transposed.view(len(transposed), d, -1)[..., :e].permute(1, 2, 0)
 
 
 def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tensor:

@@ -193,7 +193,8 @@ class FactorStep:
             if of_weights[index] and value is not None:
                 sums = bind_gradient(value, moved, weight.shape, self.options)
                 both = None if below is None else bind_gradients(value, moved, weight, self.options)
-            levels.append(FactorLevel(index, multiply, not reads_address(multiply), sums, both))
+            transposes = multiply is not None and not reads_address(multiply)
+            levels.append(FactorLevel(index, multiply, transposes, sums, both))
             if below is None:
                 break
             moved = below

@@ -312,7 +312,7 @@ def emit_transpose(plan: TransposePlan) -> str:
             "LANES_L": plan.lanes_l, "WARPS": plan.warps, "PADS": plan.pads,
         }  # fmt: skip
         check = shared_check("km::KronSparseTransposer<Traits>::SHARED_BYTES", plan.shared)
-        call, declared = "kron_sparse_transpose<Traits>", [*struct("Traits", types, traits), check]
+        call, declared = f"kron_sparse_transpose<Traits{kind}>", [*struct("Traits", types, traits), check]
     sizes = ", ".join(f"km::i64 {name}" for name in ("count", "a", "high", "pitch", "xn", "yn"))
     return _text(
         '#include "kronsparse_transpose.cuh"\n',

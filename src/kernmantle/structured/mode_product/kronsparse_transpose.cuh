@@ -17,6 +17,31 @@ struct KronSparseTranspose {
     i64 xn, yn;
 };
 
+// Adds a bias of type B, of the features, to numbers in float32; void is no bias.
+template <class B>
+struct KronSparseOffset {
+    template <class T>
+    static KM_DEVICE T added(T value, const void* bias, i64 at) {
+        return bit_cast<T>(Store<B>::from(convert<float>(bit_cast<B>(value)) + convert<float>(((const B*)bias)[at])));
+    }
+    static KM_DEVICE void add(uint4& word, const void* bias, i64 at) {
+        constexpr int N = 16 / sizeof(B);
+        auto v = bit_cast<Pack<B, N>>(word);
+        const auto own = load_pack<B, N>((const B*)bias + at);
+#pragma unroll
+        for (int i = 0; i < N; ++i) v.v[i] = Store<B>::from(convert<float>(v.v[i]) + convert<float>(own.v[i]));
+        word = bit_cast<uint4>(v);
+    }
+};
+template <>
+struct KronSparseOffset<void> {
+    template <class T>
+    static KM_DEVICE T added(T value, const void*, i64) {
+        return value;
+    }
+    static KM_DEVICE void add(uint4&, const void*, i64) {}
+};
+
 // The parameters of a kernel, members of P:
 //   T                    unsigned integer of the size of a number
 //   L, TILE_L            extent of l, and of a tile
@@ -25,7 +50,8 @@ struct KronSparseTranspose {
 //   LANES_L               neighbouring l of which a warp moves vectors along k; so many that columns do not meet in a bank
 //   WARPS                warps of a block
 //   PADS                 x is brought into the padded order, else back
-template <class P>
+// and B the type of a bias that is added on the way back, of the features of y
+template <class P, class B = void>
 struct KronSparseTransposer {
     typedef typename P::T T;
     static constexpr int SIZE = sizeof(T), VECTOR = 16 / SIZE, L = P::L, TILE_L = P::TILE_L, TILE_K = P::TILE_K, UNITS = P::UNITS;
@@ -39,8 +65,9 @@ struct KronSparseTransposer {
     static constexpr int SHARED_BYTES = RUNS * SPACE * SIZE;
 
     const KronSparseTranspose& g;
+    const void* bias;
     T* tile;
-    int k0, l0, units;
+    int k0, l0, units, i0;
     i64 plain, padded;
 
     // Rows of the unpadded side in this tile.
@@ -67,7 +94,7 @@ struct KronSparseTransposer {
         }
     }
 
-    // Moves the padded side: `each` gets a vector of memory, a place in the tile, k, and how far a k lies behind the one before.
+    // Moves the padded side: `each` gets a vector of memory, a place in the tile, k, and the feature of its first number.
     static constexpr int EACH = LANES_L * VECTORS;
     KM_DEVICE int items() const { return ((UNITS > 1 ? units * L : wide()) + LANES_L - 1) / LANES_L * EACH; }
     template <class Each>
@@ -75,7 +102,8 @@ struct KronSparseTransposer {
         const int row = item % LANES_L + LANES_L * (item / EACH), k = item / LANES_L % VECTORS * VECTOR;
         const int u = UNITS > 1 ? row / L : 0, l = UNITS > 1 ? row % L : row;
         if (row < (UNITS > 1 ? units * L : wide()) && k0 + k < g.pitch)
-            each((uint4*)((T*)base + padded + (i64)(u * L + l0 + l) * g.pitch + k0 + k), u * MATRIX + k * ROW + l, k0 + k);
+            each((uint4*)((T*)base + padded + (i64)(u * L + l0 + l) * g.pitch + k0 + k), u * MATRIX + k * ROW + l, k0 + k,
+                 ((i64)((i0 + u) % g.a) * g.high + k0 + k) * L + l0 + l);
     }
     // Entries by which a number of row k lies behind that of an aligned tile.
     KM_DEVICE int shift_of(int start, int k) const { return WHOLE ? start : (start + k * (L % VECTOR)) % VECTOR; }
@@ -98,7 +126,7 @@ struct KronSparseTransposer {
         const int start = misalignment(run_at(g.x, 0)), items = this->items();
 #pragma unroll 2
         for (int item = thread; item < items; item += THREADS)
-            across(g.y, item, [&](uint4* to, int at, int k) {
+            across(g.y, item, [&](uint4* to, int at, int k, i64) {
                 union {
                     T v[VECTOR];
                     uint4 word;
@@ -117,11 +145,11 @@ struct KronSparseTransposer {
 #pragma unroll
             for (int own = 0; own < BATCH; ++own)
                 if (item + own * THREADS < items)
-                    across(g.x, item + own * THREADS, [&](const uint4* from, int, int) { words[own] = __ldcs(from); });
+                    across(g.x, item + own * THREADS, [&](const uint4* from, int, int, i64) { words[own] = __ldcs(from); });
 #pragma unroll
             for (int own = 0; own < BATCH; ++own)
                 if (item + own * THREADS < items)
-                    across(g.x, item + own * THREADS, [&](const uint4*, int at, int k) {
+                    across(g.x, item + own * THREADS, [&](const uint4*, int at, int k, i64 feature) {
                         union {
                             T v[VECTOR];
                             uint4 word;
@@ -129,7 +157,9 @@ struct KronSparseTransposer {
                         pack.word = words[own];
 #pragma unroll
                         for (int i = 0; i < VECTOR; ++i)
-                            if (k + i < g.high) tile[at + i * ROW + shift_of(start, k - k0 + i)] = pack.v[i];
+                            if (k + i < g.high)
+                                tile[at + i * ROW + shift_of(start, k - k0 + i)] =
+                                    KronSparseOffset<B>::added(pack.v[i], bias, feature + (i64)i * L);
                     });
         }
     }
@@ -152,15 +182,16 @@ struct KronSparseTransposer {
         l0 = index % wide * TILE_L;
         units = (int)(matrices - first < UNITS ? matrices - first : UNITS);
         const i64 n = first / g.a, i = first - n * g.a;
+        i0 = (int)i;
         plain = n * (P::PADS ? g.xn : g.yn) + i * g.high * L;
         padded = n * (P::PADS ? g.yn : g.xn) + i * L * g.pitch;
     }
 };
 
-template <class P>
-__device__ __forceinline__ void kron_sparse_transpose(const KronSparseTranspose& g) {
+template <class P, class B = void>
+__device__ __forceinline__ void kron_sparse_transpose(const KronSparseTranspose& g, const void* bias = nullptr) {
     extern __shared__ __align__(16) unsigned char shared[];
-    KronSparseTransposer<P> own = {g, (typename P::T*)shared};
+    KronSparseTransposer<P, B> own = {g, bias, (typename P::T*)shared};
     own.locate(blockIdx.x);
     if (P::PADS) {
         own.read_plain(threadIdx.x);
@@ -200,23 +231,6 @@ KM_DEVICE void transpose(uint4 (&v)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = out[i];
 }
-
-// Adds 16 bytes of a bias of type T to as many numbers, in float32; void is no bias.
-template <class T>
-struct KronSparseOffset {
-    static KM_DEVICE void add(uint4& word, const void* bias, i64 at) {
-        constexpr int N = 16 / sizeof(T);
-        auto v = bit_cast<Pack<T, N>>(word);
-        const auto own = load_pack<T, N>((const T*)bias + at);
-#pragma unroll
-        for (int i = 0; i < N; ++i) v.v[i] = Store<T>::from(convert<float>(v.v[i]) + convert<float>(own.v[i]));
-        word = bit_cast<uint4>(v);
-    }
-};
-template <>
-struct KronSparseOffset<void> {
-    static KM_DEVICE void add(uint4&, const void*, i64) {}
-};
 
 // The same where every extent is whole vectors and all is aligned: a thread transposes a square whose edge is 16 bytes, in
 // registers. DOWN lanes write neighbouring 16 bytes, and the 32 / DOWN groups of a warp read neighbouring 16 bytes. A bias of

@@ -84,7 +84,7 @@ def bind_transpose(
     """Return the launch of such a pass on the addresses of tensors like these, of a bias last if there is one.
 
     Each row (a, ``high``, ``l``) of the source becomes (a, ``l``, ``high``) of the target, whose rows are padded, or,
-    without ``pads``, the other way round. A bias (features,) is added to rows of whole squares.
+    without ``pads``, the other way round. A bias (features,) is added to what is brought back.
     """
     kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
     if kernel is None:

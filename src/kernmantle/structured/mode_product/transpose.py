@@ -114,7 +114,7 @@ def rows_of_blocks(rows: torch.Tensor, a: int, extent: int, d: int) -> torch.Ten
 
 
 def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: int, bias: Maybe = None) -> None:
-    """Transpose rows of padded blocks back to the order of the features; whole squares with a bias (features,)."""
+    """Transpose rows of padded blocks back to the order of the features, with a bias (features,)."""
     transpose_rows(rows, out, a, extent, d, False, bias)
 
 

@@ -33,8 +33,8 @@ class TransposePlan:
     """Template parameters, see ``kronsparse_transpose.cuh``; ``size`` are bytes of a number.
 
     ``lanes`` of a warp lie along a column where squares are transposed in registers, 0 for tiles in shared memory, of
-    which a warp moves vectors of ``lanes_l`` neighbouring l. ``bias`` is the type of one that squares add on the way
-    back, empty for none.
+    which a warp moves vectors of ``lanes_l`` neighbouring l. ``bias`` is the type of one that is added on the way back,
+    empty for none.
     """
 
     arch: str
@@ -73,11 +73,11 @@ class TransposePlan:
 
     def __str__(self) -> str:
         name = "pad" if self.pads else "unpad"
+        added = f", bias {self.bias}" if self.bias else ""
         if self.lanes:
-            added = f", bias {self.bias}" if self.bias else ""
             return f"{name} transposed rows of {self.size} bytes {self.arch} in squares, {self.lanes} lanes{added}"
         tile = f"{self.units}x{self.tile_k}x{self.tile_l} of {self.l}"
-        return f"{name} transposed rows of {self.size} bytes {self.arch} tile {tile}"
+        return f"{name} transposed rows of {self.size} bytes {self.arch} tile {tile}{added}"
 
 
 def padded(extent: int, size: int) -> int:
@@ -120,15 +120,11 @@ def in_squares(high: int, l: int, size: int) -> bool:
 def transpose_plan(
     arch: str, size: int, high: int, l: int, pads: bool, in_one_piece: bool, aligned: bool = False, bias: str = ""
 ) -> TransposePlan:
-    """The tile for matrices ``high`` x ``l`` in rows of x without gaps, ``in_one_piece``, that begin at vectors.
-
-    A ``bias`` of a type is added by squares alone.
-    """
+    """The tile for matrices ``high`` x ``l`` in rows of x without gaps, ``in_one_piece``, that begin at vectors."""
     vector, pitch = ACCESS // size, padded(high, size)
     if aligned and in_squares(high, l, size):
         lanes = _lanes(*_squares(high, l, size, pads))
         return TransposePlan(arch, size, l, 0, 0, 1, 0, pads, 0, lanes, 2 * _WARPS, bias)
-    assert not bias, "tiles in shared memory take no bias"
     tile_l = l if l <= _WIDEST else -(-l // -(-l // _NARROWER))
     run = _RUN_BYTES if tile_l <= _NARROWER else _RUN_BYTES // 2
     most = max(run, _TILE_BYTES // tile_l // ACCESS * ACCESS) // size
@@ -138,7 +134,7 @@ def transpose_plan(
     if tile_k == pitch and tile_l == l and in_one_piece:
         units = max(1, _TILE_BYTES // (size * high * l))
     lanes_l = _lanes_l(l if tile_l == l else 0, tile_k // vector)
-    return TransposePlan(arch, size, l, tile_l, tile_k, units, high if units > 1 else 0, pads, lanes_l)
+    return TransposePlan(arch, size, l, tile_l, tile_k, units, high if units > 1 else 0, pads, lanes_l, bias=bias)
 
 
 def _lanes_l(row: int, vectors: int) -> int:

@@ -117,10 +117,11 @@ def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
     assert chosen(wide, 1) == chosen(wide, 16) == chosen(wide, 16, "f32") == ("grouped", "grouped")
     assert chosen(wide, 2048, "f32") == ("grouped", "factors")
     assert chosen(wide, 4096, "f32") == ("factors", "factors")  # launches that follow one another (decision 0126)
-    assert chosen(wide, 4096) == chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088) == ("grouped", "matrix")
+    assert chosen(wide, 4096) == ("grouped", "matrix")
+    assert chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088) == ("matrix", "matrix")
     assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088) == ("batched", "batched")
     assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 4096) == ("batched", "batched")
-    assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 1024) == ("matrix", "batched")
+    assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 1024) == ("batched", "batched")  # a native call each way
     assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088, "f32") == ("factors", "factors")
     assert chosen(((6, 64, 64, 1),), 16) == ("grouped", "grouped")
     assert chosen(((1, 783, 463, 19),), 107, "f32") == ("blocks", "blocks")

@@ -192,11 +192,6 @@ class Passes:
         if bias is not None:
             out += bias
 
-    @staticmethod
-    def weights_of_blocks(blocks, pattern):
-        a, b, c, d = pattern
-        return blocks.view(a, d, b, c).permute(0, 2, 3, 1).contiguous()
-
     @classmethod
     def bind_transpose(cls, source, target, a, high, l, pads, bias=None):
         shapes = source.shape, target.shape

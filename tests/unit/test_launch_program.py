@@ -128,11 +128,14 @@ def test_a_bound_launch_hands_the_driver_what_its_own_call_does(monkeypatch, cal
     queue = Queue(int, operator.index, nullcontext, lambda: None)
     one = BoundLaunch(Nothing(), [0, 5, 0, 2.5, 6, 0], [0, 2, 5], 0, 64, queue)
     other = BoundLaunch(Nothing(), [0, 5, 0], [0], 0, 64, queue, lambda device, stream: 990 + stream)
-    program = LaunchProgram(runner(), [one.record(3, (1, 0, 2, 9)), other.record(3, (2, 9))])
+    program = LaunchProgram(
+        runner(), [one.record(3, (1, 0, 2, 9)), other.record(3, (2, 9)), other.record(3, (2, 9), 8)]
+    )
     for first, second in ((111, 1 << 46), (5, 6)):
         called.clear()
         assert program.launch([0, first, second]) == 0
-        packed = struct.pack("=qqqdqq", first, 5, 0, 2.5, 6, second), struct.pack("=qqq", second, 5, 993)
+        packed = [struct.pack("=qqqdqq", first, 5, 0, 2.5, 6, second)]
+        packed += [struct.pack("=qqq", second, 5, counter) for counter in (993, 998)]
         assert called == [(4242, 77, 0, 1, 2, None, own) for own in packed]
     assert own
 
@@ -146,7 +149,7 @@ class Launched:
     def __call__(self, addresses):
         self.called.append(("called", *addresses))
 
-    def record(self, stream, operands):
+    def record(self, stream, operands, home):
         function, own = native(4, lambda *words: self.called.append(("native", stream, *words)) or 0)
         words = (WORD * 4)()
         at = ctypes.addressof(words)
@@ -195,6 +198,44 @@ def test_a_sequence_is_one_native_call_where_all_launches_are_bound(machine, cal
         machine[name] = before
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["captured", "refused"])
+def test_launches_on_the_same_table_become_a_graph(is_whole, machine, called, monkeypatch) -> None:
+    class Graph:
+        def __init__(self, start):
+            self.is_whole = is_whole
+            assert start(99) == 0
+
+        def record(self, stream):
+            function, own = native(4, lambda *words: called.append(("graph", *words)) or 0)
+            return Record(function, (5, stream, 0, 0), (), owned=(own, self))
+
+    monkeypatch.setattr(cuda_launches, "LaunchGraph", Graph)
+    sequence = LaunchSequence([(Launched(called), itemgetter(1, 2)), (Launched(called), itemgetter(2, 1))])
+
+    def on(stream, one, other):
+        called.clear()
+        machine["stream"] = stream
+        sequence([0, one, other])
+        return called.copy()
+
+    def apart(stream, one, other):
+        return [("native", stream, one, other, 0, 0), ("native", stream, other, one, 0, 0)]
+
+    for stream in (7, 9):
+        assert on(stream, 11, 22) == on(stream, 11, 22) == apart(stream, 11, 22)
+    assert on(7, 33, 22) == apart(7, 33, 22)
+    again = [("graph", 5, 7, 0, 0)] if is_whole else apart(7, 11, 22)
+    assert on(7, 11, 22) == apart(99, 11, 22) + again
+    assert on(7, 11, 22) == on(7, 11, 22) == again
+    assert on(9, 11, 22)[:2] == apart(99, 11, 22)
+    assert on(7, 33, 22) == apart(7, 33, 22)
+    alone = LaunchSequence([(Launched(called), itemgetter(1, 2))])
+    called.clear()
+    for _ in range(4):
+        alone([0, 11, 22])
+    assert called == apart(7, 11, 22)[:1] * 4
+
+
 def test_a_thread_is_made_ready_with_its_first_launch(machine, called) -> None:
     sequence = LaunchSequence([(Launched(called), itemgetter(1, 2))])
     sequence([0, 11, 22])
@@ -229,7 +270,7 @@ def test_a_workspace_is_the_last_address_of_a_table(machine, called) -> None:
 
 def test_a_launch_that_fails_raises(machine) -> None:
     class Failing(Launched):
-        def record(self, stream, operands):
+        def record(self, stream, operands, home):
             function, own = native(4, lambda *_: 3)
             return Record(function, (0,) * 4, [], owned=(own,))
 

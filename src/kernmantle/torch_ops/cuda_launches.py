@@ -12,6 +12,7 @@ import torch
 
 from ..backends.cpu.jit import LoadedKernel, add_symbol, compile_ir, host, load, version
 from ..backends.cuda.cublaslt import WORKSPACE
+from ..backends.cuda.launch_graph import LaunchGraph
 from ..backends.cuda.launch_program import CALL, CODE, SYMBOLS, LaunchProgram, Runner
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache
@@ -20,6 +21,9 @@ from .blas_handles import HANDLES
 from .cuda import enter_thread
 
 _STREAMS = 16  # of which a sequence keeps its programs
+# Tables of which a sequence keeps graphs, and how often it is launched on one before: a graph of ten launches takes the
+# host TIMES us to make, and spares it TIMES (H200, decision 0132).
+_TABLES, _BEFORE = 8, 2
 _WORKSPACES = LRUCache[tuple[int, int], torch.Tensor](8 * _STREAMS)
 
 
@@ -62,14 +66,27 @@ def workspace_of(index: int, stream: int) -> torch.Tensor:
     return found
 
 
+class _Table:
+    """How often launches took a table of addresses, and the call of their graph from some time on."""
+
+    __slots__ = ("count", "launch")
+
+    def __init__(self) -> None:
+        self.count, self.launch = 0, None
+
+
 class NativeLaunches:
-    """Launches on one device, whose ``operands`` are positions in tables of ``length`` addresses."""
+    """Launches on one device, whose ``operands`` are positions in tables of ``length`` addresses.
+
+    Several that take the same table again, as in training steps they do, become a CUDA graph of that table.
+    """
 
     def __init__(self, launches: Sequence[Any], operands: Sequence[Sequence[int]], length: int) -> None:
         self._launches, self._operands, self._length = launches, operands, length
         self._index = launches[0].device
         self._bytes = max(getattr(launch, "workspace_bytes", 0) for launch in launches)
         self._programs = LRUCache[int, tuple[LaunchProgram, torch.Tensor | None]](_STREAMS)
+        self._tables = LRUCache[tuple[int, ...], _Table](_TABLES)
         self._last: tuple[int, Any, int] = (-1, None, 0)
         private: Any = torch._C  # which has these where torch has CUDA
         self._stream_of, self._device_of = private._cuda_getCurrentRawStream, private._cuda_getDevice
@@ -90,19 +107,37 @@ class NativeLaunches:
         if stream != before:
             launch, workspace = self._on(stream)
         table.append(workspace)
+        if len(self._launches) > 1:
+            launch = self._graph(stream, table) or launch
         status = launch(table)
         if status:
             raise LaunchError(f"of {len(self._launches)} launches one did not start: status {status}")
         return True
 
+    def _graph(self, stream: int, table: Sequence[int]) -> Any:
+        """Return the call of the graph of a table, whose last address is that of a workspace; None without one."""
+        key = stream, *table
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables.setdefault(key, _Table())
+        if found.count == _BEFORE:
+            graph = LaunchGraph(lambda own: self._program(own, stream).launch(table))
+            if graph.is_whole:
+                found.launch = LaunchProgram(runner(), [graph.record(stream)]).launch
+        found.count += 1
+        return found.launch
+
+    def _program(self, stream: int, home: int) -> LaunchProgram:
+        """Return the launches on a stream; see :meth:`BoundLaunch.record`."""
+        each = zip(self._launches, self._operands, strict=True)
+        return LaunchProgram(runner(), [launch.record(stream, (*own, self._length), home) for launch, own in each])
+
     def _on(self, stream: int) -> tuple[Callable[[list[int]], int], int]:
         """Return the call for a stream, and the last address of its table: that of a workspace."""
         found = self._programs.get(stream)
         if found is None:
-            each = zip(self._launches, self._operands, strict=True)
-            records = [launch.record(stream, (*own, self._length)) for launch, own in each]
             memory = workspace_of(self._index, stream) if self._bytes else None
-            found = self._programs.setdefault(stream, (LaunchProgram(runner(), records), memory))
+            found = self._programs.setdefault(stream, (self._program(stream, stream), memory))
         program, memory = found
         at = 0 if memory is None else memory.data_ptr()
         self._last = stream, program.launch, at

@@ -58,7 +58,7 @@ class BoundMatmul:
         """Bytes of memory that a launch needs."""
         return self._bytes
 
-    def record(self, stream: int, operands: Sequence[int]) -> Record:
+    def record(self, stream: int, operands: Sequence[int], _: int | None = None) -> Record:
         """Return a launch on a stream whose operands, and last a workspace, are at positions of a table."""
         left, right, out, vector, *added, memory = operands
         a, b = (left, right) if self._straight else (right, left)

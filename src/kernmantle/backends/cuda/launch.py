@@ -304,12 +304,13 @@ class BoundLaunch:
         """The device, by its index."""
         return self._device
 
-    def record(self, stream: int, operands: Sequence[int]) -> Record:
+    def record(self, stream: int, operands: Sequence[int], home: int | None = None) -> Record:
         """Return a launch on a stream of the device, the current one, whose addresses are at positions of a table.
 
-        The last position is that of a workspace, which it does not need.
+        The last position is that of a workspace, which it does not need. What is captured on a stream is launched on
+        another one, ``home``, whose blocks it counts.
         """
-        _, config, ready = self._on(stream)
+        _, config, ready = self._on(stream, home)
         memory = ctypes.create_string_buffer(ready, len(ready))
         size, begin = ctypes.c_size_t(self._size), ctypes.addressof(memory)
         extra = (ctypes.c_void_p * 5)(1, begin, 2, ctypes.addressof(size), 0)
@@ -318,11 +319,11 @@ class BoundLaunch:
         patches = list(zip(words, operands[:-1], strict=True))
         return Record(launch_function(), arguments, patches, owned=(memory, size, extra, config, self))
 
-    def _on(self, stream: int) -> tuple[int, Any, bytes]:
+    def _on(self, stream: int, home: int | None = None) -> tuple[int, Any, bytes]:
         """Return a stream of the device, the configuration of launches there and their arguments."""
         config, ready = self._kernel.configure(self._device, stream, self._blocks), self._ready
         if self._of_stream is not None:
-            ready = ready[:-8] + struct.pack("=q", self._of_stream(self._device, stream))
+            ready = ready[:-8] + struct.pack("=q", self._of_stream(self._device, stream if home is None else home))
         return stream, config, ready
 
     def _launch_elsewhere(self, own: _Arguments, addresses: Sequence[int]) -> None:

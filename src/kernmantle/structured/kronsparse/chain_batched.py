@@ -2,7 +2,8 @@
 
 The first factor is (a, b, c, 1), the second one (1, e, f, d). Batched products read and write blocks that interleave
 where they lie if the batch is last, as it is between the factors, in either direction. The result and its gradient,
-whose batch is first, go over transposed rows (N, d, e), one pass each, in which e begins at vectors.
+whose batch is first, go over transposed rows (N, d, e), one pass each, and weights of the second factor over blocks
+(f, d, e). In both e is padded to whole vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.torch_private import is_capturing
 from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern
-from ..mode_product.execute import block_matrices, uncast
+from ..mode_product.execute import uncast
 from ..mode_product.factor_matrix_plan import DTYPES as HALVES
 from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
@@ -91,7 +92,7 @@ class BatchedStep:
     saves_between: bool = False
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
-        """Return the product, what lies between the factors, features first, and the second one's blocks (d, e, f)."""
+        """Return the product, what lies between the factors, features first, and the second one's blocks (f, d, e)."""
         info.route = self.route
         if self.launches is not None and not is_capturing():
             between, blocks, _, value = self.launches.run(x, weights, bias)
@@ -103,9 +104,8 @@ class BatchedStep:
         between, value = allocate_as(x, (a * b, count)), allocate_as(x, memory_shape(e * d, x, False))
         after = allocate_as(x, (count, d, padded(e, x.element_size())))
         _bmm(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
-        blocks = block_matrices(second[None])[0, 0]
-        columns = between.view(f, d, count).permute(1, 2, 0)
-        _bmm(columns, blocks.mT, after[..., :e].transpose(0, 1))
+        blocks = execute.transposing().rows_of_blocks(second.view(1, -1), 1, e, f * d).view(f, d, -1)
+        _bmm(between.view(f, d, count).permute(1, 2, 0), blocks.transpose(0, 1), after.transpose(0, 1))
         added = None if bias is None else _at_vectors(bias)
         execute.transposing().bring_back(after.flatten(1), value.view(count, e * d), 1, e, d, added)
         return value, [between, blocks]
@@ -138,14 +138,15 @@ def bind_batched(x: torch.Tensor, weights: Weights, bias: Maybe) -> BatchedStep:
     (a, b, c, _), (_, e, f, d) = first.shape, second.shape
     rows = x.view(-1, a * c)
     count = len(rows)
-    shapes = (a * b, count), (d, e, f), (count, d, padded(e, x.element_size())), memory_shape(e * d, x, False)
+    whole = padded(e, x.element_size())
+    shapes = (a * b, count), (f, d, whole), (count, d, whole), memory_shape(e * d, x, False)
     between, blocks, after, value = (x.new_empty(shape) for shape in shapes)
     x_at, first_at, second_at, bias_at, between_at, blocks_at, after_at, value_at = range(1, 9)
     one = bind_matmul(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
-    other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.mT, after[..., :e].transpose(0, 1))
+    other = bind_matmul(between.view(f, d, count).permute(1, 2, 0), blocks.transpose(0, 1), after.transpose(0, 1))
     if one is None or other is None:
         return BatchedStep()
-    arrange = _passes().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e * f, d, True)
+    arrange = _passes().bind_transpose(second.view(1, -1), blocks.view(1, -1), 1, e, f * d, True)
     finish = _passes().bind_transpose(after.flatten(1), value.view(count, -1), 1, e, d, False, bias)
     finishes = (after_at, value_at) if bias is None else (after_at, value_at, bias_at)
     launches = (
@@ -162,7 +163,7 @@ def _bind_backward(
     first, (between, blocks), (of_x, of_bias, of_first, of_second) = weights[0], saved, needed
     if x is None or between is None or blocks is None or not (x.is_contiguous() and grad.is_contiguous()):
         return None
-    (a, b, c, _), (d, e, f) = first.shape, blocks.shape
+    (a, b, c, _), (f, d, whole), e = first.shape, blocks.shape, weights[1].shape[1]
     rows, flat = x.view(-1, a * c), grad.view(-1, e * d)
     count, like = len(rows), grad.new_empty
     table, launches = Table(5), list[tuple[Launch | None, Pick]]()  # reads both factors, x and what was saved
@@ -171,21 +172,20 @@ def _bind_backward(
     if of_bias:
         of_bias_at = table.add((e * d,))
         launches.append((grouped().bind_sums(flat[None]).launch, itemgetter(GRAD, 0, of_bias_at, 0)))
-    shape = count, d * padded(e, grad.element_size())
-    transposed, transposed_at = like(shape), table.add(shape)
-    columns = _columns(transposed, d, e)
+    transposed, transposed_at = like((count, d * whole)), table.add((count, d * whole))
+    columns = transposed.view(count, d, whole).permute(1, 2, 0)
     launches.append((_passes().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
     if of_second:
-        made, made_at = like((d, e, f)), table.add((d, e, f))
-        product = bind_matmul(columns, between.view(f, d, count).permute(1, 2, 0), made)
+        made, made_at = like((f, d, whole)), table.add((f, d, whole))
+        product = bind_matmul(columns, between.view(f, d, count).permute(1, 2, 0), made.permute(1, 2, 0))
         launches.append((product, itemgetter(transposed_at, between_at, made_at, 0)))
         of_second_at = table.add((1, e, f, d))
-        arrange = _passes().bind_transpose(made.view(1, -1), like((1, e * f * d)), 1, e * f, d, False)
+        arrange = _passes().bind_transpose(made.view(1, -1), like((1, e * f * d)), 1, e, f * d, False)
         launches.append((arrange, itemgetter(made_at, of_second_at)))
     moved = like((a * b, count))
     if of_x or of_first:
         moved_at = table.add((a * b, count))
-        product = bind_matmul(blocks.mT, columns, moved.view(f, d, count).transpose(0, 1))
+        product = bind_matmul(blocks.transpose(0, 1), columns, moved.view(f, d, count).transpose(0, 1))
         launches.append((product, itemgetter(blocks_at, transposed_at, moved_at, 0)))
         if of_first:
             of_first_at = table.add((a, b, c, 1))
@@ -236,13 +236,13 @@ class BatchedBackward:
             transposed, sums = _passes().rows_and_sums(rows, e, d)
             with apart():
                 of_bias = sums.sum(0).to(grad.dtype)
-        columns = _columns(transposed, d, e)
+        columns = transposed.view(count, d, -1).permute(1, 2, 0)
         if of_weights[1] and between is not None:
             with apart():
-                found[1] = _second_gradient(columns, between.view(f, d, count).permute(1, 2, 0))
+                found[1] = _second_gradient(columns, between.view(f, d, count), e)
         if blocks is not None and (of_x or of_weights[0]):
             moved = allocate_as(grad, (a * b, count))
-            _bmm(blocks.mT, columns, moved.view(f, d, count).transpose(0, 1))
+            _bmm(blocks.transpose(0, 1), columns, moved.view(f, d, count).transpose(0, 1))
             of_rows = moved.view(a, b, count)
             if of_weights[0] and x is not None:
                 with apart():
@@ -262,17 +262,13 @@ class BatchedBackward:
         return None if self.launches is None else self.launches.launched
 
 
-def _columns(transposed: torch.Tensor, d: int, e: int) -> torch.Tensor:
-    """Return transposed rows (N, d e), in which e begins at vectors, as (d, e, N)."""
-    return transposed.view(len(transposed), d, -1)[..., :e].permute(1, 2, 0)
-
-
-def _second_gradient(columns: torch.Tensor, between: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of weights (1, e, f, d) from rows (d, e, N) of one and (d, N, f) of what lies between."""
-    (d, e, _), f = columns.shape, between.shape[2]
-    made = allocate_as(columns, (d, e * f))
-    _bmm(columns, between, made.view(d, e, f))
-    return execute.transposing().weights_of_blocks(made, (1, e, f, d))
+def _second_gradient(columns: torch.Tensor, between: torch.Tensor, e: int) -> torch.Tensor:
+    """Return the gradient of weights (1, e, f, d) from padded columns (d, e, N) and what lies between, (f, d, N)."""
+    (d, whole, _), f = columns.shape, between.shape[0]
+    made, found = allocate_as(columns, (f, d, whole)), allocate_as(columns, (1, e, f, d))
+    _bmm(columns, between.permute(1, 2, 0), made.permute(1, 2, 0))
+    execute.transposing().bring_back(made.view(1, -1), found.view(1, -1), 1, e, f * d)
+    return found
 
 
 def _at_vectors(bias: torch.Tensor) -> torch.Tensor:

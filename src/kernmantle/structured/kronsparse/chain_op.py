@@ -26,6 +26,7 @@ from ...torch_ops.torch_private import assumed_constant, is_capturing, is_static
 from ..mode_product.chain_plan import Pattern, composes, fused
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
+from ..mode_product.transpose_plan import padded
 from . import chain_cpu, chain_training
 from .chain_launches import LaunchedForward
 from .chain_products import Weights, canonical, memory_shape, shaped, splits_streams
@@ -163,7 +164,8 @@ def _fake(x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, step: str) 
         return [found[-1], x.new_empty((found[-1].shape[0 if batch_last else -1], a * c * d))] if of_x else found[-1:]
     if kind == BATCHED:
         (a, b, _, _), (_, e, f, d) = patterns
-        return [found[-1], x.new_empty((a * b, math.prod(x.shape[:-1]))), x.new_empty((d, e, f))]
+        blocks = f, d, padded(e, x.element_size())
+        return [found[-1], x.new_empty((a * b, math.prod(x.shape[:-1]))), x.new_empty(blocks)]
     return [found[-1], *found[:-1]]
 
 

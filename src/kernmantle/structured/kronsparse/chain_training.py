@@ -30,6 +30,7 @@ from ..mode_product.cost import (
     quickest_gradient,
 )
 from ..mode_product.execute import ACTIVATIONS, described, gpu
+from ..mode_product.factor_matrix_plan import DTYPES as HALVES
 from ..mode_product.factor_matrix_plan import made_seconds
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
@@ -51,14 +52,15 @@ _SURELY_GROUPED = {False: 1.05, True: 1.2}  # by whether values of l interleave
 # took 0.75 to 0.95 of that of grouped launches, and 0.9 to 1.3 of that of one product after the other (H200).
 _CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # Seconds of the host on an H200 (decision 0039): for each factor of a product a launch with its result, or the
-# algorithm that is quickest on the GPU, which makes images or views of its weights; for each factor of a step a launch
-# forward and one back, or two products, a sum and what they allocate; of a step through the matrix or by batched
-# products, on addresses (decision 0072, of batched ones 0107, in proportion to launches). An eager call takes these or
+# algorithm that is quickest on the GPU, which makes images or views of its weights; of a step through the matrix by
+# torch's operations; for each factor of a step two products, a sum and what they allocate. An eager call takes these or
 # the GPU's, whichever is longer, a graph that is replayed the GPU's alone.
 _HOST_LAUNCH, _HOST_FACTOR = 1.8e-5, 6e-5
-_HOST_GROUPED, _HOST_MATRIX, _HOST_BATCHED, _HOST_FACTORS = 1.5e-4, 4e-4, 4.7e-4, 5e-4
-_HOST_KERNELS = 1.8e-4  # of a factor whose products and sums are launches of our kernels, on addresses (decision 0126)
-# In a compiled graph, of two calls that are launches alone, and of each of these: so many a factor, or in all.
+_HOST_MATRIX, _HOST_FACTORS = 4e-4, 5e-4
+# Of a step whose passes are launches alone, and of each of these: so many a factor, or in all. Eager ones are graphs
+# where tables of addresses come again, which leaves nothing of a launch (decision 0132); one that is none takes 4 to
+# 15 us. In a compiled graph, of two calls.
+_HOST_STEP, _HOST_START = 2e-4, 1e-6
 _HOST_CALLS, _HOST_EACH = 2e-5, 5e-6
 _LAUNCHES = {FACTORS: 3, GROUPED: 2, MATRIX: 5, BATCHED: 11}
 # Of a step through a matrix that is made together with those of other layers: eager, and in a compiled graph, where
@@ -103,20 +105,19 @@ def kind_for(
             return min(found, key=lambda name: found[name])
         surely = {GROUPED: _SURELY_GROUPED[patterns[0][3] > 1]}
         return min(found, key=lambda name: found[name] * surely.get(name, 1.0) - _WITH_OTHERS[name])
-    factors = [_host_of(pattern, batch, dtype, last, device) for pattern in patterns]
-    host = {
-        FACTORS: sum(factors), GROUPED: _HOST_GROUPED * count, MATRIX: _HOST_MATRIX, BATCHED: _HOST_BATCHED,
-        BLOCKS: _HOST_FACTORS,
-    }  # fmt: skip
-    if is_compiled:
-        alone = [GROUPED, MATRIX, BATCHED] if _HOST_FACTORS in factors else [*_LAUNCHES]
-        host |= {name: _compiled_host(name, count) for name in alone}
+    host = {FACTORS: _HOST_FACTORS * count, MATRIX: _HOST_MATRIX, BLOCKS: _HOST_FACTORS}
+    through_matrix = count == 2 and dtype in HALVES and not last and has_matrix(patterns)
+    alone = [GROUPED, BATCHED, *([MATRIX] if is_compiled or through_matrix else [])]
+    if all(_is_launched(pattern, batch, dtype, last, device) for pattern in patterns):
+        alone.append(FACTORS)
+    host |= {name: _launched_host(name, count, is_compiled) for name in alone}
     return min(found, key=lambda name: (max(found[name], host[name]), found[name]))
 
 
-def _compiled_host(name: str, count: int) -> float:
-    """Return what the host takes for a step in a compiled graph, whatever the graph is, where it is launches alone."""
-    return _HOST_CALLS + _HOST_EACH * _LAUNCHES[name] * (count if name in (FACTORS, GROUPED) else 1)
+def _launched_host(name: str, count: int, is_compiled: bool) -> float:
+    """Return what the host takes for a step of so many factors that is launches alone."""
+    calls, each = (_HOST_CALLS, _HOST_EACH) if is_compiled else (_HOST_STEP, _HOST_START)
+    return calls + each * _LAUNCHES[name] * (count if name in (FACTORS, GROUPED) else 1)
 
 
 @lru_cache(maxsize=1024)
@@ -129,9 +130,9 @@ def shares_matrix(
     found = expected(patterns, batch, dtype, False, device)
     host = {
         MATRIX: _HOST_SHARED_COMPILED if is_compiled else _HOST_SHARED,
-        GROUPED: _compiled_host(GROUPED, 2) if is_compiled else 2 * _HOST_GROUPED,
+        GROUPED: _launched_host(GROUPED, 2, is_compiled),
         FACTORS: 2 * _HOST_FACTORS,
-        BATCHED: _HOST_BATCHED,
+        BATCHED: _launched_host(BATCHED, 2, is_compiled),
     }
     return min(found, key=lambda name: (max(found[name], host[name]), found[name])) == MATRIX
 
@@ -183,15 +184,14 @@ def expected(
 
 
 @lru_cache(maxsize=1024)
-def _host_of(pattern: Pattern, batch: int, dtype: str, last: bool, device: torch.device) -> float:
-    """Return what the host takes for an eager step of one factor among others that follow one another."""
+def _is_launched(pattern: Pattern, batch: int, dtype: str, last: bool, device: torch.device) -> bool:
+    """Return whether a factor of an eager step takes launches of our kernels alone, on addresses (decision 0126)."""
     a, b, c, d = pattern
     names = [quickest_gradient(pattern, batch, dtype, "cuda", last)[0]]
     for own, transposed in ((pattern, False), ((a, c, b, d), True)):
         kernel = gpu().expected(own, batch, dtype, not last, device, transposed)
         names.append(quickest(own, batch, dtype, "cuda", last, kernel)[0])
-    shares = gpu().gradients_seconds(pattern, batch, dtype, not last, device)[1]
-    return _HOST_KERNELS if set(names) == {"kernel"} and not shares else _HOST_FACTORS
+    return set(names) == {"kernel"} and not last and not gpu().gradients_seconds(pattern, batch, dtype, True, device)[1]
 
 
 def _made(patterns: tuple[Pattern, ...], dtype: str, own: DeviceLimits) -> float:

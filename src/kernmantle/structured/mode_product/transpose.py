@@ -118,16 +118,6 @@ def bring_back(rows: torch.Tensor, out: torch.Tensor, a: int, extent: int, d: in
     transpose_rows(rows, out, a, extent, d, False, bias)
 
 
-def weights_of_blocks(blocks: torch.Tensor, pattern: tuple[int, int, int, int]) -> torch.Tensor:
-    """Return weights of a pattern from their blocks (a d, b c) of whole vectors, by our pass where that is quicker."""
-    a, b, c, d = pattern
-    if not arranges(pattern, blocks.element_size()):
-        return blocks.view(a, d, b, c).permute(0, 2, 3, 1).contiguous()
-    out = allocate(pattern, blocks.dtype, blocks.device)
-    transpose_rows(blocks.view(1, -1), out.view(1, -1), a, b * c, d, False)
-    return out
-
-
 def block_matrices(weight: torch.Tensor) -> torch.Tensor:
     """Return the matrices (H, a, d, b, c) of weights in one piece, or of transposed ones as transposes."""
     if weight.stride(2) < weight.stride(3):

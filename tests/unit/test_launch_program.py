@@ -9,14 +9,16 @@ import struct
 import threading
 from contextlib import nullcontext
 from operator import itemgetter
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import kernmantle as km
 from kernmantle.backends.cpu.jit import compile_ir, host, load
-from kernmantle.backends.cuda import launch
+from kernmantle.backends.cuda import launch, launch_graph
 from kernmantle.backends.cuda.launch import BoundLaunch, Queue
+from kernmantle.backends.cuda.launch_graph import LaunchGraph
 from kernmantle.backends.cuda.launch_program import MOST, LaunchProgram, Record
 from kernmantle.torch_ops import cuda_launches, torch_private
 from kernmantle.torch_ops.blas_handles import BlasHandles
@@ -234,6 +236,45 @@ def test_launches_on_the_same_table_become_a_graph(is_whole, machine, called, mo
     for _ in range(4):
         alone([0, 11, 22])
     assert called == apart(7, 11, 22)[:1] * 4
+
+
+@pytest.mark.parametrize("fails", ["", "create", "begin", "start", "end", "make"])
+def test_a_graph_is_what_was_captured_or_nothing(fails, monkeypatch) -> None:
+    """Whatever the driver refuses, nothing of it stays, and the launches are made one by one."""
+    made = []
+
+    def answers(name, *found):
+        def call(*_):
+            made.append(name)
+            return (int(fails == name), *(None if fails == name else each for each in found))
+
+        return call
+
+    driver = SimpleNamespace(
+        CUstream_flags=SimpleNamespace(CU_STREAM_NON_BLOCKING=1), CUstreamCaptureMode=SimpleNamespace(
+            CU_STREAM_CAPTURE_MODE_RELAXED=2
+        ), cuStreamCreate=answers("create", 3), cuStreamBeginCapture=answers("begin"),
+        cuStreamEndCapture=answers("end", 4), cuGraphInstantiate=answers("make", 5),
+        cuGraphDestroy=answers("end graph"), cuStreamDestroy=answers("end stream"),
+        cuGraphExecDestroy=lambda own: made.append(("end", own)),
+    )  # fmt: skip
+    monkeypatch.setattr(launch_graph, "_driver", lambda: driver)
+    monkeypatch.setattr(launch_graph, "_launch_function", lambda: 77)
+    monkeypatch.setattr(launch_graph, "relaxed_capture", nullcontext)
+    graph = LaunchGraph(lambda stream: made.append(stream) or int(fails == "start"))
+    steps = ["create", "begin", 3, "end", "make", "end graph", "end stream"]
+    wanted = {
+        "create": steps[:1], "begin": [*steps[:2], *steps[-1:]], "start": [*steps[:4], *steps[5:]],
+        "end": [*steps[:4], *steps[6:]],
+    }.get(fails, steps)  # fmt: skip
+    assert made == wanted
+    assert graph.is_whole == (fails == "")
+    if graph.is_whole:
+        record = graph.record(9)
+        assert (record.function, record.arguments, record.owned) == (77, (5, 9, 0, 0), (graph,))
+        del record, graph
+        gc.collect()
+        assert made == [*steps, ("end", 5)]
 
 
 def test_a_thread_is_made_ready_with_its_first_launch(machine, called) -> None:

@@ -72,7 +72,8 @@ class _Table:
     __slots__ = ("count", "launch")
 
     def __init__(self) -> None:
-        self.count, self.launch = 0, None
+        self.count = 0
+        self.launch: Callable[[list[int]], int] | None = None
 
 
 class NativeLaunches:
@@ -114,7 +115,7 @@ class NativeLaunches:
             raise LaunchError(f"of {len(self._launches)} launches one did not start: status {status}")
         return True
 
-    def _graph(self, stream: int, table: Sequence[int]) -> Any:
+    def _graph(self, stream: int, table: list[int]) -> Callable[[list[int]], int] | None:
         """Return the call of the graph of a table, whose last address is that of a workspace; None without one."""
         key = stream, *table
         found = self._tables.get(key)

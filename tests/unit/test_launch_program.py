@@ -212,6 +212,7 @@ def test_launches_on_the_same_table_become_a_graph(is_whole, machine, called, mo
             return Record(function, (5, stream, 0, 0), (), owned=(own, self))
 
     monkeypatch.setattr(cuda_launches, "LaunchGraph", Graph)
+    monkeypatch.setattr(cuda_launches, "_BEFORE", 2)
     sequence = LaunchSequence([(Launched(called), itemgetter(1, 2)), (Launched(called), itemgetter(2, 1))])
 
     def on(stream, one, other):

@@ -89,7 +89,8 @@ def test_values_and_gradients(kind, dtype, monkeypatch) -> None:
         leaves.pop(1)
         for _ in range(3):
             value = apply(x, activation, None)
-            launches = adds or kind in ("grouped", "batched") or (kind == "factors" and dtype == torch.float32)
+            kernels = kind == "factors" and dtype == torch.float32 and rows == 40  # others have products of torch's
+            launches = adds or kernels or kind in ("grouped", "batched")
             assert (type(value.grad_fn).__name__ == "_JoinedBackward") == launches
             found = torch.autograd.grad(value, leaves, slope)
             for one, two, size in zip(found, (wanted[1], *wanted[3:]), (terms[1], *terms[3:]), strict=True):

@@ -14,7 +14,7 @@ from .launch_program import Record
 
 
 class LaunchGraph:
-    """What a function launches on a stream that it is given, and may be launched again on any stream of the device.
+    """Launches of a function on a stream that it is given, captured, so that any stream of the device may have them.
 
     The function returns the status of its launches. ``is_whole`` says that these were captured: a driver may refuse to.
     """

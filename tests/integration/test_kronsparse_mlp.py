@@ -370,6 +370,7 @@ def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
         with pytest.raises(km.errors.DtypeError, match="residual must be a torch tensor, not bool"):
             km.kronsparse.mlp(x, first, second, residual=True)
     assert km.kronsparse.mlp(x, first, second, residual=x[0]).shape == (3, 18)
+    assert km.kronsparse.mlp(x, first, nn.LazyLinear(18, dtype=torch.float64), residual=x).shape == (3, 18)
     second.bias = nn.Parameter(torch.zeros(17, dtype=torch.float64))
     for _ in range(3):
         with pytest.raises(km.errors.ShapeError, match=r"bias has shape \(17,\)"):

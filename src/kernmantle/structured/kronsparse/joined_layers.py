@@ -245,7 +245,7 @@ def check_layers(x: Any, residual: Any, parts: int = 1, **layers: Any) -> None:
             raise ParameterError(f"{name} must be a layer, not {type(layer).__name__}")
     (one, first), (other, second) = layers.items()
     makes, takes = getattr(first, "out_features", None), getattr(second, "in_features", None)
-    if isinstance(makes, int) and isinstance(takes, int) and makes != parts * takes:
+    if isinstance(makes, int) and isinstance(takes, int) and takes and makes != parts * takes:  # 0 of lazy layers
         each = f", {parts} times {makes // parts}" if parts > 1 and makes % parts == 0 else ""
         raise ShapeError(f"{one} gives {makes} features{each}, but {other} takes {takes}")
     if residual is None:

@@ -64,9 +64,14 @@ def test_kernels_that_begin_early_are_told_so(monkeypatch, overlapped):
 
 
 @pytest.mark.parametrize(
-    ("stored", "rows", "early"), [("f16", 1000, True), ("f16", 20000, False), ("f32", 20000, True)]
-)
-def test_long_passes_of_halves_over_an_axis_begin_when_all_is_complete(monkeypatch, stored, rows, early):
+    ("stored", "rows", "early"),
+    [
+        ("f16", 1000, (True, True)), ("f16", 20000, (False, True)), ("f16", 30000, (False, False)),
+        ("f32", 10000, (True, True)), ("f32", 15000, (False, False)),
+    ],
+)  # fmt: skip
+def test_long_passes_begin_when_all_is_complete(monkeypatch, stored, rows, early):
+    """Of 12, 246 and 369 MB, those of halves over an axis already where others do not."""
     loaded = []
     monkeypatch.setattr(cuda, "_kernel", lambda plan, is_early: loaded.append((type(plan), is_early)))
     kind = {"f16": torch.float16, "f32": torch.float32}[stored]
@@ -81,7 +86,7 @@ def test_long_passes_of_halves_over_an_axis_begin_when_all_is_complete(monkeypat
     prepare(
         [over], modes, arranged(x, [factor], None, x), lambda launch: [cuda._starting(launch, 0, own) for own in both]
     )
-    assert loaded == [(AxisPlan, early), (FmaPlan, True)]
+    assert loaded == list(zip((AxisPlan, FmaPlan), early, strict=True))
 
 
 def test_a_product_in_a_graph_and_outside_launches_kernels_of_ours_if_both_do():

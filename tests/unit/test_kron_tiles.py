@@ -119,7 +119,7 @@ def test_a_launch_binds_the_numbers_of_its_first_call(monkeypatch):
         return lambda pointers: bound.append((*pointers, *arguments[3:]))
 
     for name, found in (
-        ("_kernel", lambda *_: "kernel"), ("begins_early", lambda *_: True), ("_integers", lambda *_: [7, 8]),
+        ("_kernel", lambda *_: "kernel"), ("begins_early", lambda *_, most: True), ("_integers", lambda *_: [7, 8]),
         ("_tiles", lambda *_: 1),
         ("resident", lambda *_: 1), ("limits", lambda _: HOPPER),
     ):  # fmt: skip

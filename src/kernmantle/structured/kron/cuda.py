@@ -59,9 +59,11 @@ NAME = "cuda"
 # taken whatever they take of the host, and how much longer they may take: of 217 short products of unseen seeds
 # 4 are behind 0.95 of torch's best way so, 14 with the whole share and up to 9 us (H200, decision 0118).
 HOST_SHARE, SMALL_SECONDS, SMALL_SHARE = 0.3, 2e-5, 1.1
-# Bytes of x and the result of a pass by wgmma or bulk copies that may begin while the launch ahead of it still runs:
-# one of halves and of more bytes takes up to 14 % longer so (H200, decision 0125). So do passes of gradients.
-EARLY_BYTES = 64 << 20
+# Bytes of x and the result of a pass that may begin while the launch ahead of it still runs, and of one of halves over
+# one axis: blocks that begin early take tiles in another order, and have as little first-level cache as the launch
+# ahead leaves them, which such loads wait in. Longer ones take up to 12 and 32 % more (H200, decisions 0125 and 0133).
+# Passes of gradients have the second limit.
+EARLY_BYTES, EARLY_AXIS_BYTES = 256 << 20, 64 << 20
 # Plans that are measured when a product is tuned.
 TRIED = 10
 Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan
@@ -178,8 +180,9 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
 def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     """Return a plan, ready to start."""
     varies = isinstance(chosen, FmaPlan) and chosen.layout.varies
-    is_long = isinstance(chosen, AxisPlan | TwoAxisPlan) and chosen.stored in ("f16", "bf16")
-    kernel = _kernel(chosen, not is_long or begins_early(launch.arrays.x, launch.arrays.out))
+    is_axis_of_halves = isinstance(chosen, AxisPlan) and chosen.stored != "f32"
+    most = EARLY_AXIS_BYTES if is_axis_of_halves else EARLY_BYTES
+    kernel = _kernel(chosen, begins_early(launch.arrays.x, launch.arrays.out, most=most))
     if kernel is None:
         return nothing
     integers = _integers(launch, chosen.layout.added, varies, launch.is_later and kernel.overlapped)
@@ -193,9 +196,9 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     return numbered(index, blocks, lambda numbers: (kernel, (*integers, *numbers)), signed=False)
 
 
-def begins_early(*arrays: torch.Tensor) -> bool:
-    """Return whether a pass over these arrays may begin while the launch ahead of it still runs."""
-    return sum(own.numel() * own.element_size() for own in arrays) <= EARLY_BYTES
+def begins_early(*arrays: torch.Tensor, most: int = EARLY_AXIS_BYTES) -> bool:
+    """Return whether a pass over these arrays may begin while the launch ahead of it runs: of so many bytes at most."""
+    return sum(own.numel() * own.element_size() for own in arrays) <= most
 
 
 def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Make) -> Start:

@@ -25,6 +25,7 @@ from kernmantle.structured.mode_product.narrow_plan import NarrowPlan, narrow_pl
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
 from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
 from kernmantle.structured.mode_product.transpose_plan import padded, transpose_plan
+from kernmantle.structured.mode_product.wide_sum_plan import tile as wide_tile
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
@@ -248,19 +249,24 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True)
 class GradientCase:
-    """The gradient of a pattern's weights: a batch, a type and the memory order of x and of the result's gradient."""
+    """The gradient of a pattern's weights: a batch, a type and the memory order of x and of the result's gradient.
+
+    ``wide``: groups of 64 columns, and positions, of a tile of wide blocks.
+    """
 
     pattern: tuple[int, int, int, int]
     batch: int
     dtype: str
     first: bool
     groups: int = 1
+    wide: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
         """What its test is called."""
         order = "first" if self.first else "last"
-        return f"gradient_{'x'.join(map(str, self.pattern))}_{self.batch}_{self.dtype}_{order}_{self.groups}"
+        kind = "gradient" if self.wide is None else f"wide_{'x'.join(map(str, self.wide))}"
+        return f"{kind}_{'x'.join(map(str, self.pattern))}_{self.batch}_{self.dtype}_{order}_{self.groups}"
 
     def arrays(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """x (groups, batch, a c d) and the result's gradient (groups, batch, a b d)."""
@@ -357,6 +363,13 @@ def gradient_cases() -> Iterator[GradientCase]:
         batch, groups = ((1, 2), (33, 1), (600, 1))[place % 3]
         for first in (True, False):
             yield GradientCase(pattern, batch, dtype, first, groups)
+    # Wide blocks: rows that begin at 16 bytes and anywhere, fewer entries than a stage and several parts.
+    tiles = ((1, 64), (2, 128), (3, 80), (1, 32), (2, 48))
+    wide = ((2, 70, 72, 1), (1, 136, 152, 1), (1, 145, 77, 1), (1, 60, 33, 3), (2, 130, 100, 2))
+    for place, (pattern, dtype) in enumerate(itertools.product(wide, ("f32", "f16"))):
+        for batch, first in itertools.product((21, 352, 1003), (True, False)):
+            if pattern[3] == 1 or not first:
+                yield GradientCase(pattern, batch, dtype, first, 1 + place % 2, tiles[(place + batch) % len(tiles)])
 
 
 def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
@@ -365,9 +378,14 @@ def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
     _, b, c, d = case.pattern
     rows = case.arrays()
     x, grad = rows if case.first else (array.swapaxes(1, 2).copy() for array in rows)
-    plan = row_sum_plan if case.first else column_sum_plan
     bytes_ = [math.gcd(16, size * (extent * d if case.first else case.batch)) for extent in (c, b)]
-    chosen = plan(case.pattern, case.batch, case.dtype, bytes_[0], bytes_[1], 3 if case.dtype == "f32" else 1, own)
+    products = 3 if case.dtype == "f32" else 1
+    if case.wide is not None:
+        chosen = wide_tile(case.dtype, case.first, min(bytes_) < 16, *case.wide, products, own)
+        assert chosen is not None
+    else:
+        plan = row_sum_plan if case.first else column_sum_plan
+        chosen = plan(case.pattern, case.batch, case.dtype, *bytes_, products, own)
     slots = 1 if chosen.whole else chosen.slots(case.pattern, case.groups, case.batch, own)
     blank = np.full((slots, case.groups, *case.pattern), np.nan, TYPES[case.dtype] if chosen.whole else np.float32)
     # NaN around arrays: the aligned 16 bytes around runs are read.

@@ -11,6 +11,7 @@ from .cuda_emit import ENTRY
 from .fma_sum_plan import FmaSumPlan
 from .row_sum_plan import RowSumPlan
 from .weight_gradient_plan import PartsPlan
+from .wide_sum_plan import WideSumPlan
 
 _SIZES = ("groups", "a", "b", "c", "d", "slots")
 
@@ -20,7 +21,7 @@ def _text(header: str, declared: list[str], *rest: str) -> str:
 
 
 def _emit(
-    name: str, plan: RowSumPlan | ColumnSumPlan | BlockSumPlan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
+    name: str, plan: RowSumPlan | ColumnSumPlan | BlockSumPlan | WideSumPlan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
     arguments: str = "KronSparseSums", sizes: Sequence[str] = _SIZES,
 ) -> str:  # fmt: skip
     """Return the source of sums by a template, of which so many blocks share a multiprocessor."""
@@ -42,8 +43,10 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {blocks}) {ENTRY}(
     )
 
 
-def emit_tile_sum(plan: RowSumPlan | ColumnSumPlan | BlockSumPlan) -> str:
+def emit_tile_sum(plan: RowSumPlan | ColumnSumPlan | BlockSumPlan | WideSumPlan) -> str:
     """Return the source of the gradient of weights by tensor cores."""
+    if isinstance(plan, WideSumPlan):
+        return emit_wide_sum(plan)
     if isinstance(plan, BlockSumPlan):
         return emit_block_sum(plan)
     return emit_row_sum(plan) if isinstance(plan, RowSumPlan) else emit_column_sum(plan)
@@ -77,6 +80,15 @@ def emit_block_sum(plan: BlockSumPlan) -> str:
         "MMA_N": plan.n, "WARPS_K": plan.warps_k, "STEPS": plan.steps, "STAGES": plan.stages, "WRITE_N": 1, "ALONE": 0,
     }  # fmt: skip
     return _emit("Block", plan, traits, max(1, plan.resident // plan.warps))
+
+
+def emit_wide_sum(plan: WideSumPlan) -> str:
+    """Return the source of the gradient of weights of wide blocks by wgmma."""
+    traits = {
+        "FIRST": plan.first, "SHIFTED": plan.shifted, "GROUPS": plan.groups, "TILE_K": plan.positions,
+        "STAGES": plan.stages, "EACH": plan.each, "PRODUCTS": plan.products,
+    }  # fmt: skip
+    return _emit("Wide", plan, traits, plan.each)
 
 
 def emit_fma_sum(plan: FmaSumPlan) -> str:

@@ -123,18 +123,25 @@ KM_PRODUCT(128, "%64", "%65", "%66", KM_E32(d, 0), KM_E32(d, 32))
 KM_PRODUCT(192, "%96", "%97", "%98", KM_E32(d, 0), KM_E32(d, 32), KM_E32(d, 64))
 #undef KM_PRODUCT
 
-// The same of halves of either kind, accumulators by blocks of 8 columns.
-#define KM_BLOCKS(type, kind, n, a, b, keeping, ...)                                                                                  \
-    KM_DEVICE void wgmma_ss(type, float (&d)[n / 8][4], unsigned long long left, unsigned long long right, int keep) {                \
+// The same of halves of either kind, accumulators by blocks of 8 columns. across: both are contiguous along m and n, in rows of 64 halves, swizzled.
+#define KM_BLOCKS(name, across, type, kind, n, a, b, keeping, ...)                                                                    \
+    KM_DEVICE void name(type, float (&d)[n / 8][4], unsigned long long left, unsigned long long right, int keep) {                    \
         asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " keeping ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." kind "." \
-                     kind " {" KM_NAMES_##n "}, " a ", " b ", keep, 1, 1, 0, 0;\n}"                                                   \
+                     kind " {" KM_NAMES_##n "}, " a ", " b ", keep, 1, 1, " across ";\n}"                                             \
                      : __VA_ARGS__                                                                                                    \
                      : "l"(left), "l"(right), "r"(keep));                                                                             \
     }
-#define KM_BOTH(n, a, b, keeping, ...)                    \
-    KM_BLOCKS(f16, "f16", n, a, b, keeping, __VA_ARGS__)  \
-    KM_BLOCKS(bf16, "bf16", n, a, b, keeping, __VA_ARGS__)
+#define KM_BOTH(n, a, b, keeping, ...)                                                 \
+    KM_BLOCKS(wgmma_ss, "0, 0", f16, "f16", n, a, b, keeping, __VA_ARGS__)             \
+    KM_BLOCKS(wgmma_ss, "0, 0", bf16, "bf16", n, a, b, keeping, __VA_ARGS__)           \
+    KM_BLOCKS(wgmma_ss_across, "1, 1", f16, "f16", n, a, b, keeping, __VA_ARGS__)      \
+    KM_BLOCKS(wgmma_ss_across, "1, 1", bf16, "bf16", n, a, b, keeping, __VA_ARGS__)
+KM_BOTH(32, "%16", "%17", "%18", KM_D16(d, 0))
+KM_BOTH(48, "%24", "%25", "%26", KM_D16(d, 0), KM_D8(d, 4))
 KM_BOTH(64, "%32", "%33", "%34", KM_D32(d, 0))
+KM_BOTH(80, "%40", "%41", "%42", KM_D32(d, 0), KM_D8(d, 8))
+KM_BOTH(96, "%48", "%49", "%50", KM_D32(d, 0), KM_D16(d, 8))
+KM_BOTH(112, "%56", "%57", "%58", KM_D32(d, 0), KM_D16(d, 8), KM_D8(d, 12))
 KM_BOTH(128, "%64", "%65", "%66", KM_D32(d, 0), KM_D32(d, 8))
 KM_BOTH(256, "%128", "%129", "%130", KM_D64(d))
 #undef KM_BOTH

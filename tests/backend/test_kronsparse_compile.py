@@ -15,10 +15,11 @@ import torch
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin
+from kernmantle.backends.cuda.tiles import RESERVED_SHARED
 from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.mode_product import bound_products, cuda, tiles, tuned
+from kernmantle.structured.mode_product import bound_products, cuda, tiles, tuned, wide_sum_plan
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
 from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan, column_sum_seconds
@@ -324,6 +325,23 @@ def test_gradients_over_transposed_rows_compile_within_their_registers(pattern, 
     found = compiled(emit_tile_sum(chosen), card).resources
     assert found.registers * chosen.threads * chosen.blocks_each(CARDS[card]) <= REGISTERS
     assert found.spill_stores == 0
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize(("dtype", "first"), list(itertools.product(DTYPES, (False, True))))
+def test_gradients_of_wide_blocks_compile_within_their_registers(dtype, first, shifted) -> None:
+    card, pattern = CARDS["sm_90"], (1, 300, 250, 1)
+    products = 3 if dtype == "f32" else 1
+    every = list(wide_sum_plan.candidates(pattern, dtype, first, shifted, products, card))
+    assert {plan.groups for plan in every} == {1, 2, 3}
+    for plan in every:
+        found = compiled(emit_tile_sum(plan), "sm_90").resources
+        assert found.registers * plan.threads * plan.each <= REGISTERS
+        assert found.spill_stores == 0
+        assert plan.each * (plan.shared + RESERVED_SHARED) <= card.shared_per_sm
+    assert not list(wide_sum_plan.candidates(pattern, dtype, first, shifted, products, CARDS["sm_100"]))
+    if first:
+        assert not list(wide_sum_plan.candidates((1, 300, 250, 2), dtype, first, shifted, products, card))
 
 
 def test_gradients_over_columns_fit_narrow_blocks() -> None:

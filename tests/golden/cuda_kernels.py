@@ -50,6 +50,7 @@ from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import parts_plan
+from kernmantle.structured.mode_product.wide_sum_plan import tile as wide_tile
 
 from ..backend import test_cuda_apply as rows
 from ..backend import test_cuda_compile as grams
@@ -281,6 +282,12 @@ def _column_sum(card: str, pattern: tuple[int, int, int, int], dtype: str) -> Pl
     return Planned(sum_emit.emit_column_sum(plan), str(plan), plan.threads, plan.shared)
 
 
+def _wide_sum(card: str, dtype: str, first: bool, shifted: bool, groups: int, positions: int, products: int) -> Planned:
+    plan = wide_tile(dtype, first, shifted, groups, positions, products, CARDS[card])
+    assert plan is not None
+    return Planned(sum_emit.emit_tile_sum(plan), str(plan), plan.threads, plan.shared, plan.each)
+
+
 def _parts(card: str, slots: int, dtype: str) -> Planned:
     plan = parts_plan(card, dtype, slots)
     return Planned(sum_emit.emit_parts(plan), str(plan), plan.threads, 0)
@@ -437,6 +444,13 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum over columns (16,16,16,16) bf16", of(_column_sum, (16, 16, 16, 16), "bf16"), HOPPER)
     table.add("kronsparse sum of blocks (6,302,390,42) bf16", of(_block_sum, (6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse sum of blocks (9,52,427,29) f16", of(_block_sum, (9, 52, 427, 29), 85, "f16"), HOPPER)
+    for dtype, first, shifted, tile in (
+        ("f32", True, False, (2, 128, 3)), ("f32", False, True, (3, 80, 3)), ("bf16", False, False, (2, 128, 1)),
+        ("f16", True, True, (1, 112, 1)),
+    ):  # fmt: skip
+        order, anywhere = "first" if first else "last", " anywhere" if shifted else ""
+        name = f"kronsparse sum of wide blocks {dtype} {order}{anywhere}"
+        table.add(name, of(_wide_sum, dtype, first, shifted, *tile), HOPPER)
     table.add("kronsparse parts of sums bf16", of(_parts, 40, "bf16"), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", of(_narrow, (2, 4, 4, 8), "f32"))
     table.add("kronsparse FMA (86,3,31,87) bf16", of(_fma, (86, 3, 31, 87), "bf16", True))

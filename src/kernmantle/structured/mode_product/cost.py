@@ -23,6 +23,7 @@ from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_se
 from .vendor_cost import MOST_DENSE, between_copies_seconds, blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
+from .wide_sum_plan import wide_sums_seconds
 
 Pattern = tuple[int, int, int, int]
 _JOINING = 2.4e-5  # seconds of zeros, their indices and copies, all of a few numbers
@@ -161,6 +162,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         else:
             access = [math.gcd(16, BYTES[dtype] * extent * d) for extent in (c, b)]
             kernels = [row_sum_choice(pattern, batch, dtype, access[0], access[1], 3, _MEASURED)[0]]
+        kernels.append(wide_sums_seconds(pattern, batch, dtype, not last, _MEASURED))
         if least_seconds(pattern, batch, _MEASURED) < min(kernels):
             kernels.append(fma_seconds(pattern, batch, dtype, last, _MEASURED))
         found["kernel"] = min(kernels)
@@ -192,7 +194,8 @@ def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 
 def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
     """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
-    kernel = row_sum_choice(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)[0]
+    rows = row_sum_choice(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)[0]
+    kernel = min(rows, wide_sums_seconds(blocks, batch, dtype, True, _MEASURED))
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
 
 

@@ -31,7 +31,7 @@ struct KronSparseWideSumTile : Traits {
     static constexpr int SIZE = sizeof(T), DEPTH = 128 / SIZE, STEPS = DEPTH / 16, TILE_J = 64 * GROUPS;
     static constexpr int MULTIPLYING = 128 * GROUPS, THREADS = MULTIPLYING + 128;
     // Registers of a thread that copies, and of one that multiplies.
-    static constexpr int COPYING_REGISTERS = GROUPS > 2 ? 40 : 56, REGISTERS = (512 / Traits::EACH - COPYING_REGISTERS) / GROUPS / 8 * 8;
+    static constexpr int COPYING_REGISTERS = 56, REGISTERS = (512 / Traits::EACH - COPYING_REGISTERS) / GROUPS / 8 * 8;
     // What wgmma reads of so many features: rows of 128 bytes, of a feature its entries, high halves and low ones side by side; or of an
     // entry 64 features, high halves first.
     static constexpr int whole(int features) { return FIRST ? (features + 63) / 64 * 64 : features; }
@@ -85,27 +85,38 @@ struct KronSparseWideSums {
     // Bytes between rows of an operand in memory, whose stride is given: of features or of entries.
     __device__ __forceinline__ i64 apart(i64 stride) const { return (P::FIRST ? stride : g.d * stride) * SIZE; }
 
-    // ---- Copying, by four warps. `extent`: features that are inside.
+    // ---- Copying, by four warps. A thread copies the same 16 bytes of rows; INSIDE: all of them are there.
+    template <bool INSIDE, int FEATURES>
+    __device__ __forceinline__ void copy_rows(unsigned char* to, const unsigned char* from, i64 step, int rows, int bytes) const {
+        constexpr int ROWS = P::FIRST ? DEPTH : FEATURES, PIECES = P::row_bytes(FEATURES) / 16, AT_ONCE = 128 / PIECES, UNROLL = INSIDE ? 16 : 4;
+        const int thread = threadIdx.x - P::MULTIPLYING, row0 = thread / PIECES, piece = thread % PIECES;
+        const unsigned char* source = from + row0 * step + 16 * piece;
+        if (row0 >= AT_ONCE) return;
+#pragma unroll UNROLL
+        for (int i = 0; i * AT_ONCE < ROWS; ++i, source += AT_ONCE * step) {
+            const int row = row0 + i * AT_ONCE, shift = P::SHIFTED ? (int)((size_t)source & 15) : 0;
+            if (ROWS % AT_ONCE != 0 && row >= ROWS) break;
+            const int at = P::PREPARED ? row * P::pitch(FEATURES) + 16 * piece : (P::FIRST ? piece / 8 * DEPTH + row : row) * 128 + swizzle_128(row, piece % 8);
+            const int here = INSIDE ? 16 : row < rows ? bytes + shift - 16 * piece : 0;
+            if constexpr (INSIDE && !P::SHIFTED)
+                ptx::cp_async<16>(shared_address(to + at), source);
+            else if constexpr (INSIDE)
+                ptx::cp_async<16>(shared_address(to + at), source - shift, piece == PIECES - 1 ? shift : 16);
+            else
+                ptx::cp_async<16>(shared_address(to + at), here > 0 ? source - shift : (const unsigned char*)((size_t)from & ~(size_t)15), here <= 0 ? 0 : here < 16 ? here : 16);
+        }
+    }
+
+    // `extent`: features that are inside.
     template <int FEATURES>
     __device__ __forceinline__ void copy(unsigned char* to, const T* from, i64 stride, i64 n0, int extent) const {
-        constexpr int ROWS = P::FIRST ? DEPTH : FEATURES, PIECES = P::row_bytes(FEATURES) / 16;
-        const int thread = threadIdx.x - P::MULTIPLYING;
         const i64 left = count - n0, step = apart(stride);
-        const int entries = left < DEPTH ? (int)left : DEPTH, rows = P::FIRST ? entries : extent;
-        const int bytes = (P::FIRST ? extent < FEATURES ? extent : FEATURES : entries) * SIZE;
+        const int entries = left < DEPTH ? (int)left : DEPTH, features = extent < FEATURES ? extent : FEATURES;
         const unsigned char* const begin = (const unsigned char*)(from + (P::FIRST ? n0 * stride : n0));
-#pragma unroll 4
-        for (int e = thread; e < ROWS * PIECES; e += 128) {
-            const int row = e / PIECES, piece = e % PIECES;
-            const unsigned char* const source = begin + row * step + 16 * piece;
-            const int shift = P::SHIFTED ? (int)((size_t)source & 15) : 0, here = row < rows ? bytes + shift - 16 * piece : 0;
-            int at;
-            if constexpr (P::PREPARED)
-                at = row * P::pitch(FEATURES) + 16 * piece;
-            else
-                at = (P::FIRST ? piece / 8 * DEPTH + row : row) * 128 + swizzle_128(row, piece % 8);
-            ptx::cp_async<16>(shared_address(to + at), here > 0 ? source - shift : (const unsigned char*)((size_t)from & ~(size_t)15), here <= 0 ? 0 : here < 16 ? here : 16);
-        }
+        if (entries == DEPTH && features == FEATURES)
+            copy_rows<true, FEATURES>(to, begin, step, 0, 0);
+        else
+            copy_rows<false, FEATURES>(to, begin, step, P::FIRST ? entries : features, (P::FIRST ? features : entries) * SIZE);
     }
 
     // A stage is full when a later one has been asked for, so that another one is at hand while its copies begin.

@@ -13,6 +13,7 @@ from .row_sum_plan import RowSumPlan
 from .weight_gradient_plan import PartsPlan
 from .wide_sum_plan import WideSumPlan
 
+_Plan = RowSumPlan | ColumnSumPlan | BlockSumPlan | WideSumPlan
 _SIZES = ("groups", "a", "b", "c", "d", "slots")
 
 
@@ -21,7 +22,7 @@ def _text(header: str, declared: list[str], *rest: str) -> str:
 
 
 def _emit(
-    name: str, plan: RowSumPlan | ColumnSumPlan | BlockSumPlan | WideSumPlan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
+    name: str, plan: _Plan | FmaSumPlan, traits: Mapping[str, int], blocks: int,
     arguments: str = "KronSparseSums", sizes: Sequence[str] = _SIZES,
 ) -> str:  # fmt: skip
     """Return the source of sums by a template, of which so many blocks share a multiprocessor."""
@@ -43,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {blocks}) {ENTRY}(
     )
 
 
-def emit_tile_sum(plan: RowSumPlan | ColumnSumPlan | BlockSumPlan | WideSumPlan) -> str:
+def emit_tile_sum(plan: _Plan) -> str:
     """Return the source of the gradient of weights by tensor cores."""
     if isinstance(plan, WideSumPlan):
         return emit_wide_sum(plan)

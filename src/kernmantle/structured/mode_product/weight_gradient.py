@@ -30,9 +30,10 @@ from .row_sum_plan import RowSumPlan, row_sum_choice
 from .transpose_plan import ACCESS, padded
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import MOST_PART_BYTES, parts_plan
+from .wide_sum_plan import WideSumPlan, wide_sum_choice
 
 Sums = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_Tiles = RowSumPlan | ColumnSumPlan | BlockSumPlan
+_Tiles = RowSumPlan | ColumnSumPlan | BlockSumPlan | WideSumPlan
 _Choice = tuple[float, Callable[[], Sums]]
 """Seconds that sums should take for one group, and what binds them."""
 
@@ -72,6 +73,9 @@ def _by_tiles(
     bytes_ = [_copied(side, *_apart(side, first), run) for side, run in zip((x, grad), runs, strict=True)]
     choice: Any = row_sum_choice if first else column_sum_choice
     taken, chosen = choice(pattern, batch, dtype, *bytes_, products, own)
+    wide = wide_sum_choice(pattern, batch, dtype, first, *bytes_, products, own)
+    if wide[1] is not None and wide[0] < taken:
+        taken, chosen = wide
     steps = *_apart(x, first), *_apart(grad, first)
     return taken, lambda: _bind_tiles(x, pattern, chosen, own, steps)
 

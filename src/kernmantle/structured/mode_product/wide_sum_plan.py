@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import Pattern
-from .plan_table import smaller
+from .plan_table import norm
 from .tiled_sum import TiledSum
 
 ALIGNED = 16  # bytes at multiples of which rows begin that are not shifted
 _LEAST_CHUNKS = 8  # of a part
 _MOST_STAGES = 6
+_LEAST_POSITIONS, _MOST_POSITIONS, _MOST_SPLIT_POSITIONS, _MOST_GROUPS = 32, 128, 96, 3
+_PREPARE, _STAGE, _BLOCK, _CLOCK, _CACHE, _MEMORY, _WRITTEN = 3.0, 300.0, 6000.0, 1.7e9, 5.5e12, 4.0e12, 5e-12
+_START, _ADDED, _PARTS, _SURELY = 2.5e-6, 2e-6, 6e11, 1.1
 
 
 @dataclass(frozen=True)
@@ -98,18 +101,80 @@ class WideSumPlan(TiledSum):
     def __str__(self) -> str:
         columns, positions, _ = self.extents
         return (
-            f"kron sparse gradient {self.arch} wgmma over {'rows' if self.first else 'columns'}, {columns} x {positions}, "
-            f"{self.warps} warps, {self.stages} stages of {self.depth} entries{' anywhere' if self.shifted else ''}, "
-            f"{self.kind}"
+            f"kron sparse gradient {self.arch} wgmma over {'rows' if self.first else 'columns'}, "
+            f"{columns} x {positions}, {self.warps} warps, {self.stages} stages of {self.depth} entries"
+            f"{' anywhere' if self.shifted else ''}, {self.kind}"
         )
 
 
 def tile(
-    dtype: str, first: bool, shifted: bool, groups: int, positions: int, products: int, own: DeviceLimits, each: int = 0
+    dtype: str, first: bool, shifted: bool, groups: int, positions: int, products: int, own: DeviceLimits
 ) -> WideSumPlan | None:
     """Return the plan of a tile, with as many stages as fit; None where fewer than two do."""
-    each = each or (2 if groups == 1 else 1)
+    each = 2 if groups == 1 else 1
     plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, each, False, products)
-    room = smaller(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED) - plan.fixed
+    room = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED) - plan.fixed
     stages = min(_MOST_STAGES, room // (plan.stage + 16))
     return None if stages < 2 else replace(plan, stages=stages)
+
+
+def candidates(
+    pattern: Pattern, dtype: str, first: bool, shifted: bool, products: int, own: DeviceLimits
+) -> Iterator[WideSumPlan]:
+    """Yield the plans of every tile that fits a pattern; ``shifted``: rows begin anywhere."""
+    _, b, c, d = pattern
+    if not own.has(("wgmma",)) or (first and d > 1):
+        return
+    few = -(-c // _MOST_POSITIONS)
+    spans = {max(_LEAST_POSITIONS, -(-c // (16 * tiles)) * 16) for tiles in (few, few + 1)}
+    for groups in range(1, min(_MOST_GROUPS, -(-b // 64)) + 1):
+        for positions in sorted(spans):
+            if dtype == "f32" and groups == _MOST_GROUPS and positions > _MOST_SPLIT_POSITIONS:
+                continue  # whose threads have registers for no more
+            plan = tile(dtype, first, shifted, groups, positions, products, own)
+            if plan is not None:
+                yield plan
+
+
+def wide_sum_seconds(plan: WideSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
+    """Return what a plan should take for one group."""
+    a, b, c, d = pattern
+    columns, positions, _ = plan.extents
+    size, each = BYTES[plan.dtype], plan.each
+    slots, tiles = plan.slots(pattern, 1, batch, limits), plan.tiles(pattern, 1)
+    rounds = -(-tiles * slots // (limits.sm_count * each))
+    chunks = -(-batch // (slots * plan.depth))
+    multiplied = columns * positions * plan.depth * (plan.products if plan.dtype == "f32" else 1) / 2048
+    prepared = (columns + positions) * plan.prepared * _PREPARE
+    chunk = each * (multiplied + prepared) + _STAGE
+    worked = rounds * (chunks * chunk + _BLOCK) / _CLOCK
+    out = size if slots == 1 else 4
+    moved = size * batch * a * d * (b * -(-c // positions) + c * -(-b // columns)) / _CACHE
+    weights = math.prod(pattern) * slots
+    memory = (size * batch * a * d * (b + c) + out * weights) / _MEMORY
+    written = weights * _WRITTEN * (d > 1)
+    parts = _ADDED + 4 * (weights + math.prod(pattern)) / _PARTS if slots > 1 else 0.0
+    return _START + parts + norm((worked, moved, memory, written), 3)
+
+
+@lru_cache(maxsize=4096)
+def wide_sum_choice(
+    pattern: Pattern, batch: int, dtype: str, first: bool, x_bytes: int, y_bytes: int, products: int,
+    own: DeviceLimits,
+) -> tuple[float, WideSumPlan | None]:  # fmt: skip
+    """Return the least seconds of a plan, and the plan, for rows of which so many bytes may be copied at once."""
+    shifted = min(x_bytes, y_bytes) < ALIGNED
+    plans = candidates(pattern, dtype, first, shifted, products if dtype == "f32" else 1, own)
+    priced = [(wide_sum_seconds(plan, pattern, batch, own), plan) for plan in plans]
+    seconds, best = min(priced, key=lambda one: one[0], default=(math.inf, None))
+    if best is None:
+        return seconds, None
+    return _SURELY * seconds, replace(best, whole=best.slots(pattern, 1, batch, own) == 1)
+
+
+@lru_cache(maxsize=4096)
+def wide_sums_seconds(pattern: Pattern, batch: int, dtype: str, first: bool, own: DeviceLimits) -> float:
+    """Return what sums over arrays without gaps should take; infinite where there is no plan."""
+    _, b, c, d = pattern
+    access = [math.gcd(ALIGNED, BYTES[dtype] * (extent * d if first else batch)) for extent in (c, b)]
+    return wide_sum_choice(pattern, batch, dtype, first, access[0], access[1], 3, own)[0]

@@ -21,6 +21,7 @@ namespace km {
 //   GROUPS               groups of warps that multiply 64 columns j each
 //   TILE_K, STAGES       positions of k of a block, and stages of the ring
 //   EACH                 blocks that share a multiprocessor
+//   BLOCKS               the sums are blocks [slot, g, i, l, j, k], each in whole vectors
 //   PRODUCTS             3 products of halves for float32, or 1 in one pass
 template <class Traits>
 struct KronSparseWideSumTile : Traits {
@@ -47,6 +48,8 @@ struct KronSparseWideSumTile : Traits {
     static constexpr int Y_SETS = TILE_J / 8, SETS = Y_SETS + TILE_K / 8;
     static constexpr int STAGES_AT = PREPARED ? 2 * OPERANDS : 0, INVERSES = STAGES_AT + STAGES * STAGE;
     static constexpr int BARRIERS = INVERSES + (SPLIT ? 8 * SETS : 0), SHARED_BYTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
+    // Numbers from a block of sums to the next one: whole vectors of the type of x, or whole sectors (transpose_plan.padded).
+    static KM_DEVICE i64 pitch_of(i64 count) { return count * SIZE % 16 == 0 ? count : (count + 32 / SIZE - 1) / (32 / SIZE) * (32 / SIZE); }
     static_assert(TILE_K % 16 == 0 && REGISTERS <= 232, "pairs of sets, and registers that a thread may have");
 };
 
@@ -79,7 +82,8 @@ struct KronSparseWideSums {
         const i64 x_feature = ((i64)i * g.c + k) * g.d + l, y_feature = ((i64)i * g.b + j) * g.d + l;
         x = (const T*)g.x + group * g.xg + (P::FIRST ? begin * g.xs + x_feature : x_feature * g.xs + begin);
         grad = (const T*)g.grad + group * g.yg + (P::FIRST ? begin * g.ys + y_feature : y_feature * g.ys + begin);
-        out = ((((slot * (i64)g.groups + group) * g.a + i) * g.b + j) * g.c + k) * g.d + l;
+        const i64 row = (slot * (i64)g.groups + group) * g.a + i, first = (i64)j * g.c + k;
+        out = P::BLOCKS ? (row * g.d + l) * P::pitch_of((i64)g.b * g.c) + first : (row * g.b * g.c + first) * g.d + l;
     }
 
     // Bytes between rows of an operand in memory, whose stride is given: of features or of entries.
@@ -331,13 +335,13 @@ struct KronSparseWideSums {
 
     __device__ __forceinline__ void write(const float (&sum)[FRAGMENTS][4], int warp) const {
         typedef typename P::OUT Out;
-        const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+        const int row = 16 * warp + lane / 4, column = 2 * (lane % 4), apart = P::BLOCKS ? 1 : g.d;
         Out* const to = (Out*)g.out + out;
-        const bool pairs = g.d == 1 && g.c % 2 == 0;
+        const bool pairs = apart == 1 && g.c % 2 == 0;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (j + row + 8 * half >= g.b) continue;
-            Out* const own = to + (row + 8 * half) * (i64)g.c * g.d;
+            Out* const own = to + (row + 8 * half) * (i64)g.c * apart;
 #pragma unroll
             for (int t = 0; t < FRAGMENTS; ++t) {
                 const int at = 8 * t + column;
@@ -347,7 +351,7 @@ struct KronSparseWideSums {
                 } else {
 #pragma unroll
                     for (int r = 0; r < 2; ++r)
-                        if (k + at + r < g.c) own[(i64)(at + r) * g.d] = pack.v[r];
+                        if (k + at + r < g.c) own[(i64)(at + r) * apart] = pack.v[r];
                 }
             }
         }

@@ -88,7 +88,17 @@ def _bind_tiles(x: torch.Tensor, pattern: Pattern, chosen: _Tiles, own: DeviceLi
     slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
     rest = (batch, groups, *pattern, slots, *steps)
     blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
-    return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
+    if not (isinstance(chosen, WideSumPlan) and chosen.blocks_apart):
+        return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
+    a, b, c, d = pattern
+    sums = _in_parts(loaded, (a, d, 1, padded(b * c, x.element_size())), groups, slots, blocks, rest, x, chosen.whole)
+
+    def arranged(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        out = allocate((groups, *pattern), x.dtype, x.device)
+        transpose_rows(sums(x, grad).view(groups, -1), out.view(groups, -1), a, b * c, d, False)
+        return out
+
+    return arranged
 
 
 def _by_blocks(x: torch.Tensor, pattern: Pattern, own: DeviceLimits) -> list[_Choice]:

@@ -35,6 +35,7 @@ class WideSumPlan(TiledSum):
     positions: int
     stages: int
     each: int
+    blocks_apart: bool
     whole: bool
     products: int
 
@@ -112,7 +113,7 @@ def tile(
 ) -> WideSumPlan | None:
     """Return the plan of a tile, with as many stages as fit; None where fewer than two do."""
     each = 2 if groups == 1 else 1
-    plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, each, False, products)
+    plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, each, False, False, products)
     room = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED) - plan.fixed
     stages = min(_MOST_STAGES, room // (plan.stage + 16))
     return None if stages < 2 else replace(plan, stages=stages)

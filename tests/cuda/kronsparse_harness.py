@@ -364,7 +364,7 @@ def gradient_cases() -> Iterator[GradientCase]:
         for first in (True, False):
             yield GradientCase(pattern, batch, dtype, first, groups)
     # Wide blocks: rows that begin at 16 bytes and anywhere, fewer entries than a stage and several parts.
-    tiles = ((1, 64), (2, 128), (3, 80), (1, 32), (2, 48))
+    tiles = ((1, 64), (2, 128), (3, 64), (2, 64), (2, 96))
     wide = ((2, 70, 72, 1), (1, 136, 152, 1), (1, 145, 77, 1), (1, 60, 33, 3), (2, 130, 100, 2))
     for place, (pattern, dtype) in enumerate(itertools.product(wide, ("f32", "f16"))):
         for batch, first in itertools.product((21, 352, 1003), (True, False)):
@@ -375,19 +375,20 @@ def gradient_cases() -> Iterator[GradientCase]:
 def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
     """The result, parts of the batch added."""
     own, size = limits(), TYPES[case.dtype]().itemsize
-    _, b, c, d = case.pattern
+    a, b, c, d = case.pattern
     rows = case.arrays()
     x, grad = rows if case.first else (array.swapaxes(1, 2).copy() for array in rows)
     bytes_ = [math.gcd(16, size * (extent * d if case.first else case.batch)) for extent in (c, b)]
     products = 3 if case.dtype == "f32" else 1
     if case.wide is not None:
-        chosen = wide_tile(case.dtype, case.first, min(bytes_) < 16, *case.wide, products, own)
-        assert chosen is not None
+        chosen = wide_tile(case.dtype, case.first, min(bytes_) < 4, *case.wide, products, own)
     else:
         plan = row_sum_plan if case.first else column_sum_plan
         chosen = plan(case.pattern, case.batch, case.dtype, *bytes_, products, own)
     slots = 1 if chosen.whole else chosen.slots(case.pattern, case.groups, case.batch, own)
-    blank = np.full((slots, case.groups, *case.pattern), np.nan, TYPES[case.dtype] if chosen.whole else np.float32)
+    pitch = b * c if d == 1 else padded(b * c, size)
+    shape = case.pattern if case.wide is None else (a, d, pitch)
+    blank = np.full((slots, case.groups, *shape), np.nan, TYPES[case.dtype] if chosen.whole else np.float32)
     # NaN around arrays: the aligned 16 bytes around runs are read.
     edge = np.full(16 // size, np.nan, TYPES[case.dtype])
     buffers = [machine.upload(np.concatenate([edge, array.ravel(), edge])) for array in (x, grad)]
@@ -399,7 +400,10 @@ def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
     steps = [step for array in (x, grad) for step in (array[0].size, array.shape[2])]
     given = (*pointers, case.batch, case.groups, *case.pattern, slots, *steps)
     kernel(0, int(machine.stream.handle), blocks, given)
-    return machine.download(buffers[2], blank).astype(np.float64).sum(0)
+    found = machine.download(buffers[2], blank).astype(np.float64)
+    if case.wide is not None:
+        found = found[..., : b * c].reshape(slots, case.groups, a, d, b, c).transpose(0, 1, 2, 4, 5, 3)
+    return found.sum(0)
 
 
 def check_gradient(case: GradientCase, found: np.ndarray[Any, Any]) -> None:

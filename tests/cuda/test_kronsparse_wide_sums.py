@@ -37,7 +37,7 @@ def test_every_tile(batch, first, pattern, dtype, monkeypatch) -> None:
     x, grad = operands(pattern, batch, dtype, first)
     size = x.element_size()
     rows = [pattern[1] * pattern[3], pattern[2] * pattern[3]] if first else [batch]
-    shifted = any(size * row % wide_sum_plan.ALIGNED for row in rows)
+    shifted = any(size * row % wide_sum_plan.WORD for row in rows)
     own = cuda.limits(0)
     every = list(wide_sum_plan.candidates(pattern, dtype, first, shifted, 3 if dtype == "f32" else 1, own))
     assert every

@@ -284,7 +284,6 @@ def _column_sum(card: str, pattern: tuple[int, int, int, int], dtype: str) -> Pl
 
 def _wide_sum(card: str, dtype: str, first: bool, shifted: bool, groups: int, positions: int, products: int) -> Planned:
     plan = wide_tile(dtype, first, shifted, groups, positions, products, CARDS[card])
-    assert plan is not None
     return Planned(sum_emit.emit_tile_sum(plan), str(plan), plan.threads, plan.shared, plan.each)
 
 
@@ -445,8 +444,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum of blocks (6,302,390,42) bf16", of(_block_sum, (6, 302, 390, 42), 16, "bf16"), HOPPER)
     table.add("kronsparse sum of blocks (9,52,427,29) f16", of(_block_sum, (9, 52, 427, 29), 85, "f16"), HOPPER)
     for dtype, first, shifted, tile in (
-        ("f32", True, False, (2, 128, 3)), ("f32", False, True, (3, 80, 3)), ("bf16", False, False, (2, 128, 1)),
-        ("f16", True, True, (1, 112, 1)),
+        ("f32", True, False, (2, 128, 3)), ("f32", False, False, (3, 64, 3)), ("bf16", False, False, (2, 128, 1)),
+        ("f16", True, True, (1, 64, 1)),
     ):  # fmt: skip
         order, anywhere = "first" if first else "last", " anywhere" if shifted else ""
         name = f"kronsparse sum of wide blocks {dtype} {order}{anywhere}"

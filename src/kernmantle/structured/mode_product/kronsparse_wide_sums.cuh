@@ -1,12 +1,13 @@
 // Gradients of the weights of Kronecker-sparse products with wide blocks by wgmma:
-//   out[slot, g, i, j, k, l] = sum over n of grad[g, n, i, j, l] x[g, n, i, k, l],
-// in parts of the batch (split-K) that are added later.
+//   out[slot, g, i, l, j, k] = sum over n of grad[g, n, i, j, l] x[g, n, i, k, l],
+// in parts of the batch (split-K) that are added later, blocks of (j, k) each in whole vectors.
 //
-// A block has TILE_J columns j by TILE_K positions k of one i and one l. One group of four warps copies DEPTH entries of the batch at a
-// time to a ring of stages; each of the others multiplies 64 columns. Halves whose rows begin at multiples of 16 bytes are copied to where
-// wgmma reads them, in swizzled rows of 128 bytes. What is SHIFTED is copied with the aligned 16 bytes around it and moved there by those
-// that multiply, and float32 is split into two halves (split_hi_lo.cuh) on the way, once for the block, with a scale for every eight
-// features of a stage, which is as fine as accumulators tell columns apart; one stage is prepared while another one is multiplied.
+// A block has TILE_J columns j by TILE_K positions k of one i and one l. Warps that load bring DEPTH entries of the batch at a time
+// through registers to a stage in shared memory, each 32 features (of halves that lie together half of the entries of 64), and ask for
+// the next ones meanwhile. Neighbours in memory go to neighbouring lanes, eight that are apart to one lane, which makes them a piece of
+// 16 bytes of a swizzled row of 128: so wgmma reads operands that are contiguous along the batch where features lie together in memory,
+// and along features where the batch does, wherever rows begin. float32 is split into two halves (split_hi_lo.cuh) on the way, once for
+// the block, with a scale for a stage's part of eight features or of one, and the products of a stage have accumulators of their own.
 #pragma once
 #include "kronsparse_sums.cuh"
 #include "layout.cuh"
@@ -17,246 +18,224 @@ namespace km {
 // The tile of a kernel, from a struct of its parameters:
 //   T, OUT               type of x and grad, and of the sums
 //   FIRST                features lie together, and d is 1; else the batch does
-//   SHIFTED              rows begin anywhere
+//   SHIFTED              rows of halves begin between words
 //   GROUPS               groups of warps that multiply 64 columns j each
 //   TILE_K, STAGES       positions of k of a block, and stages of the ring
 //   EACH                 blocks that share a multiprocessor
-//   BLOCKS               the sums are blocks [slot, g, i, l, j, k], each in whole vectors
 //   PRODUCTS             3 products of halves for float32, or 1 in one pass
 template <class Traits>
 struct KronSparseWideSumTile : Traits {
     using typename Traits::T;
-    using Traits::FIRST, Traits::SHIFTED, Traits::GROUPS, Traits::TILE_K, Traits::STAGES;
+    using Traits::FIRST, Traits::GROUPS, Traits::TILE_K, Traits::STAGES, Traits::EACH;
     typedef typename Products<T>::type H;
-    static constexpr bool SPLIT = sizeof(T) == 4, PREPARED = SPLIT || SHIFTED;
+    static constexpr bool SPLIT = sizeof(T) == 4, SHIFTED = Traits::SHIFTED && !SPLIT;
     static constexpr int SIZE = sizeof(T), DEPTH = 128 / SIZE, STEPS = DEPTH / 16, TILE_J = 64 * GROUPS;
-    static constexpr int MULTIPLYING = 128 * GROUPS, THREADS = MULTIPLYING + 128;
-    // Registers of a thread that copies, and of one that multiplies.
-    static constexpr int COPYING_REGISTERS = 56, REGISTERS = (512 / Traits::EACH - COPYING_REGISTERS) / GROUPS / 8 * 8;
-    // What wgmma reads of so many features: rows of 128 bytes, of a feature its entries, high halves and low ones side by side; or of an
-    // entry 64 features, high halves first.
-    static constexpr int whole(int features) { return FIRST ? (features + 63) / 64 * 64 : features; }
-    static constexpr int operand(int features) { return 128 * whole(features); }
-    static constexpr int Y_OPERAND = operand(TILE_J), OPERANDS = Y_OPERAND + operand(TILE_K);
-    // The rows of a stage, of a feature or of an entry, and their bytes; those that are prepared begin in different banks.
-    static constexpr int SPARE = SHIFTED ? 16 : 0, SKEW = SHIFTED || !FIRST ? 16 : 32;
-    static constexpr int row_bytes(int features) { return (FIRST ? SIZE * features : 128) + SPARE; }
-    static constexpr int pitch(int features) { return (row_bytes(features) + 127 - SKEW) / 128 * 128 + SKEW; }
-    static constexpr int staged(int features) { return PREPARED ? (FIRST ? DEPTH : features) * pitch(features) : operand(features); }
-    static constexpr int Y_STAGE = staged(TILE_J), STAGE = Y_STAGE + staged(TILE_K);
-    // Sets of eight features of grad, then of x, that are prepared together.
-    static constexpr int Y_SETS = TILE_J / 8, SETS = Y_SETS + TILE_K / 8;
-    static constexpr int STAGES_AT = PREPARED ? 2 * OPERANDS : 0, INVERSES = STAGES_AT + STAGES * STAGE;
-    static constexpr int BARRIERS = INVERSES + (SPLIT ? 8 * SETS : 0), SHARED_BYTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
+    // What wgmma reads of so many features, by BLOCK of them.
+    static constexpr int BLOCK = FIRST && SPLIT ? 32 : 64;
+    static constexpr int whole(int features) { return (features + BLOCK - 1) / BLOCK * BLOCK; }
+    static constexpr int Y_OPERAND = 128 * TILE_J, X_OPERAND = 128 * whole(TILE_K);
+    // The inverses of the scales of all features, behind the operands.
+    static constexpr int FEATURES = TILE_J + whole(TILE_K), STAGE = Y_OPERAND + X_OPERAND, INVERSES = STAGES * STAGE;
+    static constexpr int BARRIERS = INVERSES + (SPLIT ? STAGES * FEATURES * 4 : 0), SHARED_BYTES = BARRIERS + PipelineBarriers<STAGES>::BYTES;
+    // Warps that load, as many as have 32 features each, and threads.
+    static constexpr int Y_WARPS = 2 * GROUPS, X_WARPS = FIRST && !SPLIT ? whole(TILE_K) / 32 : (TILE_K + 31) / 32;
+    static constexpr int LOADING = (Y_WARPS + X_WARPS + 3) / 4 * 128, MULTIPLYING = 128 * GROUPS, THREADS = MULTIPLYING + LOADING;
+    // Registers of a thread that loads, and of one that multiplies.
+    static constexpr int OWN_REGISTERS = 65536 / EACH / THREADS / 8 * 8, LOADING_REGISTERS = !SPLIT ? 96 : OWN_REGISTERS < 128 ? 72 : 88;
+    static constexpr int MOST_REGISTERS = (OWN_REGISTERS * THREADS - LOADING_REGISTERS * LOADING) / MULTIPLYING / 8 * 8;
+    static constexpr int REGISTERS = MOST_REGISTERS < 232 ? MOST_REGISTERS : 232;
     // Numbers from a block of sums to the next one: whole vectors of the type of x, or whole sectors (transpose_plan.padded).
-    static KM_DEVICE i64 pitch_of(i64 count) { return count * SIZE % 16 == 0 ? count : (count + 32 / SIZE - 1) / (32 / SIZE) * (32 / SIZE); }
-    static_assert(TILE_K % 16 == 0 && REGISTERS <= 232, "pairs of sets, and registers that a thread may have");
+    static KM_DEVICE i64 pitch_of(i64 count, int d) { return d == 1 || count * SIZE % 16 == 0 ? count : (count + 32 / SIZE - 1) / (32 / SIZE) * (32 / SIZE); }
 };
 
 template <class P>
 struct KronSparseWideSums {
     typedef typename P::T T;
     typedef PipelineState<P::STAGES> State;
-    static constexpr int SIZE = P::SIZE, DEPTH = P::DEPTH, SETS = P::SETS, FRAGMENTS = P::TILE_K / 8;
+    static constexpr int SIZE = P::SIZE, DEPTH = P::DEPTH, FRAGMENTS = P::TILE_K / 8;
     const KronSparseSums& g;
     unsigned char* const shared;
     PipelineBarriers<P::STAGES> barriers;
-    const T *x, *grad;  // the first feature of the block's tile, of its first entry
-    i64 out, count;     // where the tile's sums begin, and the entries of its part
-    int j, k, lane;
+    i64 begin, count;  // of the entries of the part
+    int i, j, k, l, group, slot, lane;
 
-    // Tiles of neighbouring l follow each other, so that what they write meets in the second-level cache.
+    // Tiles of neighbouring l follow each other, so that what they read and write meets in the second-level cache.
     __device__ __forceinline__ KronSparseWideSums(const KronSparseSums& arguments, unsigned char* memory)
         : g(arguments), shared(memory), barriers{shared_address(memory + P::BARRIERS)}, lane(threadIdx.x % 32) {
         const unsigned across = (g.c + P::TILE_K - 1) / P::TILE_K, down = (g.b + P::TILE_J - 1) / P::TILE_J;
         unsigned item = blockIdx.x;
-        const int l = (int)(item % (unsigned)g.d);
-        item /= (unsigned)g.d;
+        l = (int)(item % (unsigned)g.d), item /= (unsigned)g.d;
         k = (int)(item % across) * P::TILE_K, item /= across;
         j = (int)(item % down) * P::TILE_J, item /= down;
-        const int i = (int)(item % (unsigned)g.a);
-        item /= (unsigned)g.a;
-        const int group = (int)(item % (unsigned)g.groups), slot = (int)(item / (unsigned)g.groups);
-        const i64 chunks = (g.count + DEPTH - 1) / DEPTH, each = (chunks + g.slots - 1) / g.slots * DEPTH, begin = slot * each;
+        i = (int)(item % (unsigned)g.a), item /= (unsigned)g.a;
+        group = (int)(item % (unsigned)g.groups), slot = (int)(item / (unsigned)g.groups);
+        const i64 chunks = (g.count + DEPTH - 1) / DEPTH, each = (chunks + g.slots - 1) / g.slots * DEPTH;
+        begin = slot * each;
         count = g.count - begin < each ? g.count - begin : each;
-        const i64 x_feature = ((i64)i * g.c + k) * g.d + l, y_feature = ((i64)i * g.b + j) * g.d + l;
-        x = (const T*)g.x + group * g.xg + (P::FIRST ? begin * g.xs + x_feature : x_feature * g.xs + begin);
-        grad = (const T*)g.grad + group * g.yg + (P::FIRST ? begin * g.ys + y_feature : y_feature * g.ys + begin);
-        const i64 row = (slot * (i64)g.groups + group) * g.a + i, first = (i64)j * g.c + k;
-        out = P::BLOCKS ? (row * g.d + l) * P::pitch_of((i64)g.b * g.c) + first : (row * g.b * g.c + first) * g.d + l;
     }
 
-    // Bytes between rows of an operand in memory, whose stride is given: of features or of entries.
-    __device__ __forceinline__ i64 apart(i64 stride) const { return (P::FIRST ? stride : g.d * stride) * SIZE; }
+    // ---- Loading. A warp's part of an operand: lanes are neighbours in memory, of halves two each, which are `there` if they are less than
+    // an extent; each has four times eight rows.
+    struct Part {
+        const unsigned char* at;  // the lane's first numbers of the chunk
+        i64 apart, onwards;       // bytes between rows, and from a chunk to the next one
+        int features, row, lanes_from, shift[2];  // bytes between the beginning of even rows, and of odd ones, and the word before it
+        bool left;
+    };
 
-    // ---- Copying, by four warps. A thread copies the same 16 bytes of rows; INSIDE: all of them are there.
-    template <bool INSIDE, int FEATURES>
-    __device__ __forceinline__ void copy_rows(unsigned char* to, const unsigned char* from, i64 step, int rows, int bytes) const {
-        constexpr int ROWS = P::FIRST ? DEPTH : FEATURES, PIECES = P::row_bytes(FEATURES) / 16, AT_ONCE = 128 / PIECES, UNROLL = INSIDE ? 16 : 4;
-        const int thread = threadIdx.x - P::MULTIPLYING, row0 = thread / PIECES, piece = thread % PIECES;
-        const unsigned char* source = from + row0 * step + 16 * piece;
-        if (row0 >= AT_ONCE) return;
-#pragma unroll UNROLL
-        for (int i = 0; i * AT_ONCE < ROWS; ++i, source += AT_ONCE * step) {
-            const int row = row0 + i * AT_ONCE, shift = P::SHIFTED ? (int)((size_t)source & 15) : 0;
-            if (ROWS % AT_ONCE != 0 && row >= ROWS) break;
-            const int at = P::PREPARED ? row * P::pitch(FEATURES) + 16 * piece : (P::FIRST ? piece / 8 * DEPTH + row : row) * 128 + swizzle_128(row, piece % 8);
-            const int here = INSIDE ? 16 : row < rows ? bytes + shift - 16 * piece : 0;
-            if constexpr (INSIDE && !P::SHIFTED)
-                ptx::cp_async<16>(shared_address(to + at), source);
-            else if constexpr (INSIDE)
-                ptx::cp_async<16>(shared_address(to + at), source - shift, piece == PIECES - 1 ? shift : 16);
-            else
-                ptx::cp_async<16>(shared_address(to + at), here > 0 ? source - shift : (const unsigned char*)((size_t)from & ~(size_t)15), here <= 0 ? 0 : here < 16 ? here : 16);
-        }
+    __device__ __forceinline__ Part part_of(int warp) const {
+        Part p;
+        p.left = warp < P::Y_WARPS;
+        const int own = p.left ? warp : warp - P::Y_WARPS;
+        const int first = p.left ? j : k, extent = p.left ? g.b : g.c, tile = p.left ? P::TILE_J : P::TILE_K;
+        const i64 outside = p.left ? g.yg : g.xg, stride = p.left ? g.ys : g.xs;
+        p.features = extent - first < tile ? extent - first : tile;
+        p.row = P::FIRST ? (P::SPLIT ? 0 : own % 2 * 32) : 32 * own;
+        p.lanes_from = P::FIRST ? (P::SPLIT ? 32 * own : own / 2 * 64) : 0;
+        p.apart = (P::FIRST ? stride : g.d * stride) * SIZE;
+        p.onwards = P::FIRST ? DEPTH * p.apart : DEPTH * SIZE;
+        const i64 feature = ((i64)i * extent + first) * g.d + l;
+        const T* const from = (const T*)(p.left ? g.grad : g.x) + group * outside + (P::FIRST ? begin * stride + feature : feature * stride + begin);
+        p.at = (const unsigned char*)(from + p.lanes_from) + p.row * p.apart + 4 * lane;
+        p.shift[0] = P::SHIFTED ? (int)((size_t)p.at & 2) : 0;
+        p.shift[1] = P::SHIFTED ? (int)((size_t)(p.at + p.apart) & 2) : 0;
+        return p;
     }
+    // The extents of the rows, and of the numbers along a row, of which entries from n on are there.
+    __device__ __forceinline__ int rows_of(const Part& p, i64 n) const { return (P::FIRST ? entries_of(n) : p.features) - p.row; }
+    __device__ __forceinline__ int along_of(const Part& p, i64 n) const { return (P::FIRST ? p.features : entries_of(n)) - p.lanes_from; }
+    __device__ __forceinline__ int entries_of(i64 n) const { return count - n < DEPTH ? (int)(count - n) : DEPTH; }
 
-    // `extent`: features that are inside.
-    template <int FEATURES>
-    __device__ __forceinline__ void copy(unsigned char* to, const T* from, i64 stride, i64 n0, int extent) const {
-        const i64 left = count - n0, step = apart(stride);
-        const int entries = left < DEPTH ? (int)left : DEPTH, features = extent < FEATURES ? extent : FEATURES;
-        const unsigned char* const begin = (const unsigned char*)(from + (P::FIRST ? n0 * stride : n0));
-        if (entries == DEPTH && features == FEATURES)
-            copy_rows<true, FEATURES>(to, begin, step, 0, 0);
-        else
-            copy_rows<false, FEATURES>(to, begin, step, P::FIRST ? entries : features, (P::FIRST ? features : entries) * SIZE);
-    }
-
-    // A stage is full when a later one has been asked for, so that another one is at hand while its copies begin.
-    __device__ __forceinline__ void copy_all() const {
-        constexpr int LATER = P::STAGES > 2 ? P::STAGES - 2 : 0;
-        State filled, done;
-        filled.phase = 1;
-#pragma unroll 1
-        for (i64 n = 0; n < count + LATER * DEPTH; n += DEPTH) {
-            if (n < count) {
-                ptx::mbarrier_wait_parity(barriers.empty(filled.stage), filled.phase);
-                unsigned char* const to = shared + P::STAGES_AT + filled.stage * P::STAGE;
-                copy<P::TILE_J>(to, grad, g.ys, n, g.b - j);
-                copy<P::TILE_K>(to + P::Y_STAGE, x, g.xs, n, g.c - k);
-                filled.advance();
-            }
-            ptx::cp_async_commit_group();
-            if (n >= LATER * DEPTH && n - LATER * DEPTH < count) {
-                ptx::cp_async_wait_group<LATER>();
-                ptx::mbarrier_arrive(barriers.full(done.stage));
-                done.advance();
-            }
-        }
-        ptx::cp_async_wait_all();
-    }
-
-    // ---- Preparing. What a lane has of a set: of float32 eight numbers, of halves eight words.
-    // Where features lie together, these are of two rows four words each; else of one feature, neighbours where it begins at 16 bytes, or
-    // every fourth word, as the order of entries is free.
-    __device__ __forceinline__ int row_of(int half) const { return P::SPLIT ? 16 * half + lane / 2 : 32 * half + lane; }
-
-    template <int FEATURES>
-    __device__ __forceinline__ void read(unsigned (&v)[8], const unsigned char* stage, const T* from, i64 stride, int set) const {
-        const unsigned step = (unsigned)apart(stride), first = (unsigned)(size_t)from;
+    // Asks for the numbers of entries from n on; `next` is the word behind a warp's words of the lane's row where rows are shifted.
+    template <bool INSIDE>
+    __device__ __forceinline__ void load(unsigned (&v)[32], unsigned& next, const Part& p, int rows, int along) const {
+        const int own = 4 * lane / SIZE;  // the lane's first number, before which another one is read where a row is shifted
+        const unsigned char* at = p.at;
+        i64 apart = p.apart;
+        ptx::opaque(apart);  // or its multiples would be kept in registers
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int row = P::FIRST ? row_of(half) : 8 * set + lane / 4;
-            const unsigned shift = P::SHIFTED ? first + row * step & 15 : 0;
-            const unsigned char* const line = stage + row * P::pitch(FEATURES) + (P::FIRST ? 8 * SIZE * set + (P::SPLIT ? lane % 2 * 16 : 0) : P::SHIFTED ? 0 : 32 * (lane % 4) + 16 * half);
-            if constexpr (P::SHIFTED) {
-                constexpr int NEXT = P::FIRST ? 1 : 4;
-                const unsigned* const words = (const unsigned*)(line + (shift & 12)) + (P::FIRST ? 0 : lane % 4 + 16 * half);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) v[4 * half + e] = P::SPLIT ? words[NEXT * e] : __funnelshift_r(words[NEXT * e], words[NEXT * e + 1], 8 * (shift & 2));
-            } else {
-                const uint4 words = *(const uint4*)line;
-                v[4 * half] = words.x, v[4 * half + 1] = words.y, v[4 * half + 2] = words.z, v[4 * half + 3] = words.w;
-            }
+        for (int r = 0; r < 32; ++r, at += apart) {
+            const int shift = p.shift[r % 2];
+            v[r] = INSIDE || (r < rows && own - shift / 2 < along) ? *(const unsigned*)(at - shift) : 0;
+        }
+        if constexpr (P::SHIFTED) {
+            const unsigned char* const row = p.at + lane * p.apart + 4 * (32 - lane);
+            next = lane < rows && 63 < along && ((size_t)row & 2) ? *(const unsigned*)(row - 2) : 0;
         }
     }
+    __device__ __forceinline__ void load(unsigned (&v)[32], unsigned& next, const Part& p, i64 n) const {
+        const int rows = rows_of(p, n), along = along_of(p, n);
+        if (rows >= 32 && along >= 128 / SIZE) load<true>(v, next, p, rows, along);
+        else load<false>(v, next, p, rows, along);
+    }
 
-    // The scale of the numbers of a set; what is infinite or NaN is left out.
-    static __device__ __forceinline__ HalfScale scale_of(const unsigned (&v)[8]) {
+    // The scale of some numbers of a lane, or of a warp; what is infinite or NaN is left out.
+    template <int COUNT>
+    static __device__ __forceinline__ HalfScale scale_of(const unsigned* v) {
         auto exponent = [&](float most) {
             float top = 0.0f;
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
+            for (int e = 0; e < COUNT; ++e) {
                 const float size = fabsf(__uint_as_float(v[e]));
                 top = fmaxf(top, most < size ? 0.0f : size);
             }
-            return ptx::redux_max(__float_as_uint(top)) >> 23;
+            return (P::FIRST ? __float_as_uint(top) : ptx::redux_max(__float_as_uint(top))) >> 23;
         };
         unsigned found = exponent(__uint_as_float(0x7f800000u));
         if (found == 255) found = exponent(__uint_as_float(0x7f7fffffu));
         return HalfScale::of_exponent(found);
     }
 
-    // Puts a set where wgmma reads it.
-    __device__ __forceinline__ void put(unsigned char* to, int plane, int set, const unsigned (&v)[8], float* inverse) const {
-        if constexpr (!P::SPLIT) {
+    // Where a piece of eight rows lies, of the lane's numbers that are e-th: features and entries, or the other way round.
+    static KM_DEVICE unsigned char* piece_at(unsigned char* operand, const Part& p, int along, int row) {
+        const int line = (P::FIRST ? p.lanes_from : row / 64 * DEPTH) + along;
+        return operand + line * 128 + swizzle_128(line, row / 8 % 8);
+    }
+
+    // Puts a part in a stage.
+    __device__ __forceinline__ void put(const unsigned (&v)[32], unsigned next, const Part& p, i64 n, unsigned char* stage, float* inverses) const {
+        unsigned char* const operand = p.left ? stage : stage + P::Y_OPERAND;
+        if constexpr (P::SPLIT) {
+            // From high halves to low ones: the pieces behind those of 32 entries, or the rows behind those of all features.
+            const int plane = p.left ? P::Y_OPERAND / 2 : P::X_OPERAND / 2;
+            float* const inverse = inverses + (p.left ? 0 : P::TILE_J) + (P::FIRST ? p.lanes_from : p.row);
+            HalfScale scale;
+            if constexpr (P::FIRST) {
+                scale = scale_of<32>(v);
+                inverse[lane] = scale.inverse;
+            }
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = P::FIRST ? row_of(half) : 8 * set + lane / 4, piece = P::FIRST ? set % 8 : 2 * (lane % 4) + half;
-                *(uint4*)(to + ((P::FIRST ? set / 8 * DEPTH : 0) + row) * 128 + swizzle_128(row, piece)) = make_uint4(v[4 * half], v[4 * half + 1], v[4 * half + 2], v[4 * half + 3]);
+            for (int e = 0; e < 4; ++e) {
+                if constexpr (!P::FIRST) {
+                    scale = scale_of<8>(v + 8 * e);
+                    if (lane < 8) inverse[8 * e + lane] = scale.inverse;
+                }
+                unsigned high[4], low[4];
+#pragma unroll
+                for (int h = 0; h < 4; ++h) split_f16x2(high[h], low[h], __uint_as_float(v[8 * e + 2 * h]), __uint_as_float(v[8 * e + 2 * h + 1]), scale.scale);
+                *(uint4*)piece_at(operand, p, lane, p.row + 8 * e) = make_uint4(high[0], high[1], high[2], high[3]);
+                *(uint4*)(P::FIRST ? piece_at(operand, p, lane, p.row + 8 * e + 32) : piece_at(operand, p, lane, p.row + 8 * e) + plane) = make_uint4(low[0], low[1], low[2], low[3]);
             }
         } else {
-            const HalfScale scale = scale_of(v);
-            unsigned high[4], low[4];
+            const int along = along_of(p, n);
+            const unsigned inside = (2 * lane < along ? 0xffffu : 0) | (2 * lane + 1 < along ? 0xffff0000u : 0);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) split_f16x2(high[e], low[e], __uint_as_float(v[2 * e]), __uint_as_float(v[2 * e + 1]), scale.scale);
-            if (lane == 0) *inverse = scale.inverse;
-            if constexpr (P::FIRST) {
+            for (int e = 0; e < 4; ++e) {
+                unsigned w[8], low[4], high[4];
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    unsigned char* const at = to + (set / 8 * DEPTH + row_of(half)) * 128 + swizzle_128(row_of(half), set % 8) + lane % 2 * 8;
-                    *(uint2*)at = make_uint2(high[2 * half], high[2 * half + 1]);
-                    *(uint2*)(at + plane) = make_uint2(low[2 * half], low[2 * half + 1]);
+                for (int r = 0; r < 8; ++r) {
+                    w[r] = v[8 * e + r];
+                    if constexpr (P::SHIFTED) {
+                        const unsigned after = __shfl_down_sync(0xffffffffu, w[r], 1), last = __shfl_sync(0xffffffffu, next, 8 * e + r);
+                        w[r] = __funnelshift_r(w[r], lane < 31 ? after : last, 8 * p.shift[r % 2]);
+                    }
+                    w[r] &= inside;
                 }
-            } else {
-                // Lanes of odd features begin with the low halves, so that eight lanes together meet in no bank.
-                const int feature = lane / 4, odd = feature % 2;
-                unsigned char* const row = to + (8 * set + feature) * 128;
-                uint4 one = make_uint4(high[0], high[1], high[2], high[3]), other = make_uint4(low[0], low[1], low[2], low[3]);
-                if (odd) {
-                    const uint4 first = one;
-                    one = other, other = first;
-                }
-                *(uint4*)(row + swizzle_128(feature, lane % 4 + 4 * odd)) = one;
-                *(uint4*)(row + swizzle_128(feature, lane % 4 + 4 - 4 * odd)) = other;
+#pragma unroll
+                for (int h = 0; h < 4; ++h) low[h] = __byte_perm(w[2 * h], w[2 * h + 1], 0x5410), high[h] = __byte_perm(w[2 * h], w[2 * h + 1], 0x7632);
+                *(uint4*)piece_at(operand, p, 2 * lane, p.row + 8 * e) = make_uint4(low[0], low[1], low[2], low[3]);
+                *(uint4*)piece_at(operand, p, 2 * lane + 1, p.row + 8 * e) = make_uint4(high[0], high[1], high[2], high[3]);
             }
         }
     }
 
-    // Prepares a stage, two sets of a warp at a time.
-    __device__ __forceinline__ void prepare(const unsigned char* stage, unsigned char* to, float* inverses, int warp) const {
+    __device__ __forceinline__ void load_all(int warp) const {
+        Part p = part_of(warp);
+        // Of features that are outside nothing is read, and no sum that they are part of is written.
+        const bool none = warp >= P::Y_WARPS + P::X_WARPS || (P::FIRST ? p.lanes_from : p.row) >= p.features;
+        State filled;
+        filled.phase = 1;
+        unsigned v[32], next = 0;
+        if (!none && count > 0) load(v, next, p, 0);
 #pragma unroll 1
-        for (int pair = warp; pair < SETS / 2; pair += 4 * P::GROUPS) {
-            const bool left = pair < P::Y_SETS / 2;
-            unsigned v[2][8];
-#pragma unroll
-            for (int s = 0; s < 2; ++s) {
-                if (left) read<P::TILE_J>(v[s], stage, grad, g.ys, 2 * pair + s);
-                else read<P::TILE_K>(v[s], stage + P::Y_STAGE, x, g.xs, 2 * pair + s - P::Y_SETS);
+        for (i64 n = 0; n < count; n += DEPTH) {
+            ptx::mbarrier_wait_parity(barriers.empty(filled.stage), filled.phase);
+            if (!none) {
+                put(v, next, p, n, shared + filled.stage * P::STAGE, (float*)(shared + P::INVERSES) + filled.stage * P::FEATURES);
+                p.at += p.onwards;
+                if (n + DEPTH < count) load(v, next, p, n + DEPTH);
             }
-#pragma unroll
-            for (int s = 0; s < 2; ++s)
-                put(left ? to : to + P::Y_OPERAND, (left ? P::Y_OPERAND : P::OPERANDS - P::Y_OPERAND) / 2, left ? 2 * pair + s : 2 * pair + s - P::Y_SETS, v[s], inverses + 2 * pair + s);
+            ptx::mbarrier_arrive(barriers.full(filled.stage));
+            filled.advance();
         }
     }
 
     // ---- Multiplying.
     static KM_DEVICE unsigned long long matrix(const unsigned char* at) {
-        return ptx::wgmma_descriptor(__shfl_sync(0xffffffffu, shared_address(at), 0), P::FIRST ? DEPTH * 128 : 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
+        return ptx::wgmma_descriptor(__shfl_sync(0xffffffffu, shared_address(at), 0), P::FIRST ? 16 : DEPTH * 128, 8 * 128, ptx::WGMMA_SWIZZLE_128);
     }
 
     // Begins the products of a stage; KEEP: they are added to what the accumulators have.
     template <bool KEEP>
-    __device__ __forceinline__ void multiply(float (&d)[FRAGMENTS][4], const unsigned char* operands, int group) const {
+    static __device__ __forceinline__ void multiply(float (&d)[FRAGMENTS][4], const unsigned char* stage, int group) {
         // Bytes from a step of 16 entries to the next one, and from high halves to low ones, as descriptors have them.
-        constexpr int STEP = (P::FIRST ? 16 * 128 : 32) >> 4, Y_LOW = (P::FIRST ? P::Y_OPERAND / 2 : 64) >> 4, X_LOW = (P::FIRST ? (P::OPERANDS - P::Y_OPERAND) / 2 : 64) >> 4;
-        const unsigned long long a = matrix(operands + group * 64 * 128 / (P::FIRST && P::SPLIT ? 2 : 1)), b = matrix(operands + P::Y_OPERAND);
+        constexpr int STEP = (P::FIRST ? 32 : 16 * 128) >> 4, Y_LOW = (P::FIRST ? 64 : P::Y_OPERAND / 2) >> 4, X_LOW = (P::FIRST ? 64 : P::X_OPERAND / 2) >> 4;
+        const unsigned long long a = matrix(stage + group * (P::FIRST ? 64 : DEPTH) * 128), b = matrix(stage + P::Y_OPERAND);
         constexpr int BEGIN = P::SPLIT && P::PRODUCTS == 3 ? 0 : 2;
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS; ++i)
+        for (int t = 0; t < FRAGMENTS; ++t)
 #pragma unroll
-            for (int r = 0; r < 4; ++r) ptx::fence_operand(d[i][r]);
+            for (int r = 0; r < 4; ++r) ptx::fence_operand(d[t][r]);
         ptx::wgmma_fence();
 #pragma unroll
         for (int term = BEGIN; term < 3; ++term)
@@ -264,8 +243,8 @@ struct KronSparseWideSums {
             for (int step = 0; step < P::STEPS; ++step) {
                 const unsigned long long left = a + step * STEP + (term == 0 ? Y_LOW : 0), right = b + step * STEP + (term == 1 ? X_LOW : 0);
                 const int keep = KEEP || term > BEGIN || step > 0;
-                if constexpr (P::FIRST) ptx::wgmma_ss_across(typename P::H(), d, left, right, keep);
-                else ptx::wgmma_ss(typename P::H(), d, left, right, keep);
+                if constexpr (P::FIRST) ptx::wgmma_ss(typename P::H(), d, left, right, keep);
+                else ptx::wgmma_ss_across(typename P::H(), d, left, right, keep);
             }
         ptx::wgmma_commit_group();
     }
@@ -273,103 +252,78 @@ struct KronSparseWideSums {
     static __device__ __forceinline__ void wait(float (&d)[FRAGMENTS][4]) {
         ptx::wgmma_wait_group<PENDING>();
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS; ++i)
+        for (int t = 0; t < FRAGMENTS; ++t)
 #pragma unroll
-            for (int r = 0; r < 4; ++r) ptx::fence_operand(d[i][r]);
+            for (int r = 0; r < 4; ++r) ptx::fence_operand(d[t][r]);
     }
 
-    // Of halves as they lie.
-    __device__ __forceinline__ void sum_stages(float (&sum)[FRAGMENTS][4], int group) const {
+    __device__ __forceinline__ void multiply_all(float (&sum)[FRAGMENTS][4], int warp) const {
         State used, before;
+        float here[P::SPLIT ? FRAGMENTS : 1][4];
 #pragma unroll 1
         for (i64 n = 0; n < count; n += DEPTH) {
             ptx::mbarrier_wait_parity(barriers.full(used.stage), used.phase);
             ptx::fence_proxy_async();
-            multiply<true>(sum, shared + used.stage * P::STAGE, group);
-            used.advance();
-            if (n > 0) {
-                wait<1>(sum);
-                ptx::mbarrier_arrive(barriers.empty(before.stage));
-                before.advance();
-            }
-        }
-        wait<0>(sum);
-    }
-
-    // Of what is prepared: one stage while the products of another are under way.
-    __device__ __forceinline__ void sum_prepared(float (&sum)[FRAGMENTS][4], int group, int warp) const {
-        State used;
-        float here[P::SPLIT ? FRAGMENTS : 1][4];
-        float* const inverses = (float*)(shared + P::INVERSES);
-        auto prepare_next = [&](int buffer) {
-            ptx::mbarrier_wait_parity(barriers.full(used.stage), used.phase);
-            prepare(shared + P::STAGES_AT + used.stage * P::STAGE, shared + buffer * P::OPERANDS, inverses + buffer * SETS, warp);
-            ptx::mbarrier_arrive(barriers.empty(used.stage));
-            used.advance();
-        };
-        if (count > 0) prepare_next(0);
-        int buffer = 0;
-#pragma unroll 1
-        for (i64 n = 0; n < count; n += DEPTH, buffer ^= 1) {
-            ptx::fence_proxy_async();
-            ptx::bar_sync<P::MULTIPLYING>(1);
-            const unsigned char* const operands = shared + buffer * P::OPERANDS;
-            if constexpr (P::SPLIT) multiply<false>(here, operands, group);
-            else multiply<true>(sum, operands, group);
-            if (n + DEPTH < count) prepare_next(buffer ^ 1);
+            const unsigned char* const stage = shared + used.stage * P::STAGE;
             if constexpr (P::SPLIT) {
+                multiply<false>(here, stage, warp / 4);
+                const float* const inverses = (const float*)(shared + P::INVERSES) + used.stage * P::FEATURES;
+                const float *const rows = inverses + 16 * warp + lane / 4, *const columns = inverses + P::TILE_J + 2 * (lane % 4);
+                const float by[2] = {rows[0], rows[8]};
                 wait<0>(here);
-                const float *const left = inverses + buffer * SETS + 2 * warp, *const right = inverses + buffer * SETS + P::Y_SETS;
-                const float by[2] = {left[0], left[1]};
 #pragma unroll
                 for (int t = 0; t < FRAGMENTS; ++t) {
-                    const float across = right[t];
+                    const float2 across = *(const float2*)(columns + 8 * t);
 #pragma unroll
-                    for (int r = 0; r < 4; ++r) sum[t][r] = fmaf(here[t][r] * by[r / 2], across, sum[t][r]);
+                    for (int r = 0; r < 4; ++r) sum[t][r] = fmaf(here[t][r] * by[r / 2], r % 2 ? across.y : across.x, sum[t][r]);
                 }
+                ptx::mbarrier_arrive(barriers.empty(used.stage));
             } else {
-                wait<0>(sum);
+                multiply<true>(sum, stage, warp / 4);
+                if (n > 0) {
+                    wait<1>(sum);
+                    ptx::mbarrier_arrive(barriers.empty(before.stage));
+                    before.advance();
+                }
             }
+            used.advance();
         }
+        if constexpr (!P::SPLIT) wait<0>(sum);
     }
 
     __device__ __forceinline__ void write(const float (&sum)[FRAGMENTS][4], int warp) const {
         typedef typename P::OUT Out;
-        const int row = 16 * warp + lane / 4, column = 2 * (lane % 4), apart = P::BLOCKS ? 1 : g.d;
-        Out* const to = (Out*)g.out + out;
-        const bool pairs = apart == 1 && g.c % 2 == 0;
+        const int row = 16 * warp + lane / 4, column = k + 2 * (lane % 4);
+        Out* const to = (Out*)g.out + (((slot * (i64)g.groups + group) * g.a + i) * g.d + l) * P::pitch_of((i64)g.b * g.c, g.d) + column;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (j + row + 8 * half >= g.b) continue;
-            Out* const own = to + (row + 8 * half) * (i64)g.c * apart;
+            Out* const own = to + (j + row + 8 * half) * (i64)g.c;
 #pragma unroll
             for (int t = 0; t < FRAGMENTS; ++t) {
-                const int at = 8 * t + column;
                 const Pack<Out, 2> pack = {{Store<Out>::from(sum[t][2 * half]), Store<Out>::from(sum[t][2 * half + 1])}};
-                if (pairs && k + at < g.c) {
-                    *(Pack<Out, 2>*)(own + at) = pack;
+                if (g.c % 2 == 0 && column + 8 * t < g.c) {
+                    *(Pack<Out, 2>*)(own + 8 * t) = pack;
                 } else {
-#pragma unroll
-                    for (int r = 0; r < 2; ++r)
-                        if (k + at + r < g.c) own[(i64)(at + r) * apart] = pack.v[r];
+                    if (column + 8 * t < g.c) own[8 * t] = pack.v[0];
+                    if (column + 8 * t + 1 < g.c) own[8 * t + 1] = pack.v[1];
                 }
             }
         }
     }
 
-    __device__ __forceinline__ void run() {
-        if (threadIdx.x == 0) barriers.initialise(128, P::MULTIPLYING);
+    __device__ __forceinline__ void run() const {
+        if (threadIdx.x == 0) barriers.initialise(P::LOADING, P::MULTIPLYING);
         __syncthreads();
         const int warp = threadIdx.x / 32;
         if (threadIdx.x >= P::MULTIPLYING) {
-            ptx::setmaxnreg_dec<P::COPYING_REGISTERS>();
-            copy_all();
+            ptx::setmaxnreg_dec<P::LOADING_REGISTERS>();
+            load_all(warp - P::MULTIPLYING / 32);
         } else {
             ptx::setmaxnreg_inc<P::REGISTERS>();
             float sum[FRAGMENTS][4];
             clear(sum);
-            if constexpr (P::PREPARED) sum_prepared(sum, warp / 4, warp);
-            else sum_stages(sum, warp / 4);
+            multiply_all(sum, warp);
             write(sum, warp);
         }
     }

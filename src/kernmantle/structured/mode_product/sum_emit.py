@@ -87,7 +87,7 @@ def emit_wide_sum(plan: WideSumPlan) -> str:
     """Return the source of the gradient of weights of wide blocks by wgmma."""
     traits = {
         "FIRST": plan.first, "SHIFTED": plan.shifted, "GROUPS": plan.groups, "TILE_K": plan.positions,
-        "STAGES": plan.stages, "EACH": plan.each, "BLOCKS": plan.blocks_apart, "PRODUCTS": plan.products,
+        "STAGES": plan.stages, "EACH": plan.each, "PRODUCTS": plan.products,
     }  # fmt: skip
     return _emit("Wide", plan, traits, plan.each)
 

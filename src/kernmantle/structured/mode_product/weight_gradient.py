@@ -88,9 +88,9 @@ def _bind_tiles(x: torch.Tensor, pattern: Pattern, chosen: _Tiles, own: DeviceLi
     slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
     rest = (batch, groups, *pattern, slots, *steps)
     blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
-    if not (isinstance(chosen, WideSumPlan) and chosen.blocks_apart):
-        return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
     a, b, c, d = pattern
+    if d == 1 or not isinstance(chosen, WideSumPlan):
+        return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
     sums = _in_parts(loaded, (a, d, 1, padded(b * c, x.element_size())), groups, slots, blocks, rest, x, chosen.whole)
 
     def arranged(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:

@@ -13,10 +13,10 @@ from .plan import Pattern
 from .plan_table import norm
 from .tiled_sum import TiledSum
 
-ALIGNED = 16  # bytes at multiples of which rows begin that are not shifted
+WORD = 4  # bytes at multiples of which rows begin that are not shifted
 _LEAST_CHUNKS = 8  # of a part
-_MOST_STAGES = 6
-_LEAST_POSITIONS, _MOST_POSITIONS, _MOST_SPLIT_POSITIONS, _MOST_GROUPS = 32, 128, 96, 3
+_MOST_STAGES = 4
+_TILES = ((1, 64), (2, 64), (2, 96), (2, 128), (3, 64))  # groups of 64 columns, and positions
 _PREPARE, _STAGE, _BLOCK, _CLOCK, _CACHE, _MEMORY, _WRITTEN = 3.0, 300.0, 6000.0, 1.7e9, 5.5e12, 4.0e12, 5e-12
 _START, _ADDED, _PARTS, _SURELY = 2.5e-6, 2e-6, 6e11, 1.1
 
@@ -35,7 +35,6 @@ class WideSumPlan(TiledSum):
     positions: int
     stages: int
     each: int
-    blocks_apart: bool
     whole: bool
     products: int
 
@@ -46,8 +45,10 @@ class WideSumPlan(TiledSum):
 
     @property
     def warps(self) -> int:
-        """Warps of a block: those that multiply, and four that copy."""
-        return 4 * (self.groups + 1)
+        """Warps of a block: four for each group, and one that loads for each 32 features, in groups of four too."""
+        halves = self.first and self.dtype != "f32"  # of which a warp has half of the entries of 64
+        loading = 2 * self.groups + (self._whole(self.positions) // 32 if halves else -(-self.positions // 32))
+        return 4 * self.groups + -(-loading // 4) * 4
 
     @property
     def resident(self) -> int:
@@ -59,38 +60,16 @@ class WideSumPlan(TiledSum):
         """Entries of the batch in a stage."""
         return 128 // BYTES[self.dtype]
 
-    @property
-    def prepared(self) -> bool:
-        """Whether what is copied is brought to where it is read."""
-        return self.shifted or self.dtype == "f32"
-
-    def _operand(self, features: int) -> int:
-        """Return the bytes that products read of so many features."""
-        return 128 * (-(-features // 64) * 64 if self.first else features)
-
-    def _staged(self, features: int) -> int:
-        """Return the bytes of so many features in a stage."""
-        if not self.prepared:
-            return self._operand(features)
-        row = (BYTES[self.dtype] * features if self.first else 128) + (ALIGNED if self.shifted else 0)
-        skew = 16 if self.shifted or not self.first else 32
-        return (self.depth if self.first else features) * ((row + 127 - skew) // 128 * 128 + skew)
-
-    @property
-    def stage(self) -> int:
-        """Bytes of a stage."""
-        return sum(map(self._staged, self.extents[:2]))
-
-    @property
-    def fixed(self) -> int:
-        """Bytes of shared memory beside the stages and their barriers."""
-        operands = 2 * sum(map(self._operand, self.extents[:2])) if self.prepared else 0
-        return operands + (sum(self.extents[:2]) if self.dtype == "f32" else 0)
+    def _whole(self, features: int) -> int:
+        """Return so many features as whole blocks."""
+        block = 32 if self.first and self.dtype == "f32" else 64
+        return -(-features // block) * block
 
     @property
     def staged(self) -> int:
-        """Bytes of shared memory."""
-        return self.fixed + self.stages * (self.stage + 16)
+        """Bytes of shared memory: stages, the scales of their features, and their barriers."""
+        features = 64 * self.groups + self._whole(self.positions)
+        return self.stages * (features * (128 + (4 if self.dtype == "f32" else 0)) + 16)
 
     written = 0
 
@@ -110,31 +89,24 @@ class WideSumPlan(TiledSum):
 
 def tile(
     dtype: str, first: bool, shifted: bool, groups: int, positions: int, products: int, own: DeviceLimits
-) -> WideSumPlan | None:
-    """Return the plan of a tile, with as many stages as fit; None where fewer than two do."""
+) -> WideSumPlan:
+    """Return the plan of a tile, with as many stages as fit."""
     each = 2 if groups == 1 else 1
-    plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, each, False, False, products)
-    room = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED) - plan.fixed
-    stages = min(_MOST_STAGES, room // (plan.stage + 16))
-    return None if stages < 2 else replace(plan, stages=stages)
+    plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, each, False, products)
+    room = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED)
+    return replace(plan, stages=min(_MOST_STAGES, room // plan.staged))
 
 
 def candidates(
     pattern: Pattern, dtype: str, first: bool, shifted: bool, products: int, own: DeviceLimits
 ) -> Iterator[WideSumPlan]:
-    """Yield the plans of every tile that fits a pattern; ``shifted``: rows begin anywhere."""
+    """Yield the plans of every tile that fits a pattern; ``shifted``: rows of halves begin between words."""
     _, b, c, d = pattern
     if not own.has(("wgmma",)) or (first and d > 1):
         return
-    few = -(-c // _MOST_POSITIONS)
-    spans = {max(_LEAST_POSITIONS, -(-c // (16 * tiles)) * 16) for tiles in (few, few + 1)}
-    for groups in range(1, min(_MOST_GROUPS, -(-b // 64)) + 1):
-        for positions in sorted(spans):
-            if dtype == "f32" and groups == _MOST_GROUPS and positions > _MOST_SPLIT_POSITIONS:
-                continue  # whose threads have registers for no more
-            plan = tile(dtype, first, shifted, groups, positions, products, own)
-            if plan is not None:
-                yield plan
+    for groups, positions in _TILES:
+        if 64 * (groups - 1) < b and (positions == _TILES[0][1] or positions < 2 * c):
+            yield tile(dtype, first, shifted, groups, positions, products, own)
 
 
 def wide_sum_seconds(plan: WideSumPlan, pattern: Pattern, batch: int, limits: DeviceLimits) -> float:
@@ -146,7 +118,7 @@ def wide_sum_seconds(plan: WideSumPlan, pattern: Pattern, batch: int, limits: De
     rounds = -(-tiles * slots // (limits.sm_count * each))
     chunks = -(-batch // (slots * plan.depth))
     multiplied = columns * positions * plan.depth * (plan.products if plan.dtype == "f32" else 1) / 2048
-    prepared = (columns + positions) * plan.prepared * _PREPARE
+    prepared = (columns + positions) * _PREPARE
     chunk = each * (multiplied + prepared) + _STAGE
     worked = rounds * (chunks * chunk + _BLOCK) / _CLOCK
     out = size if slots == 1 else 4
@@ -164,7 +136,7 @@ def wide_sum_choice(
     own: DeviceLimits,
 ) -> tuple[float, WideSumPlan | None]:  # fmt: skip
     """Return the least seconds of a plan, and the plan, for rows of which so many bytes may be copied at once."""
-    shifted = min(x_bytes, y_bytes) < ALIGNED
+    shifted = min(x_bytes, y_bytes) < WORD
     plans = candidates(pattern, dtype, first, shifted, products if dtype == "f32" else 1, own)
     priced = [(wide_sum_seconds(plan, pattern, batch, own), plan) for plan in plans]
     seconds, best = min(priced, key=lambda one: one[0], default=(math.inf, None))
@@ -177,5 +149,5 @@ def wide_sum_choice(
 def wide_sums_seconds(pattern: Pattern, batch: int, dtype: str, first: bool, own: DeviceLimits) -> float:
     """Return what sums over arrays without gaps should take; infinite where there is no plan."""
     _, b, c, d = pattern
-    access = [math.gcd(ALIGNED, BYTES[dtype] * (extent * d if first else batch)) for extent in (c, b)]
+    access = [math.gcd(WORD, BYTES[dtype] * (extent * d if first else batch)) for extent in (c, b)]
     return wide_sum_choice(pattern, batch, dtype, first, access[0], access[1], 3, own)[0]

@@ -41,7 +41,7 @@ struct KronSparseWideSumTile : Traits {
     static constexpr int Y_WARPS = 2 * GROUPS, X_WARPS = FIRST && !SPLIT ? whole(TILE_K) / 32 : (TILE_K + 31) / 32;
     static constexpr int LOADING = (Y_WARPS + X_WARPS + 3) / 4 * 128, MULTIPLYING = 128 * GROUPS, THREADS = MULTIPLYING + LOADING;
     // Registers of a thread that loads, and of one that multiplies.
-    static constexpr int OWN_REGISTERS = 65536 / EACH / THREADS / 8 * 8, LOADING_REGISTERS = !SPLIT ? 104 : OWN_REGISTERS < 128 ? 72 : 88;
+    static constexpr int OWN_REGISTERS = 65536 / EACH / THREADS / 8 * 8, LOADING_REGISTERS = OWN_REGISTERS < 128 ? (SPLIT ? 72 : 96) : (SPLIT ? 88 : 104);
     static constexpr int MOST_REGISTERS = (OWN_REGISTERS * THREADS - LOADING_REGISTERS * LOADING) / MULTIPLYING / 8 * 8;
     static constexpr int REGISTERS = MOST_REGISTERS < 232 ? MOST_REGISTERS : 232;
     // Numbers from a block of sums to the next one: whole vectors of the type of x, or whole sectors (transpose_plan.padded).

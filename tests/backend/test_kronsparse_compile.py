@@ -327,8 +327,8 @@ def test_gradients_over_transposed_rows_compile_within_their_registers(pattern, 
     assert found.spill_stores == 0
 
 
-@pytest.mark.parametrize("shifted", [False, True])
-@pytest.mark.parametrize(("dtype", "first"), list(itertools.product(DTYPES, (False, True))))
+@pytest.mark.parametrize(("dtype", "shifted"), [("f32", False), ("bf16", False), ("f16", True)])
+@pytest.mark.parametrize("first", [False, True])
 def test_gradients_of_wide_blocks_compile_within_their_registers(dtype, first, shifted) -> None:
     card, pattern = CARDS["sm_90"], (1, 300, 250, 1)
     products = 3 if dtype == "f32" else 1

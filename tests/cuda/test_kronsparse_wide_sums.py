@@ -22,18 +22,14 @@ def operands(pattern, batch, dtype, first, gap=0, groups=1):
     return [array if first else array.mT for array in arrays]
 
 
-@pytest.fixture(autouse=True)
-def hopper() -> None:
-    if not cuda.limits(0).has(("wgmma",)):
-        pytest.skip("this GPU has no wgmma")
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
-@pytest.mark.parametrize(("batch", "first"), [(200, True), (200, False), (1003, True), (1003, False)])
+@pytest.mark.parametrize("batch", [200, 1003])
+@pytest.mark.parametrize(
+    ("pattern", "first"),
+    [(own, first) for own in PATTERNS for first in (True, False) if own[3] == 1 or not first],
+    ids=str,
+)
 def test_every_tile(batch, first, pattern, dtype, monkeypatch) -> None:
-    if first and pattern[3] > 1:
-        pytest.skip("values of l that interleave go over transposed rows")
     x, grad = operands(pattern, batch, dtype, first)
     size = x.element_size()
     rows = [pattern[1] * pattern[3], pattern[2] * pattern[3]] if first else [batch]

@@ -73,9 +73,9 @@ def _by_tiles(
     bytes_ = [_copied(side, *_apart(side, first), run) for side, run in zip((x, grad), runs, strict=True)]
     choice: Any = row_sum_choice if first else column_sum_choice
     taken, chosen = choice(pattern, batch, dtype, *bytes_, products, own)
-    wide = wide_sum_choice(pattern, batch, dtype, first, *bytes_, products, own)
-    if wide[1] is not None and wide[0] < taken:
-        taken, chosen = wide
+    of_wide, wide = wide_sum_choice(pattern, batch, dtype, first, bytes_[0], bytes_[1], products, own)
+    if wide is not None and of_wide < taken:
+        taken, chosen = of_wide, wide
     steps = *_apart(x, first), *_apart(grad, first)
     return taken, lambda: _bind_tiles(x, pattern, chosen, own, steps)
 

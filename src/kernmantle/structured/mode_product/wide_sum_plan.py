@@ -32,7 +32,6 @@ class WideSumPlan(TiledSum):
     """Template parameters, see ``kronsparse_wide_sums.cuh``."""
 
     alone = True
-    deep = 1
     arch: str
     dtype: str
     first: bool
@@ -40,9 +39,14 @@ class WideSumPlan(TiledSum):
     groups: int
     positions: int
     stages: int
-    each: int
+    resident: int
     whole: bool
     products: int
+
+    @property
+    def deep(self) -> int:
+        """Values of l of a block."""
+        return 1
 
     @property
     def extents(self) -> tuple[int, int, int]:
@@ -57,9 +61,9 @@ class WideSumPlan(TiledSum):
         return 4 * self.groups + -(-loading // 4) * 4
 
     @property
-    def resident(self) -> int:
-        """Warps of a multiprocessor."""
-        return self.each * self.warps
+    def each(self) -> int:
+        """Blocks that share a multiprocessor."""
+        return self.resident // self.warps
 
     @property
     def depth(self) -> int:
@@ -77,7 +81,10 @@ class WideSumPlan(TiledSum):
         features = 64 * self.groups + self._whole(self.positions)
         return self.stages * (features * (128 + (4 if self.dtype == "f32" else 0)) + 16)
 
-    written = 0
+    @property
+    def written(self) -> int:
+        """Numbers of the sums that are brought together before they are written: none."""
+        return 0
 
     @property
     def least_part(self) -> int:
@@ -98,9 +105,9 @@ def tile(
 ) -> WideSumPlan:
     """Return the plan of a tile, with as many stages as fit."""
     each = 2 if groups == 1 else 1
-    plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, each, False, products)
+    plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, 0, False, products)
     room = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED)
-    return replace(plan, stages=min(_MOST_STAGES, room // plan.staged))
+    return replace(plan, stages=min(_MOST_STAGES, room // plan.staged), resident=each * plan.warps)
 
 
 def candidates(

@@ -148,8 +148,8 @@ struct KronSparseWideSums {
 
     // Where a piece of eight rows lies, of the lane's numbers that are e-th: features and entries, or the other way round.
     static KM_DEVICE unsigned char* piece_at(unsigned char* operand, const Part& p, int along, int row) {
-        const int line = (P::FIRST ? p.lanes_from : row / 64 * DEPTH) + along;
-        return operand + line * 128 + swizzle_128(line, row / 8 % 8);
+        const int position = (P::FIRST ? p.lanes_from : row / 64 * DEPTH) + along;
+        return operand + position * 128 + swizzle_128(position, row / 8 % 8);
     }
 
     // Puts a part in a stage.

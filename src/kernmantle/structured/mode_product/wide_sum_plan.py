@@ -106,8 +106,8 @@ def tile(
     """Return the plan of a tile, with as many stages as fit."""
     each = 2 if groups == 1 else 1
     plan = WideSumPlan(own.arch, dtype, first, shifted, groups, positions, 1, 0, False, products)
-    room = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED)
-    return replace(plan, stages=min(_MOST_STAGES, room // plan.staged), resident=each * plan.warps)
+    shared = min(own.shared_per_block, own.shared_per_sm // each - RESERVED_SHARED)
+    return replace(plan, stages=min(_MOST_STAGES, shared // plan.staged), resident=each * plan.warps)
 
 
 def candidates(

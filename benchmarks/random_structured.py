@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from kernmantle.structured.mode_product.torch_op import Options, weight_gradient
 from kernmantle.structured.mode_product.torch_products import block_matrices, by_bmm, by_copies, by_dense, dense
 
 from .case import DTYPES
-from .kron import shuffle
+from .kron import FASTKRON, shuffle
 from .run import OURS
 
 SEED, SPARSE, KRON = 20261127, 300, 200
@@ -34,7 +36,7 @@ Make = Callable[[Callable[[], torch.Tensor]], torch.Tensor]
 MOST_ROWS = 65536
 # By device: numbers of x and the result together, multiplications, entries of a dense matrix.
 _MOST: Mapping[str, tuple[int, float, int]] = {"cuda": (2**28, 2e11, 2**24), "cpu": (2**21, 4e8, 2**20)}
-_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
+_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32", "f64", "bf16", "f16")}
 _MOST_WEIGHTS, _MOST_WIDTH = 2**25, 2**20
 
 # The rows of the targets "structured, off the table": patterns at 25088 rows, and rows with factors.
@@ -261,6 +263,8 @@ class KronCase:
         }
         if self._fits(x):
             calls["torch.kron"] = lambda: formed(x, factors)
+        if not x.is_cuda and self.dtype in ("f32", "f64") and find_spec("pyfastkron") is not None:
+            calls[FASTKRON] = partial(import_module("pyfastkron.fastkrontorch").gemkm, x, factors)
         return calls
 
     def parts(self, given: Mapping[str, torch.Tensor]) -> Calls:

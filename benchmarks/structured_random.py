@@ -3,6 +3,8 @@
 Seconds are those of the device: on a GPU the calls of a sample wait behind a pause until all of them are queued, so
 that the host is not what is timed. A Kronecker product, a step and the gradients of a sparse product are captured in a
 CUDA graph first, whose plan is the one that takes the device least; eager plans go by what they take the host too.
+On a CPU the contestants take turns. With one thread (OMP_NUM_THREADS=1) seconds are the thread's own, so that other
+processes may run.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from kernmantle.torch_ops.info import RunInfo
 
 from . import calibrate, machine, random_structured, store
 from .case import DTYPES
-from .random_structured import NAMED_ROWS, UNPACKED, Drawn, KronCase, SparseCase
+from .random_structured import NAMED_ROWS, UNPACKED, Calls, Drawn, KronCase, SparseCase
 from .run import OURS, now
 from .work import Work, floor
 
@@ -42,8 +44,10 @@ CHUNK, WORST, BEHIND = 16, 15, 0.95
 FASTER, FLOORS = {False: 3.0, True: 2.5}, (2.0, 4.0)
 _LEAST_CALLS, _MOST_CALLS, _SAMPLE_SECONDS, _LONG = 2, 16, 2e-3, 5e-3
 _CLOCK, _LONGEST_PAUSE = 2.0e9, 0.04
+# On a CPU: seconds of a sample of short calls, those of a call in all turns, and turns.
+_CPU_SAMPLE, _CPU_SECONDS, _LEAST_TURNS, _MOST_TURNS = 1e-4, 2e-2, 5, 60
 _FAILURES = (RuntimeError, ValueError, TypeError, MemoryError, ArithmeticError, LookupError)
-_WIDE_ENOUGH = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+_WIDE_ENOUGH = {"f64": 1e-14, "f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
 def run(
@@ -133,11 +137,10 @@ def measure(
             try:
                 graphs: list[torch.cuda.CUDAGraph] = []
                 calls = case.forward(given) if side == "forward" else _backward(case, given, side, kind, graphs)
-                own = partial(_timed, kind=kind, is_captured=_how(case, side, kind) != side)
-                row["results"] = {name: own(call) for name, call in calls.items()}
+                row["results"] = _timed(calls, kind, _how(case, side, kind) != side)
                 if side == "forward":
                     row["route"] = route(case, given)
-                    row["parts"] = {name: _timed(call, kind) for name, call in case.parts(given).items()}
+                    row["parts"] = _timed(case.parts(given) if kind == "cuda" else {}, kind)
             except _FAILURES as failure:
                 row |= {"status": "failed", "reason": f"{type(failure).__name__}: {failure}"[:500]}
             bound = floor(_work(case, side, kind), rates)
@@ -149,7 +152,7 @@ def measure(
 
 def _backward(
     case: Drawn, given: Mapping[str, torch.Tensor], side: str, kind: str, graphs: list[torch.cuda.CUDAGraph]
-) -> random_structured.Calls:
+) -> Calls:
     """Gradients, or steps; gradients that a graph captures are those of a product of a graph, which is kept."""
     if side == "backward" and kind == "cuda":
         return case.backward(given, False, partial(_made, graphs))
@@ -189,7 +192,7 @@ def _checked(case: Drawn, given: Mapping[str, torch.Tensor], is_differentiated: 
     """Whether the product and, if asked, the gradients are those of float64, each within its norm."""
     names = [name for name in given if name != "g"]
     leaves = {name: given[name].detach().requires_grad_(is_differentiated) for name in names}
-    wide = {name: given[name].double().requires_grad_(is_differentiated) for name in names}
+    wide = {name: given[name].detach().double().requires_grad_(is_differentiated) for name in names}
     out, exact = case.ours(leaves), case.exact(wide)
     own, right = (), ()
     if is_differentiated:
@@ -205,15 +208,24 @@ def _checked(case: Drawn, given: Mapping[str, torch.Tensor], is_differentiated: 
     return "ok"
 
 
-def _timed(call: Callable[[], Any], kind: str, is_captured: bool = False) -> dict[str, Any]:
-    """Seconds of a call, or of the replays of a graph that has captured it, or why there are none."""
-    try:
-        call = _captured(call) if is_captured else call
-        return {"status": "ok", "median": _seconds_on_gpu(call) if kind == "cuda" else _seconds_on_cpu(call)}
-    except _FAILURES as error:
-        if kind == "cuda":
-            torch.cuda.empty_cache()
-        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:200]}
+def _timed(calls: Calls, kind: str, is_captured: bool = False) -> dict[str, dict[str, Any]]:
+    """Seconds of each call, or of the replays of a graph that has captured it, or why there are none."""
+    found: dict[str, dict[str, Any]] = {}
+    able: Calls = {}
+    for name, call in calls.items():
+        try:
+            if kind == "cuda":
+                found[name] = {"median": _seconds_on_gpu(_captured(call) if is_captured else call), "status": "ok"}
+            else:
+                call()
+                found[name], able[name] = {"status": "ok"}, call
+        except _FAILURES as error:
+            if kind == "cuda":
+                torch.cuda.empty_cache()
+            found[name] = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:200]}
+    for name, seconds in _seconds_in_turns(able).items():
+        found[name]["median"] = seconds
+    return found
 
 
 def _captured(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -241,14 +253,27 @@ def _graph_of(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     return graph, found
 
 
-def _seconds_on_cpu(call: Callable[[], Any]) -> float:
-    call()
-    taken: list[float] = []
-    while len(taken) < 3 or (sum(taken) < _SAMPLE_SECONDS * 10 and len(taken) < 20 * _MOST_CALLS):
-        begin = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - begin)
-    return median(taken)
+def _seconds_in_turns(calls: Calls) -> dict[str, float]:
+    """Least of the samples of each call on a CPU, in turns; with one thread of torch its own seconds."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def seconds(call: Callable[[], Any], count: int) -> float:
+        begin = clock()
+        for _ in range(count):
+            call()
+        return (clock() - begin) / count
+
+    least = {name: seconds(call, 1) for name, call in calls.items()}
+    counts = {name: max(1, min(_MOST_CALLS, int(_CPU_SAMPLE / least[name]))) for name in calls}
+    spent, turns = dict.fromkeys(calls, 0.0), 0
+    while due := [
+        name for name in calls if turns < _LEAST_TURNS or (turns < _MOST_TURNS and spent[name] < _CPU_SECONDS)
+    ]:
+        turns += 1
+        for name in due:
+            taken = seconds(calls[name], counts[name])
+            least[name], spent[name] = min(least[name], taken), spent[name] + counts[name] * taken
+    return least
 
 
 def _seconds_on_gpu(call: Callable[[], Any]) -> float:

@@ -58,7 +58,7 @@ def _drawn(source: random.Random) -> tuple[Pattern, int, str, bool]:
         work, ends = batch * a * b * c * d, batch * a * d * (b + c)
         most = (2.5e9, 4e7, 8e6) if large else (1.5e8, 4e6, 2e6)
         if work <= most[0] and ends <= most[1] and a * b * c * d <= most[2]:
-            return (a, b, c, d), batch, source.choice(["f32", "f32", "f32", "f64", "bf16"]), source.random() < 0.4
+            return (a, b, c, d), batch, source.choice(["f32", "f32", "f64", "bf16", "bf16"]), source.random() < 0.4
 
 
 def _row(pattern: Pattern, batch: int, dtype: str, last: bool) -> Row:
@@ -104,8 +104,7 @@ def _fitted(rows: Sequence[Row]) -> Tables:
         given = tuple(row["pattern"]), row["batch"], row["dtype"], row["last"]
         for kind in KINDS:
             for each, seconds in row[kind].items():
-                copied = each == "kernel" and row["dtype"] == "bf16" and kind == "product"
-                if copied or (kind == "packed" and each != "dense"):
+                if kind == "packed" and each != "dense":
                     continue
                 name = cpu_cost.row_of(each, given[0], *given[2:])
                 amounts = cpu_cost.amounts(each, *given, kind == "gradient")

@@ -37,13 +37,17 @@ def test_tiles_fit_the_registers(lanes, d, spread, bias, machine):
         assert own.lanes % own.group == 0
         assert own.apart == (group == own.lanes and spread != group)
         assert own.scattered == (spread != group and not own.apart)
-        assert not (own.scattered and own.bias == LANES)
         wide = whole_rows(own, lanes, registers)
         assert wide == own or (wide.rows == 1 and own.vectors < wide.vectors <= 3 * registers // 4)
 
 
 @pytest.mark.parametrize(
-    "own", [Tile("f32", 4, 4, 3, 1, False, True, PLAIN), Tile("f64", 2, 2, 1, 2, True, False, ROWS)]
+    "own",
+    [
+        Tile("f32", 4, 4, 3, 1, False, True, PLAIN),
+        Tile("f64", 2, 2, 1, 2, True, False, ROWS),
+        Tile("bf16", 4, 4, 2, 1, False, True, LANES, wide=True),
+    ],
 )
 def test_any_machine_can_be_compiled_for(own):
     host = replace(jit.host(), cpu="", features="")

@@ -173,19 +173,19 @@ def test_entry_by_entry_of_the_blocks(shape, batch_last, dtype):
             assert_close(found[group], wanted, depth=c, magnitude=terms)
 
 
-# Microseconds of one core of an AMD EPYC (znver4): pattern, batch, type, is it last in memory; of each algorithm.
+# Microseconds of one core of an AMD EPYC (znver5): pattern, batch, type, is it last in memory; of each algorithm.
 MEASURED = (
-    ((2, 48, 192, 1), 1568, "f32", False, (537, 681)), ((6, 64, 64, 1), 1568, "f32", True, (741, 916)),
-    ((512, 2, 2, 1), 1568, "f32", True, (389, 674)), ((1, 48, 48, 4), 1568, "f32", True, (355, 403)),
-    ((1, 768, 192, 2), 1, "f32", False, (25, 229)), ((1, 512, 512, 4), 1, "f32", False, (64, 715)),
-    ((1, 512, 512, 4), 1568, "f32", True, (33790, 36717)), ((4, 96, 96, 4), 1568, "f32", False, (4539, 11061)),
-    ((1, 2, 2, 512), 1568, "f32", False, (459, 16582, 1077)), ((512, 2, 2, 1), 1568, "f32", False, (384, 10290, 2010)),
-    ((512, 2, 2, 1), 1, "f32", False, (8, 21, 41)), ((1, 384, 96, 64), 1, "f32", False, (178, 6881)),
-    ((1, 128, 128, 3), 1568, "f32", False, (1822, 2695)), ((1, 192, 48, 2), 1568, "f32", False, (647, 1188)),
-    ((1, 1024, 1024, 4), 1568, "f32", False, (144625, 174766)), ((31, 1, 1, 21), 69, "f32", False, (81, 217, 24)),
-    ((42, 8, 145, 1), 11, "bf16", False, (76, 119)), ((5, 73, 304, 1), 2599, "bf16", True, (10186, 3960)),
-    ((11, 20, 4, 1), 222, "bf16", False, (49, 128)), ((1, 20, 10, 3), 124, "bf16", True, (27, 109)),
-    ((10, 12, 5, 4), 1000, "f16", False, (527, 9166)), ((50, 64, 64, 1), 64, "f16", True, (547, 6813)),
+    ((2, 48, 192, 1), 1568, "f32", False, (239, 584)), ((6, 64, 64, 1), 1568, "f32", True, (311, 718)),
+    ((512, 2, 2, 1), 1568, "f32", True, (206, 387)), ((1, 48, 48, 4), 1568, "f32", True, (125, 313)),
+    ((1, 768, 192, 2), 1, "f32", False, (20, 107)), ((1, 512, 512, 4), 1, "f32", False, (48, 327)),
+    ((1, 512, 512, 4), 1568, "f32", True, (15155, 30960)), ((4, 96, 96, 4), 1568, "f32", False, (2201, 8865)),
+    ((1, 2, 2, 512), 1568, "f32", False, (303, 11161, 394)), ((512, 2, 2, 1), 1568, "f32", False, (274, 5496, 1508)),
+    ((512, 2, 2, 1), 1, "f32", False, (7, 14, 28)), ((1, 384, 96, 64), 1, "f32", False, (116, 3377)),
+    ((1, 128, 128, 3), 1568, "f32", False, (764, 1905)), ((1, 192, 48, 2), 1568, "f32", False, (241, 788)),
+    ((1, 1024, 1024, 4), 1568, "f32", False, (57675, 141575)), ((31, 1, 1, 21), 69, "f32", False, (52, 134, 18)),
+    ((42, 8, 145, 1), 11, "bf16", False, (25, 43)), ((5, 73, 304, 1), 2599, "bf16", True, (1712, 2063)),
+    ((11, 20, 4, 1), 222, "bf16", False, (13, 42)), ((1, 20, 10, 3), 124, "bf16", True, (10, 29)),
+    ((10, 12, 5, 4), 1000, "f16", False, (62, 8346)), ((50, 64, 64, 1), 64, "f16", True, (126, 4261)),
 )  # fmt: skip
 
 
@@ -371,8 +371,8 @@ def test_a_device_without_an_engine():
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_halves_go_through_float32_copies(dtype, batch_last):
-    """One copy of few rows, in a bound call, and copies of some rows at a time; strided ones, and packed weights."""
+def test_halves_are_multiplied_where_they_lie(dtype, batch_last):
+    """Few rows in a bound call and many; strided ones, and packed weights."""
     source = torch.Generator().manual_seed(0)
     pattern = (3, 20, 24, 5)
     layer = km.KSLinear(360, 300, [pattern], batch_last=batch_last, algorithm="kernel").to(dtype).requires_grad_(False)
@@ -383,7 +383,7 @@ def test_halves_go_through_float32_copies(dtype, batch_last):
             shaped = view.mT if batch_last else view
             for call in (layer, packed, layer):
                 found = call(shaped, "gelu")
-                assert "float32 copies" in call.info
+                assert call.info.startswith("llvm")
                 wanted, terms = exact(view, layer.weights[0], layer.bias, "gelu")
                 assert_close(found.mT if batch_last else found, wanted, depth=24, magnitude=terms)
     found = torch.func.vmap(layer)(torch.randn(2, *((360, 9) if batch_last else (9, 360)), generator=source).to(dtype))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -129,16 +130,18 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
     if moved or torch.is_grad_enabled() or not plain([grad]):
         through, bias, found = gradients(own.options, x, weights, grad, ctx.needs_input_grad[1:])
         return None, through, bias, *found
-    cotangent, flat = grad.contiguous(), grad.dim() == 2
+    cotangent, flat, last = grad.contiguous(), grad.dim() == 2, own.options.batch_last
     if not flat:
-        cotangent = cotangent.view(-1, grad.shape[-1])
-        values[0] = None if x is None else x.reshape(-1, x.shape[-1])
-    bias = cotangent.sum(0) if of_bias else None
+        cotangent = cotangent.view(len(grad), -1) if last else cotangent.view(-1, grad.shape[-1])
+        values[0] = None if x is None else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
+    bias = cotangent.sum(int(last)) if of_bias else None
     if own.back is not None and (of_x, *wanted) == own.wanted:
         through, found = _back_at_once(own, cotangent, values, weights)
     else:
         through, found = _back(own, cotangent, values, weights, _order(of_x, wanted))
-    of_input = through if flat else through.view(*grad.shape[:-1], -1)
+    of_input = through
+    if not flat:
+        of_input = through.view(-1, *grad.shape[1:]) if last else through.view(*grad.shape[:-1], -1)
     return None, of_input if of_x else None, bias, *found
 
 
@@ -262,81 +265,62 @@ def bind(
         return None
     x, weights = x.detach(), [weight.detach() for weight in weights]
     biased = bias is not None
-    if x.dtype.itemsize == 2:
-        return None if wanted else _by_copies(x, weights, bias, activation, options, packed)
     if options.batch_last:
-        return None if wanted or not x.is_contiguous() else _batch_last(x, weights, biased, activation, options, packed)
+        return _batch_last(x, weights, biased, activation, options, packed, wanted) if x.is_contiguous() else None
     if x.stride(-1) != 1 or not (x.dim() == 2 or x.is_contiguous()) or not execute.cpu().ready(x.dtype):
         return None
     return _batch_first(x, weights, biased, activation, options, packed, wanted)
 
 
-def _by_copies(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options, packed: bool
-) -> KernelChain | None:
-    """Return a chain of halves whose products are those of float32 copies, rounded after each factor."""
-    last, multiply, route = options.batch_last, list[Multiply](), ""
-    value = x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
-    for number, weight in enumerate(weights):
-        a, b, c, d = weight.shape
-        rows, ends = value.shape[1 if last else 0], number == len(weights) - 1
-        about = rows, NAMES[x.dtype], "cpu", last and rows > 1
-        is_kernel = options.algorithm == "kernel" or quickest((a, b, c, d), *about, None, packed)[0] == "kernel"
-        if not is_kernel or not execute.is_copied_at_once(weight, rows):
-            return None
-        own_bias = bias.float() if bias is not None and ends else None
-        exact = options._replace(algorithm="kernel")
-        chain = bind(value.float(), [weight.float()], own_bias, "", exact, packed, ())
-        if chain is None:
-            return None
-        multiply.append(_copying(chain, activation if ends else ""))
-        value, route = value.new_empty((a * b * d, rows) if last else (rows, a * b * d)), chain.route
-    shape = (len(value), *x.shape[1:]) if last else (*x.shape[:-1], value.shape[1])
-    return KernelChain(tuple(multiply), shape, "", packed, f"float32 copies, {route}", options)
-
-
-def _copying(chain: KernelChain, activation: str) -> Multiply:
-    """Return the product of halves by a chain of one factor in float32."""
-    activate = execute.INPLACE[activation]
-
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None) -> torch.Tensor:
-        own = (execute.float32_weights(weight, packed),)
-        wide = None if bias is None else bias.float()
-        value = chain.forward(x.float(), own, wide, None if packed is None else (packed,))[-1]
-        return activate(value).to(x.dtype)
-
-    return run
-
-
 def _batch_last(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], biased: bool, activation: str, options: Options, packed: bool
-) -> KernelChain | None:
+    x: torch.Tensor, weights: Sequence[torch.Tensor], biased: bool, activation: str, options: Options, packed: bool,
+    wanted: tuple[bool, ...],
+) -> KernelChain | None:  # fmt: skip
     """Return a chain with the batch last whose products are by the kernel, or one of torch each."""
-    value, multiply, packs, route = x.reshape(len(x), -1).T, list[Multiply](), False, ""
-    for weight in weights:
-        a, b, c, d = weight.shape
-        about = execute.described(value[None])
-        name = options.algorithm
-        if name == "auto":
-            name = quickest((a, b, c, d), *about, None, packed)[0]
-        if name == "kernel" and execute.cpu().ready(x.dtype):
-            adds = biased and len(multiply) == len(weights) - 1
-            if len(value) == 1:
-                call = execute.cpu().first((a, b, c, d), value, weight, a * b * d, adds, packed)
-                packs = packs or (packed and call.pack is not None)
-                multiply.append(_multiplying(call, True))
-            else:
-                call = execute.cpu().last((a, b, c, d), value, weight, len(value), adds, packed)
-                packs = packs or (packed and d > 1)
-                multiply.append(_multiplying_last(call, d > 1))
+    value, multiply, packs, route, recorded = x.reshape(len(x), -1).T, list[Multiply](), False, "", bool(wanted)
+    transposed, summed = list[Multiply](), list[Sum]()
+    for number, weight in enumerate(weights):
+        (a, b, c, d), adds = weight.shape, biased and number == len(weights) - 1
+        own, is_auto = _by_batch(value, weight, adds, options, packed), options.algorithm == "auto"
+        if own is not None:
+            call, run = own
+            packs = packs or (packed and (call.pack is not None if len(value) == 1 else d > 1))
             route = call.route
-        elif name == "bmm" and d == 1 and len(value) <= BLAS_FARTHEST:
-            multiply.append(_batched)
-            route = "torch bmm"
+        elif is_auto and d == 1 and len(value) <= BLAS_FARTHEST and _chosen(value, weight, packed) == "bmm":
+            run, route = _batched, "torch bmm"
         else:
             return None
-        value = value.new_empty((a * b * d, len(value))).T
-    return KernelChain(tuple(multiply), (len(value.T), *x.shape[1:]), activation, packs, route, options)
+        multiply.append(run)
+        before, value = value, value.new_empty((a * b * d, len(value))).T
+        if recorded:
+            back = _by_batch(value, weight.transpose(1, 2), False, options, False)
+            transposed.append(_general(options) if back is None else back[1])
+            summed.append(_summing(_sum_kernel(weight, before, value, options), (a, b, c, d), options))
+    order = _order(wanted[0], wanted[1:]) if recorded else ()
+    return KernelChain(
+        tuple(multiply), (len(value.T), *x.shape[1:]), activation, packs, route, options, recorded, tuple(transposed),
+        tuple(summed), wanted=wanted, order=order, x_stride=x.stride(),
+    )  # fmt: skip
+
+
+def _chosen(x: torch.Tensor, weight: torch.Tensor, packed: bool = False) -> str:
+    """Return the quickest algorithm for rows of x, with the batch together where it lies so."""
+    return quickest(tuple(weight.shape), *execute.described(x[None]), None, packed)[0]
+
+
+def _by_batch(
+    x: torch.Tensor, weight: torch.Tensor, biased: bool, options: Options, packed: bool
+) -> tuple[Call, Multiply] | None:
+    """Return the product with the batch last by the kernel; None where another algorithm is quicker."""
+    is_kernel = options.algorithm == "kernel" or _chosen(x, weight, packed) == "kernel"
+    if not (is_kernel and execute.cpu().ready(x.dtype)):
+        return None
+    (a, b, c, d), count = weight.shape, len(x)
+    if count == 1:
+        call = execute.cpu().first((a, b, c, d), x, weight, a * b * d, biased, packed)
+        return call, _multiplying(call, True)
+    call = execute.cpu().last((a, b, c, d), x, weight, count, biased, packed)
+    return call, _multiplying_last(call, d > 1)
 
 
 def _multiplying_last(call: Call, arranged: bool) -> Multiply:
@@ -380,7 +364,7 @@ def _batch_first(
     in_front = tuple([weight.shape[0] * weight.shape[2] * weight.shape[3] for weight in weights])
     order = _order(wanted[0], wanted[1:]) if recorded else ()
     chosen = [(summed if of_weight else transposed)[number] for number, of_weight in order]
-    row = execute.cpu().in_a_row
+    row = import_module("..mode_product.cpu_start", __package__).in_a_row
     return KernelChain(
         tuple(map(_multiplying, multiply)), (*x.shape[:-1], after[-1]), activation,
         any(packed and call.pack is not None for call in multiply), multiply[-1].route, options, recorded,
@@ -406,10 +390,7 @@ def _multiplying(call: Call, is_column: bool = False) -> Multiply:
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None) -> torch.Tensor:
         out = allocate((features, 1) if is_column else (len(x), features), x.dtype, x.device)
         own = weight if call.pack is None else operand(call, weight, packed)
-        if bias is None or call.adds_bias:
-            start(x.data_ptr(), own.data_ptr(), out.data_ptr())
-            return out if bias is None else out.add_(bias[:, None] if is_column else bias)
-        start(x.data_ptr(), own.data_ptr(), out.data_ptr(), bias.data_ptr())
+        start(x.data_ptr(), own.data_ptr(), out.data_ptr(), *(() if bias is None else (bias.data_ptr(),)))
         return out
 
     return run
@@ -419,9 +400,11 @@ def _general(options: Options) -> Multiply:
     """Return the product by transposed weights, by whichever algorithm."""
 
     def run(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
-        batch_last, algorithm, precision = options
-        own = Operands(x[None], weight.transpose(1, 2)[None], batch_last=batch_last, precision=precision)
-        return execute.product(own, algorithm)[0].contiguous()
+        last, algorithm, precision = options
+        rows = x.T if last else x
+        own = Operands(rows[None], weight.transpose(1, 2)[None], batch_last=last, precision=precision)
+        value = execute.product(own, algorithm)[0]
+        return (value.T if last else value).contiguous()
 
     return run
 
@@ -429,8 +412,7 @@ def _general(options: Options) -> Multiply:
 def _sum_kernel(weight: torch.Tensor, x: torch.Tensor, grad: torch.Tensor, options: Options) -> Call | None:
     """Return the gradient of weights by the kernel; None where another algorithm is quicker."""
     a, b, c, d = weight.shape
-    about = len(x), NAMES[x.dtype], "cpu"
-    if options.algorithm == "auto" and quickest_gradient((a, b, c, d), *about)[0] != "kernel":
+    if options.algorithm == "auto" and quickest_gradient((a, b, c, d), *execute.described(x[None]))[0] != "kernel":
         return None
     return execute.cpu().summed((a, b, c, d), x, grad)
 
@@ -438,13 +420,18 @@ def _sum_kernel(weight: torch.Tensor, x: torch.Tensor, grad: torch.Tensor, optio
 def _summing(call: Call | None, pattern: Any, options: Options) -> Sum:
     """Return the gradient of weights."""
     if call is None:
-        _, algorithm, precision = options
-        return lambda x, grad: execute.gradient(x[None], grad[None], pattern, algorithm, precision)[0]
-    start = call.start.run
+        last, algorithm, precision = options
+
+        def of_any(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+            x, grad = (x.T, grad.T) if last else (x, grad)
+            return execute.gradient(x[None], grad[None], pattern, algorithm, precision)[0]
+
+        return of_any
+    start, wide = call.start.run, call.wide
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        out = allocate(pattern, x.dtype, x.device)
+        out = allocate(pattern, torch.float32 if wide else x.dtype, x.device)
         start(grad.data_ptr(), x.data_ptr(), out.data_ptr())
-        return out
+        return out.to(x.dtype) if wide else out
 
     return run

@@ -259,7 +259,7 @@ def quickest(
 def _quickest(times: Mapping[str, float], kind: str) -> tuple[str, float]:
     """Return the least time and its algorithm; on a CPU our kernel where others are not surely quicker."""
     best, taken = min(times.items(), key=lambda item: item[1])
-    if kind == "cpu" and "kernel" in times and taken > cpu_cost.SURE * times["kernel"]:
+    if kind == "cpu" and "kernel" in times and taken + cpu_cost.UNBOUND > cpu_cost.SURE * times["kernel"]:
         return "kernel", times["kernel"]
     return best, taken
 

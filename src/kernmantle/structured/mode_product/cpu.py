@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate
-from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
 from ...backends.cpu import jit
-from ...backends.cpu.threads import SCRATCH
+from ...compiler.nest import BYTES
 from ...config import current
-from ...runtime.kernel_store import compile_only, loaded
-from ...torch_ops.cpu import job_for
+from ...runtime.kernel_store import compile_only
 from ...torch_ops.dtypes import NAMES
 from .cpu_plan import (
     DOT_FIELDS,
@@ -35,133 +31,58 @@ from .cpu_plan import (
     tile,
     whole_rows,
 )
+from .cpu_start import ALONE, Call, Start, starting
 from .pack import PackedWeights
 from .torch_products import block_matrices
 
 Pattern = tuple[int, int, int, int]
 Strides = tuple[int, ...]
-_ROW = "structured.mode_product.cpu_vectors:emit_row"
 _TILES = "structured.mode_product.cpu_emit:emit"
 _PACKING = "structured.mode_product.cpu_emit:emit_packing"
 _DOTS = "structured.mode_product.cpu_dot_emit:emit"
 _SMALL_BLOCKS = "structured.mode_product.cpu_small_emit:emit"
-# Multiplications: what a thread takes at least, what one thread does alone, and items that many are cut into.
-_GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 23, 16
+_ITEMS = 16  # that many multiplications are cut into
 # Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
 _ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
 _ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8
 _BLOCK = 3 << 18  # bytes of x that go through all panels
 # Bytes of a group, numbers of x and panels from which lines that lie apart are brought together.
 _PIECE, _APART, _PANELS = 16, 96, 16
-_DEPTH_OF_GRADIENTS = 128
+_DEPTH_OF_GRADIENTS, _DEPTH_OF_LAST_GRADIENTS = 128, 512
 _WRITTEN = 8  # rows of x up to which gradients of weights take the time of their writes
+_PAIRS = 64  # bytes of the vectors of pairs that are multiplied
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 # With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
 _MANY, _HIGH, _REUSED = 1024, 516, 96
-# Up to so many rows weights are read as they lie: along the results, and along what is summed where that has so many
-# vectors, by whether panels of them are packed (16 rows of (50, 64, 64, 1): 103 us as they lie, 113 by panels that are
-# packed on the way; (10, 200, 200, 1) 156 and 244, (10, 24, 24, 1) 8.1 and 4.3; decision 0129).
+# Up to so many rows weights are read as they lie: along the results, and, for each vector of words along what is summed
+# and at most, along that where panels are packed on the way and where they are packed (decision 0135).
 _INPLACE_ROWS_LAST = 32
-_INPLACE_ROWS = {False: ((16, 32), (3, 16), (0, 8)), True: ((16, 8), (0, 4))}
-
-
-@dataclass(frozen=True)
-class Start:
-    """A kernel with all but the addresses of its buffers, which ``run`` takes; nothing where it was only noted."""
-
-    run: Callable[..., None]
-    kernel: jit.LoadedKernel | None
-    integers: bytes
-    items: int
-    workspace: int
-    buffers: int
-    alone: bool
-
-
-class Call(NamedTuple):
-    """A product that needs addresses alone; ``pack`` writes ``panels`` numbers of its weights first.
-
-    ``adds_bias``: the caller adds the bias.
-    """
-
-    start: Start
-    pack: Start | None
-    panels: int
-    key: tuple[object, ...]
-    adds_bias: bool
-    route: str
-    features: int
-
-
-def _kernel(emitter: str, own: Tile | SmallTile) -> jit.LoadedKernel | None:
-    """Return the kernel, None if it was only collected."""
-    return loaded((emitter, own), lambda: [job_for(emitter, (own,), f"Kronecker-sparse {own}")], jit.load)
-
-
-def _starting(
-    emitter: str,
-    own: Tile | SmallTile,
-    fields: Sequence[str],
-    values: dict[str, int],
-    items: int,
-    workspace: int,
-    work: int,
-    buffers: int,
-) -> Start:
-    """Return a function that runs a kernel over its items, given the addresses of its buffers."""
-    integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
-    kernel, alone = _kernel(emitter, own), work < _ALONE or items == 1
-    if kernel is None:
-        return Start(_nothing, kernel, integers, items, workspace, buffers, alone)
-    entry, packed, none = kernel.entry, Struct(f"{buffers}Q").pack, b""
-    grain = max(1, _GRAIN * items // max(work, 1))
-
-    def run_alone(*pointers: int, _: object = kernel) -> None:  # machine code lives as long as what holds it
-        entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(workspace))
-
-    def run(*pointers: int) -> None:
-        jit.run(kernel, items, workspace, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
-
-    return Start(run_alone if alone else run, kernel, integers, items, workspace, buffers, alone)
-
-
-def _nothing(*pointers: int) -> None:
-    """Launch nothing: a kernel that is only collected for precompilation."""
-
-
-def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
-    """Return a function that runs small calls one after the other, given the addresses of all their buffers.
-
-    Between two that are started from Python the processor forgets much of the interpreter.
-    """
-    starts = [call.start for call in calls]
-    single = (current().threads or torch.get_num_threads()) == 1
-    if any(call.pack is not None or call.adds_bias for call in calls) or not all(own.alone or single for own in starts):
-        return None
-    row = loaded(_ROW, lambda: [job_for(_ROW, (), "Kronecker-sparse kernels in a row")], jit.load)
-    if row is None or any(own.kernel is None for own in starts):
-        return None
-    integers = [np.frombuffer(own.integers, dtype=np.int64) for own in starts]
-    first_buffers = [0, *accumulate(own.buffers for own in starts)]
-    records = np.array(
-        [
-            (own.kernel.address if own.kernel else 0, index, packed_integers.ctypes.data, own.items)
-            for own, index, packed_integers in zip(starts, first_buffers, integers, strict=False)
-        ],
-        dtype=np.int64,
-    ).tobytes()
-    entry, count, workspace = row.entry, len(starts), max(own.workspace for own in starts)
-    packed, alive = Struct(f"{first_buffers[-1]}Q").pack, (integers, starts, row)
-
-    def run(*pointers: int, _: object = alive) -> None:
-        entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(workspace))
-
-    return run
+_DOT_ROWS = {False: (2 / 3, 16), True: (1 / 6, 4)}
 
 
 def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str, wide: bool = False) -> Tile:
     own = jit.host()
-    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias, wide)
+    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias, wide, _has_pairs(dtype))
+
+
+def _has_pairs(dtype: str) -> bool:
+    """Return whether the machine adds products of pairs of numbers of this type to float32."""
+    own = jit.host()
+    return dtype == "bf16" and own.vector_bytes == _PAIRS and "+avx512bf16" in own.features.split(",")
+
+
+def _is_half(dtype: str) -> bool:
+    return BYTES[dtype] == 2
+
+
+def _words(own: Tile, numbers: int) -> int:
+    """Return how many words so many numbers of a sum are."""
+    return -(-numbers // 2) if own.pairs else numbers
+
+
+def _lies_in_pairs(own: Tile, depth: int, along: int, *strides: int) -> bool:
+    """Return whether all pairs are two neighbours in memory, numbers of a sum ``along`` apart."""
+    return own.pairs and own.group == along == 1 and not any(each % 2 for each in (depth, *strides))
 
 
 def _group(d: int, dtype: str) -> int:
@@ -174,14 +95,14 @@ def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Sta
     panels = -(-values["q"] // own.width)
     items = values["blocks"] * -(-values["p"] // values["p_block"])
     # Each part packs the rows of its block for itself.
-    parts = min(panels, -(-_ITEMS // items)) if work >= _ALONE and threads > 1 else 1
+    parts = min(panels, -(-_ITEMS // items)) if work >= ALONE and threads > 1 else 1
     values |= {"q_block": -(-panels // parts)}
     items *= -(-panels // values["q_block"])
     values |= {"r_block": min(values["r"], values["r_block"])}
     values = {"b_ahead": 0} | values
     rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
     workspace = (values["r_block"] * (own.width + rows) + 64) * bytes_
-    return _starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
+    return starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
 
 
 def _rows(count: int, least: int) -> int:
@@ -200,62 +121,71 @@ def _first(
     out: int,
     biased: bool,
     packed: bool,
+    shared: bool = False,
 ) -> Call:
-    """Return the product with the features together, rows of x and of the result so far apart."""
+    """Return the product with the features together, rows of x and of the result so far apart.
+
+    ``shared``: all l have the same weights (i, j, k).
+    """
     a, b, c, d = pattern
-    group, size = _group(d, dtype), SIZES[dtype]
+    group, size = 1 if shared else _group(d, dtype), SIZES[dtype]
     small = small_tile(dtype, jit.host().vector_bytes, pattern, 1, weight[:3], biased, False)
     if small is not None:
         return _small(small, a, batch, x, out)
     whole = group == d and weight[2] == d
-    vectors = c * d * size // jit.host().vector_bytes
-    inplace_rows = next(rows for least, rows in _INPLACE_ROWS[packed] if vectors >= least)
-    if whole and weight[1] > weight[2] and batch <= inplace_rows:
+    vectors = c * d * size // ((2 if d == 1 and _has_pairs(dtype) else 1) * jit.host().vector_bytes)
+    each, most = _DOT_ROWS[packed]
+    if whole and weight[1] > weight[2] and batch <= min(most, int(each * vectors) + (not packed)):
         return _dots(pattern, batch, dtype, x, weight, out, biased)
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
-    lies = own.apart or (group == d and weight[1] == d)
+    half, words = _is_half(dtype), _words(own, c)
+    lies = not half and (own.apart or (group == d and weight[1] == d))
     inplace = lies and batch <= _INPLACE_ROWS_LAST
     rows = _rows(_CACHED // (size * d * (b + c)), 64) if d > group else _ROWS
+    if half:
+        rows = min(rows, _rows(_CACHED // (2 * size * group * words), own.rows))
     ahead = not inplace and (packed or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
     # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
     packs = ahead and d > group >= _PIECE // size and c >= _APART and panels >= _PANELS
+    if half:
+        packs = not _lies_in_pairs(own, c, d, x)
+    matrices = a if shared else blocks
     b_fields = {
-        "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],
+        "b_outer": weight[0], "b_inner": 0 if shared else group, "b_r": weight[2], "b_q": weight[1],
         "b_v": weight[1] if own.apart else own.lanes, "b_panel": every * weight[1],
     }  # fmt: skip
     values = {
         "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
-        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not inplace and not ahead),
+        "r_block": c if half else _DEPTH, "packs_a": int(packs), "packs_b": int(not inplace and not ahead),
         "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
         "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
         "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
     }  # fmt: skip
     if not ahead:
         start = _launch(own, values | b_fields, size, threads)
-        return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}", a * b * d)
-    panel = c * own.width
+        return Call(start, None, 0, (), f"llvm: {own}", a * b * d)
+    panel, halves = words * own.width, size // BYTES[dtype]  # in words, which are so many numbers
     ahead_fields = {
-        "b_outer": d // group * panels * panel, "b_inner": panels * panel, "b_r": own.width, "b_q": group,
-        "b_v": own.lanes, "b_panel": panel, "b_ahead": -(-own.width * own.rows // rows),
-        "r_block": max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
+        "b_outer": matrices // a * panels * panel * halves, "b_inner": 0 if shared else panels * panel * halves,
+        "b_r": own.width,
+        "b_q": group, "b_v": own.lanes, "b_panel": panel * halves, "b_ahead": -(-own.width * own.rows // rows),
+        "r_block": c if half else max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
     }  # fmt: skip
     start = _launch(own, values | ahead_fields, size, threads)
-    fields = b_fields | {"inner": d // group, "panels": panels, "q": b * group, "r": c}
-    pack = _starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
+    fields = b_fields | {"inner": matrices // a, "panels": panels, "q": b * group, "r": c}
+    pack = starting(_PACKING, own, PACK_FIELDS, fields, matrices * panels, 0, matrices * panels * panel, 2)
     key = ("panels", own.lanes, own.vectors, dtype)
-    return Call(
-        start, pack, blocks * panels * panel, key, biased and own.bias == PLAIN, f"llvm: {own}, packed", a * b * d
-    )
+    return Call(start, pack, matrices * panels * panel, key, f"llvm: {own}, packed", a * b * d)
 
 
 def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
     """Return the product of small blocks, of rows of x and of the result so far apart."""
     items, work = -(-blocks // own.blocks) * -(-rows // SMALL_ROWS), rows * blocks * own.b * own.c * own.neighbours
     values = {"blocks": blocks, "p": rows, "a_p": x, "c_p": out}
-    start = _starting(_SMALL_BLOCKS, own, SMALL_FIELDS, values, items, 0, work, 4 if own.bias else 3)
-    return Call(start, None, 0, (), False, f"llvm: {own}", blocks * own.b)
+    start = starting(_SMALL_BLOCKS, own, SMALL_FIELDS, values, items, 0, work, 4 if own.bias else 3)
+    return Call(start, None, 0, (), f"llvm: {own}", blocks * own.b)
 
 
 def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
@@ -265,16 +195,17 @@ def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
     rows, columns = (
         (1, 8 if deep else 4) if batch == 1 else (2, 8 if deep else 4) if batch < 4 else (4, 4 if deep else 2)
     )
-    own = Tile(dtype, jit.host().vector_bytes // SIZES[dtype], rows, columns, d, False, False, LANES if biased else "")
+    lanes, pairs = jit.host().vector_bytes // SIZES[dtype], d == 1 and _has_pairs(dtype)
+    own = Tile(dtype, lanes, rows, columns, d, False, False, LANES if biased else "", pairs)
     work = batch * a * b * c * d
-    parts = min(-(-b // columns), -(-_ITEMS // a)) if work >= _ALONE else 1
+    parts = min(-(-b // columns), -(-_ITEMS // a)) if work >= ALONE else 1
     block = -(-b // (parts * columns)) * columns
     values = {
         "p": batch, "q": b, "r": c * d, "q_block": block, "a_outer": c * d, "a_p": x, "b_outer": weight[0],
         "b_q": weight[1], "c_outer": b * d, "c_p": out, "bias_outer": b * d,
     }  # fmt: skip
-    start = _starting(_DOTS, own, DOT_FIELDS, values, a * -(-b // block), 0, work, 4 if biased else 3)
-    return Call(start, None, 0, (), False, f"llvm: sums along lanes, {own}", a * b * d)
+    start = starting(_DOTS, own, DOT_FIELDS, values, a * -(-b // block), 0, work, 4 if biased else 3)
+    return Call(start, None, 0, (), f"llvm: sums along lanes, {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
@@ -287,31 +218,36 @@ def _last(
         small = small_tile(dtype, jit.host().vector_bytes, pattern, batch, weight[:3], biased, True)
         if small is not None:
             return _small(small, a, 1, 0, 0)
-    own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN, True), SIZES[dtype]
-    tiles = -(-b // own.rows)
-    high = -(-tiles // -(-tiles // (_HIGH // own.rows)))
+    own, size, half = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN, True), SIZES[dtype], _is_half(dtype)
+    tiles, most = -(-b // own.rows), _HIGH
+    packs_a = batch >= _MANY
+    packs_b = batch > own.width and (b >= _REUSED or c > _DEPTH or d * x * size % _SETS == 0)
+    if half:
+        most = _rows(_CACHED // (2 * size * _words(own, c)), own.rows)
+        packs_a, packs_b = not _lies_in_pairs(own, c, weight[2], weight[1]), True
+    high = -(-tiles // -(-tiles // (most // own.rows)))
     values = {
         "blocks": a * d, "inner": d, "p": b, "q": batch, "r": c,
-        "p_block": high * own.rows, "r_block": _DEPTH, "packs_a": int(batch >= _MANY),
-        "packs_b": int(batch > own.width and (b >= _REUSED or c > _DEPTH or d * x * size % _SETS == 0)),
+        "p_block": high * own.rows, "r_block": c if half else _DEPTH, "packs_a": int(packs_a), "packs_b": int(packs_b),
         "a_outer": weight[0], "a_inner": weight[3], "a_p": weight[1], "a_r": weight[2],
         "b_outer": c * d * x, "b_inner": x, "b_r": d * x, "b_q": 1, "b_v": own.lanes, "b_panel": own.width,
         "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,
         "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, size, threads), None, 0, (), False, f"llvm: {own}", a * b * d)
+    return Call(_launch(own, values, size, threads), None, 0, (), f"llvm: {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
-def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Call:
-    """Return the gradient of the weights with the features together."""
+def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int, wide: bool = False) -> Call:
+    """Return the gradient of the weights with the features together, of halves ``wide`` or rounded."""
     a, b, c, d = pattern
     group = _group(d, dtype)
     own = _tile(dtype, c * group, group, d, PLAIN)
     if batch <= _WRITTEN:
         own = whole_rows(own, c * group, jit.host().vector_registers)
-    every, packs = own.width // group, batch > _INPLACE_ROWS_LAST
+    every, packs = own.width // group, batch > _INPLACE_ROWS_LAST or _is_half(dtype)
     depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
+    own = replace(own, wide=_is_half(dtype) and (wide or batch > depth))
     rows = _rows(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows)
     values = {
         "blocks": a * (d // group), "inner": d // group, "p": b, "q": c * group, "r": batch, "p_block": rows,
@@ -322,7 +258,30 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
         "b_panel": every * d, "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
         "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, SIZES[dtype], threads), None, 0, (), False, f"llvm: {own}", a * b * d)
+    start = _launch(own, values, SIZES[dtype], threads)
+    return Call(start, None, 0, (), f"llvm: {own}", a * b * d, own.wide)
+
+
+@lru_cache(maxsize=4096)
+def _gradient_last(
+    threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int, wide: bool = False
+) -> Call:
+    """Return the gradient of the weights with the batch together, features of x and of the gradient so far apart."""
+    a, b, c, d = pattern
+    own, size = _tile(dtype, c, 1, d, PLAIN), SIZES[dtype]
+    depth = min(batch, _DEPTH_OF_LAST_GRADIENTS)
+    own = replace(own, wide=_is_half(dtype) and (wide or batch > depth))
+    values = {
+        "blocks": a * d, "inner": d, "p": b, "q": c, "r": batch,
+        "p_block": _rows(_CACHED // 2 // (size * depth), own.rows), "r_block": depth,
+        "packs_a": int(not _lies_in_pairs(own, batch, 1, grad * d) and _is_half(dtype)), "packs_b": 1,
+        "a_outer": b * d * grad, "a_inner": grad, "a_p": d * grad, "a_r": 1,
+        "b_outer": c * d * x, "b_inner": x, "b_r": 1, "b_q": d * x, "b_v": 0, "b_panel": own.width * d * x,
+        "c_outer": b * c * d, "c_inner": 1, "c_p": c * d, "c_q": d, "c_panel": own.width * d,
+        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
+    }  # fmt: skip
+    start = _launch(own, values, size, threads)
+    return Call(start, None, 0, (), f"llvm: {own}", a * b * d, own.wide)
 
 
 def ready(dtype: torch.dtype) -> bool:
@@ -342,6 +301,17 @@ def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, bia
     return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, packed)
 
 
+def along(pattern: Pattern, batch: int, dtype: torch.dtype, factor: tuple[int, int], last: bool) -> Call:
+    """Return the product of contiguous x (N, c, d) by one matrix (b, c) of these strides.
+
+    The pattern has a = 1. With ``last`` vectors go along d, else along b.
+    """
+    (_, b, c, d), stored = pattern, NAMES[dtype]
+    if last:
+        return _call(_last, (batch, b, c, 1), d, stored, d, (0, *factor, 0), d, False)
+    return _call(_first, pattern, batch, stored, c * d, (0, *factor), b * d, False, False, d > 1)
+
+
 def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
     """Return the product of x (..., N, a c d) with the batch together, to features ``out`` apart.
 
@@ -354,8 +324,18 @@ def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, bias
 
 
 def summed(pattern: Pattern, x: torch.Tensor, grad: torch.Tensor) -> Call:
-    """Return the gradient of the weights from rows x (..., N, a c d) and (..., N, a b d)."""
-    return _call(_gradient, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-2), grad.stride(-2))
+    """Return the gradient of the weights from x (..., N, a c d) and (..., N, a b d), features or the batch together."""
+    about = pattern, x.shape[-2], NAMES[x.dtype]
+    if x.stride(-1) == 1 == grad.stride(-1):
+        return _call(_gradient, *about, x.stride(-2), grad.stride(-2))
+    return _call(_gradient_last, *about, x.stride(-1), grad.stride(-1))
+
+
+def summed_of(pattern: Pattern, batch: int, dtype: torch.dtype, last: bool) -> Call:
+    """Return what sums gradients of weights of contiguous arrays, features or (``last``) the batch together."""
+    a, b, c, d = pattern
+    plan, sides = (_gradient_last, (batch, batch)) if last else (_gradient, (a * c * d, a * b * d))
+    return _call(plan, pattern, batch, NAMES[dtype], *sides, True)
 
 
 def product(
@@ -385,6 +365,12 @@ def _product(
         weight = weight.contiguous()
     if bias is not None:
         bias = bias.contiguous()
+    if not any(x.stride(axis) == 1 == out.stride(axis) for axis in (1, 2)):
+        # Not contiguous(), which leaves any stride of an axis of one entry.
+        if out.stride(2) == 1:
+            x = x.new_empty(x.shape).copy_(x)
+        elif out.stride(1) == 1:
+            x = x.new_empty(x.mT.shape).copy_(x.mT).mT
     if x.stride(2) == 1 == out.stride(2):
         call = first((a, b, c, d), x, weight, out.stride(1), bias is not None, packed is not None)
         weight = operand(call, weight, packed)  # held until the kernel has run
@@ -395,12 +381,21 @@ def _product(
         addresses = [weight.data_ptr(), x.data_ptr(), out.data_ptr()]
     else:
         return None
-    if bias is not None and not call.adds_bias:
+    if bias is not None:
         addresses.append(bias.data_ptr())
     call.start.run(*addresses)
-    if bias is not None and call.adds_bias:
-        out += bias[:, None]
     return call.route
+
+
+def gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern) -> torch.Tensor | None:
+    """Return the gradient (G, a, b, c, d) of the weights; None where there is no kernel for it."""
+    if not ready(x.dtype) or not any(x.stride(axis) == 1 == grad.stride(axis) for axis in (1, 2)):
+        return None
+    call, groups = summed(pattern, x, grad), x.shape[0]
+    out = torch.empty((groups, *pattern), dtype=torch.float32 if call.wide else x.dtype, device=x.device)
+    for group in range(groups):
+        call.start.run(grad[group].data_ptr(), x[group].data_ptr(), out[group].data_ptr())
+    return out.to(x.dtype)
 
 
 def operand(call: Call, weight: torch.Tensor, packed: PackedWeights | None) -> torch.Tensor:
@@ -420,18 +415,8 @@ def blocks(weight: torch.Tensor, packed: PackedWeights) -> torch.Tensor:
 
 
 def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:
-    panels = torch.empty(call.panels, dtype=weight.dtype, device=weight.device)
+    words = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    panels = torch.empty(call.panels, dtype=words, device=weight.device)
     if call.pack is not None:
         call.pack.run(weight.data_ptr(), panels.data_ptr())
     return panels
-
-
-def gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern) -> torch.Tensor | None:
-    """Return the gradient (G, a, b, c, d) of the weights; None where there is no kernel for it."""
-    if not ready(x.dtype) or x.stride(2) != 1 or grad.stride(2) != 1:
-        return None
-    call, groups = summed(pattern, x, grad), x.shape[0]
-    out = torch.empty((groups, *pattern), dtype=x.dtype, device=x.device)
-    for group in range(groups):
-        call.start.run(grad[group].data_ptr(), x[group].data_ptr(), out[group].data_ptr())
-    return out

@@ -6,7 +6,7 @@ and strides are arguments. b is read where it is, or from panels of the tile's w
 
 from __future__ import annotations
 
-from ...backends.cpu.builder import Function, vector
+from ...backends.cpu.builder import SIZE, STORED, Function, vector
 from .cpu_plan import FIELDS, LANES, PACK_FIELDS, ROWS, Tile
 from .cpu_vectors import HEAD, Vectors, packing, packing_rows
 
@@ -19,7 +19,7 @@ class Tiles(Vectors):
 
     def __init__(self, tile: Tile, inlined: bool = False) -> None:
         super().__init__(tile)
-        self.inlined = inlined
+        self.inlined, self.out = inlined, STORED[tile.result]
 
     def _name(self, rows: int, masked: bool) -> str:
         return f"tile_{rows}x{self.tile.width}_{'masked' if masked else 'whole'}"
@@ -53,25 +53,27 @@ class Tiles(Vectors):
         self.masks = [
             self.mask(f, f.i64("sub nsw", "%lanes", str(v * tile.lanes))) if masked else "" for v in range(tile.vectors)
         ]
-        rows_of_c = [self.at(f, "%c", f.multiply("%c_p", str(i))) for i in range(rows)]
+        rows_of_c = [self.at(f, "%c", f.multiply("%c_p", str(i)), of=self.out) for i in range(rows)]
         self.row = f.alloca(self.element, tile.width) if tile.scattered else ""
         values = self._started(f, rows, rows_of_c, masked)
         if not (masked or tile.scattered or self.inlined):
             with f.when(f.emit(f"icmp sge i64 %r, {_DEEP}")):
                 for i, v in self._positions(rows):
                     self.prefetch(
-                        f, self.at(f, rows_of_c[i], f.multiply("%c_p", str(rows)), self._lane(v, "%c_q", f)), 1
+                        f,
+                        self.at(f, rows_of_c[i], f.multiply("%c_p", str(rows)), self._lane(v, "%c_q", f), of=self.out),
+                        1,
                     )
         values = self._summed(f, rows, values)
         if tile.scattered:
             for i in range(rows):
                 self._scatter(f, [values[i, v] for v in range(tile.vectors)], rows_of_c[i], masked)
         for i, v in [] if tile.scattered else self._positions(rows):
-            target = self.at(f, rows_of_c[i], self._lane(v, "%c_q", f))
+            target = self.at(f, rows_of_c[i], self._lane(v, "%c_q", f), of=self.out)
             if masked:
-                self.store_masked(f, values[i, v], target, self.masks[v])
+                self.store_masked(f, values[i, v], target, self.masks[v], tile.result)
             else:
-                f.store(self.kind, values[i, v], target, self.size)
+                self.put(f, values[i, v], target, tile.result, tile.lanes)
         f.emit_void("ret void")
         return f.text()
 
@@ -82,26 +84,33 @@ class Tiles(Vectors):
         f.branch("%fresh", fresh, later)
         f.start(fresh)
         first = dict.fromkeys(positions, "zeroinitializer")
-        if tile.bias == LANES:
-            found = [self._load(f, self.at(f, "%bias", self._lane(v, "%c_q", f)), v) for v in range(tile.vectors)]
+        if tile.bias == LANES and tile.scattered:
+            own = self._gathered(f, "%bias", tile.dtype, masked)
+            first = {(i, v): own[v] for i, v in positions}
+        elif tile.bias == LANES:
+            found = [
+                self._load(f, self.at(f, "%bias", self._lane(v, "%c_q", f), of=self.stored), v, tile.dtype)
+                for v in range(tile.vectors)
+            ]
             first = {(i, v): found[v] for i, v in positions}
         elif tile.bias == ROWS:
             for i in range(rows):
-                values = f.load(self.element, self.at(f, "%bias", f.multiply("%bias_p", str(i))), self.size)
+                values = self.number(
+                    f, self.at(f, "%bias", f.multiply("%bias_p", str(i)), of=self.stored), tile.dtype, 1
+                )
                 one = f.emit(f"insertelement {self.kind} poison, {self.element} {values}, i64 0")
                 every = f"shufflevector {self.kind} {one}, {self.kind} poison, <{tile.lanes} x i32> zeroinitializer"
                 first |= dict.fromkeys([(i, v) for v in range(tile.vectors)], f.emit(every))
+        fresh = f"%{f.label}"
         f.jump(done)
         f.start(later)
         if tile.scattered:
-            second = {
-                position: values
-                for i in range(rows)
-                for position, values in self._gathered(f, rows_of_c[i], i, masked).items()
-            }
+            rows_of_groups = [self._gathered(f, row, tile.result, masked) for row in rows_of_c]
+            second = {(i, v): rows_of_groups[i][v] for i, v in positions}
         else:
             second = {
-                (i, v): self._load(f, self.at(f, rows_of_c[i], self._lane(v, "%c_q", f)), v) for i, v in positions
+                (i, v): self._load(f, self.at(f, rows_of_c[i], self._lane(v, "%c_q", f), of=self.out), v, tile.result)
+                for i, v in positions
             }
         later = f"%{f.label}"
         f.jump(done)
@@ -111,8 +120,10 @@ class Tiles(Vectors):
             for position in positions
         }
 
-    def _load(self, f: Function, pointer: str, v: int) -> str:
-        return self.load_masked(f, pointer, self.masks[v]) if self.masks[v] else self.load(f, pointer)
+    def _load(self, f: Function, pointer: str, v: int, dtype: str) -> str:
+        if self.masks[v]:
+            return self.load_masked(f, pointer, self.masks[v], dtype)
+        return self.number(f, pointer, dtype, self.tile.lanes)
 
     def _summed(self, f: Function, rows: int, begun: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         """Return the accumulators with all of r."""
@@ -134,32 +145,36 @@ class Tiles(Vectors):
     def _step(self, f: Function, starts: list[str], r: str, values: list[str]) -> list[str]:
         """Return the accumulators with one more of r."""
         address, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
-        across = [self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
+        across = [
+            self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v, self.tile.compute)
+            for v in range(self.tile.vectors)
+        ]
         for i, start in enumerate(starts):
             down, own = self.repeated(f, self.at(f, start, offset)), values[i * len(across) : (i + 1) * len(across)]
             following += [self.fma(f, down, *operands) for operands in zip(across, own, strict=True)]
         return following
 
-    def _gathered(self, f: Function, address: str, i: int, masked: bool) -> dict[tuple[int, int], str]:
-        """Return a row of groups that lie apart."""
+    def _gathered(self, f: Function, address: str, dtype: str, masked: bool) -> list[str]:
+        """Return a row of groups of a type that lie apart."""
         tile = self.tile
         own, count = vector(self.element, tile.group), str(tile.width // tile.group)
         present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
         with f.loop("0", present) as position:
-            part = f.load(own, self.at(f, address, f.multiply(position, "%c_q")), self.size)
+            source = self.at(f, address, f.multiply(position, "%c_q"), of=STORED[dtype])
+            part = self.number(f, source, dtype, tile.group)
             f.store(own, part, self.at(f, self.row, f.multiply(position, str(tile.group))), self.size)
-        return {(i, v): self.load(f, self.at(f, self.row, str(v * tile.lanes))) for v in range(tile.vectors)}
+        return [self.load(f, self.at(f, self.row, str(v * tile.lanes))) for v in range(tile.vectors)]
 
     def _scatter(self, f: Function, values: list[str], address: str, masked: bool) -> None:
         """The groups of a row, each to its place."""
-        tile = self.tile
-        own, count = vector(self.element, tile.group), str(tile.width // tile.group)
+        tile, size = self.tile, SIZE[self.out]
+        own, count = vector(self.out, tile.group), str(tile.width // tile.group)
         for v, value in enumerate(values):
-            f.store(self.kind, value, self.at(f, self.row, str(v * tile.lanes)), self.size)
+            self.put(f, value, self.at(f, self.row, str(v * tile.lanes), of=self.out), tile.result, tile.lanes)
         present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
         with f.loop("0", present) as position:
-            part = f.load(own, self.at(f, self.row, f.multiply(position, str(tile.group))), self.size)
-            f.store(own, part, self.at(f, address, f.multiply(position, "%c_q")), self.size)
+            part = f.load(own, self.at(f, self.row, f.multiply(position, str(tile.group)), of=self.out), size)
+            f.store(own, part, self.at(f, address, f.multiply(position, "%c_q"), of=self.out), size)
 
     def panel(self, masked: bool) -> str:
         """Return all rows of a panel, tile below tile."""
@@ -176,8 +191,10 @@ class Tiles(Vectors):
             with f.loop(start, stop, str(rows)) as position:
                 high, low = f.i64("sdiv", position, str(self.tile.rows)), f.i64("srem", position, str(self.tile.rows))
                 a = self.at(f, "%a", f.multiply(high, "%a_tile"), f.multiply(low, "%a_p"))
-                c = self.at(f, "%c", f.multiply(position, "%c_p"))
-                bias = self.at(f, "%bias", f.multiply(position, "%bias_p")) if self.tile.bias else "%bias"
+                c = self.at(f, "%c", f.multiply(position, "%c_p"), of=self.out)
+                bias = (
+                    self.at(f, "%bias", f.multiply(position, "%bias_p"), of=self.stored) if self.tile.bias else "%bias"
+                )
                 following = self.at(f, "%next", f.multiply(f.multiply(high, "%r"), "%step"))
                 strides = "i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p"
                 f.emit_void(
@@ -218,7 +235,11 @@ class _Entry(Tiles):
             last = f.least(panels, f.add(first, field["q_block"]))
             here = {
                 name: self.at(
-                    f, pointers[name], start[name], *([] if name == "b" else [f.multiply(p, field[f"{name}_p"])])
+                    f,
+                    pointers[name],
+                    start[name],
+                    *([] if name == "b" else [f.multiply(p, field[f"{name}_p"])]),
+                    of=self.out if name == "c" else self.stored,
                 )
                 for name in names
             }
@@ -231,36 +252,47 @@ class _Entry(Tiles):
         """Panels ``first`` to ``last`` of a block with some of the depth."""
         f, field, tile = self.f, self.field, self.tile
         length = f.least(field["r_block"], f.i64("sub nsw", field["r"], r))
-        a = self.at(f, here["a"], f.multiply(r, field["a_r"]))
+        a = self.at(f, here["a"], f.multiply(r, field["a_r"]), of=self.stored)
         with f.when(self.packs["a"]):
             f.emit_void(
                 f"call fastcc void @pack_a(ptr {self.workspace['a']}, ptr {a}, i64 {count}, i64 {length}, "
                 f"i64 {field['a_p']}, i64 {field['a_r']})"
             )
-        address = str(tile.rows * tile.group)
+        address, words = str(tile.rows * tile.group), self.words(f, length)
         a = self._either("a", "ptr", self.workspace["a"], a)
+        # Pairs are read where they lie if numbers of neighbouring r are neighbours.
+        a_p, a_r = (f.i64("sdiv", field["a_p"], "2"), "1") if tile.pairs else (field["a_p"], field["a_r"])
+        packed_p, packed_r = str(tile.group), address
+        if tile.stays_rows:
+            runs = f.emit(f"icmp eq i64 {field['a_r']}, 1")
+            packed_p = f.emit(f"select i1 {runs}, i64 {words}, i64 {packed_p}")
+            packed_r = f.emit(f"select i1 {runs}, i64 1, i64 {packed_r}")
         strides = [
-            self._either("a", "i64", f.multiply(length, address), f.multiply(field["a_p"], str(tile.rows))),
-            self._either("a", "i64", str(tile.group), field["a_p"]),
-            self._either("a", "i64", address, field["a_r"]),
+            self._either("a", "i64", f.multiply(words, address), f.multiply(a_p, str(tile.rows))),
+            self._either("a", "i64", packed_p, a_p),
+            self._either("a", "i64", packed_r, a_r),
             self._either("b", "i64", str(tile.width), field["b_r"]),
             self._either("b", "i64", str(tile.lanes), field["b_v"]),
             *(field[name] for name in ("c_p", "c_q", "bias_p")),
         ]
-        extents = ", ".join(f"i64 {value}" for value in (count, length, *strides))
+        extents = ", ".join(f"i64 {value}" for value in (count, words, *strides))
         fresh = f.emit(f"icmp eq i64 {r}, 0")
         with f.loop(first, last) as panel:
             lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
-            b = self.at(f, here["b"], f.multiply(r, field["b_r"]), f.multiply(panel, field["b_panel"]))
+            b = self.at(f, here["b"], f.multiply(r, field["b_r"]), f.multiply(panel, field["b_panel"]), of=self.stored)
             with f.when(self.packs["b"]):
                 f.emit_void(
                     f"call fastcc void @pack(ptr {self.workspace['b']}, ptr {b}, i64 {length}, i64 {field['b_r']}, "
                     f"i64 {field['b_q']}, i64 {lanes})"
                 )
             b = self._either("b", "ptr", self.workspace["b"], b)
-            c = self.at(f, here["c"], f.multiply(panel, field["c_panel"]))
-            bias = self.at(f, here["bias"], f.multiply(panel, field["bias_panel"])) if tile.bias else "null"
-            following = self.at(f, b, field["b_panel"])
+            c = self.at(f, here["c"], f.multiply(panel, field["c_panel"]), of=self.out)
+            bias = (
+                self.at(f, here["bias"], f.multiply(panel, field["bias_panel"]), of=self.stored)
+                if tile.bias
+                else "null"
+            )
+            following = self.at(f, b, field["b_panel"], of=self.stored)
             arguments = (
                 f"(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, {extents}, i64 {lanes}, i1 {fresh}, "
                 f"ptr {following}, i64 {field['b_ahead']})"
@@ -299,10 +331,10 @@ def emit_packing(tile: Tile) -> str:
     f = Function(HEAD)
     field = own.integers(f, PACK_FIELDS)
     b, into = own.pointer(f, 0), own.pointer(f, 1)
-    elements = f.multiply(field["r"], str(tile.width))
+    elements = f.multiply(own.words(f, field["r"]), str(tile.width))
     with f.loop("%begin", "%end") as item:
         block, panel = f.i64("sdiv", item, field["panels"]), f.i64("srem", item, field["panels"])
-        source = own.at(f, b, offsets(f, field, block, "b")["b"], f.multiply(panel, field["b_panel"]))
+        source = own.at(f, b, offsets(f, field, block, "b")["b"], f.multiply(panel, field["b_panel"]), of=own.stored)
         lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
         f.emit_void(
             f"call fastcc void @pack(ptr {own.at(f, into, f.multiply(item, elements))}, ptr {source}, "

@@ -3,13 +3,17 @@
 One kernel serves a product, that by transposed weights and the gradient of the weights, in both layouts: lanes of a
 vector are entries that lie together in memory, features (j, l) with the features together and the batch with that.
 With the features together each number that is multiplied by is a group, one for each of some neighbours l.
+
+Panels of halves are words of 32 bits: numbers of float32, or pairs of bfloat16 with neighbouring r where the machine
+has an instruction that adds both products to float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-SIZES = {"f32": 4, "f64": 8}
+SIZES = {"f32": 4, "f64": 8, "f16": 4, "bf16": 4}
+"""Bytes in which numbers of a stored type are multiplied."""
 PLAIN, LANES, ROWS = "", "lanes", "rows"  # where a bias goes
 # Extents and how they are shared out; then strides of a, b, c and the bias. Of the panel of b that is next, caches are
 # asked for ``b_ahead`` numbers with each r of a tile.
@@ -24,8 +28,14 @@ SMALL_FIELDS = ("blocks", "p", "a_p", "c_p")
 # What tiles of so many vectors take, over those of three; of four by whether each line of x is a page (AMD EPYC with
 # AVX-512, decision 0014).
 _LOADS, _WIDE_LOADS = {3: 1.0, 2: 1.06}, {True: 0.98, False: 1.001}
+_LEAST_PAIRS = 4  # lanes of the shortest vectors that instructions on pairs have
 # Rows and columns of blocks of which several share a vector, and rows of x for which weights are shuffled once.
-_SMALL, SMALL_ROWS = 4, 16
+SMALL, SMALL_ROWS = 4, 16
+
+
+def computed(dtype: str) -> str:
+    """Return the type in which numbers of a stored type are multiplied and added."""
+    return "f64" if dtype == "f64" else "f32"
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class Tile:
     """``rows`` times ``vectors`` accumulators of so many lanes, which ``group`` neighbours l share.
 
     ``apart``: each vector is of one j. ``scattered``: groups of results lie apart. ``bias`` says where one is added.
+    ``pairs``: words are two numbers of bfloat16. ``wide``: results of halves are float32.
     """
 
     dtype: str
@@ -43,10 +54,27 @@ class Tile:
     apart: bool
     scattered: bool
     bias: str
+    pairs: bool = False
+    wide: bool = False
 
     def __str__(self) -> str:
         together = f" groups of {self.group}" if self.group > 1 else ""
         return f"tile {self.rows}x{self.vectors} vectors of {self.lanes}{together} {self.dtype}"
+
+    @property
+    def compute(self) -> str:
+        """Type in which is multiplied and added."""
+        return computed(self.dtype)
+
+    @property
+    def result(self) -> str:
+        """Type of the results."""
+        return self.compute if self.wide else self.dtype
+
+    @property
+    def stays_rows(self) -> bool:
+        """Whether packed rows of a whose r lie together stay rows."""
+        return self.compute != self.dtype and self.group == 1
 
     @property
     def width(self) -> int:
@@ -95,7 +123,7 @@ def small_tile(
     (a, b, c, d), lanes = pattern, vector_bytes // SIZES[dtype]
     plain, transposed = weight == (b * c, c, 1), weight == (b * c, 1, b)
     shared = b * neighbours
-    if d > 1 or max(b, c) > _SMALL or shared & (shared - 1) or not shared <= lanes <= a * shared:
+    if d > 1 or max(b, c) > SMALL or shared & (shared - 1) or not shared <= lanes <= a * shared:
         return None
     if not (plain or transposed):
         return None
@@ -103,10 +131,11 @@ def small_tile(
 
 
 def tile(
-    dtype: str, vector_bytes: int, registers: int, lanes: int, group: int, spread: int, bias: str, wide: bool = False
-) -> Tile:
+    dtype: str, vector_bytes: int, registers: int, lanes: int, group: int, spread: int, bias: str, wide: bool = False,
+    pairs: bool = False,
+) -> Tile:  # fmt: skip
     """Tile for results of so many lanes in groups that lie ``spread`` apart; ``wide`` where each line is a page."""
-    own = min(vector_bytes // SIZES[dtype], max(2, 1 << (lanes - 1).bit_length()))
+    own = min(vector_bytes // SIZES[dtype], max(_LEAST_PAIRS if pairs else 2, 1 << (lanes - 1).bit_length()))
     needed = -(-lanes // own)
     loads = _LOADS | ({4: _WIDE_LOADS[wide]} if registers >= 32 else {})
     # The fewest vectors that are computed in vain and the fewest loads.
@@ -114,7 +143,7 @@ def tile(
     rows = (6 if vectors == 4 else 8) if registers >= 32 else 4
     apart = group == own and spread != group
     scattered = not apart and spread != group
-    return Tile(dtype, own, rows, vectors, group, apart, scattered, PLAIN if scattered and bias == LANES else bias)
+    return Tile(dtype, own, rows, vectors, group, apart, scattered, bias, pairs)
 
 
 def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:

@@ -38,7 +38,7 @@ def emit(tile: SmallTile) -> str:
     def loaded(pointer: str, first: str, each: int) -> tuple[str, int]:
         """Return the numbers of all blocks of a window, so many of each."""
         count = tile.blocks * each
-        return own.load(f, own.at(f, pointer, f.multiply(first, str(each))), count), count
+        return own.number(f, own.at(f, pointer, f.multiply(first, str(each)), of=own.stored), tile.dtype, count), count
 
     windows = f.ceiling(field["blocks"], tile.blocks)
     with f.loop("%begin", "%end") as item:
@@ -49,12 +49,13 @@ def emit(tile: SmallTile) -> str:
         factors = [shuffled(*weight, lambda i, j, _, k=k: i * b * c + j * along_j + k * along_k) for k in range(c)]
         begun = shuffled(*loaded(pointers["bias"], first, b), lambda i, j, _: i * b + j) if tile.bias else ""
         with f.loop(row, f.least(field["p"], f.add(row, str(SMALL_ROWS)))) as p:
-            source = own.at(f, pointers["a"], f.multiply(p, field["a_p"]))
+            source = own.at(f, pointers["a"], f.multiply(p, field["a_p"]), of=own.stored)
             values, total = loaded(source, first, c * n), begun
             for k in range(c):
                 value = shuffled(*values, lambda i, _, m, k=k: (i * c + k) * n + m)
                 total = own.fma(f, value, factors[k], total or "zeroinitializer")
-            target = own.at(f, pointers["c"], f.multiply(p, field["c_p"]), f.multiply(first, str(b * n)))
-            f.store(own.kind, total, target, own.size)
+            shift = f.multiply(first, str(b * n))
+            target = own.at(f, pointers["c"], f.multiply(p, field["c_p"]), shift, of=own.stored)
+            own.put(f, total, target, tile.dtype, tile.lanes)
     f.emit_void("ret void")
     return f"; Kronecker-sparse {tile}\n\n{f.text()}\n"

@@ -19,7 +19,7 @@ from ...torch_ops.dtypes import NAMES, compute_type
 from ...torch_ops.execute import Types, allocate, prepare
 from ...torch_ops.info import RunInfo
 from .cost import TRANSPOSED, quickest, quickest_gradient
-from .operands import Operands, empty
+from .operands import Operands
 from .pack import PackedWeights
 from .torch_products import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 from .transpose_plan import arranges
@@ -42,8 +42,6 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda value: _times(value, Node("add", (const(0.5), _times(const(0.5), _erf(value))))),
     "silu": lambda value: _times(value, Node("sigmoid", (value,))),
 }
-# Bytes of float32 copies of halves that go through a CPU's kernels at a time, and rows of them at least.
-_WIDE_BYTES, _WIDE_ROWS = 1 << 21, 64
 _DEVICES = ("cpu", "cuda")
 DENSE = "torch dense"
 
@@ -249,53 +247,11 @@ def _by_kernel(own: Operands, out: torch.Tensor, algorithm: str) -> str:
         if ran is not None:
             return ran
     if x.device.type == "cpu":
-        if x.dtype.itemsize == 2 and cpu().ready(torch.float32):
-            return _in_float32(own, out)
         ran = cpu().product(x, weight, bias, out, packed)
         if ran is not None:
             INPLACE[activation](out)
             return ran
     return _contract(own, out)
-
-
-def _rows_at_a_time(features: int) -> int:
-    """Return the rows of halves of which there are float32 copies at a time, of x and of the result."""
-    return max(_WIDE_ROWS, _WIDE_BYTES // (4 * features))
-
-
-def is_copied_at_once(weight: torch.Tensor, rows: int) -> bool:
-    """Return whether a CPU multiplies one float32 copy of rows of halves by weights (a, b, c, d)."""
-    a, b, c, d = weight.shape
-    return weight.dtype.itemsize == 2 and rows <= _rows_at_a_time(a * d * (b + c)) and cpu().ready(torch.float32)
-
-
-def float32_weights(weight: torch.Tensor, packed: PackedWeights | None) -> torch.Tensor:
-    """Return float32 copies of weights, or the packed ones."""
-    if packed is None:
-        return weight.float()
-    return packed.get_or_pack("float32", weight.float, weight.device).view(weight.shape)
-
-
-def _contiguous(rows: torch.Tensor) -> torch.Tensor:
-    """Return a float32 copy of halves with the strides of its shape."""
-    return rows.to(torch.float32, memory_format=torch.contiguous_format)
-
-
-def _in_float32(own: Operands, out: torch.Tensor) -> str:
-    """Write the product of halves by a CPU's kernels of float32, some rows at a time; return the route."""
-    x, weight, bias, activation, last, _, packed = own
-    weight = float32_weights(weight, packed)
-    bias, ran = None if bias is None else bias.float(), None
-    rows = _rows_at_a_time(x.shape[2] + own.features)
-    parts = ((x, out),) if x.shape[1] <= rows else zip(x.split(rows, 1), out.split(rows, 1), strict=True)
-    for source, target in parts:
-        # Not contiguous(), which leaves any stride of an axis of one entry.
-        wide = _contiguous(source.mT).mT if last else _contiguous(source)
-        result = empty(wide, own.features, last)
-        ran = cpu().product(wide, weight, bias, result, packed)
-        assert ran is not None
-        target.copy_(INPLACE[activation](result))
-    return f"float32 copies, {ran}"
 
 
 def _contract(own: Operands, out: torch.Tensor) -> str:

@@ -310,12 +310,12 @@ def test_rows_that_fill_no_block(dtype, rows, fuse):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_halves_of_wide_factors_go_through_float32(dtype, side):
-    """torch's products of halves would take their place on a CPU, up to ten times as slow, and round in between."""
+def test_halves_of_wide_factors_are_multiplied_along_their_axes(dtype, side):
+    """torch's products of halves would take their place on a CPU, up to ten times as slow."""
     x, factors = drawn((10, [(400, 400)]) if side == "right" else (64, [(300, 260)]), dtype, side)
     operator = km.KroneckerProduct(factors)
     assert (x @ operator if side == "right" else operator @ x).dtype == dtype
-    assert operator.info.endswith("float32 copies")
+    assert "along" in operator.info
     y = torch.ones_like(km.kron_matmul(x, factors, side=side))
     found = km.kron_matmul(x, factors, side=side, alpha=0.5, beta=2.0, y=y, out=y)
     assert_close(found, 0.5 * oracle(x, factors, side) + 2, depth=400)

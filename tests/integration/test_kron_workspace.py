@@ -102,7 +102,14 @@ def test_threads_are_given_what_is_told(monkeypatch):
 def test_products_of_torch_are_not_told():
     asked = km.kron_workspace((3, 6), [(2, 5), (3, 7)], dtype=torch.int64)
     assert (asked.shape, asked.bytes, asked.bytes_per_thread, asked.route) == ((3, 35), None, None, "torch")
-    assert km.kron_workspace((10, 400), [(400, 400)], dtype=torch.float16).bytes is None
+
+
+def test_products_along_an_axis_take_their_factor_in_panels():
+    few, many = (km.kron_workspace((rows, 400), [(400, 400)], dtype=torch.bfloat16) for rows in (1, 1000))
+    assert few.bytes == 0
+    assert 2 * 400 * 400 <= many.bytes < 5 * 400 * 400  # in words of one number or two
+    assert "along 400x400" in few.route
+    assert many.bytes_per_thread > 0
 
 
 def test_errors(monkeypatch):

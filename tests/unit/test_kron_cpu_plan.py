@@ -54,10 +54,10 @@ def test_any_of_the_largest_factors_is_the_vendors():
 @pytest.mark.parametrize(
     ("rows", "shapes", "columns", "kinds"),
     [
-        (206, [(48, 120), (3, 3)], 206, {"cache"}),  # us: 1698 by the vendor, 234 by our kernel along rows
-        (29, [(2, 2), (349, 349), (3, 3)], 29, {"cache"}),  # 1800 along rows, 550 with the rows as columns
-        (49, [(300, 333)], 1, {"matmul"}),  # 124 by the vendor, 233 by our kernel
-        (4, [(94, 94), (2, 2)], 1, {"cache"}),  # 65 by the vendor, 15
+        (206, [(48, 120), (3, 3)], 1, {"along", "cache"}),  # 51 us, 193 in one pass
+        (243, [(28, 28), (3, 3)], 243, {"cache"}),  # 18 with the rows as columns, 54 along rows
+        (49, [(300, 333)], 1, {"along"}),  # 50, 64 through the cache
+        (11, [(119, 119), (251, 251), (3, 3)], 1, {"along", "cache"}),  # 4000 and 15800
         (2, [(5, 5), (5, 5), (5, 5)], 1, {"cache"}),
     ],
 )

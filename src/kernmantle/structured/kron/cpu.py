@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import add, itemgetter
 from struct import Struct
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,10 @@ from ...runtime.kernel_store import loaded
 from ...runtime.launcher import nothing
 from ...torch_ops.cpu import job_for
 from ...torch_ops.dtypes import NAMES
-from .cpu_cost import Work, copy_seconds, seconds
+from ...torch_ops.execute import allocate_as
+from ..mode_product.cpu import along, operand
+from ..mode_product.cpu_start import Call
+from .cpu_cost import Work, is_last, seconds, with_kinds
 from .cpu_plan import (  # fmt: skip
     ARRAYS,
     FIELDS,
@@ -40,9 +44,10 @@ from .cpu_plan import (  # fmt: skip
     width,
 )
 from .modes import Mode
-from .passes import Pass, views
+from .passes import ALONG, VENDOR, Pass, views
 from .run import (
     Arrays,
+    Dense,
     Launch,
     Numbers,
     Prepare,
@@ -89,17 +94,15 @@ def _cheapest(modes: tuple[Mode, ...], arrays: Arrays, compute: str, fuse: bool)
     ends = (x, out) if arrays.y is None else (x, out, arrays.y)
     varies = any(size != 1 for factor in arrays.factors for size in factor.shape[:-2])
     apart = any(own.stride(-1 if own.shape[-1] > 1 else -2) != 1 for own in ends)
-    work = Work(math.prod(arrays.batch), x.shape[-1], jit.host().vector_bytes, apart, varies)
-    half = x.dtype.itemsize == 2
-    # The vendor reads whole arrays; those of halves are copies.
+    work = Work(NAMES[x.dtype], math.prod(arrays.batch), x.shape[-1], jit.host().vector_bytes, apart, varies)
+    # The vendor and tiles along an axis read whole arrays.
     dense = not varies and x.shape[:-2] == out.shape[:-2] and all(own.is_contiguous() for own in ends)
     found: list[tuple[float, CpuKronPlan]] = []
-    for own in plans(modes, x.shape[-1], compute, fuse):
-        by_vendor = any(each.kind == "matmul" for each in own.passes)
-        is_possible = dense if by_vendor else _has_layouts(own.passes, modes, arrays)
-        if is_possible:
-            taken = seconds(own, modes, work)
-            found.append((taken + copy_seconds(modes, work) if half and by_vendor else taken, own))
+    for each in plans(modes, x.shape[-1], compute, fuse):
+        own = with_kinds(each, modes, work)
+        is_whole = any(run.kind in (VENDOR, ALONG) for run in own.passes)
+        if dense if is_whole else _has_layouts(own.passes, modes, arrays):
+            found.append((seconds(own, modes, work), own))
     return min(found, key=itemgetter(0)) if found else (math.inf, plan(modes, x.shape[-1], compute, fuse))
 
 
@@ -126,8 +129,57 @@ def _has_layouts(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays) 
     return None not in ends
 
 
-def _prepare(launch: Launch, compute: str) -> Start:
+@dataclass(frozen=True)
+class Along(Dense):
+    """One factor by the tiles of Kronecker-sparse products, which share the matrix; ``last`` says which vectors."""
+
+    call: Call | None = None
+    last: bool = False
+
+    def product(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """Return the product in new memory."""
+        return self._into(x, factor, allocate_as(x, self.out[0]))
+
+    def __call__(
+        self, x: torch.Tensor, factor: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor, numbers: Numbers
+    ) -> None:
+        """Write ``alpha`` times the product plus ``beta`` y."""
+        value = self._into(x, factor, out if y is None else allocate_as(x, self.out[0]))
+        if numbers[0] != 1:
+            value *= numbers[0]
+        if y is not None:
+            torch.add(value, y.as_strided(*self.out), alpha=numbers[1], out=out.as_strided(*self.out))
+
+    def _into(self, x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        assert self.call is not None
+        weight = factor if self.call.pack is None else operand(self.call, factor, None)  # held until the kernel has run
+        sides = x.data_ptr(), weight.data_ptr()
+        self.call.start.run(*(sides[::-1] if self.last else sides), out.data_ptr())
+        return out
+
+
+def _along(own: Dense) -> Along:
+    """Return the same product by our tiles."""
+    (sizes, _), (_, strides), (out, _) = own.x, own.factor, own.out
+    if len(sizes) == 2:  # (rows of x, columns), and the transposed factor
+        (count, columns), rows, right, steps = sizes, out[1], 1, strides[::-1]
+    else:
+        (count, columns, right), rows, steps = sizes, out[1], strides[1:]
+    last = right > 1 and is_last(count, rows, columns, right, NAMES[own.dtype])
+    call = along((1, rows, columns, right), count, own.dtype, (steps[0], steps[1]), last)
+    return Along(own.x, own.factor, own.out, own.dtype, call=call, last=last)
+
+
+def workspace_along(own: Dense) -> tuple[int, int]:
+    """Return the bytes of a thread's memory in a product along one axis, and those of its factor in panels."""
+    call = _along(own).call
+    return (0, 0) if call is None else (call.start.workspace, max(4, own.dtype.itemsize) * call.panels)
+
+
+def _prepare(launch: Launch | Dense, compute: str) -> Any:
     """Return what starts the kernel, once more for batch entries that do not fill a block."""
+    if isinstance(launch, Dense):
+        return _along(launch)
     starts = [(_started(own, compute), offsets) for own, offsets in blocks(launch, compute)]
     if len(starts) == 1:
         return starts[0][0]

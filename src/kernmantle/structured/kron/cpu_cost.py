@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...compiler.nest import BYTES
+from ..mode_product.cpu_cost import CACHE, PRODUCT, Pattern, amounts, row_of
 from .cpu_plan import SIZES, CpuKronPlan, chunking, joined, lengthened, padded, run_steps, together, width
 from .modes import Mode
-from .passes import Pass, View, views
+from .passes import ALONG, VENDOR, Pass, View, views
 
-MACHINE = "AMD EPYC (znver4, AVX-512), one core"
-"""The machine that the tables were fitted on (decision 0129)."""
+MACHINE = "AMD EPYC (znver5, AVX-512 and its products of bfloat16), one core"
+"""The machine that the tables were fitted on (decision 0135)."""
+_CALLED = 5e-6  # seconds that a call of a Kronecker-sparse product takes beside its kernel (decision 0135)
 _FIRST_CACHE = 1 << 15  # bytes
 _ROWS = 8  # of a tile
 _WAITS = 5  # products of vectors in the time after which one may be added to the same sum
@@ -45,24 +50,23 @@ class Dense(NamedTuple):
 
 
 KERNEL: Mapping[str, Costs] = {
-    "f32": Costs(6.3e-6, 2.1e-10, 1.4e-10, 7.7e-11, 2.9e-10, 2.8e-10, 1.6e-10, 4.4e-9),
-    "f64": Costs(6.5e-6, 6.2e-11, 3.8e-10, 1.4e-10, 3.1e-10, 2.8e-10, 1.7e-10, 4.8e-9),
+    "f32": Costs(2.1e-6, 2e-10, 0.0, 4.9e-11, 1.9e-10, 1.3e-10, 1.3e-10, 5.7e-9),
+    "f64": Costs(2.1e-6, 2.5e-10, 4.4e-12, 7.8e-11, 1.7e-10, 1.3e-10, 1.4e-10, 7.8e-9),
 }
-"""By the computed type (decision 0129)."""
+"""By the computed type (decision 0135)."""
 DENSE: Mapping[tuple[str, bool], Dense] = {
-    ("f32", False): Dense(7e-6, 0.0, 2.8e-10, 6.2e-10, 1.6e-10),
-    ("f32", True): Dense(7e-6, 8.6e-8, 2.0e-10, 1.1e-9, 1.2e-10),
-    ("f64", False): Dense(7e-6, 0.0, 3.1e-10, 1.9e-10, 5e-10),
-    ("f64", True): Dense(7e-6, 8.3e-8, 3.8e-10, 1.1e-9, 2.7e-10),
+    ("f32", False): Dense(4.6e-6, 0.0, 2.9e-10, 4.2e-10, 5.8e-11),
+    ("f32", True): Dense(5.2e-6, 1.2e-7, 2.4e-10, 7.2e-10, 6.4e-11),
+    ("f64", False): Dense(4.5e-6, 7.8e-9, 2.6e-10, 4.1e-10, 1.5e-10),
+    ("f64", True): Dense(5.4e-6, 2.4e-7, 3.6e-10, 6.7e-10, 1.2e-10),
 }
-"""By the computed type, and whether it is a product of many matrices (decision 0129)."""
-# Seconds of float32 copies of halves: of a call, and of each number (decision 0129).
-_COPIES = 9e-6, 1.2e-10
+"""By the computed type, and whether it is a product of many matrices (decision 0135)."""
 
 
 class Work(NamedTuple):
-    """A product: batch entries, columns, bytes of a vector, and which ends of it lie apart or vary."""
+    """A product: its type, batch entries, columns, bytes of a vector, and which ends of it lie apart or vary."""
 
+    dtype: str
     items: int
     columns: int
     vector_bytes: int
@@ -75,22 +79,50 @@ def seconds(plan: CpuKronPlan, modes: tuple[Mode, ...], work: Work) -> float:
     """Return what the passes of a plan should take."""
     total = 0.0
     for own, view in zip(plan.passes, views(modes, plan.passes), strict=True):
-        if own.kind == "matmul":
+        if own.kind == VENDOR:
             total += _dense(own.modes[0], view, plan.compute, work)
+        elif own.kind == ALONG:
+            total += _along(own.modes[0], view, work)[0]
         else:
             total += _kernel(own, view, plan.compute, work)
     return total
 
 
-def copy_seconds(modes: tuple[Mode, ...], work: Work) -> float:
-    """Return what float32 copies of x, the factors and the result take."""
-    once, each = _COPIES
-    before = after = work.items * work.columns
-    weights = 0
-    for mode in modes:
-        before, after = before * mode.columns, after * mode.rows
-        weights += 0 if mode.factor is None else mode.rows * mode.columns
-    return once + each * (before + after + weights)
+def with_kinds(plan: CpuKronPlan, modes: tuple[Mode, ...], work: Work) -> CpuKronPlan:
+    """Return the plan with the quicker way along the axes that have a pass for themselves, for halves by our tiles."""
+
+    def chosen(own: Pass, view: View) -> Pass:
+        if own.kind != VENDOR:
+            return own
+        by_tiles = BYTES[work.dtype] == 2 or _along(own.modes[0], view, work)[0] < _dense(
+            own.modes[0], view, plan.compute, work
+        )
+        return replace(own, kind=ALONG) if by_tiles else own
+
+    return replace(plan, passes=tuple(map(chosen, plan.passes, views(modes, plan.passes))))
+
+
+def is_last(count: int, rows: int, columns: int, right: int, dtype: str) -> bool:
+    """Return whether tiles along an axis take vectors of what is behind it rather than of the factor's rows."""
+    pattern = 1, rows, columns, right
+    return _tiles_along(pattern, count, dtype, True) < _tiles_along(pattern, count, dtype, False)
+
+
+def _along(mode: Mode, view: View, work: Work) -> tuple[float, bool]:
+    """Return the seconds of tiles along an axis, and which vectors they take."""
+    pattern, count = (1, mode.rows, mode.columns, view.right * work.columns), work.items * view.left
+    return min((_tiles_along(pattern, count, work.dtype, last), last) for last in (False, True))
+
+
+def _tiles_along(pattern: Pattern, count: int, dtype: str, last: bool) -> float:
+    """Return the seconds of tiles whose blocks share the matrix."""
+    _, b, c, d = pattern
+    if last and d == 1:
+        return math.inf
+    batch, own = (d, (count, b, c, 1)) if last else (count, pattern)
+    found = amounts("kernel", own, batch, dtype, last, False)
+    found = found._replace(weights=BYTES[dtype] * b * c, far=max(0.0, BYTES[dtype] * count * d * (b + c) - CACHE))
+    return PRODUCT[row_of("kernel", own, dtype, last)].seconds(found) - _CALLED
 
 
 def _dense(mode: Mode, view: View, compute: str, work: Work) -> float:

@@ -66,7 +66,7 @@ class BoundKron:
 
     ``reads_addresses``: the launch reads only the addresses of its tensors, so any views with equal addresses will do.
     ``done`` has the positions whose factors are applied for each intermediate result with the layout of x, and
-    ``between`` the bytes of all of these. ``copied``: it multiplies float32 copies of halves.
+    ``between`` the bytes of all of these.
     """
 
     route: str
@@ -74,7 +74,6 @@ class BoundKron:
     reads_addresses: bool = False
     done: tuple[tuple[int, ...], ...] = ()
     between: int = 0
-    copied: bool = False
 
     def __call__(self, tensors: tuple[torch.Tensor, Tensors, torch.Tensor | None], numbers: Numbers, outs: Any) -> None:
         """Write the product of x and the factors, plus y, to ``outs``; ``numbers`` are alpha and beta."""
@@ -101,9 +100,6 @@ def _bind(
     plan, kernel = backend.planned(modes, arrays, options)
     eager = plan.eager or plan
     passes, route = eager.passes, f"{backend.NAME}: {eager}"
-    if x.is_cpu and x.dtype in _HALVES and any(own.kind == "matmul" for own in passes):
-        wide = bind(text, options, *copies(x, factors, y, out))
-        return by_copies(f"{route}, of float32 copies", wide.launch)
     prepared = prepare(passes, modes, arrays, kernel)
     if prepared is not None:
         sizes = [math.prod(stage.shape) for stage in prepared.stages if stage.shape]
@@ -116,28 +112,6 @@ def _bind(
         run(passes, modes, own, arrange(arranged(x, factors, y, out)), kernel)
 
     return BoundKron(route, by_passes)
-
-
-def copies(
-    x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor
-) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, torch.Tensor]:
-    """Return float32 copies of halves, and memory for their product."""
-    wide = [factor.float() for factor in factors]
-    return x.float(), wide, None if y is None else y.float(), torch.empty_like(out, dtype=torch.float32)
-
-
-def by_copies(route: str, launch: Launch, reads_addresses: bool = False) -> BoundKron:
-    """Return the product of halves of which torch would multiply some, by one of float32 copies.
-
-    On a CPU torch takes up to ten times as long for halves.
-    """
-
-    def run(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
-        wide, others, added, result = copies(x, factors, y, out)
-        launch(wide, others, added, result, own)
-        out.copy_(result)
-
-    return BoundKron(route, run, reads_addresses, copied=True)
 
 
 def execute(

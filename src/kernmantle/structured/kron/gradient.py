@@ -382,7 +382,11 @@ def _bind_sum(
     """
     one, other = u.of(values), v.of(values)
     is_wide = len(numbers) > 1 and one.is_cuda and one.dtype in (torch.float16, torch.bfloat16)
-    method, kernel = _gpu().sum_by(one, other, options, is_wide) if one.is_cuda else ("", None)
+    method, kernel = "", None
+    if one.is_cuda:
+        method, kernel = _gpu().sum_by(one, other, options, is_wide)
+    elif one.is_cpu and one.dim() == 3:
+        kernel = _cpu().bind(one, other)
     if kernel is not None or u.view is None or v.view is None or one.dim() != 3:
         u, v = (own._replace(by_address=kernel is not None) for own in (u, v))
         return _Sum(kernel or partial(multiplied, is_wide=is_wide), u, v, numbers, released)
@@ -401,6 +405,12 @@ def _bind_sum(
 
 def _product(u: torch.Tensor, v: torch.Tensor, is_wide: bool) -> torch.Tensor:
     return matmul(v, u, is_wide)
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> Any:
+    """Return the module of sums on CPUs, loaded with the first one."""
+    return import_module(".cpu_sums", __package__)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from ...torch_ops.execute import allocate, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_tracked, plain
 from .autograd import KronCall, in_two, product
-from .execute import backend_for, bind, by_copies, copies, factor_sizes
+from .execute import backend_for, bind, factor_sizes
 from .inputs import Product, gather, target
 from .modes import parse, text_of
 from .run import SAVING
@@ -203,11 +203,6 @@ def _bound(
     may_save = store is None and call.x.is_cuda and is_recorded(key) and any(factor.requires_grad for factor in own)
     wanted = "".join([str(int(tensor.requires_grad)) for tensor in (call.x, *own)])
     found = bind(text, call.options.replace(" ", f" {SAVING} {wanted} ") if may_save else call.options, *arrays)
-    if found.copied:
-        wide, factors32, added32, result = copies(call.x, own, call.y, sample)
-        arrays = form.x(wide), [form.factor(each) for each in factors32], form.y(added32), form.x(result)
-        exact = bind(text, call.options, *arrays)
-        found = by_copies(found.route, exact.launch, exact.reads_addresses)
     if not found.reads_addresses:
         return plan, call.factors
     sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)

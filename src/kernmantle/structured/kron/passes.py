@@ -13,6 +13,8 @@ from .modes import Mode, cheapest, steps
 Limit = Callable[[Sequence[Mode], int], bool]
 After = Callable[[tuple[tuple[int, ...], ...]], float]
 """Seconds of what follows a product, by the positions that are applied to each intermediate result."""
+# Kinds of passes over one factor on any machine: by the vendor's matrix product, and by a CPU's tiles along one axis.
+VENDOR, ALONG = "matmul", "along"
 # Passes whose orders are all compared, and with the gradients that follow; factors that are multiplied out to a square
 # one.
 MOST_ORDERED, MOST_PERMUTED, MOST_JOINED = 4, 3, 3

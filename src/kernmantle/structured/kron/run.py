@@ -15,7 +15,7 @@ from ...torch_ops.layout import merged
 from ...torch_ops.torch_private import is_autocast_on
 from .cost import goes_by_rows
 from .modes import Mode
-from .passes import Pass, View, views
+from .passes import ALONG, VENDOR, Pass, View, views
 from .torch_products import multiplied_out, product
 
 BATCH = 3  # batch axes that a kernel takes; more take a launch for each of their entries
@@ -148,7 +148,8 @@ class Launch:
 
 Start = Callable[[Sequence[int], Numbers], None]
 """Starts a prepared kernel with the addresses of x, y, out and the factors of its pass, and alpha and beta."""
-Prepare = Callable[[Launch], Start]
+Prepare = Callable[[Any], Any]
+"""Returns what starts the kernel of a :class:`Launch`, or of the :class:`Dense` of a pass along one axis."""
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and strides."""
 
@@ -164,6 +165,7 @@ class Dense:
     x: Layout
     factor: Layout
     out: Layout
+    dtype: torch.dtype
     parts: tuple[Layout, ...] = ()
     by_rows: bool = False
 
@@ -210,11 +212,15 @@ class Dense:
 
 
 def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dense | None:
-    """Return the product of a pass; None if arrays are not contiguous, the factor varies, or halves would round."""
+    """Return the product of a pass; None if arrays are not contiguous, the factor varies, or halves would round.
+
+    Our tiles along one axis add halves in float32.
+    """
     mode, x, out, y = own.modes[0], arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
     factors = _factors_of(own, modes, arrays)
     half, entries = x.dtype in (torch.float16, torch.bfloat16), math.prod(factor.numel() for factor in factors)
-    if (half and not x.is_cuda) or entries != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
+    rounds = half and not x.is_cuda and own.kind == VENDOR
+    if rounds or entries != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
         return None
     if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
         return None
@@ -229,11 +235,11 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
-        return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1], parts)
+        return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1], x.dtype, parts)
     x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
     out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
     by_rows = x.is_cuda and goes_by_rows(mode, count, right, NAMES[x.dtype])
-    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows, parts, by_rows)
+    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows, x.dtype, parts, by_rows)
 
 
 def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.Tensor]:
@@ -311,10 +317,11 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
     for own, view, into, y in _walk(passes, modes, arrays):
         step = replace(arrays, x=value, out=into, y=y)
         shape = None if into is arrays.out else into.shape
-        if own.kind == "matmul":
+        if own.kind in (VENDOR, ALONG):
             dense = _dense(own, view, modes, step)
             if dense is None:
                 return None
+            dense = kernel(dense) if own.kind == ALONG else dense
             stages.append(Stage(dense, tuple(modes[index].factor or 0 for index in own.parts[0]), (), shape))
         else:
             layouts = _layouts(own, view, step)
@@ -345,7 +352,7 @@ def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays:
     for own, view, into, y in _walk(passes, modes, arrays):
         step = replace(arrays, x=value, out=into, y=y)
         shares = (alpha, 0.0 if y is None else numbers[1])
-        if own.kind == "matmul":
+        if own.kind == VENDOR:
             _multiplied(own, view, modes, step, shares)
         else:
             _pass(own, view, modes, step, shares, kernel)

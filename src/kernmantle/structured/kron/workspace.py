@@ -21,7 +21,7 @@ from .execute import factor_sizes, has_kernels
 from .inputs import gather
 from .modes import Mode, parse
 from .passes import Pass
-from .run import Arrays, Launch, Prepared, Start, arranged, prepare
+from .run import Arrays, Dense, Launch, Prepared, Start, arranged, prepare
 
 Found = tuple[int, int, str]
 """Bytes between the passes, bytes of each thread, and the route."""
@@ -155,15 +155,14 @@ def _workspace(
     if on_cpu:
         arrays = import_module(".cpu", __package__).arranged(modes, arrays, options)
     passes, route = _planned(modes, arrays, options, device)
-    if on_cpu and x.dtype in (torch.float16, torch.bfloat16) and any(own.kind == "matmul" for own in passes):
-        return None
     # Of the passes only the shapes matter here; to those of halves the rules of the CPU are not to apply.
     wide = arrays if on_cpu else arranged(x.float(), [factor.float() for factor in factors], None, out.float())
-    launches: list[Launch] = []
+    launches: list[Launch | Dense] = []
     ready = prepare(passes, modes, wide, partial(_noted, launches))
     if ready is None:
         return None
-    return between(ready) * x.element_size(), _thread_workspace(launches, x.dtype) if on_cpu else 0, route
+    each, panels = _workspace_on_cpu(launches, x.dtype) if on_cpu else (0, 0)
+    return between(ready) * x.element_size() + panels, each, route
 
 
 def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str) -> tuple[tuple[Pass, ...], str]:
@@ -194,15 +193,18 @@ def between(ready: Prepared) -> int:
     return max(before + after for before, after in pairwise(sizes))
 
 
-def _noted(launches: list[Launch], launch: Launch) -> Start:
-    """Return what starts nothing; the launch is added to a list."""
+def _noted(launches: list[Launch | Dense], launch: Launch | Dense) -> Start | Dense:
+    """Return what starts nothing, or the product along one axis; the launch is added to a list."""
     launches.append(launch)
-    return unstarted(launch)
+    return launch if isinstance(launch, Dense) else unstarted(launch)
 
 
-def _thread_workspace(launches: Sequence[Launch], dtype: torch.dtype) -> int:
+def _workspace_on_cpu(launches: Sequence[Launch | Dense], dtype: torch.dtype) -> tuple[int, int]:
+    """Return the most bytes of a thread in a launch, and of a factor in panels."""
     cpu = import_module(".cpu", __package__)
     compute = "f64" if dtype == torch.float64 else "f32"
-    parts = [part for launch in launches for part, _ in cpu.blocks(launch, compute)]
-    sizes = [cpu.workspace_bytes(part.run, width(part.run, part.right, compute), compute) for part in parts]
-    return max(sizes, default=0)
+    found = [cpu.workspace_along(launch) for launch in launches if isinstance(launch, Dense)]
+    parts = [part for launch in launches if isinstance(launch, Launch) for part, _ in cpu.blocks(launch, compute)]
+    found += [(cpu.workspace_bytes(part.run, width(part.run, part.right, compute), compute), 0) for part in parts]
+    each, panels = zip(*found, strict=True) if found else ((0,), (0,))
+    return max(each), max(panels)

@@ -102,9 +102,9 @@ def _texts() -> dict[str, Callable[[], str]]:
     for own in (
         Tile("f32", 8, 4, 3, 1, True, False, PLAIN), Tile("f32", 4, 2, 2, 2, False, True, PLAIN),
         Tile("f64", 8, 4, 2, 1, True, False, ROWS), Tile("f32", 16, 8, 2, 4, False, False, LANES),
-        Tile("bf16", 16, 6, 4, 1, False, False, LANES, pairs=True), Tile("f16", 8, 4, 2, 1, False, True, PLAIN),
+        Tile("bf16", 16, 6, 4, 1, False, False, LANES, dot2=True), Tile("f16", 8, 4, 2, 1, False, True, PLAIN),
     ):  # fmt: skip
-        apart = f"{' pairs' * own.pairs}{' apart' * own.apart}{' scattered' * own.scattered}"
+        apart = f"{' dot2' * own.dot2}{' apart' * own.apart}{' scattered' * own.scattered}"
         apart += own.bias and f" bias {own.bias}"
         found[f"kronsparse {own}{apart}"] = partial(kronsparse_llvm.emit, own)
         found[f"kronsparse packing {own}{apart}"] = partial(kronsparse_llvm.emit_packing, own)

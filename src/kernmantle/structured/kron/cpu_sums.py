@@ -37,8 +37,8 @@ class Costs(NamedTuple):
 BEFORE: Mapping[bool, Costs] = {
     False: Costs(9.9e-6, 1.4e-10, 3.2e-9, 1.8e-10, 4.5e-10), True: Costs(1.8e-5, 1.2e-10, 3.5e-9, 5.9e-11, 3.4e-10),
 }  # fmt: skip
-"""Of tiles that sum over what is before an axis, by whether numbers are bfloat16 (decision 0135)."""
-BEHIND: Mapping[bool, Costs] = {
+"""Costs of tiles that sum over what is before an axis, by whether numbers are bfloat16 (decision 0135)."""
+AFTER: Mapping[bool, Costs] = {
     False: Costs(1.6e-5, 5.8e-11, 2.4e-8, 1.4e-10, 1.7e-10), True: Costs(1.8e-5, 4.5e-11, 4.6e-8, 6.5e-11, 1.7e-10),
 }  # fmt: skip
 """The same of tiles that sum over what is behind it."""
@@ -82,7 +82,7 @@ def bind(u: torch.Tensor, v: torch.Tensor) -> TileSum | None:
     lanes = jit.host().vector_bytes // SIZES[dtype]
     found = [_before(count, p, q, right, lanes, dtype)]
     if right > 1:
-        found.append(_behind(count, p, q, right, lanes, dtype))
+        found.append(_after(count, p, q, right, lanes, dtype))
     taken, is_before, swapped = min(found)
     if dtype != "f16" and _vendor(count, p, q, right, lanes, dtype) < taken:
         return None
@@ -107,9 +107,9 @@ def _before(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> t
     return taken + costs.product * matrices * rows * vectors + costs.written * p * q * right, True, swapped
 
 
-def _behind(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> tuple[float, bool, bool]:
+def _after(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> tuple[float, bool, bool]:
     """Return the same of tiles that sum over what is behind it."""
-    costs = BEHIND[dtype == "bf16"]
+    costs = AFTER[dtype == "bf16"]
     rows, vectors, swapped = _sides(p, q, 1, lanes)
     taken = costs.start + costs.number * count * right * (vectors * lanes + rows) + costs.matrix * count
     return taken + costs.product * count * right * rows * vectors + costs.written * count * p * q, False, swapped

@@ -50,7 +50,7 @@ _BLOCK = 3 << 18  # bytes of x that go through all panels
 _PIECE, _APART, _PANELS = 16, 96, 16
 _DEPTH_OF_GRADIENTS, _DEPTH_OF_LAST_GRADIENTS = 128, 512
 _WRITTEN = 8  # rows of x up to which gradients of weights take the time of their writes
-_PAIRS = 64  # bytes of the vectors of pairs that are multiplied
+_DOT2 = 64  # bytes of the vectors of pairs that are multiplied
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 # With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
 _MANY, _HIGH, _REUSED = 1024, 516, 96
@@ -62,13 +62,13 @@ _DOT_ROWS = {False: (2 / 3, 16), True: (1 / 6, 4)}
 
 def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str, wide: bool = False) -> Tile:
     own = jit.host()
-    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias, wide, _has_pairs(dtype))
+    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias, wide, _has_dot2(dtype))
 
 
-def _has_pairs(dtype: str) -> bool:
+def _has_dot2(dtype: str) -> bool:
     """Return whether the machine adds products of pairs of numbers of this type to float32."""
     own = jit.host()
-    return dtype == "bf16" and own.vector_bytes == _PAIRS and "+avx512bf16" in own.features.split(",")
+    return dtype == "bf16" and own.vector_bytes == _DOT2 and "+avx512bf16" in own.features.split(",")
 
 
 def _is_half(dtype: str) -> bool:
@@ -77,12 +77,12 @@ def _is_half(dtype: str) -> bool:
 
 def _words(own: Tile, numbers: int) -> int:
     """Return how many words so many numbers of a sum are."""
-    return -(-numbers // 2) if own.pairs else numbers
+    return -(-numbers // 2) if own.dot2 else numbers
 
 
-def _lies_in_pairs(own: Tile, depth: int, along: int, *strides: int) -> bool:
+def _lies_as_words(own: Tile, depth: int, along: int, *strides: int) -> bool:
     """Return whether all pairs are two neighbours in memory, numbers of a sum ``along`` apart."""
-    return own.pairs and own.group == along == 1 and not any(each % 2 for each in (depth, *strides))
+    return own.dot2 and own.group == along == 1 and not any(each % 2 for each in (depth, *strides))
 
 
 def _group(d: int, dtype: str) -> int:
@@ -133,7 +133,7 @@ def _first(
     if small is not None:
         return _small(small, a, batch, x, out)
     whole = group == d and weight[2] == d
-    vectors = c * d * size // ((2 if d == 1 and _has_pairs(dtype) else 1) * jit.host().vector_bytes)
+    vectors = c * d * size // ((2 if d == 1 and _has_dot2(dtype) else 1) * jit.host().vector_bytes)
     each, most = _DOT_ROWS[packed]
     if whole and weight[1] > weight[2] and batch <= min(most, int(each * vectors) + (not packed)):
         return _dots(pattern, batch, dtype, x, weight, out, biased)
@@ -150,7 +150,7 @@ def _first(
     # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
     packs = ahead and d > group >= _PIECE // size and c >= _APART and panels >= _PANELS
     if half:
-        packs = not _lies_in_pairs(own, c, d, x)
+        packs = not _lies_as_words(own, c, d, x)
     matrices = a if shared else blocks
     b_fields = {
         "b_outer": weight[0], "b_inner": 0 if shared else group, "b_r": weight[2], "b_q": weight[1],
@@ -195,8 +195,8 @@ def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
     rows, columns = (
         (1, 8 if deep else 4) if batch == 1 else (2, 8 if deep else 4) if batch < 4 else (4, 4 if deep else 2)
     )
-    lanes, pairs = jit.host().vector_bytes // SIZES[dtype], d == 1 and _has_pairs(dtype)
-    own = Tile(dtype, lanes, rows, columns, d, False, False, LANES if biased else "", pairs)
+    lanes, dot2 = jit.host().vector_bytes // SIZES[dtype], d == 1 and _has_dot2(dtype)
+    own = Tile(dtype, lanes, rows, columns, d, False, False, LANES if biased else "", dot2)
     work = batch * a * b * c * d
     parts = min(-(-b // columns), -(-_ITEMS // a)) if work >= ALONE else 1
     block = -(-b // (parts * columns)) * columns
@@ -224,7 +224,7 @@ def _last(
     packs_b = batch > own.width and (b >= _REUSED or c > _DEPTH or d * x * size % _SETS == 0)
     if half:
         most = _rows(_CACHED // (2 * size * _words(own, c)), own.rows)
-        packs_a, packs_b = not _lies_in_pairs(own, c, weight[2], weight[1]), True
+        packs_a, packs_b = not _lies_as_words(own, c, weight[2], weight[1]), True
     high = -(-tiles // -(-tiles // (most // own.rows)))
     values = {
         "blocks": a * d, "inner": d, "p": b, "q": batch, "r": c,
@@ -274,7 +274,7 @@ def _gradient_last(
     values = {
         "blocks": a * d, "inner": d, "p": b, "q": c, "r": batch,
         "p_block": _rows(_CACHED // 2 // (size * depth), own.rows), "r_block": depth,
-        "packs_a": int(not _lies_in_pairs(own, batch, 1, grad * d) and _is_half(dtype)), "packs_b": 1,
+        "packs_a": int(not _lies_as_words(own, batch, 1, grad * d) and _is_half(dtype)), "packs_b": 1,
         "a_outer": b * d * grad, "a_inner": grad, "a_p": d * grad, "a_r": 1,
         "b_outer": c * d * x, "b_inner": x, "b_r": 1, "b_q": d * x, "b_v": 0, "b_panel": own.width * d * x,
         "c_outer": b * c * d, "c_inner": 1, "c_p": c * d, "c_q": d, "c_panel": own.width * d,

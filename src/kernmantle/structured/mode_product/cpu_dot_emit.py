@@ -32,11 +32,11 @@ class _Dots(Vectors):
     @property
     def step(self) -> int:
         """Numbers that a vector of words has."""
-        return self.tile.lanes * (2 if self.tile.pairs else 1)
+        return self.tile.lanes * (2 if self.tile.dot2 else 1)
 
     def _read(self, f: Function, address: str, mask: str) -> str:
         """Return a vector of words, those of a mask if there is one."""
-        if not self.tile.pairs:
+        if not self.tile.dot2:
             if mask:
                 return self.load_masked(f, address, mask, self.tile.dtype)
             return self.number(f, address, self.tile.dtype, self.tile.lanes)

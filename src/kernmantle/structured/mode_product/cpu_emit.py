@@ -261,7 +261,7 @@ class _Entry(Tiles):
         address, words = str(tile.rows * tile.group), self.words(f, length)
         a = self._either("a", "ptr", self.workspace["a"], a)
         # Pairs are read where they lie if numbers of neighbouring r are neighbours.
-        a_p, a_r = (f.i64("sdiv", field["a_p"], "2"), "1") if tile.pairs else (field["a_p"], field["a_r"])
+        a_p, a_r = (f.i64("sdiv", field["a_p"], "2"), "1") if tile.dot2 else (field["a_p"], field["a_r"])
         packed_p, packed_r = str(tile.group), address
         if tile.stays_rows:
             runs = f.emit(f"icmp eq i64 {field['a_r']}, 1")

@@ -28,7 +28,7 @@ SMALL_FIELDS = ("blocks", "p", "a_p", "c_p")
 # What tiles of so many vectors take, over those of three; of four by whether each line of x is a page (AMD EPYC with
 # AVX-512, decision 0014).
 _LOADS, _WIDE_LOADS = {3: 1.0, 2: 1.06}, {True: 0.98, False: 1.001}
-_LEAST_PAIRS = 4  # lanes of the shortest vectors that instructions on pairs have
+_LEAST_DOT2 = 4  # lanes of the shortest vectors that instructions on pairs have
 # Rows and columns of blocks of which several share a vector, and rows of x for which weights are shuffled once.
 SMALL, SMALL_ROWS = 4, 16
 
@@ -43,7 +43,7 @@ class Tile:
     """``rows`` times ``vectors`` accumulators of so many lanes, which ``group`` neighbours l share.
 
     ``apart``: each vector is of one j. ``scattered``: groups of results lie apart. ``bias`` says where one is added.
-    ``pairs``: words are two numbers of bfloat16. ``wide``: results of halves are float32.
+    ``dot2``: words are two numbers of bfloat16. ``wide``: results of halves are float32.
     """
 
     dtype: str
@@ -54,7 +54,7 @@ class Tile:
     apart: bool
     scattered: bool
     bias: str
-    pairs: bool = False
+    dot2: bool = False
     wide: bool = False
 
     def __str__(self) -> str:
@@ -132,10 +132,10 @@ def small_tile(
 
 def tile(
     dtype: str, vector_bytes: int, registers: int, lanes: int, group: int, spread: int, bias: str, wide: bool = False,
-    pairs: bool = False,
+    dot2: bool = False,
 ) -> Tile:  # fmt: skip
     """Tile for results of so many lanes in groups that lie ``spread`` apart; ``wide`` where each line is a page."""
-    own = min(vector_bytes // SIZES[dtype], max(_LEAST_PAIRS if pairs else 2, 1 << (lanes - 1).bit_length()))
+    own = min(vector_bytes // SIZES[dtype], max(_LEAST_DOT2 if dot2 else 2, 1 << (lanes - 1).bit_length()))
     needed = -(-lanes // own)
     loads = _LOADS | ({4: _WIDE_LOADS[wide]} if registers >= 32 else {})
     # The fewest vectors that are computed in vain and the fewest loads.
@@ -143,7 +143,7 @@ def tile(
     rows = (6 if vectors == 4 else 8) if registers >= 32 else 4
     apart = group == own and spread != group
     scattered = not apart and spread != group
-    return Tile(dtype, own, rows, vectors, group, apart, scattered, bias, pairs)
+    return Tile(dtype, own, rows, vectors, group, apart, scattered, bias, dot2)
 
 
 def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:

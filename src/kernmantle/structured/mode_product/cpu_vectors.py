@@ -27,11 +27,11 @@ class Vectors:
 
     def words(self, f: Function, numbers: str) -> str:
         """Return how many words are so many numbers."""
-        return f.ceiling(numbers, 2) if self.tile.pairs else numbers
+        return f.ceiling(numbers, 2) if self.tile.dot2 else numbers
 
     def origin(self, f: Function, pointer: str, r: str, stride: str) -> tuple[str, str, str]:
         """Return where the number of a word lies, that which makes it a pair, and whether that is among %r."""
-        if not self.tile.pairs:
+        if not self.tile.dot2:
             return self.at(f, pointer, f.multiply(r, stride), of=self.stored), "", ""
         first = f.multiply(r, "2")
         present = f.emit(f"icmp slt i64 {f.add(first, '1')}, %r")
@@ -43,7 +43,7 @@ class Vectors:
         """Return the words of neighbours, so many numbers from the first."""
         (one, other, present), kind = origin, vector(self.stored, lanes)
         low = f.load(kind, self.at(f, one, offset, of=self.stored), SIZE[self.stored])
-        if not self.tile.pairs:
+        if not self.tile.dot2:
             return widened(f, low, self.tile.dtype, self.element, lanes)
         high = f.load(kind, self.at(f, other, offset, of=self.stored), SIZE[self.stored])
         high = f.emit(f"select i1 {present}, {kind} {high}, {kind} zeroinitializer")
@@ -56,7 +56,7 @@ class Vectors:
     def word_run(self, f: Function, pointer: str) -> str:
         """Return a vector of words whose numbers lie together."""
         tile = self.tile
-        if not tile.pairs:
+        if not tile.dot2:
             return self.number(f, pointer, tile.dtype, tile.lanes)
         kind = vector(self.stored, 2 * tile.lanes)
         return f.emit(f"bitcast {kind} {f.load(kind, pointer, SIZE[self.stored])} to {self.kind}")
@@ -108,7 +108,7 @@ class Vectors:
     def fma(self, f: Function, a: str, b: str, c: str) -> str:
         """``a b + c``; of pairs the sum of both products."""
         kind = self.kind
-        if self.tile.pairs:
+        if self.tile.dot2:
             words = vector("bfloat", 2 * self.tile.lanes)
             a, b = (f.emit(f"bitcast {kind} {value} to {words}") for value in (a, b))
             name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.tile.lanes}"
@@ -203,7 +203,7 @@ def _squares(own: Vectors, f: Function, present: str) -> str:
     The last square of some overlaps the one before, and repeats the last lane for those that are not there.
     """
     tile = own.tile
-    lanes, numbers = str(tile.lanes), 2 if tile.pairs else 1
+    lanes, numbers = str(tile.lanes), 2 if tile.dot2 else 1
     whole = f.i64("sdiv", "%r", str(numbers))
     fits = f.emit(f"and i1 {f.emit('icmp eq i64 %b_r, 1')}, {f.emit(f'icmp sge i64 {whole}, {lanes}')}")
     deep = f.emit(f"select i1 {fits}, i64 {whole}, i64 0")
@@ -211,8 +211,8 @@ def _squares(own: Vectors, f: Function, present: str) -> str:
     with f.loop("0", deep, lanes) as start, f.loop("0", present, lanes) as first:
         r = f.least(start, final)
         corner = own.at(f, "%b", f.multiply(r, str(numbers)), of=own.stored)
-        lines = [f.multiply(f.least(f.add(first, str(i)), last), "%b_q") for i in range(tile.lanes)]
-        rows = [own.word_run(f, own.at(f, corner, line, of=own.stored)) for line in lines]
+        offsets = [f.multiply(f.least(f.add(first, str(i)), last), "%b_q") for i in range(tile.lanes)]
+        rows = [own.word_run(f, own.at(f, corner, offset, of=own.stored)) for offset in offsets]
         target = own.at(f, "%into", f.multiply(r, str(tile.width)), first)
         for i, column in enumerate(own.transposed(f, rows)):
             f.store(own.kind, column, own.at(f, target, str(i * tile.width)), own.size)
@@ -278,7 +278,7 @@ def packing_rows(own: Vectors) -> str:
 
 def _word_rows(own: Vectors, f: Function, words: str) -> None:
     """Write the words of each row of a, one row behind the other."""
-    lanes, numbers = str(own.tile.lanes), 2 if own.tile.pairs else 1
+    lanes, numbers = str(own.tile.lanes), 2 if own.tile.dot2 else 1
     whole = f.multiply(f.i64("sdiv", "%r", str(numbers * own.tile.lanes)), lanes)
     with f.loop("0", "%p") as p:
         source = own.at(f, "%a", f.multiply(p, "%a_p"), of=own.stored)

@@ -58,6 +58,7 @@ _MANY, _HIGH, _REUSED = 1024, 516, 96
 # and at most, along that where panels are packed on the way and where they are packed (decision 0135).
 _INPLACE_ROWS_LAST = 32
 _DOT_ROWS = {False: (2 / 3, 16), True: (1 / 6, 4)}
+_UNSQUARE_ROWS = 4  # where panels are packed number by number, as no square of words fits (decision 0135)
 
 
 def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str, wide: bool = False) -> Tile:
@@ -135,7 +136,8 @@ def _first(
     whole = group == d and weight[2] == d
     vectors = c * d * size // ((2 if d == 1 and _has_dot2(dtype) else 1) * jit.host().vector_bytes)
     each, most = _DOT_ROWS[packed]
-    if whole and weight[1] > weight[2] and batch <= min(most, int(each * vectors) + (not packed)):
+    least = 0 if packed else 1 if vectors else _UNSQUARE_ROWS
+    if whole and weight[1] > weight[2] and batch <= max(least, min(most, int(each * vectors) + (not packed))):
         return _dots(pattern, batch, dtype, x, weight, out, biased)
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     half, words = _is_half(dtype), _words(own, c)

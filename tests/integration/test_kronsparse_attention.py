@@ -217,12 +217,12 @@ def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
     x, _ = operands()
     wide = km.KSLinear(48, 16, [(4, 4, 12, 1)], dtype=torch.float64)
     for _ in range(3):
-        with pytest.raises(km.errors.ShapeError, match="qkv gives 96 features, 3 times 32, but proj takes 48"):
+        with pytest.raises(km.errors.ShapeError, match="qkv gives 96 features, not 3 times the 48 that proj takes"):
             km.kronsparse.attention(x, qkv, wide, HEADS)
         with pytest.raises(km.errors.ShapeError, match=r"residual has shape \(2, 5, 15\)"):
             km.kronsparse.attention(x, qkv, proj, HEADS, residual=x[..., 1:])
     qkv.register_forward_hook(lambda *_: pytest.fail("a layer ran"))
-    for layer, message in ((wide, "but proj takes 48"), (proj, "residual")):
+    for layer, message in ((wide, "not 3 times the 48"), (proj, "residual")):
         with pytest.raises(km.errors.ShapeError, match=message):
             km.kronsparse.attention(x, qkv, layer, HEADS, residual=x[..., 1:])
     for heads, causal in ((5, False), (HEADS, 1)):

@@ -246,8 +246,8 @@ def check_layers(x: Any, residual: Any, parts: int = 1, **layers: Any) -> None:
     (one, first), (other, second) = layers.items()
     makes, takes = getattr(first, "out_features", None), getattr(second, "in_features", None)
     if isinstance(makes, int) and isinstance(takes, int) and takes and makes != parts * takes:  # 0 of lazy layers
-        each = f", {parts} times {makes // parts}" if parts > 1 and makes % parts == 0 else ""
-        raise ShapeError(f"{one} gives {makes} features{each}, but {other} takes {takes}")
+        times = f"not {parts} times the {takes} that {other} takes" if parts > 1 else f"but {other} takes {takes}"
+        raise ShapeError(f"{one} gives {makes} features, {times}")
     if residual is None:
         return
     if not isinstance(residual, torch.Tensor):

@@ -38,7 +38,7 @@ def test_narrow_blocks_do_not(pattern, dtype) -> None:
 
 
 def test_what_has_no_plan_takes_forever() -> None:
-    for card, pattern in ((CARDS["sm_100"], (4, 768, 768, 1)), (CARD, (4, 768, 768, 2))):
+    for card, pattern in ((CARDS["sm_100"], (4, 768, 768, 1)), (CARD, (4, 768, 768, 2)), (CARD, (400, 768, 1, 1))):
         assert wide_sum_choice(pattern, 4096, "f32", True, 16, 16, 3, card) == (math.inf, None)
 
 

@@ -17,6 +17,7 @@ from .transpose_plan import ACCESS, pass_seconds
 WORD = 4  # bytes at multiples of which rows begin that are not shifted
 _LEAST_CHUNKS = 8  # of a part
 _MOST_STAGES = 4
+_NARROWEST = 16  # extent of blocks, of which none below took less time by a tile
 _TILES = ((1, 64), (2, 64), (2, 96), (2, 128), (3, 64))  # groups of 64 columns, and positions
 # Cycles of a chunk that waits for its loads, for each cycle of its products, and of a feature; of a block beside its
 # chunks; bytes a second of memory and of parts that are added; seconds to begin, to begin to add parts, and of the pass
@@ -115,7 +116,7 @@ def candidates(
 ) -> Iterator[WideSumPlan]:
     """Yield the plans of every tile that fits a pattern; ``shifted``: rows of halves begin between words."""
     _, b, c, d = pattern
-    if not own.has(("wgmma",)) or (first and d > 1):
+    if not own.has(("wgmma",)) or (first and d > 1) or min(b, c) < _NARROWEST:
         return
     for groups, positions in _TILES:
         if 64 * (groups - 1) < b and (positions == _TILES[0][1] or positions < 2 * c):

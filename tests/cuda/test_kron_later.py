@@ -119,6 +119,7 @@ def test_products_of_several_passes_of_ours_are_right(product):
 GRADIENTS = [
     (40, (64, 64, 64), F32), (300, (8,) * 5, F32), (20, (16,) * 4, BF16), (33, (14, 12, 8, 9), F32),
     (9, (24, 30, 7, 5), F16), (64, (32, 32, 32), F32), (3000, (12, 13), F32), (50, (5,) * 5, F16),
+    (1, (4, 14, 169), F32), (58, (2, 14, 107), BF16), (2174, (199, 4), BF16), (404, (5, 30, 3, 3, 2, 3), BF16),
 ]  # fmt: skip
 
 
@@ -170,3 +171,27 @@ def test_gradients_by_factors_that_change_between_calls_are_those_of_each(produc
         torch.cuda.synchronize()
         for own, wanted in zip(found, alone, strict=True):
             assert torch.equal(own, wanted), (call, own.shape)
+
+
+@pytest.mark.parametrize("product", GRADIENTS, ids=_named)
+def test_gradients_in_a_graph_are_those_of_float64(product):
+    x, factors, _ = _arrays(*product)
+    grad = torch.randn(x.shape, generator=torch.Generator("cuda").manual_seed(1), device="cuda").to(x.dtype)
+    leaves = [x.requires_grad_(), *(factor.requires_grad_() for factor in factors)]
+
+    def step():
+        return torch.autograd.grad(km.kron_matmul(x, factors), leaves, grad)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for call in range(3):
+        with torch.no_grad():
+            x.copy_(x.roll(call, 0))
+        graph.replay()
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    exact = torch.autograd.grad(km.kron_matmul(wide[0], wide[1:]), wide, grad.double())
+    rounds = DEVIATIONS * (2 * len(factors)) ** 0.5 if x.dtype in (F16, BF16) else 1
+    for own, wanted in zip(found, exact, strict=True):
+        assert_close(own, wanted, depth=x.numel(), magnitude=rounds * wanted.square().mean().sqrt())

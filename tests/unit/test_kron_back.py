@@ -99,13 +99,13 @@ def test_passes_give_every_gradient(started, sizes, right, kind, transposed):
     factors = [torch.randn(p, q).mT if place % 2 else torch.randn(q, p) for place, (q, p) in enumerate(sizes)]
     modes = parse(text_of([*range(len(sizes)), f"i{right}"]), sizes)
     chosen = gradient_cuda.bind(modes, factors, x, transposed=transposed)
-    dx, shares = chosen(grad, x, factors, 0.5)
+    dx, finish = chosen(grad, x, factors, 0.5)
     exact = [tensor.double().requires_grad_() for tensor in (x, *factors)]
     product = kron_matmul(exact[0], [*exact[1:], right], side="left")
     wanted = torch.autograd.grad(product, exact, grad.double())
     assert_close(dx.view(x.shape), 0.5 * wanted[0], depth=sum(map(max, sizes)), magnitude=wanted[0].abs().max())
     assert chosen.numbers == tuple(range(len(sizes)))
-    for place, share in enumerate(shares):
+    for place, share in enumerate(finish()):
         assert share.is_contiguous()
         own = share.mT if transposed else share
         assert_close(own, wanted[place + 1], depth=x.numel(), magnitude=wanted[place + 1].abs().max())
@@ -123,12 +123,12 @@ def test_identities_stand_before_and_behind(started, text, extents, columns):
     x, grad = torch.randn(2, entries, columns), torch.randn(2, entries, columns)
     factors = [torch.randn(size, size) for size in extents]
     chosen = gradient_cuda.bind(modes, factors, x)
-    dx, found = chosen(grad, x, factors, 1.0)
+    dx, finish = chosen(grad, x, factors, 1.0)
     exact = [tensor.double().requires_grad_() for tensor in (x, *factors)]
     wide = [int(entry[1:]) if entry.startswith("i") else exact[1 + int(entry)] for entry in text.split()]
     wanted = torch.autograd.grad(kron_matmul(exact[0], wide, side="left"), exact, grad.double())
     assert_close(dx.view(x.shape), wanted[0], depth=sum(extents), magnitude=wanted[0].abs().max())
-    for one, exact_share in zip(found, wanted[1:], strict=True):
+    for one, exact_share in zip(finish(), wanted[1:], strict=True):
         assert_close(one, exact_share, depth=x.numel(), magnitude=exact_share.abs().max())
 
 

@@ -2,11 +2,13 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import CARDS
+from kernmantle.structured.kron import gradient
 from kernmantle.structured.kron.factor_sums import outer, parts_of, separated
 from kernmantle.structured.kron.gradient import BoundGradients, _Operand, _Pass, _Sum
 from kernmantle.structured.kron.gradient_cost import GpuPrice
@@ -195,7 +197,8 @@ def test_gradients_of_halves_feel_no_rounding_of_the_one_they_share(dtype):
 def test_long_sums_of_halves_have_parts_for_all_multiprocessors():
     assert parts_of(1 << 15, 84, 84) == 1
     assert parts_of(101640, 84, 84) == 264
-    assert parts_of(480000, 264, 8) == 88
+    assert parts_of(480000, 264, 8) == 80
+    assert parts_of(999983, 84, 84) == 264
     assert parts_of(10**6, 2000, 2000) == 31
 
 
@@ -209,7 +212,42 @@ class FakePass:
         x, grad = x.view(-1, first.shape[1], second.shape[1]), grad.view(-1, first.shape[0], second.shape[0])
         of_x = torch.einsum("nqs,qp,sr->npr", grad, first, second)
         parts = torch.einsum("nqs,npr,sr->qp", grad, x, second), torch.einsum("nqs,npr,qp->sr", grad, x, first)
-        return slope * of_x, parts
+        return slope * of_x, lambda: parts
+
+
+class FakeStream:
+    """Does the work behind all others, as a stream beside them may."""
+
+    def __init__(self):
+        self.waiting, self.found, self.joined = [], [], False
+
+    def __call__(self, work):
+        self.waiting.append(work)
+        self.found.append([torch.empty(0), torch.empty(0)])
+        return self.found[-1]
+
+    def join(self):
+        for work, found in zip(self.waiting, self.found, strict=True):
+            found[:] = work()
+        self.joined = True
+
+
+def test_steps_that_nothing_waits_for_may_end_behind_all_others(monkeypatch):
+    factors = [torch.randn(2, 3, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)]
+    x, grad = (torch.randn(5, size, 1, dtype=torch.float64) for size in (6, 8))
+    stream = FakeStream()
+    monkeypatch.setattr(gradient, "_gpu", lambda: SimpleNamespace(side_stream=lambda _: stream))
+    u, v = (_Operand(number, None, lambda value: value) for number in (0, 1))
+    joint = _Sum(lambda u, v: torch.einsum("nqr,npr->qp", v, u), u, v, (0, 1), (0, 1))
+    one = _Pass(FakePass(), 0, 1, (5, 6, 1), True, (0, 1))
+    for step in (joint, one):
+        launch = BoundGradients("", (step,), 0, (True, True), forks=True)
+        _, found = launch((x, factors, grad, ()), -2.0)
+        for part, exact in zip(found, separated(torch.einsum("nqr,npr->qp", grad, x), factors), strict=True):
+            assert_close(part, -2 * exact, depth=40)
+        assert stream.joined
+        stream.joined = False
+        stream.waiting.clear(), stream.found.clear()
 
 
 @pytest.mark.parametrize("alpha", [1.0, -2.5])
@@ -223,7 +261,7 @@ def test_a_step_that_applies_factors_leaves_the_next_value(alpha, wanted):
     def applying(u, v, own, slope):
         seen.append(slope)
         joint = torch.einsum("nqr,npr->qp", v.view(5, 8, 1), u.view(5, 6, 1))
-        return joint, slope * torch.einsum("nqr,qp->npr", v.view(5, 8, 1), torch.kron(*own)).reshape(-1)
+        return lambda: joint, slope * torch.einsum("nqr,qp->npr", v.view(5, 8, 1), torch.kron(*own)).reshape(-1)
 
     u, v = (_Operand(number, None, lambda value: value) for number in (0, 1))
     one = _Sum(lambda *_: None, u, v, (0, 1), (0, 1), applying=applying, shape=(5, 6, 1), is_last=True)

@@ -37,6 +37,7 @@ from .form import Form
 from .gradient import (
     UNBOUND,
     BoundGradients,
+    Done,
     bind_gradients,
     conjugate,
     factor_numbers,
@@ -197,8 +198,9 @@ class KronCall:
     ``shape`` is that of the result, ``layout`` that shape and its strides, ``added`` whether y is added, ``identities``
     whether there are factors that are none; ``product`` is None where arrays are to be bound at each call. ``sizes``
     are the bytes from the first entry of x and of each factor to after the last one, of y, and of the result.
-    ``backward`` has what finds gradients, by which are needed and how many arrays are saved, for a gradient in one
-    piece. ``is_recorded`` says that derivatives are recorded.
+    ``pays`` says whether gradients read what is saved, by which are needed and the positions that are applied to it;
+    ``backward`` has what finds them, by the same, for a gradient in one piece. ``is_recorded`` says that derivatives
+    are recorded.
     """
 
     text: str
@@ -212,21 +214,26 @@ class KronCall:
     keeps: bool = False
     layout: PlainLayout = ((), ())
     is_recorded: bool = False
-    pays: dict[tuple[bool, ...], bool] = field(default_factory=dict)
+    pays: dict[tuple[tuple[bool, ...], Done], bool] = field(default_factory=dict)
     backward: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
+    def to_save(self, needed: tuple[bool, ...]) -> Done:
+        """Return the positions that are applied to each result between the passes that a call now may save."""
+        done = self.product.done_now() if self.keeps and self.product is not None else ()
+        return done if self.pays.get((needed, done), True) else ()
+
     def is_worth_saving(
-        self, x: torch.Tensor, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], saved: Tensors
-    ) -> bool:
+        self, x: torch.Tensor, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], done: Done,
+        saved: Tensors,
+    ) -> bool:  # fmt: skip
         """Return whether gradients read what lies between the passes, found once for those that are wanted."""
-        found = self.pays.get(needed)
+        found = self.pays.get((needed, done))
         if found is None:
-            assert self.product is not None
-            form, done = self.form, self.product.done
+            form = self.form
             launch = bind_gradients(
                 self.text, self.options, form.x(x), factors, form.x(grad), needed, form.transposed, done, saved
             )
-            found = self.pays[needed] = launch.reads_saved
+            found = self.pays[needed, done] = launch.reads_saved
         return found
 
     @property
@@ -304,11 +311,11 @@ class _Recorded(torch.autograd.Function):
         ctx.call, ctx.numbers, ctx.context = call, numbers, copy_context()
         ctx.x_shape, ctx.y_shape = x.shape, None if y is None else y.shape
         saved: list[torch.Tensor] = []
-        may_save = call.keeps and numbers[0] == 1 and any(needed[1:]) and call.pays.get(needed, True)
-        out = call((x, factors, y), numbers, None, info, saved if may_save else None)
-        if may_save and not call.is_worth_saving(x, factors, out, needed, saved):
-            saved = []
-        ctx.saved = len(saved)
+        done = call.to_save(needed) if numbers[0] == 1 and any(needed[1:]) else ()
+        out = call((x, factors, y), numbers, None, info, saved if done else None)
+        if done and not call.is_worth_saving(x, factors, out, needed, done, saved):
+            saved, done = [], ()
+        ctx.done = done
         read = (x if any(needed[1:]) else None, *saved, *factors)
         ctx.addresses = addresses(read)
         ctx.save_for_backward(*read)
@@ -317,7 +324,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         read = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
-        launch = bound_pass(ctx.call.backward, (ctx.needs_input_grad[3:], ctx.saved), ctx.addresses, read, grads)
+        launch = bound_pass(ctx.call.backward, (ctx.needs_input_grad[3:], ctx.done), ctx.addresses, read, grads)
         if launch is not None:
             return _backward(ctx, read, grads[0], launch)
         # In the configuration of the forward call: torch may run this in a thread of its own.
@@ -331,7 +338,8 @@ _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore
 def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, found: Any = None) -> tuple[Any, ...]:
     call, alpha, (of_x, of_y, *wanted) = ctx.call, ctx.numbers[0], ctx.needs_input_grad[3:]
     x, *factors = read
-    saved, factors = factors[: ctx.saved], factors[ctx.saved :]
+    count = len(ctx.done)
+    saved, factors = factors[:count], factors[count:]
     through, parts = None, [None] * len(factors)
     if found is not None and found.reads_addresses:
         through, parts = found.launch((x, factors, grad, saved), conjugate(alpha), ctx.x_shape)
@@ -351,12 +359,12 @@ def _gradients(
     needed = ctx.needs_input_grad[3], *ctx.needs_input_grad[5:]
     own, moved = None if x is None else form.x(x), form.x(grad)
     if found is None and not torch.is_grad_enabled() and plain((grad,)):
-        done = call.product.done if saved else ()
-        launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, done, saved)
+        launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, ctx.done, saved)
         as_they_are = launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape))
         found = BoundPass(launch, as_they_are)
         if call.product is not None:
-            key = ctx.needs_input_grad[3:], ctx.saved
+            call.product.leave_handle(grad.get_device())
+            key = ctx.needs_input_grad[3:], ctx.done
             keep_pass(call.backward, key, ctx.addresses, (x, *saved, *factors), (grad,), found)
     if found is not None and found.launch is not UNBOUND:
         return found.launch((own, factors, moved, saved), conjugate(alpha), None)

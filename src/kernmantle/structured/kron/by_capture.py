@@ -42,9 +42,8 @@ class ByCapture:
         self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
         numbers: Numbers, saved: list[torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """Write the product to ``out``; with ``saved``, which receives the intermediate results, as an eager call."""
-        own = self._now(x) if saved is None else self.eager
-        own(x, factors, y, out, numbers, saved)
+        """Write the product to ``out``; ``saved`` receives the intermediate results."""
+        self._now(x)(x, factors, y, out, numbers, saved)
 
     def new(self, x: torch.Tensor, factors: Sequence[torch.Tensor], alpha: float, shape: tuple[int, ...]) -> Any:
         """Return the product in new memory."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ...config import current
 from ...errors import KernmantleWarning
 from ...runtime.dispatch import bound
 from ...torch_ops import targets
+from ...torch_ops.blas_handles import HANDLES
 from ...torch_ops.call_key import program_key
 from ...torch_ops.execute import allocate, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
@@ -65,8 +65,8 @@ class BoundKron:
     """A product bound for arrays of equal specs, ready to be launched on their addresses.
 
     ``reads_addresses``: the launch reads only the addresses of its tensors, so any views with equal addresses will do.
-    ``done`` has the positions whose factors are applied for each intermediate result with the layout of x, and
-    ``between`` the bytes of all of these.
+    ``done`` has the positions whose factors are applied for each intermediate result with the layout of x, ``captured``
+    the same under CUDA graph capture where other passes run then, and ``between`` the bytes of all of these.
     """
 
     route: str
@@ -74,6 +74,16 @@ class BoundKron:
     reads_addresses: bool = False
     done: tuple[tuple[int, ...], ...] = ()
     between: int = 0
+    captured: tuple[tuple[int, ...], ...] | None = None
+
+    def done_now(self) -> tuple[tuple[int, ...], ...]:
+        """Return the positions for each intermediate result of a call now."""
+        return self.done if self.captured is None or not torch.cuda.is_current_stream_capturing() else self.captured
+
+    def leave_handle(self, index: int) -> None:
+        """Leave this thread the handle of cuBLAS that captured calls may need where eager ones have other passes."""
+        if self.captured is not None and not torch.cuda.is_current_stream_capturing():
+            HANDLES.take(index)
 
     def __call__(self, tensors: tuple[torch.Tensor, Tensors, torch.Tensor | None], numbers: Numbers, outs: Any) -> None:
         """Write the product of x and the factors, plus y, to ``outs``; ``numbers`` are alpha and beta."""
@@ -102,11 +112,14 @@ def _bind(
     passes, route = eager.passes, f"{backend.NAME}: {eager}"
     prepared = prepare(passes, modes, arrays, kernel)
     if prepared is not None:
-        sizes = [math.prod(stage.shape) for stage in prepared.stages if stage.shape]
-        done = between(passes) if arrays.x.shape == x.shape and arrays.batch == tuple(x.shape[:-2]) else ()
+        lies_so = arrays.x.shape == x.shape and arrays.batch == tuple(x.shape[:-2])
+        done, captured = between(passes) if lies_so else (), None
+        size, launch = prepared.entries_between, prepared
         in_graph = prepare(plan.passes, modes, arrays, kernel) if plan.eager else None
-        launch = prepared if in_graph is None else ByCapture(prepared, in_graph)
-        return BoundKron(route, launch, True, done, x.element_size() * sum(sizes))
+        if in_graph is not None:
+            launch, size = ByCapture(prepared, in_graph), max(size, in_graph.entries_between)
+            captured = between(plan.passes) if lies_so else ()
+        return BoundKron(route, launch, True, done, x.element_size() * size, captured=captured)
 
     def by_passes(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
         run(passes, modes, own, arrange(arranged(x, factors, y, out)), kernel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,8 @@ def arranged(tensor: torch.Tensor, size: int, left: int, axes: Axes) -> torch.Te
 # lose 1 % (H200).
 _LONGEST = 1 << 15
 # A block of the vendor's products of halves takes one part of a longer sum and a tile of the result: 101640 positions
-# of 84 x 84 in four parts took 224 us, in 99 of them 35 (H200). There are parts for so many blocks, none shorter.
+# of 84 x 84 in four parts took 224 us, in 99 of them 35 (H200). There are parts for so many blocks, none shorter, or
+# fewer that leave nothing, which takes four kernels more.
 _SHORTEST, _BLOCKS, _TILE = 1 << 8, 264, 128
 
 
@@ -84,12 +86,15 @@ def matmul(a: torch.Tensor, b: torch.Tensor, is_wide: bool) -> torch.Tensor:
     return multiply(a, b, out_dtype=torch.float32) if is_wide else a @ b  # pyright: ignore
 
 
+@lru_cache(maxsize=1024)
 def parts_of(positions: int, rows: int, columns: int) -> int:
     """Return the parts of a sum of halves over so many positions, for a result of so many rows and columns."""
     if positions <= _LONGEST:
         return 1
     tiles = -(-rows // _TILE) * -(-columns // _TILE)
-    return max(-(-positions // _LONGEST), min(positions // _SHORTEST, _BLOCKS // tiles))
+    least = -(-positions // _LONGEST)
+    most = max(least, min(positions // _SHORTEST, _BLOCKS // tiles))
+    return next((parts for parts in range(most, max(least - 1, most // 2), -1) if positions % parts == 0), most)
 
 
 def product_of_rows(u: torch.Tensor, v: torch.Tensor, together: int, is_wide: bool) -> torch.Tensor:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ...backends.cuda.launch import Kernel
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, index_of, is_captured, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
+from ...torch_ops.side_stream import SideStream
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import begins_early, resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
@@ -22,6 +23,7 @@ from .modes import Mode, contracted
 from .separation import LONGEST, SeparationPlan, longest
 
 Tensors = Sequence[torch.Tensor]
+Finish = Callable[[], Tensors]
 
 
 def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:
@@ -55,20 +57,25 @@ class BackPass:
     size: int
     shares: tuple[Share, ...]
 
-    def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Any]:
-        """Return what leaves the pass, and the gradients of its factors."""
+    def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Finish]:
+        """Return what leaves the pass, and what adds up the gradients of its factors."""
         v, x, device = _in_one_piece(v), _in_one_piece(x), x.device
         out = allocate((self.size,), x.dtype, device)
         count = sum([share.size[0] * share.size[1] for share in self.shares])
-        found = allocate((count,), x.dtype, device)
-        if self.kernel is not None and self.total is not None:
-            parts = allocate((self.blocks, count), torch.float32, device)
+        parts = allocate((self.blocks, count), torch.float32, device)
+        if self.kernel is not None:
             pointers = [factors[number].data_ptr() for number in self.numbers]
             arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
             start(self.kernel, self.index, self.blocks, arguments)
-            sums = parts.data_ptr(), found.data_ptr(), self.blocks, count
-            start(self.total, self.index, -(-count // TOTAL_ENTRIES), sums)
-        return out, [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
+
+        def finish() -> Tensors:
+            found = allocate((count,), x.dtype, device)
+            if self.total is not None:
+                sums = parts.data_ptr(), found.data_ptr(), self.blocks, count
+                start(self.total, self.index, -(-count // TOTAL_ENTRIES), sums)
+            return [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
+
+        return out, finish
 
 
 def _shares(plan: PassPlan, transposed: bool) -> tuple[Share, ...]:
@@ -136,6 +143,12 @@ def price(shapes: tuple[tuple[int, int], ...], grad: torch.Tensor, options: str)
     return GpuPrice(shapes, math.prod(grad.shape[:-2]), grad.shape[-1], stored, own, tensor, options.endswith(" fuse"))
 
 
+def side_stream(grad: torch.Tensor) -> SideStream | None:
+    """Return a stream beside the current one of a tensor's device where a graph is captured."""
+    index = grad.get_device()
+    return SideStream(index) if is_captured(index) else None
+
+
 def sum_by(
     u: torch.Tensor, v: torch.Tensor, options: str, is_wide: bool = False
 ) -> tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None]:
@@ -197,40 +210,48 @@ def bind_sum(
     chosen = gram(rows, columns, right, NAMES[u.dtype], aligned, own.arch)
     if chosen is None or (is_wide and chosen.chunks(count, right) < 2):
         return None
-    return _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v))
+    summed = _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v))
+    return lambda u, v: summed(u, v)()
 
 
 def _summing(
     chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool,
     is_early: bool, transposed: bool = False,
-) -> Callable[..., torch.Tensor]:  # fmt: skip
-    """Return what starts a kernel of sums, with what it takes beside its operands; ``transposed``: of two shares."""
+) -> Callable[..., Callable[[], torch.Tensor]]:  # fmt: skip
+    """Return what starts a kernel of sums, with what it takes beside its operands, and returns what adds up its shares.
+
+    ``transposed``: of two shares at least.
+    """
     entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=is_early)
     kernels = load_kernels(chosen, chosen.arch, lambda: factor_gradient_emit.emit(chosen), entry)
     kind, shape = "f32" if is_wide else chosen.stored, size[::-1] if transposed else size
     total, entries = _total(kind, chosen.arch, (size,) if transposed else ()), size[0] * size[1]
     if kernels is None or total is None:
-        return lambda u, *_: u.new_zeros(shape, dtype=torch.float32 if is_wide else u.dtype)
+        return lambda u, *_: lambda: u.new_zeros(shape, dtype=torch.float32 if is_wide else u.dtype)
     kernel = kernels[0]
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
     shares = max(2, shares) if is_wide or transposed else shares
 
-    def run(u: torch.Tensor, v: torch.Tensor, *others: float) -> torch.Tensor:
-        out = allocate(shape, torch.float32 if is_wide else u.dtype, u.device)
-        if shares == 1:
-            start(kernel, index, chosen.tiles, (v.data_ptr(), u.data_ptr(), out.data_ptr(), count, right, *others))
-            return out
-        parts = allocate((shares, entries), torch.float32, u.device)
+    def run(u: torch.Tensor, v: torch.Tensor, *others: float) -> Callable[[], torch.Tensor]:
+        kind, device = torch.float32 if is_wide else u.dtype, u.device
+        parts = allocate(shape, kind, device) if shares == 1 else allocate((shares, entries), torch.float32, device)
         arguments = v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right, *others
         start(kernel, index, shares * chosen.tiles, arguments)
-        start(total, index, -(-entries // TOTAL_ENTRIES), (parts.data_ptr(), out.data_ptr(), shares, entries))
-        return out
+
+        def finish() -> torch.Tensor:
+            if shares == 1:
+                return parts
+            out = allocate(shape, kind, device)
+            start(total, index, -(-entries // TOTAL_ENTRIES), (parts.data_ptr(), out.data_ptr(), shares, entries))
+            return out
+
+        return finish
 
     return run
 
 
-Applying = Callable[[torch.Tensor, torch.Tensor, Tensors, float], tuple[torch.Tensor, torch.Tensor]]
-"""The sum over u and v, and v with the factors' transposes applied, times a number, in one piece."""
+Applying = Callable[[torch.Tensor, torch.Tensor, Tensors, float], tuple[Callable[[], torch.Tensor], torch.Tensor]]
+"""What ends the sum over u and v, and v with the factors' transposes applied, times a number, in one piece."""
 
 
 def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed: bool) -> Applying | None:
@@ -250,7 +271,7 @@ def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed
     summed = _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v), transposed)
     strides = [factor.stride() for factor in factors]
 
-    def run(u: torch.Tensor, v: torch.Tensor, factors: Tensors, slope: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(u: torch.Tensor, v: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, torch.Tensor]:
         applied = allocate((count * columns * right,), u.dtype, u.device)
         others: list[float] = [applied.data_ptr(), float(slope)]
         for factor, steps in zip(factors, strides, strict=True):

@@ -207,7 +207,7 @@ def _bound(
         return plan, call.factors
     sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)
     added, has_identities = call.y is not None, len(own) < len(factors)
-    keeps = store is None and bool(found.done) and call.x.is_cuda
+    keeps = store is None and bool(found.done or found.captured) and call.x.is_cuda
     if keeps:
         keeps = found.between <= _SAVED * torch.cuda.get_device_properties(call.x.device).total_memory
     if may_save and not keeps:

@@ -272,6 +272,11 @@ class Prepared:
     stages: tuple[Stage, ...]
 
     @property
+    def entries_between(self) -> int:
+        """Return the entries of all intermediate results."""
+        return sum([math.prod(stage.shape) for stage in self.stages if stage.shape])
+
+    @property
     def has_kernels(self) -> bool:
         """Return whether every call launches a kernel of ours."""
         return any(not isinstance(stage.start, Dense) for stage in self.stages)

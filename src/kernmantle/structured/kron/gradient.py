@@ -225,7 +225,6 @@ class BoundGradients:
         found: list[Maybe] = [None] * len(factors)
         through: Maybe = None
         side = _gpu().side_stream(grad) if self.forks else None
-        kept: list[Callable[[], Tensors]] = []
         of_factors: list[tuple[tuple[int, ...], Tensors]] = []
         for step in self.steps:
             alpha = float(numbers) if step.is_last else 1.0  # pyright: ignore
@@ -235,11 +234,10 @@ class BoundGradients:
             else:
                 value, finish = step.started(values, factors, alpha)
                 of_factors.append((step.numbers, finish() if side is None else side(finish)))
-                kept += [] if side is None else [finish]
             if value is not None:
                 values.append(value.view(step.shape))
                 through = value.view(outs or step.shape) if step.is_last else through
-            for number in step.released if side is None else ():
+            for number in step.released if side is None else ():  # sums beside what follows still read them
                 values[number] = None
         if side is not None:
             side.join()

@@ -251,7 +251,7 @@ def _summing(
 
 
 Applying = Callable[[torch.Tensor, torch.Tensor, Tensors, float], tuple[Callable[[], torch.Tensor], torch.Tensor]]
-"""What ends the sum over u and v, and v with the factors' transposes applied, times a number, in one piece."""
+"""A function that ends the sum of u and v, and v with the factors' transposes applied, times a number, in one piece."""
 
 
 def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed: bool) -> Applying | None:

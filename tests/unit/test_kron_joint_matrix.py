@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernmantle.structured.kron.cost import goes_by_rows, matmul_seconds
+from kernmantle.structured.kron.cost import goes_by_rows, matmul_seconds, takes_copy
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass
@@ -61,8 +61,28 @@ def test_matrices_with_a_few_columns_multiply_by_rows(right: int, is_transposed:
     factor = factor.mT.contiguous().mT if is_transposed else factor
     x, out = torch.randn(9, 5, right, dtype=torch.float64), torch.full((9, 7, right), torch.nan, dtype=torch.float64)
     layouts = [(tuple(own.shape), own.stride()) for own in (x, factor.expand(9, 7, 5), out)]
-    Dense(*layouts, by_rows=True)(x, factor, None, out, (1.0, 0.0))
+    Dense(*layouts, torch.float64, by_rows=True)(x, factor, None, out, (1.0, 0.0))
     assert_close(out, factor @ x, depth=5, magnitude=factor.abs() @ x.abs())
+
+
+@pytest.mark.parametrize("y", [None, torch.randn(9, 7, dtype=torch.float64)], ids=["", "added"])
+def test_a_copied_factor_multiplies(y: torch.Tensor | None) -> None:
+    factor, x = torch.randn(7, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
+    out = torch.full((9, 7), torch.nan, dtype=torch.float64)
+    launch = Dense(*((tuple(own.shape), own.stride()) for own in (x, factor.mT, out)), torch.float64, copied=True)
+    exact, terms = x @ factor.mT, x.abs() @ factor.mT.abs()
+    if y is None:
+        assert_close(launch.product(x, factor), exact, depth=5, magnitude=terms)
+    launch(x, factor, y, out, (1.0, 0.5))
+    assert_close(out, exact if y is None else exact + 0.5 * y, depth=6, magnitude=terms + (0 if y is None else y.abs()))
+
+
+def test_transposed_factors_of_few_rows_of_float32_are_copied() -> None:
+    for side, count in ((169, 56), (143, 28), (129, 40)):
+        assert takes_copy(Mode(side, side, 0), count, "f32")
+        assert not takes_copy(Mode(side, side, 0), count, "f16")
+    for side, count in ((100, 27), (201, 56), (169, 200), (169, 8)):
+        assert not takes_copy(Mode(side, side, 0), count, "f32")
 
 
 def test_few_columns_behind_large_factors_go_by_rows() -> None:

@@ -241,6 +241,18 @@ def goes_by_rows(mode: Mode, count: int, right: int, stored: str) -> bool:
     return _rows_seconds(mode, count, right, stored, _MEMORY) < _direct_seconds(mode, count, right, stored, _MEMORY)
 
 
+# Rows of x, and of a factor and its transpose, more than and up to, for which the vendor's product of float32 by a
+# transposed factor takes 27 us, and 7 to 8 by a copy of it (H200, decision 0134).
+_COPIED_ROWS, _COPIED_EXTENTS = (16, 64), (128, 192)
+
+
+def takes_copy(mode: Mode, count: int, stored: str) -> bool:
+    """Return whether a product of ``count`` rows by a transposed factor is quicker by a copy of it."""
+    least, most = _COPIED_EXTENTS
+    is_slow = all(least < side <= most for side in (mode.rows, mode.columns))
+    return stored == "f32" and is_slow and _COPIED_ROWS[0] < count <= _COPIED_ROWS[1]
+
+
 def matmul_seconds(mode: Mode, count: int, right: int, stored: str, limits: DeviceLimits) -> float:
     """Return one factor by the vendor's product on ``count`` matrices of its columns x ``right``."""
     by_rows = goes_by_rows(mode, count, right, stored)

@@ -13,7 +13,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.layout import merged
 from ...torch_ops.torch_private import is_autocast_on
-from .cost import goes_by_rows
+from .cost import goes_by_rows, takes_copy
 from .modes import Mode
 from .passes import ALONG, VENDOR, Pass, View, views
 from .torch_products import multiplied_out, product
@@ -159,7 +159,7 @@ class Dense:
     """One factor by the vendor's matrix product, straight into the result: how each array is read.
 
     Several factors that a pass takes as one are multiplied out first; ``parts`` has the layout in which each is read.
-    With ``by_rows``, matrices with few columns are copied into rows first.
+    With ``by_rows``, matrices with few columns are copied into rows first; ``copied``: a transposed factor is.
     """
 
     x: Layout
@@ -168,6 +168,7 @@ class Dense:
     dtype: torch.dtype
     parts: tuple[Layout, ...] = ()
     by_rows: bool = False
+    copied: bool = False
 
     def matrix(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the matrix to multiply by, from any views of the factors with the addresses of the layouts."""
@@ -181,6 +182,7 @@ class Dense:
             with torch.autocast(x.device.type, enabled=False):
                 return self.product(x, factor)
         x, factor = x.as_strided(*self.x), factor.as_strided(*self.factor)
+        factor = factor.contiguous() if self.copied else factor
         return torch.mm(x, factor) if factor.dim() == 2 else torch.bmm(factor, x)
 
     def __call__(
@@ -194,6 +196,7 @@ class Dense:
         x, out, (sizes, steps) = x.as_strided(*self.x), out.as_strided(*self.out), self.factor
         if factor.shape != sizes or factor.stride() != steps:
             factor = factor.as_strided(sizes, steps)
+        factor = factor.contiguous() if self.copied else factor
         if y is None and numbers[0] == 1:
             if len(self.factor[0]) == 2:
                 torch.mm(x, factor, out=out)
@@ -235,7 +238,9 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
-        return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1], x.dtype, parts)
+        copied = x.is_cuda and column == 1 and takes_copy(mode, count, NAMES[x.dtype])
+        layout = (mode.columns, mode.rows), (column, row)
+        return Dense(shapes[0], layout, shapes[1], x.dtype, parts, copied=copied)
     x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
     out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
     by_rows = x.is_cuda and goes_by_rows(mode, count, right, NAMES[x.dtype])

@@ -221,10 +221,10 @@ def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
             km.kronsparse.attention(x, qkv, wide, HEADS)
         with pytest.raises(km.errors.ShapeError, match=r"residual has shape \(2, 5, 15\)"):
             km.kronsparse.attention(x, qkv, proj, HEADS, residual=x[..., 1:])
-    qkv.register_forward_hook(lambda *_: pytest.fail("a layer ran"))
-    for layer, message in ((wide, "not 3 times the 48"), (proj, "residual")):
-        with pytest.raises(km.errors.ShapeError, match=message):
-            km.kronsparse.attention(x, qkv, layer, HEADS, residual=x[..., 1:])
-    for heads, causal in ((5, False), (HEADS, 1)):
-        with pytest.raises(km.errors.KernmantleError):
-            km.kronsparse.attention(x, qkv, proj, heads, causal)
+    with nn.modules.module.register_module_forward_pre_hook(lambda *_: pytest.fail("a layer ran")):
+        for layer, message in ((wide, "not 3 times the 48"), (proj, "residual")):
+            with pytest.raises(km.errors.ShapeError, match=message):
+                km.kronsparse.attention(x, qkv, layer, HEADS, residual=x[..., 1:])
+        for heads, causal in ((5, False), (HEADS, 1)):
+            with pytest.raises(km.errors.KernmantleError):
+                km.kronsparse.attention(x, qkv, proj, heads, causal)

@@ -363,7 +363,8 @@ def test_biases_of_other_sizes_are_refused_though_they_fit_together(model) -> No
 
 def test_layers_of_other_rows_are_refused_as_each_is(model) -> None:
     first, second, _ = model.layers
-    with pytest.raises(km.errors.ShapeError):
+    first.register_forward_hook(lambda *_: pytest.fail("a layer ran"))
+    with pytest.raises(km.errors.ShapeError, match=r"18 features on the last axis, the pattern .* takes a c d = 10"):
         km.kronsparse.apply_each([first, second], torch.randn(2, 18, dtype=torch.float64))
 
 

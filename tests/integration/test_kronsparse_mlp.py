@@ -345,23 +345,27 @@ def test_an_activation_is_needed() -> None:
             km.kronsparse.mlp(torch.randn(3, 18, dtype=torch.float64), *places)
 
 
+class Halved(nn.Linear):
+    """A gated linear unit, which gives half of its ``out_features``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it."""
+        return nn.functional.glu(super().forward(x))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
     use(kind)
     first, second = layers_of("matrix")
     x = torch.randn(3, 18, dtype=torch.float64, requires_grad=True)
-    wide = km.KSLinear(20, 18, [(2, 9, 10, 1)], dtype=torch.float64)
-    for layers in ((first, wide), (nn.Linear(18, 10, dtype=torch.float64), wide)):
-        layers[0].register_forward_hook(lambda *_: pytest.fail("a layer ran"))
-        for _ in range(3):
+    wide = km.KSLinear(20, 18, [(2, 5, 10, 1), (1, 9, 5, 2)], dtype=torch.float64)
+    message = r"residual has shape \(3, 17\), which does not broadcast to the result \(3, 18\)"
+    with nn.modules.module.register_module_forward_pre_hook(lambda *_: pytest.fail("a layer ran")):
+        for own in (first, nn.Linear(18, 10, dtype=torch.float64)):
             with pytest.raises(km.errors.ShapeError, match="first gives 10 features, but second takes 20"):
-                km.kronsparse.mlp(x, *layers)
-        for _ in range(3):
-            with pytest.raises(
-                km.errors.ShapeError, match=r"residual has shape \(3, 17\), which does not .* \(3, 18\)"
-            ):
-                km.kronsparse.mlp(x, layers[0], second, residual=x[:, 1:])
-    first, _ = layers_of("matrix")
+                km.kronsparse.mlp(x, own, wide)
+            with pytest.raises(km.errors.ShapeError, match=message):
+                km.kronsparse.mlp(x, own, second, residual=x[:, 1:])
     for _ in range(3):
         with pytest.raises(km.errors.ShapeError, match="first gives 10 features, but second takes 20"):
             km.kronsparse.mlp(x, first, wide)
@@ -371,6 +375,10 @@ def test_what_does_not_fit_is_said_before_a_layer_runs(kind, use) -> None:
             km.kronsparse.mlp(x, first, second, residual=True)
     assert km.kronsparse.mlp(x, first, second, residual=x[0]).shape == (3, 18)
     assert km.kronsparse.mlp(x, first, nn.LazyLinear(18, dtype=torch.float64), residual=x).shape == (3, 18)
+    assert km.kronsparse.mlp(x, Halved(18, 20, dtype=torch.float64), second, residual=x).shape == (3, 18)
+    first.register_forward_hook(lambda _, __, value: value.repeat(1, 2))
+    assert km.kronsparse.mlp(x, first, wide, residual=x).shape == (3, 18)
+    first, _ = layers_of("matrix")
     second.bias = nn.Parameter(torch.zeros(17, dtype=torch.float64))
     for _ in range(3):
         with pytest.raises(km.errors.ShapeError, match=r"bias has shape \(17,\)"):

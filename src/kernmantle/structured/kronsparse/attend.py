@@ -18,7 +18,7 @@ from ..mode_product.torch_op import Maybe, Options
 from .chain_autograd import factor_by_factor
 from .chain_launches import BothPasses, Ready, passes_of_step
 from .chain_products import Weights
-from .joined_layers import StepPasses, apply_joined, check_layers
+from .joined_layers import StepPasses, apply_joined, check_layers, features
 from .linear import KSLinear
 
 _VECTOR = 8  # numbers of a head of which fused attention takes multiples
@@ -89,7 +89,7 @@ def attention(
             if found is not None:
                 return found
         check_layers(x, residual, 3, qkv=qkv, proj=proj)
-        _check_heads(heads, causal, getattr(qkv, "out_features", 0))
+        _check_heads(heads, causal, features(qkv, "out"))
         if isinstance(x, torch.Tensor) and x.dim() < 2:
             raise ShapeError(f"x has shape {tuple(x.shape)}; attention takes (..., tokens, features)")
     joint = qkv(x)
@@ -98,11 +98,11 @@ def attention(
     return value if residual is None else value + residual
 
 
-def _check_heads(heads: int, causal: bool, width: Any) -> None:
+def _check_heads(heads: int, causal: bool, width: int) -> None:
     """Raise the error of what heads of queries, keys and values of so many features cannot be."""
     if not isinstance(causal, bool):
         raise ParameterError(f"causal must be True or False, not {type(causal).__name__}; no mask is taken")
-    if isinstance(width, int) and width % (3 * integer(heads, "heads")):
+    if width % (3 * integer(heads, "heads")):
         raise ShapeError(f"qkv gives {width} features, which are not three times {heads} heads of as many numbers")
 
 

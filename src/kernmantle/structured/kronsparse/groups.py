@@ -20,6 +20,7 @@ from .chain_products import is_in_one_piece, splits_streams
 from .chain_training import shares_matrix
 from .group_op import apply_traced, count_of, traced_chains
 from .linear import KSLinear
+from .matmul import check_features
 from .matrices import MADE, TRACED, BoundMatrices, apply_matrices, bind_matrices, product_by
 from .pattern import KSPattern
 
@@ -125,8 +126,13 @@ def apply_each(layers: Iterable[KSLinear], x: torch.Tensor) -> tuple[torch.Tenso
     for index, layer in enumerate(layers):
         if not callable(layer):
             raise ParameterError(f"layers[{index}] must be a layer, not {type(layer).__name__}")
-    found = None if torch.compiler.is_compiling() else _stacked(layers, x)
+    if torch.compiler.is_compiling():
+        return tuple([layer(x) for layer in layers])
+    found = _stacked(layers, x)
     if found is None:
+        for layer in layers:  # before one of them runs
+            if unwatched_factors(layer) is not None and isinstance(x, torch.Tensor):
+                check_features(x, layer.patterns, layer.batch_last)
         return tuple([layer(x) for layer in layers])
     matrix, bias, sizes = found
     for layer in layers:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 from torch.autograd import forward_ad
 
 from ...config import current
@@ -26,6 +27,7 @@ from .groups import key_and_plan, trains, unwatched_factors
 from .linear import KSLinear
 from .matmul import check_bias
 from .matrices import MADE
+from .packed import PackedKSLinear
 from .pattern import check_weights
 
 
@@ -244,16 +246,22 @@ def check_layers(x: Any, residual: Any, parts: int = 1, **layers: Any) -> None:
         if not callable(layer):
             raise ParameterError(f"{name} must be a layer, not {type(layer).__name__}")
     (one, first), (other, second) = layers.items()
-    makes, takes = getattr(first, "out_features", None), getattr(second, "in_features", None)
-    if isinstance(makes, int) and isinstance(takes, int) and takes and makes != parts * takes:  # 0 of lazy layers
+    makes, takes, gives = features(first, "out"), features(second, "in"), features(second, "out")
+    if makes and takes and makes != parts * takes:
         times = f"not {parts} times the {takes} that {other} takes" if parts > 1 else f"but {other} takes {takes}"
         raise ShapeError(f"{one} gives {makes} features, {times}")
     if residual is None:
         return
     if not isinstance(residual, torch.Tensor):
         raise DtypeError(f"residual must be a torch tensor, not {type(residual).__name__}")
-    features = getattr(second, "out_features", None)
-    if isinstance(x, torch.Tensor) and isinstance(features, int) and not getattr(second, "batch_last", False):
-        shape, own = (*x.shape[:-1], features), tuple(residual.shape)
+    if isinstance(x, torch.Tensor) and gives and not getattr(second, "batch_last", False):
+        shape, own = (*x.shape[:-1], gives), tuple(residual.shape)
         if own != shape and broadcast([own, shape]) != shape:
             raise ShapeError(f"residual has shape {own}, which does not broadcast to the result {shape}")
+
+
+def features(layer: Any, end: str) -> int:
+    """Return the features that a layer takes ("in") or gives ("out"); 0 where its class or a hook may change them."""
+    if type(layer) not in (KSLinear, PackedKSLinear, nn.Linear) or "forward" in vars(layer):
+        return 0
+    return 0 if layer._forward_hooks or layer._forward_pre_hooks else getattr(layer, f"{end}_features")

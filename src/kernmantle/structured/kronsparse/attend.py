@@ -65,7 +65,7 @@ def attention(
         For features of ``qkv`` that are not three times as many heads or do not fit ``proj``, and a residual that does
         not broadcast to the result.
     DtypeError
-        For a residual that is no tensor. All errors are raised before a layer runs, where its features are known.
+        For a residual that is no tensor. Errors are raised before a layer runs where its features are known.
 
     Notes
     -----

@@ -51,7 +51,7 @@ def mlp(
     ShapeError
         For layers that do not fit together, and a residual that does not broadcast to the result.
     DtypeError
-        For a residual that is no tensor. All errors are raised before a layer runs.
+        For a residual that is no tensor. Errors are raised before a layer runs where its features are known.
 
     Notes
     -----

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ...backends.cuda.tiles import RESERVED_SHARED, DeviceLimits
+from ...backends.cuda.tiles import CLOCK, RESERVED_SHARED, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import Pattern
 from .plan_table import norm
@@ -24,7 +24,7 @@ _TILES = ((1, 64), (2, 64), (2, 96), (2, 128), (3, 64))  # groups of 64 columns,
 # that arranges blocks, with how many times its model it takes. Fitted on one H200 to 218 sums of 60 patterns within 10
 # % (root mean square; decision 0131).
 _CHUNK, _MULTIPLIED, _LOADED = 1290.0, 0.84, {"f32": 2.25, "halves": 0.2, "shifted": 3.5}
-_BLOCK, _CLOCK, _MEMORY, _PARTS, _START, _ADDED, _ARRANGED = 2940.0, 1.7e9, 2.9e12, 3e12, 4.1e-6, 1.6e-6, (1.9e-6, 1.65)
+_BLOCK, _MEMORY, _PARTS, _START, _ADDED, _ARRANGED = 2940.0, 2.9e12, 3e12, 4.1e-6, 1.6e-6, (1.9e-6, 1.65)
 _SURELY = 1.2  # times what is expected, so that these sums are chosen where they are quicker for sure
 
 
@@ -134,7 +134,7 @@ def wide_sum_seconds(plan: WideSumPlan, pattern: Pattern, batch: int, limits: De
     multiplied = columns * positions * plan.depth * (plan.products if split else 1) / limits.generation.half_products
     loaded = (columns + positions) * _LOADED["f32" if split else "shifted" if plan.shifted else "halves"]
     chunk = _CHUNK + plan.each * (_MULTIPLIED * multiplied + loaded)
-    worked = rounds * (chunks * chunk + _BLOCK) / _CLOCK
+    worked = rounds * (chunks * chunk + _BLOCK) / CLOCK
     weights = math.prod(pattern)
     moved = size * batch * a * d * (b + c) + (size if slots == 1 else 4) * slots * weights
     parts = _ADDED + 4 * weights * (slots + 1) / _PARTS if slots > 1 else 0.0

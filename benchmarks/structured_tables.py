@@ -15,7 +15,8 @@ from .store import Row
 NAME = "structured"
 """Of the table between the markers of README."""
 BATCHES = kronsparse.BATCHES
-_TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_TYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16"}
+_CPU = "znver5-1"
 _README = {
     "h200-kron": ("1024 8^5 f32", "1024 64^3 f32", "1024 64^3 bf16", "320 128^3 f32", "1024 64^3 f32 backward"),
     "h200-kronsparse": ("(1, 768, 192, 2) f32 first", "(1, 768, 192, 2) bf16 first", "(1, 64, 64, 128) f32 first"),
@@ -139,9 +140,9 @@ def readme(folder: Path) -> str:
     return f"{table}\n\nMedian times on {Group(NAME, machine_title(rows[0]['stamp']['machine']), tuple(rows)).origin}."
 
 
-def random(folder: Path, kind: str) -> str:
-    """Return the speed-ups of random products of a kind in short."""
-    rows = [row for row in _rows(folder, "h200-structured-random").values() if row["kind"] == kind]
+def random(folder: Path, kind: str, machine: str = "h200") -> str:
+    """Return the speed-ups of random products of a kind on a machine in short."""
+    rows = [row for row in _rows(folder, f"{machine}-structured-random").values() if row["kind"] == kind]
     lines: list[list[str]] = []
     for side in structured_random.SIDES:
         for dtype, name in _TYPES.items():
@@ -153,9 +154,13 @@ def random(folder: Path, kind: str) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
-    "kron": {"products": products, "random": lambda folder: random(folder, "kron")},
+    "kron": {
+        "products": products, "random": lambda folder: random(folder, "kron"),
+        "random on a CPU": lambda folder: random(folder, "kron", _CPU),
+    },
     "kronsparse": {
         "grid": grid, "layers": layers, "eager": eager, "random": lambda folder: random(folder, "kronsparse"),
+        "random on a CPU": lambda folder: random(folder, "kronsparse", _CPU),
     },
 }  # fmt: skip
 """Functions of the folder of rows by page and by the name that stands in it as a comment."""

@@ -39,14 +39,20 @@ class Vectors:
         step = f.emit(f"select i1 {present}, i64 {stride}, i64 0")
         return one, self.at(f, one, step, of=self.stored), present
 
-    def word(self, f: Function, origin: tuple[str, str, str], offset: str, lanes: int) -> str:
-        """Return the words of neighbours, so many numbers from the first."""
+    def word(self, f: Function, origin: tuple[str, str, str], offset: str, lanes: int, mask: str = "") -> str:
+        """Return the words of neighbours, so many numbers from the first; zeros where a mask is."""
         (one, other, present), kind = origin, vector(self.stored, lanes)
-        low = f.load(kind, self.at(f, one, offset, of=self.stored), SIZE[self.stored])
+
+        def read(pointer: str) -> str:
+            pointer = self.at(f, pointer, offset, of=self.stored)
+            if mask:
+                return self.bits_masked(f, pointer, mask, lanes, self.tile.dtype)
+            return f.load(kind, pointer, SIZE[self.stored])
+
+        low = read(one)
         if not self.tile.dot2:
             return widened(f, low, self.tile.dtype, self.element, lanes)
-        high = f.load(kind, self.at(f, other, offset, of=self.stored), SIZE[self.stored])
-        high = f.emit(f"select i1 {present}, {kind} {high}, {kind} zeroinitializer")
+        high = f.emit(f"select i1 {present}, {kind} {read(other)}, {kind} zeroinitializer")
         words = vector("i32", lanes)
         low, high = (f.emit(f"zext {kind} {half} to {words}") for half in (low, high))
         shift = "16" if lanes == 1 else "splat (i32 16)"
@@ -172,17 +178,22 @@ def packing(own: Vectors) -> str:
     group = vector(own.element, tile.group)
     every, words = tile.width // tile.group, own.words(f, "%r")
     present = f.least(str(every), f.i64("sdiv", "%lanes", str(tile.group)))
-    is_contiguous = f.emit(f"icmp eq i64 %b_q, {tile.group}")
-    is_contiguous = f.emit(f"and i1 {is_contiguous}, {f.emit(f'icmp eq i64 {present}, {every}')}")
     together, apart, done = f.fresh("together"), f.fresh("apart"), f.fresh("done")
-    f.branch(is_contiguous, together, apart)
+    f.branch(f.emit(f"icmp eq i64 %b_q, {tile.group}"), together, apart)
     f.start(together)
-    with f.loop("0", words) as r:
-        origin, target = own.origin(f, "%b", r, "%b_r"), own.at(f, "%into", f.multiply(r, str(tile.width)))
-        for v in range(tile.vectors):
-            value = own.word(f, origin, str(v * tile.lanes), tile.lanes)
-            f.store(own.kind, value, own.at(f, target, str(v * tile.lanes)), own.size)
-    f.jump(done)
+    whole, some = f.fresh("whole"), f.fresh("some")
+    f.branch(f.emit(f"icmp sge i64 %lanes, {tile.width}"), whole, some)
+    for label in (whole, some):
+        f.start(label)
+        masks = [""] * tile.vectors
+        if label == some:
+            masks = [own.mask(f, f.i64("sub nsw", "%lanes", str(v * tile.lanes))) for v in range(tile.vectors)]
+        with f.loop("0", words) as r:
+            origin, target = own.origin(f, "%b", r, "%b_r"), own.at(f, "%into", f.multiply(r, str(tile.width)))
+            for v in range(tile.vectors):
+                value = own.word(f, origin, str(v * tile.lanes), tile.lanes, masks[v])
+                f.store(own.kind, value, own.at(f, target, str(v * tile.lanes)), own.size)
+        f.jump(done)
     f.start(apart)
     with f.loop(_squares(own, f, present) if tile.group == 1 else "0", words) as r:
         origin, target = own.origin(f, "%b", r, "%b_r"), own.at(f, "%into", f.multiply(r, str(tile.width)))

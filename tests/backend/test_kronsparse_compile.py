@@ -532,7 +532,8 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
     assert quickest_gradient((9, 12, 4, 118), 546, "f32", "cuda")[0] == "kernel"  # 13 against 132
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", True)[0] == "bmm"  # 199 against 766
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", False)[0] == "transposed"  # 646 against 911
-    assert set(gradient_seconds(*wide, "bf16", "cpu")) == {"kernel"}  # which sums halves in float32
+    assert set(gradient_seconds(*wide, "f16", "cpu")) == {"kernel"}  # torch's take 10 to 40 times as long there
+    assert set(gradient_seconds(*wide, "bf16", "cpu")) == {"kernel", "bmm", "dense"}
     assert quickest_gradient((6, 64, 64, 1), 256, "f32", "cpu")[0] == "kernel"  # 149 against 166
     assert quickest_gradient((1, 768, 192, 2), 256, "f32", "cpu")[0] == "kernel"  # 1471 against 2591
     assert quickest_gradient((25, 2, 5, 1), 2593, "f32", "cpu")[0] == "bmm"  # 265 against 758

@@ -18,5 +18,5 @@ def test_random_products_and_gradients(chunk: int) -> None:
         for variant in range(VARIANTS):
             try:
                 check(structure, variant, "cuda")
-            except AssertionError as error:
+            except (AssertionError, RuntimeError) as error:  # a kernel that reads what is not there is no assertion
                 raise AssertionError(f"{generate(structure, variant).name}: {error}") from error

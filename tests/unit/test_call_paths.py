@@ -21,7 +21,7 @@ MOST = {
     "k(x, y) 64 x 64 x 8, forward": (16, 11),
     "k(x, y) 64 x 64 x 8 to out, forward": (16, 12),
     "kron_matmul 16 x 8^3, forward": (16, 8),
-    "kron_matmul 16 x 8^3, forward and backward": (38, 12),
+    "kron_matmul 16 x 8^3, forward and backward": (41, 12),
     "kron_sparse_matmul 16 x (6,64,64,1), forward": (13, 9),
     "KSLinear 16 x 384 to 1536, forward": (10, 8),
     "KSLinear 16 x 384 to 1536, forward and backward": (17, 9),

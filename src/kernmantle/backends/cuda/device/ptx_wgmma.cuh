@@ -136,12 +136,8 @@ KM_PRODUCT(192, "%96", "%97", "%98", KM_E32(d, 0), KM_E32(d, 32), KM_E32(d, 64))
     KM_BLOCKS(wgmma_ss, "0, 0", bf16, "bf16", n, a, b, keeping, __VA_ARGS__)           \
     KM_BLOCKS(wgmma_ss_across, "1, 1", f16, "f16", n, a, b, keeping, __VA_ARGS__)      \
     KM_BLOCKS(wgmma_ss_across, "1, 1", bf16, "bf16", n, a, b, keeping, __VA_ARGS__)
-KM_BOTH(32, "%16", "%17", "%18", KM_D16(d, 0))
-KM_BOTH(48, "%24", "%25", "%26", KM_D16(d, 0), KM_D8(d, 4))
 KM_BOTH(64, "%32", "%33", "%34", KM_D32(d, 0))
-KM_BOTH(80, "%40", "%41", "%42", KM_D32(d, 0), KM_D8(d, 8))
 KM_BOTH(96, "%48", "%49", "%50", KM_D32(d, 0), KM_D16(d, 8))
-KM_BOTH(112, "%56", "%57", "%58", KM_D32(d, 0), KM_D16(d, 8), KM_D8(d, 12))
 KM_BOTH(128, "%64", "%65", "%66", KM_D32(d, 0), KM_D32(d, 8))
 KM_BOTH(256, "%128", "%129", "%130", KM_D64(d))
 #undef KM_BOTH

@@ -12,11 +12,11 @@ namespace ptx {
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." kind "." kind                                             \
     " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "     \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " operands ";\n}"
-#define KM_ALONG(type, kind)                                                                                              \
+#define KM_ALONG(type, kind)                                                                                             \
     KM_DEVICE void wgmma_ss_along(type, float (&d)[8][4], unsigned long long left, unsigned long long right, int keep) { \
-        asm volatile(KM_PRODUCT(kind, "%34", "%32, %33, keep, 1, 1, 0, 1")                             \
-                     : KM_D8(0), KM_D8(2), KM_D8(4), KM_D8(6)                                                   \
-                     : "l"(left), "l"(right), "r"(keep));                                                       \
+        asm volatile(KM_PRODUCT(kind, "%34", "%32, %33, keep, 1, 1, 0, 1")                                               \
+                     : KM_D8(0), KM_D8(2), KM_D8(4), KM_D8(6)                                                            \
+                     : "l"(left), "l"(right), "r"(keep));                                                                \
     }
 KM_ALONG(f16, "f16")
 KM_ALONG(bf16, "bf16")

@@ -180,6 +180,25 @@ def test_gradients_of_odd_extents(size, store, dtype):
         assert_close(one, other, depth=x.numel(), magnitude=rounds * other.square().mean().sqrt())
 
 
+@pytest.mark.parametrize("size", [(75, [(3, 7), (31, 31), (32, 32)]), (64, [(16, 65), (4, 4)]), *ODD[:2]], ids=named)
+def test_gradients_of_rows_that_lie_turned_round(size):
+    """Such products may copy between their passes, with what gradients read and without."""
+    x, factors = drawn(size, torch.float16, device="cuda")
+    leaves = [x.mT.contiguous().mT.requires_grad_(), *(factor.requires_grad_() for factor in factors)]
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    whole = exact[1]
+    for factor in exact[2:]:
+        whole = torch.kron(whole, factor)
+    weight = torch.randn(len(x), whole.shape[1], generator=torch.Generator().manual_seed(2)).to("cuda", x.dtype)
+    wanted = torch.autograd.grad(exact[0] @ whole, exact, weight.double())
+    rounds = DEVIATIONS * math.sqrt(2 * len(factors))
+    for _ in range(2):
+        out = km.kron_matmul(leaves[0], factors)
+        assert_close(out.cpu(), oracle(x, factors), depth=depth(size), magnitude=rounded(x, factors))
+        for one, other in zip(torch.autograd.grad(out, leaves, weight), wanted, strict=True):
+            assert_close(one, other, depth=x.numel(), magnitude=rounds * other.square().mean().sqrt())
+
+
 @pytest.mark.parametrize("size", [(24, [(64, 64)] * 2), (40, [(16, 16)] * 3), (16, [(8, 8)] * 3)], ids=named)
 def test_gradients_from_the_left(size):
     x, factors = drawn(size, torch.float32, "left", device="cuda")

@@ -203,15 +203,15 @@ def _bound(
     may_save = store is None and call.x.is_cuda and is_recorded(key) and any(factor.requires_grad for factor in own)
     wanted = "".join([str(int(tensor.requires_grad)) for tensor in (call.x, *own)])
     found = bind(text, call.options.replace(" ", f" {SAVING} {wanted} ") if may_save else call.options, *arrays)
-    if not found.reads_addresses:
-        return plan, call.factors
-    sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)
-    added, has_identities = call.y is not None, len(own) < len(factors)
-    keeps = store is None and bool(found.done or found.captured) and call.x.is_cuda
+    keeps = store is None and found.reads_addresses and bool(found.done or found.captured) and call.x.is_cuda
     if keeps:
         keeps = found.between <= _SAVED * torch.cuda.get_device_properties(call.x.device).total_memory
     if may_save and not keeps:
         found = bind(text, call.options, *arrays)
+    if not found.reads_addresses:
+        return plan, call.factors
+    sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)
+    added, has_identities = call.y is not None, len(own) < len(factors)
     layout = layouts_in_one_piece([call.shape])[0]
     plan = PLANS[key] = KronCall(
         text, call.options, form, call.shape, added, has_identities, found, sizes, keeps, layout, is_recorded(key)

@@ -3,6 +3,7 @@
 Seconds are those of the device: on a GPU the calls of a sample wait behind a pause until all of them are queued, so
 that the host is not what is timed. A Kronecker product, a step and the gradients of a sparse product are captured in a
 CUDA graph first, whose plan is the one that takes the device least; eager plans go by what they take the host too.
+Short calls are timed in two turns.
 On a CPU the contestants take turns. With one thread (OMP_NUM_THREADS=1) seconds are the thread's own, so that other
 processes may run.
 """
@@ -44,6 +45,7 @@ CHUNK, WORST, BEHIND = 16, 15, 0.95
 FASTER, FLOORS = {False: 3.0, True: 2.5}, (2.0, 4.0)
 _LEAST_CALLS, _MOST_CALLS, _SAMPLE_SECONDS, _LONG = 2, 16, 2e-3, 5e-3
 _CLOCK, _LONGEST_PAUSE = 2.0e9, 0.04
+_SHORT = 3e-5  # seconds of a call up to which it is timed in two turns
 # On a CPU: seconds of a sample of short calls, those of a call in all turns, and turns.
 _CPU_SAMPLE, _CPU_SECONDS, _LEAST_TURNS, _MOST_TURNS = 1e-4, 2e-2, 5, 60
 _FAILURES = (RuntimeError, ValueError, TypeError, MemoryError, ArithmeticError, LookupError)
@@ -215,7 +217,10 @@ def _timed(calls: Calls, kind: str, is_captured: bool = False) -> dict[str, dict
     for name, call in calls.items():
         try:
             if kind == "cuda":
-                found[name] = {"median": _seconds_on_gpu(_captured(call) if is_captured else call), "status": "ok"}
+                run = _captured(call) if is_captured else call
+                found[name] = {"median": _seconds_on_gpu(run), "status": "ok"}
+                if found[name]["median"] < _SHORT:
+                    able[name] = run
             else:
                 call()
                 found[name], able[name] = {"status": "ok"}, call
@@ -223,6 +228,11 @@ def _timed(calls: Calls, kind: str, is_captured: bool = False) -> dict[str, dict
             if kind == "cuda":
                 torch.cuda.empty_cache()
             found[name] = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:200]}
+    if kind == "cuda":  # a clock that rises meanwhile would be to the first one's cost
+        again = {name: _seconds_on_gpu(run) for name, run in able.items()}
+        for name, seconds in again.items():
+            found[name]["median"] = min(found[name]["median"], seconds)
+        return found
     for name, seconds in _seconds_in_turns(able).items():
         found[name]["median"] = seconds
     return found

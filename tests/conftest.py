@@ -97,7 +97,8 @@ def pytest_runtest_makereport(
     wanted = [name for name in item.config.getoption("--require") if item.get_closest_marker(name)]
     if report.skipped and wanted and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = f"skipped, but --require={wanted[0]} was given: it needs {REQUIREMENTS[wanted[0]]}"
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"--require={wanted[0]} was given, but it is skipped: {str(reason).removeprefix('Skipped: ')}"
     return report
 
 

@@ -389,8 +389,9 @@ def test_in_place_takes_the_matrix_and_its_workspace_alone():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         solve(work, b, overwrite_a=True)
-        taken = torch.cuda.max_memory_allocated() - before
-        assert taken <= km.linalg.workspace(routine, n).device + 40 * n + 2**21
+        taken, space = torch.cuda.max_memory_allocated() - before, km.linalg.workspace(routine, n)
+        copy = space.matrix if isinstance(cusolver.load(), str) else 0  # which torch's own routines make
+        assert taken <= space.device + copy + 40 * n + 2**21
 
 
 def test_jitter_in_place():

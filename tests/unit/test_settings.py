@@ -50,6 +50,7 @@ def test_a_required_test_that_is_skipped_fails(outcomes):
     failed = {name for name in CASES if f"FAILED test_{name}" in out or f"ERROR test_{name}" in out}
     assert failed == {"marked", "inside", "module"}, out
     assert "test_marked.py::test_it[2]" in out
+    assert "it is skipped: needs an NVIDIA GPU" in out
 
 
 def test_the_run_has_a_cache_of_its_own():

@@ -133,6 +133,83 @@ LONG = {
 }
 
 
+ENDS = {
+    "workers": "km.cdist(torch.randn(900, 40), torch.randn(800, 40), p=1.3)",
+    "LLVM": """
+from kernmantle.backends.cpu import jit
+sums = "".join(f"  %v{i} = fadd double %v{i - 1}, {float(i)}\\n" for i in range(1, 4000))
+text = f"define void @km(ptr %p, ptr %i, ptr %n, i64 %b, i64 %e, ptr %s) {{\\n  %v0 = load double, ptr %p\\n{sums}" + (
+    "  store double %v3999, ptr %p\\n  ret void\\n}")
+background(lambda: jit.load(jit.compile_ir(text, jit.host())))
+""",
+    "NVRTC": """
+from kernmantle.backends.cuda.nvrtc import compile_source
+lines = "".join(f"x = x * x + {i}.f * __sinf(x);" for i in range(900))
+text = f'extern "C" __global__ void km(float* p) {{ float x = *p; {lines} *p = x; }}'
+background(lambda: compile_source(text, "sm_90", {}, "km"))
+""",
+}
+
+
+@pytest.mark.parametrize("work", ENDS)
+def test_a_process_ends_whatever_its_threads_do(work, tmp_path):
+    """They ask for the interpreter while its modules are cleared, which takes a second here."""
+    if work == "NVRTC":
+        pytest.importorskip("cuda.core")
+    code = f"""
+import threading, time, types
+begun = threading.Event()
+def background(build):
+    def builds():
+        begun.set()
+        while True:
+            build()
+    threading.Thread(target=builds, daemon=True).start()
+    begun.wait()
+    time.sleep(0.3)
+with km.config(threads=2):
+    exec({ENDS[work]!r})
+class Slow:
+    sleep = time.sleep
+    def __del__(self):
+        print("cleared", flush=True)
+        Slow.sleep(1)
+sys.modules["slow"] = types.ModuleType("slow")
+sys.modules["slow"].one = Slow()
+"""
+    running = started(code, tmp_path)
+    out, error = running.communicate(timeout=60)
+    assert (running.returncode, out, error) == (0, "cleared\n", "")
+
+
+def test_an_interrupt_leaves_kernels_that_wait(tmp_path):
+    code = """
+import os, signal, threading, time, subprocess
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from kernmantle.runtime import precompile
+from kernmantle.runtime.cache import Key
+from kernmantle.runtime.kernel_store import Job
+begun = os.path.join(os.environ["KERNMANTLE_CACHE_DIR"], "begun")
+def interrupts():
+    while not os.path.exists(begun):
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+class Bar:
+    def update(self): pass
+if __name__ == "__main__":
+    command = ["sh", "-c", f"echo one >> {begun}; sleep 1"]
+    jobs = [Job(Key("a", "b", str(i)), subprocess.check_call, (command,)) for i in range(40)]
+    threading.Thread(target=interrupts).start()
+    try:
+        precompile._in_processes(jobs, 2, Bar())
+    except KeyboardInterrupt:
+        print("heard")
+"""
+    out, error = started(code, tmp_path).communicate(timeout=120)
+    assert (out, error) == ("heard\n", "")
+    assert len((tmp_path / "begun").read_text().split()) < 10  # those that run, and those that the pool has handed out
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_long_kernel_hears_an_interrupt(threads, tmp_path):
     """Its seconds are those of the processor, which other processes do not lengthen."""

@@ -92,7 +92,8 @@ def _takes_nothing(call: Any) -> bool:
 def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:
     """Compile in worker processes, and return the jobs that were lost with a worker."""
     lost: list[Job] = []
-    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    try:
         futures = {pool.submit(_build, job): job for job in jobs}
         for future in as_completed(futures):
             job = futures[future]
@@ -103,6 +104,8 @@ def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:
                 continue
             current_cache().fetch_built(job.key, lambda built=built: built)
             bar.update()
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt waits for no kernel that is not begun
     if lost:
         warnings.warn(
             f"a compiling process died; {len(lost)} kernels are compiled here", KernmantleWarning, stacklevel=4

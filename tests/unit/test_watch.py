@@ -202,3 +202,26 @@ def test_the_host_waits_for_messages_to_gpus_where_that_is_asked_for(monkeypatch
         exchange._exchange(send, torch.device(device), "a group")
     assert sent == [{"group": "a group", "async_op": True} if waits else {"group": "a group"}]
     assert ("recorded on another stream" in wire.calls) == waits
+
+
+def test_a_process_ends_though_its_store_answers_late():
+    """Its thread would come back from the store while modules are cleared, which takes a second here."""
+    status, words = ended("""
+import datetime, sys, types
+from contextlib import suppress
+class Late:
+    store = dist.HashStore()
+    def add(self, *_):
+        with suppress(RuntimeError, dist.DistError):
+            self.store.wait(["never"], datetime.timedelta(seconds=0.5))
+        return 1
+class Slow:
+    sleep = time.sleep
+    def __del__(self):
+        Slow.sleep(1)
+with watch.Watch("a", Late(), 0, 2, 2):
+    time.sleep(0.7)
+sys.modules["slow"] = types.ModuleType("slow")
+sys.modules["slow"].one = Slow()
+""")
+    assert (status, words) == (0, "")

@@ -86,16 +86,19 @@ class Watch:
         self._lost: int | None = None
         self._own, self._others = rank, [other for other in range(size) if other != rank]
         self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Watch:
         if self._others:
-            threading.Thread(target=self._watch, daemon=True).start()
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
+        if self._others:  # a thread that comes back from a store while the interpreter ends aborts the process
+            self._thread.join(RELEASE)
         if self._lost is not None:
             raise WorkerError(_message(self._what, self._lost, self._seconds)) from error
 

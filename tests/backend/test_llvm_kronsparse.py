@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from kernmantle.backends.cpu import jit
-from kernmantle.structured.mode_product import cpu_dot_emit, cpu_emit, cpu_small_emit
+from kernmantle.structured.mode_product import cpu, cpu_dot_emit, cpu_emit, cpu_small_emit
 from kernmantle.structured.mode_product.cost import quickest
 from kernmantle.structured.mode_product.cpu_plan import (
     LANES,
@@ -20,6 +21,8 @@ from kernmantle.structured.mode_product.cpu_plan import (
     tile,
     whole_rows,
 )
+from kernmantle.structured.mode_product.pack import PackedWeights
+from kernmantle.testing import assert_close
 
 MACHINES = {"avx512": (64, 32), "avx2": (32, 16), "neon": (16, 32), "sse2": (16, 16)}
 
@@ -30,7 +33,7 @@ MACHINES = {"avx512": (64, 32), "avx2": (32, 16), "neon": (16, 32), "sse2": (16,
 def test_tiles_fit_the_registers(lanes, d, spread, bias, machine):
     size, registers = MACHINES[machine]
     for dtype, width in (("f32", size // 4), ("f64", size // 8)):
-        group = group_of(d, width)
+        group = min(d & -d, width)
         own = tile(dtype, size, registers, lanes, group, spread, bias)
         assert own.rows * own.vectors + own.vectors + 1 <= registers
         assert own.heights[-1] == 1 or own.rows == 1
@@ -47,6 +50,7 @@ def test_tiles_fit_the_registers(lanes, d, spread, bias, machine):
         Tile("f32", 4, 4, 3, 1, False, True, PLAIN),
         Tile("f64", 2, 2, 1, 2, True, False, ROWS),
         Tile("bf16", 4, 4, 2, 1, False, True, LANES, wide=True),
+        Tile("bf16", 4, 4, 2, 4, True, False, LANES, tail=True, packed=True),
     ],
 )
 def test_any_machine_can_be_compiled_for(own):
@@ -92,3 +96,36 @@ def test_what_is_no_small_block_is_left_to_others():
 def test_few_rows_of_small_blocks_go_by_the_kernel(pattern, last):
     for batch in (1, 2, 4, 8, 16):
         assert quickest(pattern, batch, "f32", "cpu", last)[0] == "kernel"
+
+
+@pytest.mark.parametrize("is_gradient", [False, True])
+def test_neighbours_fill_vectors_where_that_takes_fewer_instructions(is_gradient):
+    def group(pattern, half, lanes=16):
+        return group_of(pattern, 64, half, lanes, is_gradient)
+
+    assert group((7, 64, 64, 9), True) == group((7, 64, 64, 59), False) == group((7, 2, 76, 3), True) == 16
+    assert group((7, 64, 64, 3), False) == 1
+    assert group((7, 64, 64, 6), False) == 2
+    assert group((1, 8, 8, 32), False) == 16
+    assert group((1, 8, 8, 4), False, 4) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "pattern", [(2, 3, 40, 9), (1, 2, 5, 15), (2, 5, 3, 47), (1, 1, 7, 20), (3, 33, 2, 7)], ids=str
+)
+@pytest.mark.parametrize("rows", [1, 7, 50])
+def test_the_last_neighbours_of_vectors_may_be_missing(pattern, rows, dtype):
+    (a, b, c, d), kind = pattern, getattr(torch, dtype)
+    x, weight = torch.randn(1, rows, a * c * d).to(kind), torch.randn(1, a, b, c, d + 7).to(kind)[..., :d]
+    grad, bias = torch.randn(1, rows, a * b * d).to(kind), torch.randn(1, a * b * d).to(kind)
+    around = torch.full((1, rows, a * b * d + 20), 3.0, dtype=kind)
+    out = around[..., : a * b * d]
+    wide, slope = (each.double().unflatten(-1, (a, -1, d)) for each in (x, grad))
+    product = torch.einsum("nikl,ijkl->nijl", wide[0], weight[0].double()).flatten(1) + bias.double()
+    for packed in (None, PackedWeights()):
+        route = cpu.product(x, weight, bias, out, packed)
+        assert route is not None
+        assert_close(out[0], product, depth=c)
+        assert (around[..., a * b * d :] == 3).all()
+    assert_close(cpu.gradient(x, grad, pattern)[0], torch.einsum("nijl,nikl->ijkl", slope[0], wide[0]), depth=rows)

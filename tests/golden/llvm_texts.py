@@ -103,6 +103,8 @@ def _texts() -> dict[str, Callable[[], str]]:
         Tile("f32", 8, 4, 3, 1, True, False, PLAIN), Tile("f32", 4, 2, 2, 2, False, True, PLAIN),
         Tile("f64", 8, 4, 2, 1, True, False, ROWS), Tile("f32", 16, 8, 2, 4, False, False, LANES),
         Tile("bf16", 16, 6, 4, 1, False, False, LANES, dot2=True), Tile("f16", 8, 4, 2, 1, False, True, PLAIN),
+        Tile("bf16", 16, 8, 3, 16, True, False, LANES, dot2=True, tail=True, packed=True),
+        Tile("f64", 8, 4, 2, 8, True, False, PLAIN, tail=True),
     ):  # fmt: skip
         apart = f"{' dot2' * own.dot2}{' apart' * own.apart}{' scattered' * own.scattered}"
         apart += own.bias and f" bias {own.bias}"

@@ -92,25 +92,29 @@ def bind(u: torch.Tensor, v: torch.Tensor) -> TileSum | None:
     return TileSum(call, (b, c, right) if is_before else (count, b, c), right if is_before else 0, swapped)
 
 
-def _sides(p: int, q: int, group: int, lanes: int) -> tuple[int, int, bool]:
+def _sides(p: int, q: int, lanes: int) -> tuple[int, int, bool]:
     """Return the rows and vectors of tiles for the result (q, p) or its transpose, which has fewer, and which it is."""
-    plain, swapped = (q, -(-p * group // lanes)), (p, -(-q * group // lanes))
+    plain, swapped = (q, -(-p // lanes)), (p, -(-q // lanes))
     return (*swapped, True) if math.prod(swapped) < math.prod(plain) else (*plain, False)
 
 
 def _before(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> tuple[float, bool, bool]:
     """Return the seconds of tiles that sum over what is before an axis, that they do, and whether sides are swapped."""
-    costs, group = BEFORE[dtype == "bf16"], group_of(right, lanes)
-    rows, vectors, swapped = _sides(p, q, group, lanes)
-    matrices = count * (right // group)
-    taken = costs.start + costs.number * count * right * (p + q) + costs.matrix * matrices
-    return taken + costs.product * matrices * rows * vectors + costs.written * p * q * right, True, swapped
+    costs, found = BEFORE[dtype == "bf16"], list[tuple[float, bool]]()
+    for swapped in (False, True):
+        b, c = (p, q) if swapped else (q, p)
+        group = group_of((1, b, c, right), count, BYTES[dtype] == 2, lanes, True)
+        matrices, vectors = count * -(-right // group), -(-c * group // lanes)
+        found.append((matrices * (costs.matrix + costs.product * b * vectors), swapped))
+    taken, swapped = min(found)
+    taken += costs.start + costs.number * count * right * (p + q) + costs.written * p * q * right
+    return taken, True, swapped
 
 
 def _after(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> tuple[float, bool, bool]:
     """Return the same of tiles that sum over what is behind it."""
     costs = AFTER[dtype == "bf16"]
-    rows, vectors, swapped = _sides(p, q, 1, lanes)
+    rows, vectors, swapped = _sides(p, q, lanes)
     taken = costs.start + costs.number * count * right * (vectors * lanes + rows) + costs.matrix * count
     return taken + costs.product * count * right * rows * vectors + costs.written * count * p * q, False, swapped
 

@@ -17,6 +17,7 @@ from ...torch_ops.dtypes import NAMES
 from .cpu_plan import (
     DOT_FIELDS,
     FIELDS,
+    INPLACE_ROWS_LAST,
     LANES,
     PACK_FIELDS,
     PLAIN,
@@ -54,9 +55,8 @@ _DOT2 = 64  # bytes of the vectors of pairs that are multiplied
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 # With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
 _MANY, _HIGH, _REUSED = 1024, 516, 96
-# Up to so many rows weights are read as they lie: along the results, and, for each vector of words along what is summed
-# and at most, along that where panels are packed on the way and where they are packed (decision 0135).
-_INPLACE_ROWS_LAST = 32
+# Rows, for each vector of words along what is summed and at most, up to which weights are read along that: where panels
+# are packed on the way, and where they are packed (decision 0135).
 _DOT_ROWS = {False: (2 / 3, 16), True: (1 / 6, 4)}
 _UNSQUARE_ROWS = 4  # where panels are packed number by number, as no square of words fits (decision 0135)
 
@@ -86,8 +86,8 @@ def _lies_as_words(own: Tile, depth: int, along: int, *strides: int) -> bool:
     return own.dot2 and own.group == along == 1 and not any(each % 2 for each in (depth, *strides))
 
 
-def _group(d: int, dtype: str) -> int:
-    return group_of(d, jit.host().vector_bytes // SIZES[dtype])
+def _group(pattern: Pattern, batch: int, dtype: str, is_gradient: bool) -> int:
+    return group_of(pattern, batch, _is_half(dtype), jit.host().vector_bytes // SIZES[dtype], is_gradient)
 
 
 def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Start:
@@ -100,7 +100,7 @@ def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Sta
     values |= {"q_block": -(-panels // parts)}
     items *= -(-panels // values["q_block"])
     values |= {"r_block": min(values["r"], values["r_block"])}
-    values = {"b_ahead": 0} | values
+    values = {"b_ahead": 0, "spread": 0} | values
     rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
     workspace = (values["r_block"] * (own.width + rows) + 64) * bytes_
     return starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
@@ -129,7 +129,7 @@ def _first(
     ``shared``: all l have the same weights (i, j, k).
     """
     a, b, c, d = pattern
-    group, size = 1 if shared else _group(d, dtype), SIZES[dtype]
+    group, size = 1 if shared else _group(pattern, batch, dtype, False), SIZES[dtype]
     small = small_tile(dtype, jit.host().vector_bytes, pattern, 1, weight[:3], biased, False)
     if small is not None:
         return _small(small, a, batch, x, out)
@@ -142,15 +142,17 @@ def _first(
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     half, words = _is_half(dtype), _words(own, c)
     lies = not half and (own.apart or (group == d and weight[1] == d))
-    inplace = lies and batch <= _INPLACE_ROWS_LAST
+    inplace = lies and batch <= INPLACE_ROWS_LAST
     rows = _rows(_CACHED // (size * d * (b + c)), 64) if d > group else _ROWS
     if half:
         rows = min(rows, _rows(_CACHED // (2 * size * group * words), own.rows))
     ahead = not inplace and (packed or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
-    panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
+    inner = -(-d // group)
+    panels, every, blocks = -(-b * group // own.width), own.width // group, a * inner
     # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
     packs = ahead and d > group >= _PIECE // size and c >= _APART and panels >= _PANELS
+    own = replace(own, packed=own.apart and not inplace)
     if half:
         packs = not _lies_as_words(own, c, d, x)
     matrices = a if shared else blocks
@@ -159,8 +161,9 @@ def _first(
         "b_v": weight[1] if own.apart else own.lanes, "b_panel": every * weight[1],
     }  # fmt: skip
     values = {
-        "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
-        "r_block": c if half else _DEPTH, "packs_a": int(packs), "packs_b": int(not inplace and not ahead),
+        "blocks": blocks, "inner": inner, "spread": d, "p": batch, "q": b * group, "r": c, "p_block": rows,
+        "r_block": c if half else _DEPTH, "packs_a": int(packs or (own.tail and own.packed)),
+        "packs_b": int(not inplace and not ahead),
         "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
         "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
         "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
@@ -176,9 +179,9 @@ def _first(
         "r_block": c if half else max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
     }  # fmt: skip
     start = _launch(own, values | ahead_fields, size, threads)
-    fields = b_fields | {"inner": matrices // a, "panels": panels, "q": b * group, "r": c}
+    fields = b_fields | {"inner": matrices // a, "spread": d, "panels": panels, "q": b * group, "r": c}
     pack = starting(_PACKING, own, PACK_FIELDS, fields, matrices * panels, 0, matrices * panels * panel, 2)
-    key = ("panels", own.lanes, own.vectors, dtype)
+    key = ("panels", group, own.lanes, own.vectors, dtype)
     return Call(start, pack, matrices * panels * panel, key, f"llvm: {own}, packed", a * b * d)
 
 
@@ -243,16 +246,16 @@ def _last(
 def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int, wide: bool = False) -> Call:
     """Return the gradient of the weights with the features together, of halves ``wide`` or rounded."""
     a, b, c, d = pattern
-    group = _group(d, dtype)
-    own = _tile(dtype, c * group, group, d, PLAIN)
+    group = _group(pattern, batch, dtype, True)
+    inner, own = -(-d // group), _tile(dtype, c * group, group, d, PLAIN)
     if batch <= _WRITTEN:
         own = whole_rows(own, c * group, jit.host().vector_registers)
-    every, packs = own.width // group, batch > _INPLACE_ROWS_LAST or _is_half(dtype)
+    every, packs = own.width // group, batch > INPLACE_ROWS_LAST or _is_half(dtype)
     depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
-    own = replace(own, wide=_is_half(dtype) and (wide or batch > depth))
+    own = replace(own, wide=_is_half(dtype) and (wide or batch > depth), packed=own.apart and packs)
     rows = _rows(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows)
     values = {
-        "blocks": a * (d // group), "inner": d // group, "p": b, "q": c * group, "r": batch, "p_block": rows,
+        "blocks": a * inner, "inner": inner, "spread": d, "p": b, "q": c * group, "r": batch, "p_block": rows,
         "r_block": depth, "packs_a": int(packs), "packs_b": int(packs or own.scattered),
         "a_outer": b * d, "a_inner": group, "a_p": d,
         "a_r": grad,

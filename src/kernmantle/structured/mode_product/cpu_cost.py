@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...compiler.nest import BYTES
-from .cpu_plan import SMALL
+from .cpu_plan import SMALL, group_of
 from .vendor_cost import MOST_DENSE
 
 Pattern = tuple[int, int, int, int]
@@ -104,9 +104,9 @@ def amounts(algorithm: str, pattern: Pattern, batch: int, dtype: str, last: bool
     if algorithm == "bmm":
         products = batch * a * d * b * c / own * max(1, 8 / min(b, c))
         return Amounts(1, a * d, ends / _FETCHED, far, scattered, products)
-    together = 1 if last else min(d & -d, own)
+    together = 1 if last else group_of(pattern, batch, size == 2, own, is_gradient)
     rows, depth, lanes = (b, batch, c) if is_gradient else (b, c, batch) if last else (batch, c, b)
-    blocks, vectors = a * d // together, -(-lanes * together // own)
+    blocks, vectors = a * -(-d // together), -(-lanes * together // own)
     traffic = ends / _FETCHED
     if not last:
         run = min(d & -d, _FETCHED // size)

@@ -47,12 +47,11 @@ class Tiles(Vectors):
         f = Function(
             f"internal fastcc void @{self._name(rows, masked)}(ptr noalias %a, ptr noalias %b, ptr noalias %c, "
             "ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, "
-            f"i64 %lanes, i1 %fresh, ptr %next, i64 %step) {self._calls}"
+            f"i64 %lanes, i1 %fresh, ptr %next, i64 %step{self.present}) {self._calls}"
         )
         tile = self.tile
-        self.masks = [
-            self.mask(f, f.i64("sub nsw", "%lanes", str(v * tile.lanes))) if masked else "" for v in range(tile.vectors)
-        ]
+        self.masks = self._masks(f, "%lanes") if masked else [""] * tile.vectors
+        self.tail = self.mask(f, "%present") if masked and tile.tail and not tile.packed else ""
         rows_of_c = [self.at(f, "%c", f.multiply("%c_p", str(i)), of=self.out) for i in range(rows)]
         self.row = f.alloca(self.element, tile.width) if tile.scattered else ""
         values = self._started(f, rows, rows_of_c, masked)
@@ -65,17 +64,20 @@ class Tiles(Vectors):
                         1,
                     )
         values = self._summed(f, rows, values)
-        if tile.scattered:
+        if masked and tile.tail:
+            self._store_tails(f, rows, values)
+        elif tile.scattered:
             for i in range(rows):
                 self._scatter(f, [values[i, v] for v in range(tile.vectors)], rows_of_c[i], masked)
-        for i, v in [] if tile.scattered else self._positions(rows):
-            target = self.at(f, rows_of_c[i], self._lane(v, "%c_q", f), of=self.out)
-            if masked:
-                self.store_masked(f, values[i, v], target, self.masks[v], tile.result)
-            else:
-                self.put(f, values[i, v], target, tile.result, tile.lanes)
+        else:
+            self._store(f, values, rows_of_c)
         f.emit_void("ret void")
         return f.text()
+
+    def _masks(self, f: Function, lanes: str) -> list[str]:
+        """Return which lanes of each vector are there."""
+        valid = [f.i64("sub nsw", lanes, str(v * self.tile.lanes)) for v in range(self.tile.vectors)]
+        return [self.mask(f, f.least(each, "%present") if self.tile.tail else each) for each in valid]
 
     def _started(self, f: Function, rows: int, rows_of_c: list[str], masked: bool) -> dict[tuple[int, int], str]:
         """Return the accumulators to begin with: zeros, the bias, or what is in c."""
@@ -146,7 +148,9 @@ class Tiles(Vectors):
         """Return the accumulators with one more of r."""
         address, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
         across = [
-            self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v, self.tile.compute)
+            self.load(f, self.at(f, address, str(v * self.tile.lanes)))
+            if self.tile.packed
+            else self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v, self.tile.compute)
             for v in range(self.tile.vectors)
         ]
         for i, start in enumerate(starts):
@@ -176,13 +180,39 @@ class Tiles(Vectors):
             part = f.load(own, self.at(f, self.row, f.multiply(position, str(tile.group)), of=self.out), size)
             f.store(own, part, self.at(f, address, f.multiply(position, "%c_q"), of=self.out), size)
 
+    def _store(self, f: Function, values: dict[tuple[int, int], str], rows_of_c: list[str]) -> None:
+        """Write vectors where they belong, those of a mask if there is one."""
+        for (i, v), value in values.items():
+            target = self.at(f, rows_of_c[i], self._lane(v, "%c_q", f), of=self.out)
+            if self.masks[v]:
+                self.store_masked(f, value, target, self.masks[v], self.tile.result)
+            else:
+                self.put(f, value, target, self.tile.result, self.tile.lanes)
+
+    def _store_tails(self, f: Function, rows: int, values: dict[tuple[int, int], str]) -> None:
+        """Write groups whose last neighbours may be missing in pieces: stores under a mask wait for cache lines."""
+        tile, memory = self.tile, f.alloca(self.out, rows * self.tile.width)
+        for (i, v), value in values.items():
+            place = self.at(f, memory, str(i * tile.width + v * tile.lanes), of=self.out)
+            self.put(f, value, place, tile.result, tile.lanes)
+        count, present = f.least("%present", str(tile.lanes)), f.i64("sdiv", "%lanes", str(tile.lanes))
+        sizes = [tile.lanes >> power for power in range(tile.lanes.bit_length())]
+        with f.loop("0", str(rows)) as i, f.loop("0", f.least(present, str(tile.vectors))) as v:
+            source = self.at(f, memory, f.multiply(i, str(tile.width)), f.multiply(v, str(tile.lanes)), of=self.out)
+            target = self.at(f, "%c", f.multiply(i, "%c_p"), f.multiply(v, "%c_q"), of=self.out)
+            for size in sizes:
+                kind, before = vector(self.out, size), f.i64("and", count, str(-2 * size))
+                with f.when(f.emit(f"icmp ne i64 {f.i64('and', count, str(size))}, 0")):
+                    piece = f.load(kind, self.at(f, source, before, of=self.out), SIZE[self.out])
+                    f.store(kind, piece, self.at(f, target, before, of=self.out), SIZE[self.out])
+
     def panel(self, masked: bool) -> str:
         """Return all rows of a panel, tile below tile."""
         f = Function(
             f"internal fastcc void @{self.panel_name(masked)}(ptr noalias %a, ptr noalias %b, "
             "ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, "
-            "i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) "
-            f"{self._calls}"
+            "i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step"
+            f"{self.present}) {self._calls}"
         )
         start = "0"
         for rows in self.tile.heights:
@@ -199,7 +229,7 @@ class Tiles(Vectors):
                 strides = "i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p"
                 f.emit_void(
                     f"call fastcc void @{self._name(rows, masked)}(ptr {a}, ptr %b, ptr {c}, ptr {bias}, i64 %r, "
-                    f"{strides}, i64 %lanes, i1 %fresh, ptr {following}, i64 %step)"
+                    f"{strides}, i64 %lanes, i1 %fresh, ptr {following}, i64 %step{self.present})"
                 )
             start = stop
         f.emit_void("ret void")
@@ -229,7 +259,8 @@ class _Entry(Tiles):
         with f.loop("%begin", "%end") as item:
             first = f.multiply(f.i64("srem", item, across), field["q_block"])
             rest = f.i64("sdiv", item, across)
-            start = offsets(f, field, f.i64("srem", rest, field["blocks"]), *names)
+            block = f.i64("srem", rest, field["blocks"])
+            start, self.neighbours = offsets(f, field, block, *names), neighbours(f, tile, field, block)
             p = f.multiply(f.i64("sdiv", rest, field["blocks"]), field["p_block"])
             count = f.least(field["p_block"], f.i64("sub nsw", field["p"], p))
             last = f.least(panels, f.add(first, field["q_block"]))
@@ -256,7 +287,7 @@ class _Entry(Tiles):
         with f.when(self.packs["a"]):
             f.emit_void(
                 f"call fastcc void @pack_a(ptr {self.workspace['a']}, ptr {a}, i64 {count}, i64 {length}, "
-                f"i64 {field['a_p']}, i64 {field['a_r']})"
+                f"i64 {field['a_p']}, i64 {field['a_r']}{self.neighbours})"
             )
         address, words = str(tile.rows * tile.group), self.words(f, length)
         a = self._either("a", "ptr", self.workspace["a"], a)
@@ -283,7 +314,7 @@ class _Entry(Tiles):
             with f.when(self.packs["b"]):
                 f.emit_void(
                     f"call fastcc void @pack(ptr {self.workspace['b']}, ptr {b}, i64 {length}, i64 {field['b_r']}, "
-                    f"i64 {field['b_q']}, i64 {lanes})"
+                    f"i64 {field['b_q']}, i64 {lanes}{self.neighbours})"
                 )
             b = self._either("b", "ptr", self.workspace["b"], b)
             c = self.at(f, here["c"], f.multiply(panel, field["c_panel"]), of=self.out)
@@ -295,10 +326,14 @@ class _Entry(Tiles):
             following = self.at(f, b, field["b_panel"], of=self.stored)
             arguments = (
                 f"(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, {extents}, i64 {lanes}, i1 {fresh}, "
-                f"ptr {following}, i64 {field['b_ahead']})"
+                f"ptr {following}, i64 {field['b_ahead']}{self.neighbours})"
             )
             whole, part, done = f.fresh("whole"), f.fresh("part"), f.fresh("done")
-            f.branch(f.emit(f"icmp sge i64 {lanes}, {tile.width}"), whole, part)
+            is_whole = f.emit(f"icmp sge i64 {lanes}, {tile.width}")
+            if self.neighbours:
+                has_all = f.emit(f"icmp sge {self.neighbours.removeprefix(', ')}, {tile.group}")
+                is_whole = f.emit(f"and i1 {is_whole}, {has_all}")
+            f.branch(is_whole, whole, part)
             for label, masked in ((whole, False), (part, True)):
                 f.start(label)
                 f.emit_void(f"call fastcc void @{self.panel_name(masked)}{arguments}")
@@ -316,6 +351,14 @@ def offsets(f: Function, field: dict[str, str], block: str, *names: str) -> dict
         name: f.add(f.multiply(outer, field[f"{name}_outer"]), f.multiply(inner, field[f"{name}_inner"]))
         for name in names
     }
+
+
+def neighbours(f: Function, tile: Tile, field: dict[str, str], block: str) -> str:
+    """Return the argument that says how many neighbours are left for the group of a block; none if all are whole."""
+    if not tile.tail:
+        return ""
+    before = f.multiply(f.i64("srem", block, field["inner"]), str(tile.group))
+    return f", i64 {f.i64('sub nsw', field['spread'], before)}"
 
 
 def emit(tile: Tile) -> str:
@@ -338,7 +381,8 @@ def emit_packing(tile: Tile) -> str:
         lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
         f.emit_void(
             f"call fastcc void @pack(ptr {own.at(f, into, f.multiply(item, elements))}, ptr {source}, "
-            f"i64 {field['r']}, i64 {field['b_r']}, i64 {field['b_q']}, i64 {lanes})"
+            f"i64 {field['r']}, i64 {field['b_r']}, i64 {field['b_q']}, i64 {lanes}"
+            f"{neighbours(f, tile, field, block)})"
         )
     f.emit_void("ret void")
     return "\n\n".join([f"; panels of {tile}", f.text(), packing(own)]) + "\n"

@@ -20,15 +20,18 @@ PLAIN, LANES, ROWS = "", "lanes", "rows"  # where a bias goes
 FIELDS = (
     "blocks", "inner", "p", "q", "r", "p_block", "q_block", "r_block", "packs_a", "packs_b",
     "a_outer", "a_inner", "a_p", "a_r", "b_outer", "b_inner", "b_r", "b_q", "b_v", "b_panel", "b_ahead",
-    "c_outer", "c_inner", "c_p", "c_q", "c_panel", "bias_outer", "bias_inner", "bias_p", "bias_panel",
+    "c_outer", "c_inner", "c_p", "c_q", "c_panel", "bias_outer", "bias_inner", "bias_p", "bias_panel", "spread",
 )  # fmt: skip
-PACK_FIELDS = ("inner", "panels", "q", "r", "b_outer", "b_inner", "b_r", "b_q", "b_panel")
+PACK_FIELDS = ("inner", "panels", "q", "r", "b_outer", "b_inner", "b_r", "b_q", "b_panel", "spread")
 DOT_FIELDS = ("p", "q", "r", "q_block", "a_outer", "a_p", "b_outer", "b_q", "c_outer", "c_p", "bias_outer")
 SMALL_FIELDS = ("blocks", "p", "a_p", "c_p")
 # What tiles of so many vectors take, over those of three; of four by whether each line of x is a page (AMD EPYC with
 # AVX-512, decision 0014).
 _LOADS, _WIDE_LOADS = {3: 1.0, 2: 1.06}, {True: 0.98, False: 1.001}
 _LEAST_DOT2 = 4  # lanes of the shortest vectors that instructions on pairs have
+INPLACE_ROWS_LAST = 32
+"""Rows up to which weights with lanes along the results are read as they lie (decision 0135)."""
+_MOVE = 4  # instructions for a group of halves: a read, a change of type, a write and what counts
 # Rows and columns of blocks of which several share a vector, and rows of x for which weights are shuffled once.
 SMALL, SMALL_ROWS = 4, 16
 
@@ -43,7 +46,8 @@ class Tile:
     """``rows`` times ``vectors`` accumulators of so many lanes, which ``group`` neighbours l share.
 
     ``apart``: each vector is of one j. ``scattered``: groups of results lie apart. ``bias`` says where one is added.
-    ``dot2``: words are two numbers of bfloat16. ``wide``: results of halves are float32.
+    ``dot2``: words are two numbers of bfloat16. ``wide``: results of halves are float32. ``tail``: of the last group
+    of each block some neighbours may be missing. ``packed``: b is in panels, and a where there is a tail.
     """
 
     dtype: str
@@ -56,6 +60,8 @@ class Tile:
     bias: str
     dot2: bool = False
     wide: bool = False
+    tail: bool = False
+    packed: bool = False
 
     def __str__(self) -> str:
         together = f" groups of {self.group}" if self.group > 1 else ""
@@ -143,7 +149,7 @@ def tile(
     rows = (6 if vectors == 4 else 8) if registers >= 32 else 4
     apart = group == own and spread != group
     scattered = not apart and spread != group
-    return Tile(dtype, own, rows, vectors, group, apart, scattered, bias, dot2)
+    return Tile(dtype, own, rows, vectors, group, apart, scattered, bias, dot2, tail=spread % group > 0)
 
 
 def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:
@@ -155,6 +161,20 @@ def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:
     return replace(own, rows=1, vectors=-(-vectors // 4) * 4)
 
 
-def group_of(d: int, lanes: int) -> int:
-    """Return how many neighbours l go together: the largest power of 2 that divides their number, a vector at most."""
-    return min(d & -d, lanes)
+def group_of(pattern: tuple[int, int, int, int], batch: int, half: bool, lanes: int, is_gradient: bool) -> int:
+    """Return how many neighbours l go together: a power of 2 that divides their number, or a vector with a tail.
+
+    Of a row of x these are counted: the vectors that are multiplied, groups that are packed, and groups of results.
+    """
+    _, b, c, d = pattern
+    wide, deep = (c, b) if is_gradient else (b, c)
+    results, weights = (b * c / batch, b) if is_gradient else (b, b * c / batch)
+
+    def instructions(group: int) -> float:
+        groups, is_part, packed = -(-d // group), d % group > 0, 0.0
+        if half or batch > INPLACE_ROWS_LAST:
+            packed = _MOVE / (1 if half else 2) * (weights + (c if half or is_gradient or is_part else 0))
+        pieces = (groups - is_part + is_part * (lanes.bit_length() - 1)) * results
+        return groups * (-(-wide * group // lanes) * deep + packed) + _MOVE * pieces
+
+    return min((min(d & -d, lanes), lanes), key=instructions)

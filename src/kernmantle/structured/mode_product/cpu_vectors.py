@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...backends.cpu.builder import ELEMENTS, SIZE, STORED, Function, suffix, vector
 from ...backends.cpu.pack import narrowed, widened
 from .cpu_plan import Tile
@@ -17,6 +19,8 @@ class Vectors:
         self.tile, self.element, self.stored = tile, ELEMENTS[tile.compute], STORED[tile.dtype]
         self.size = SIZE[self.element]
         self.kind = vector(self.element, tile.lanes)
+        self.tail = ""  # the mask of a group that is read where it lies
+        self.present = ", i64 %present" if tile.tail else ""  # neighbours that its group has
 
     def at(self, f: Function, pointer: str, *offsets: str, of: str = "") -> str:
         """Return the address so many elements on, which are those of ``of`` in memory."""
@@ -84,6 +88,21 @@ class Vectors:
             step *= 2
         return found
 
+    def tails(self, f: Function, done: str) -> Iterator[str]:
+        """Branch by whether %present neighbours are a whole group; yield the mask where they are not."""
+        if self.tile.tail:
+            whole, some = f.fresh("whole"), f.fresh("some")
+            mask = self.mask(f, "%present")
+            f.branch(f.emit(f"icmp sge i64 %present, {self.tile.group}"), whole, some)
+            f.start(whole)
+            yield ""
+            f.jump(done)
+            f.start(some)
+            yield mask
+        else:
+            yield ""
+        f.jump(done)
+
     def number(self, f: Function, pointer: str, dtype: str, lanes: int) -> str:
         """Return numbers of a type in memory as they are multiplied."""
         stored = STORED[dtype]
@@ -102,7 +121,7 @@ class Vectors:
         """Return the group at an address, again and again."""
         lanes, group = self.tile.lanes, self.tile.group
         if group == lanes:
-            return self.load(f, pointer)
+            return self.load_masked(f, pointer, self.tail, self.tile.compute) if self.tail else self.load(f, pointer)
         own = vector(self.element, group)
         value = f.load(own, pointer, self.size)
         if group == 1:
@@ -173,12 +192,34 @@ def packing(own: Vectors) -> str:
     """Return the rows of a panel, one after the other, from groups ``b_q`` apart; zeros behind the last lane."""
     tile = own.tile
     f = Function(
-        "internal fastcc void @pack(ptr noalias %into, ptr noalias %b, i64 %r, i64 %b_r, i64 %b_q, i64 %lanes) noinline"
+        "internal fastcc void @pack(ptr noalias %into, ptr noalias %b, i64 %r, i64 %b_r, i64 %b_q, "
+        f"i64 %lanes{own.present}) noinline"
     )
     group = vector(own.element, tile.group)
     every, words = tile.width // tile.group, own.words(f, "%r")
     present = f.least(str(every), f.i64("sdiv", "%lanes", str(tile.group)))
-    together, apart, done = f.fresh("together"), f.fresh("apart"), f.fresh("done")
+    apart, done = f.fresh("apart"), f.fresh("done")
+    if tile.tail:
+        f.jump(apart)
+    else:
+        _packing_together(own, f, words, apart, done)
+    f.start(apart)
+    for tail in own.tails(f, done):
+        with f.loop(_squares(own, f, present) if tile.group == 1 else "0", words) as r:
+            origin, target = own.origin(f, "%b", r, "%b_r"), own.at(f, "%into", f.multiply(r, str(tile.width)))
+            with f.loop("0", present) as index:
+                value = own.word(f, origin, f.multiply(index, "%b_q"), tile.group, tail)
+                f.store(group, value, own.at(f, target, f.multiply(index, str(tile.group))), own.size)
+            with f.loop(present, str(every)) as index:
+                f.store(group, "zeroinitializer", own.at(f, target, f.multiply(index, str(tile.group))), own.size)
+    f.start(done)
+    f.emit_void("ret void")
+    return f.text()
+
+
+def _packing_together(own: Vectors, f: Function, words: str, apart: str, done: str) -> None:
+    """Write vectors of a panel whose groups lie together; go on where they lie apart."""
+    tile, together = own.tile, f.fresh("together")
     f.branch(f.emit(f"icmp eq i64 %b_q, {tile.group}"), together, apart)
     f.start(together)
     whole, some = f.fresh("whole"), f.fresh("some")
@@ -194,18 +235,6 @@ def packing(own: Vectors) -> str:
                 value = own.word(f, origin, str(v * tile.lanes), tile.lanes, masks[v])
                 f.store(own.kind, value, own.at(f, target, str(v * tile.lanes)), own.size)
         f.jump(done)
-    f.start(apart)
-    with f.loop(_squares(own, f, present) if tile.group == 1 else "0", words) as r:
-        origin, target = own.origin(f, "%b", r, "%b_r"), own.at(f, "%into", f.multiply(r, str(tile.width)))
-        with f.loop("0", present) as index:
-            value = own.word(f, origin, f.multiply(index, "%b_q"), tile.group)
-            f.store(group, value, own.at(f, target, f.multiply(index, str(tile.group))), own.size)
-        with f.loop(present, str(every)) as index:
-            f.store(group, "zeroinitializer", own.at(f, target, f.multiply(index, str(tile.group))), own.size)
-    f.jump(done)
-    f.start(done)
-    f.emit_void("ret void")
-    return f.text()
 
 
 def _squares(own: Vectors, f: Function, present: str) -> str:
@@ -237,7 +266,8 @@ def packing_rows(own: Vectors) -> str:
     """
     tile = own.tile
     f = Function(
-        "internal fastcc void @pack_a(ptr noalias %into, ptr noalias %a, i64 %p, i64 %r, i64 %a_p, i64 %a_r) noinline"
+        "internal fastcc void @pack_a(ptr noalias %into, ptr noalias %a, i64 %p, i64 %r, i64 %a_p, "
+        f"i64 %a_r{own.present}) noinline"
     )
     group, wide = vector(own.element, tile.group), vector(own.element, tile.rows * tile.group)
     row_elements, words = str(tile.rows * tile.group), own.words(f, "%r")
@@ -248,7 +278,7 @@ def packing_rows(own: Vectors) -> str:
         first = f.multiply(tile_index, str(tile.rows))
         return first, f.least(str(tile.rows), f.i64("sub nsw", "%p", first))
 
-    across, down, done = f.fresh("across"), f.fresh("down"), f.fresh("done")
+    done = f.fresh("done")
     if tile.stays_rows:
         rows, others = f.fresh("rows"), f.fresh("others")
         f.branch(f.emit("icmp eq i64 %a_r, 1"), rows, others)
@@ -256,32 +286,35 @@ def packing_rows(own: Vectors) -> str:
         _word_rows(own, f, words)
         f.jump(done)
         f.start(others)
-    f.branch(f.emit("icmp sgt i64 %a_p, %a_r"), across, down)
-    f.start(across)
-    with f.loop("0", every) as index:
-        first, count = present(index)
-        with f.loop("0", count) as low:
-            source = own.at(f, "%a", f.multiply(f.add(first, low), "%a_p"), of=own.stored)
-            target = own.at(f, "%into", f.multiply(index, tile_elements), f.multiply(low, str(tile.group)))
-            with f.loop("0", words) as r:
-                value = own.word(f, own.origin(f, source, r, "%a_r"), "0", tile.group)
-                f.store(group, value, own.at(f, target, f.multiply(r, row_elements)), own.size)
-    f.jump(done)
-    f.start(down)
-    is_contiguous = f.emit(f"icmp eq i64 %a_p, {tile.group}")
-    whole = f.emit(f"select i1 {is_contiguous}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
-    with f.loop("0", words) as r:
-        origin, target = own.origin(f, "%a", r, "%a_r"), own.at(f, "%into", f.multiply(r, row_elements))
-        with f.loop("0", whole) as index:
-            value = own.word(f, origin, f.multiply(index, row_elements), tile.rows * tile.group)
-            f.store(wide, value, own.at(f, target, f.multiply(index, tile_elements)), own.size)
-        with f.loop(whole, every) as index:
+    for tail in own.tails(f, done):
+        across, down = f.fresh("across"), f.fresh("down")
+        f.branch(f.emit("icmp sgt i64 %a_p, %a_r"), across, down)
+        f.start(across)
+        with f.loop("0", every) as index:
             first, count = present(index)
-            into = own.at(f, target, f.multiply(index, tile_elements))
             with f.loop("0", count) as low:
-                value = own.word(f, origin, f.multiply(f.add(first, low), "%a_p"), tile.group)
-                f.store(group, value, own.at(f, into, f.multiply(low, str(tile.group))), own.size)
-    f.jump(done)
+                source = own.at(f, "%a", f.multiply(f.add(first, low), "%a_p"), of=own.stored)
+                target = own.at(f, "%into", f.multiply(index, tile_elements), f.multiply(low, str(tile.group)))
+                with f.loop("0", words) as r:
+                    value = own.word(f, own.origin(f, source, r, "%a_r"), "0", tile.group, tail)
+                    f.store(group, value, own.at(f, target, f.multiply(r, row_elements)), own.size)
+        f.jump(done)
+        f.start(down)
+        whole = "0"
+        if not tail:
+            is_contiguous = f.emit(f"icmp eq i64 %a_p, {tile.group}")
+            whole = f.emit(f"select i1 {is_contiguous}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
+        with f.loop("0", words) as r:
+            origin, target = own.origin(f, "%a", r, "%a_r"), own.at(f, "%into", f.multiply(r, row_elements))
+            with f.loop("0", whole) as index:
+                value = own.word(f, origin, f.multiply(index, row_elements), tile.rows * tile.group)
+                f.store(wide, value, own.at(f, target, f.multiply(index, tile_elements)), own.size)
+            with f.loop(whole, every) as index:
+                first, count = present(index)
+                into = own.at(f, target, f.multiply(index, tile_elements))
+                with f.loop("0", count) as low:
+                    value = own.word(f, origin, f.multiply(f.add(first, low), "%a_p"), tile.group, tail)
+                    f.store(group, value, own.at(f, into, f.multiply(low, str(tile.group))), own.size)
     f.start(done)
     f.emit_void("ret void")
     return f.text()

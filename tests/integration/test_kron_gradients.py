@@ -160,6 +160,30 @@ def test_what_lies_between_passes_may_be_kept(side):
         km.kron_matmul(x, factors, side=side, store=1)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_small_results_between_passes_are_kept_on_cpus(dtype):
+    torch.manual_seed(0)
+    leaves = [torch.randn(size).to(getattr(torch, dtype)).requires_grad_() for size in [(7, 480), (24, 40), (20, 9)]]
+    kept: list[int] = []
+
+    def gradients(store):
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(lambda own: kept.append(own.numel()) or own, lambda own: own):
+            out = km.kron_matmul(leaves[0], leaves[1:], fuse=False, store=store)
+        return torch.autograd.grad(out.square().sum(), leaves)
+
+    own = gradients(None)
+    assert len(kept) == 4
+    others = gradients(False)
+    assert len(kept) == 3
+    assert all(map(torch.equal, own, others))
+    if dtype == "float64":
+        wide = [each.detach().clone().requires_grad_() for each in leaves]
+        exact = torch.autograd.grad((wide[0] @ torch.kron(*wide[1:])).square().sum(), wide)
+        for one, wanted in zip(own, exact, strict=True):
+            assert_close(one, wanted, depth=3360)
+
+
 def test_second_derivatives_by_a_factor_without_entries():
     x, factor = torch.zeros(2, 0), torch.zeros(0, 3)
     found = torch.func.hessian(lambda own: km.kron_matmul(x, [own, own]).square().sum())(factor)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -21,7 +24,7 @@ from .modes import parse, text_of
 from .run import SAVING
 
 _NUMBERS = (int, float)
-# Share of a GPU's memory that products keep for their gradients unasked.
+# Share of a device's memory that products keep for their gradients unasked.
 _SAVED = 1 / 128
 
 
@@ -68,7 +71,7 @@ def kron_matmul(
     store : {None, True, False}
         Whether a product of several passes saves the intermediate results for its gradients, in memory of the size of x
         for each; otherwise the backward pass recomputes them. None saves them if that saves time and takes at most
-        1/128 of a GPU's memory.
+        1/128 of the memory of the device.
 
     Returns
     -------
@@ -184,6 +187,15 @@ def _dispatch(
     return key, find_by_key(key, call, tensors, by_shape=True) if tensors else PLANS.get(key)
 
 
+@lru_cache
+def _memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a device, 0 where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    names = getattr(os, "sysconf_names", {})
+    return math.prod(os.sysconf(name) if name in names else 0 for name in ("SC_PHYS_PAGES", "SC_PAGE_SIZE"))
+
+
 def _bound(
     key: CallKey | None, call: Product, factors: Sequence[Any], out: torch.Tensor | None, store: bool | None
 ) -> tuple[KronCall, Sequence[torch.Tensor]]:
@@ -203,9 +215,8 @@ def _bound(
     may_save = store is None and call.x.is_cuda and is_recorded(key) and any(factor.requires_grad for factor in own)
     wanted = "".join([str(int(tensor.requires_grad)) for tensor in (call.x, *own)])
     found = bind(text, call.options.replace(" ", f" {SAVING} {wanted} ") if may_save else call.options, *arrays)
-    keeps = store is None and found.reads_addresses and bool(found.done or found.captured) and call.x.is_cuda
-    if keeps:
-        keeps = found.between <= _SAVED * torch.cuda.get_device_properties(call.x.device).total_memory
+    keeps = store is None and found.reads_addresses and bool(found.done or found.captured)
+    keeps = keeps and found.between <= _SAVED * _memory_of(call.x.device)
     if may_save and not keeps:
         found = bind(text, call.options, *arrays)
     if not found.reads_addresses:

@@ -8,26 +8,27 @@ still there; it adds in float64 and rounds what it writes. Memory that nobody wr
 from __future__ import annotations
 
 import contextlib
-import math
+import ctypes
 import struct
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
+from pkgutil import walk_packages
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernmantle.backends.cuda import device
+from kernmantle import structured, torch_ops
+from kernmantle.backends.cuda import device, launch
 from kernmantle.backends.cuda.launch import THREADS, Kernel
 from kernmantle.runtime.lru import clear_all
-from kernmantle.structured.kron import cuda_entry, factor_gradient_emit, gradient_emit, separation
-from kernmantle.torch_ops import cuda, execute, torch_private
+from kernmantle.torch_ops import cuda, execute
 from kernmantle.torch_ops.blas_handles import HANDLES
-from kernmantle.torch_ops.dtypes import DTYPES
+
+from .gpu_kernels import INTERPRETERS, Memory
 
 _PROPERTIES = SimpleNamespace(
     multiprocessor_count=132, max_shared_memory_per_block_optin=232448, max_shared_memory_per_multiprocessor=233472,
@@ -37,60 +38,44 @@ _H200 = SimpleNamespace(
     name="H200", arch="90", compute_capability=(9, 0), properties=_PROPERTIES, set_current=lambda: None
 )
 _BYTES = 141 << 30
+# All that calls load with the first one of a kind, so that none of it keeps what is replaced here.
+_MODULES = [
+    import_module(own.name)
+    for package in (structured, torch_ops)
+    for own in walk_packages(package.__path__, f"{package.__name__}.")
+]
 _CUDA = torch.device("cuda", 0)
 
 
-class Memory:
-    """The storages of the tensors whose addresses were asked for, and the launches that read and wrote them."""
+class _Configuration(NamedTuple):
+    """The blocks of a launch; for an address it has their number."""
 
-    def __init__(self) -> None:
-        self.launches = Counter[str]()
-        self._address_of = torch.Tensor.data_ptr
-        self._storages = dict[int, StorageWeakRef]()
+    blocks: int
 
-    def address(self, tensor: torch.Tensor) -> int:
-        """Return the address of a tensor, as ``data_ptr`` does."""
-        storage = tensor.untyped_storage()
-        self._storages[storage.data_ptr()] = StorageWeakRef(storage)
-        return self._address_of(tensor)
-
-    def view(
-        self, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int] | None = None
-    ) -> torch.Tensor:
-        """Return the numbers from an address on, in rows where no strides are given."""
-        kind, steps = DTYPES[dtype], strides or [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-        if 0 in sizes:
-            return torch.empty(*sizes, dtype=kind)
-        reach = 1 + sum((extent - 1) * step for extent, step in zip(sizes, steps, strict=True))
-        for begin, held in self._storages.items():
-            storage = torch.UntypedStorage._new_with_weak_ptr(held.cdata)
-            if storage is not None and begin <= address < begin + storage.nbytes():
-                first, rest = divmod(address - begin, kind.itemsize)
-                there = storage.nbytes() // kind.itemsize - first
-                assert not rest, "an address lies within a number"
-                assert reach <= there, f"{tuple(sizes)} by {tuple(steps)} reach {reach} numbers, there are {there}"
-                return torch.empty(0, dtype=kind).set_(storage, first, tuple(sizes), tuple(steps))
-        raise AssertionError("an address is that of no tensor")
+    def getPtr(self) -> int:
+        return self.blocks
 
 
 class InterpretedKernel(Kernel):
     """A kernel whose launches are interpreted; for a binary it has its plan."""
 
     def __init__(
-        self, memory: Memory, plan: Any, entry: str, threads: int, shared: int = 0, title: str = "",
+        self, host: Host, plan: Any, entry: str, threads: int, shared: int = 0, title: str = "",
         overlapped: bool = False,
     ) -> None:  # fmt: skip
         self.title, self.threads, self.shared, self.overlapped = title, threads, shared, overlapped
         self._last, self._pack, self._size, self._packed = (-1, -1, -1, None), None, 0, struct.Struct("")
-        self.handle, self.launch = None, self._interpret
-        self._memory, self._plan, self._entry = memory, plan, entry
+        self._host, self._plan, self._entry = host, plan, entry
+        host.kernels.append(self)
+        self.handle, self.launch = len(host.kernels), host.launch
+        self._kernel: Any = SimpleNamespace(handle=self.handle)
 
     def packing(self, arguments: Sequence[Any]) -> struct.Struct:
         self._packed = super().packing(arguments)
         return self._packed
 
-    def configure(self, device: int, stream: int, blocks: int) -> int:
-        return blocks
+    def configure(self, device: int, stream: int, blocks: int) -> _Configuration:
+        return _Configuration(blocks)
 
     def occupancy(self, device: int) -> int:
         return 1
@@ -98,140 +83,44 @@ class InterpretedKernel(Kernel):
     def clusters(self, device: int, size: int) -> int:
         return _PROPERTIES.multiprocessor_count // size
 
-    def _interpret(self, blocks: int, *_: Any) -> tuple[int]:
-        arguments = self._packed.unpack(THREADS.arguments.memory[: self._packed.size])
-        self._memory.launches[type(self._plan).__name__] += 1
-        try:
-            with torch.no_grad():
-                _INTERPRETERS[self._entry](self._memory, self._plan, blocks, *arguments)
-        except AssertionError as error:
-            raise AssertionError(f"{self.title}: {error}") from error
+    def interpret(self, blocks: int, arguments: bytes) -> None:
+        """Do what a launch on so many blocks would do."""
+        memory = self._host.memory
+        memory.launches[type(self._plan).__name__] += 1
+        with torch.no_grad():
+            INTERPRETERS[self._entry](memory, self._plan, blocks, *self._packed.unpack(arguments))
+
+
+class Host:
+    """What launches on this GPU do: their kernels, memory, and the first error, which native code cannot raise."""
+
+    def __init__(self) -> None:
+        self.memory, self.kernels, self.error = Memory(), list[InterpretedKernel](), ""
+        self._native = ctypes.CFUNCTYPE(ctypes.c_int32, *4 * [ctypes.c_int64])(self._launched)
+        self.address = ctypes.cast(self._native, ctypes.c_void_p).value
+
+    def launch(self, configuration: _Configuration, handle: int, parameters: int, extra: int) -> tuple[int]:
+        """Launch as the driver's function does that takes objects."""
+        self._interpret(configuration.blocks, handle, extra)
         return (0,)
 
+    def _launched(self, blocks: int, handle: int, parameters: int, extra: int) -> int:
+        """Launch as the driver's function does."""
+        try:
+            self._interpret(blocks, handle, extra)
+        except Exception as error:  # noqa: BLE001 (native code cannot raise it)
+            self.error = self.error or str(error)
+            return 1
+        return 0
 
-def _applied(value: torch.Tensor, matrices: Sequence[torch.Tensor | int]) -> torch.Tensor:
-    """Return (…, run, right) with the Kronecker product of matrices (…, q, p) applied to the run; numbers are I."""
-    *batch, run, right = value.shape
-    before, behind = 1, run
-    for own in matrices:
-        rows, columns = (own, own) if isinstance(own, int) else own.shape[-2:]
-        behind //= columns
-        if not isinstance(own, int):
-            value = value.reshape(*batch, before, columns, behind * right)
-            value = torch.einsum("...lpr,...qp->...lqr", value, own)
-        before *= rows
-    return value.reshape(*batch, before, right)
-
-
-def _kron_pass(memory: Memory, plan: Any, blocks: int, *arguments: Any) -> None:
-    """Interpret a pass of a product."""
-    shapes = list[Any]()
-    for mode in plan.run.modes:
-        if mode.factor is None:
-            shapes.append(mode.rows)
-        else:
-            shapes += plan.members(mode.factor)[1] if hasattr(plan, "members") else [(mode.rows, mode.columns)]
-    factors = [f"f{number}" for number in range(sum(isinstance(shape, tuple) for shape in shapes))]
-    varies = getattr(plan.layout, "varies", False)
-    integers = cuda_entry.parameters(len(factors), plan.layout.added, varies)
-    given = dict(zip(["x", "y", "out", *factors, *integers, "alpha", "beta"], arguments, strict=True))
-    batch, right = [given[f"size_{axis}"] for axis in "abc"], given["size_right"]
-    assert given["size_run"] == plan.run.columns
-
-    def view(name: str, run: int) -> torch.Tensor:
-        strides = [given[f"{name}_{axis}"] for axis in cuda_entry.AXES]
-        return memory.view(given[name], plan.stored, (*batch, run, right), strides)
-
-    def matrix(name: str, shape: tuple[int, int]) -> torch.Tensor:
-        strides = [given.get(f"{name}_{axis}", 0) for axis in ("a", "b", "c", "row", "column")]
-        around = [extent if step else 1 for extent, step in zip(batch, strides, strict=False)]
-        return memory.view(given[name], plan.stored, (*around, *shape), strides).double()
-
-    names = iter(factors)
-    matrices = [matrix(next(names), shape) if isinstance(shape, tuple) else shape for shape in shapes]
-    value = given["alpha"] * _applied(view("x", plan.run.columns).double(), matrices)
-    if plan.layout.added:
-        value += given["beta"] * view("y", plan.run.rows).double()
-    view("out", plan.run.rows).copy_(value)
-
-
-_Sizes = Sequence[tuple[int, int]]
-
-
-def _whole(sizes: _Sizes) -> tuple[int, ...]:
-    return tuple(math.prod(size[axis] for size in sizes) for axis in (0, 1))
-
-
-def _matrices(memory: Memory, dtype: str, sizes: _Sizes, words: Sequence[int]) -> list[torch.Tensor]:
-    """Return matrices whose address, row and column are three words each."""
-    steps = range(0, len(words), 3)
-    return [
-        memory.view(words[at], dtype, size, words[at + 1 : at + 3]).double()
-        for at, size in zip(steps, sizes, strict=True)
-    ]
-
-
-def _separated(joint: torch.Tensor, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the gradients of matrices, one behind the other, from that of their Kronecker product."""
-    count = len(matrices)
-    rows, columns = ([own.shape[axis] for own in matrices] for axis in (0, 1))
-    whole, axes, found = joint.reshape(*rows, *columns), list(range(2 * count)), list[torch.Tensor]()
-    for place in range(count):
-        others = [operand for n in range(count) if n != place for operand in (matrices[n], [n, count + n])]
-        found.append(torch.einsum(whole, axes, *others, [place, count + place]).flatten())
-    return torch.cat(found)
-
-
-def _back_pass(memory: Memory, plan: Any, blocks: int, v: int, x: int, out: int, parts: int, *rest: Any) -> None:
-    """Interpret a pass that applies the transposes of factors and sums their gradients, here all in one block."""
-    count = len(plan.sizes)
-    pointers, (*strides, items, width, _, slope) = rest[:count], rest[count:]
-    words = [word for n in range(count) for word in (pointers[n], *strides[2 * n : 2 * n + 2])]
-    matrices, (q, p) = _matrices(memory, plan.stored, plan.sizes, words), _whole(plan.sizes)
-    one, other = (memory.view(at, plan.stored, (items, e, width)).double() for at, e in ((v, q), (x, p)))
-    memory.view(out, plan.stored, other.shape).copy_(slope * _applied(one, [own.mT for own in matrices]))
-    shares = memory.view(parts, "f32", (blocks, plan.parts)).zero_()
-    shares[-1] = _separated(torch.einsum("nqr,npr->qp", one, other), matrices)
-
-
-def _gram(memory: Memory, plan: Any, blocks: int, v: int, u: int, out: int, count: int, right: int, *rest: Any) -> None:
-    """Interpret the gradient of a factor, here all in one share, and what is applied on the way."""
-    sizes = (v, plan.rows), (u, plan.columns)
-    one, other = (memory.view(at, plan.stored, (count, extent, right)).double() for at, extent in sizes)
-    shares = blocks // plan.tiles
-    parts = memory.view(out, plan.stored if shares == 1 else "f32", (shares, plan.rows, plan.columns)).zero_()
-    parts[-1] = torch.einsum("lqr,lpr->qp", one, other)
-    if plan.factors:
-        applied, slope, *words = rest
-        transposes = [own.mT for own in _matrices(memory, plan.stored, plan.factors, words)]
-        memory.view(applied, plan.stored, other.shape).copy_(slope * _applied(one, transposes))
-
-
-def _total(memory: Memory, plan: Any, blocks: int, parts: int, out: int, shares: int, size: int) -> None:
-    """Interpret the sum of shares."""
-    _, stored, _, transposed = plan
-    value = memory.view(parts, "f32", (shares, size)).double().sum(0)
-    if transposed:
-        each = value.split([rows * columns for rows, columns in transposed])
-        value = torch.cat([own.view(shape).mT.flatten() for own, shape in zip(each, transposed, strict=True)])
-    memory.view(out, stored, (size,)).copy_(value)
-
-
-def _gram_or_total(memory: Memory, plan: Any, *arguments: Any) -> None:
-    (_total if isinstance(plan, tuple) else _gram)(memory, plan, *arguments)
-
-
-def _separate(memory: Memory, plan: Any, blocks: int, joint: int, out: int, *words: int) -> None:
-    """Interpret what finds the gradients of matrices from that of their product."""
-    matrices = _matrices(memory, plan.stored, plan.sizes, words)
-    value = _separated(memory.view(joint, plan.joint, _whole(plan.sizes)).double(), matrices)
-    memory.view(out, plan.stored, value.shape).copy_(value)
-
-
-_INTERPRETERS: dict[str, Callable[..., None]] = {
-    cuda_entry.ENTRY: _kron_pass, gradient_emit.ENTRY: _back_pass, factor_gradient_emit.ENTRY: _gram_or_total,
-    separation.ENTRY: _separate,
-}  # fmt: skip
+    def _interpret(self, blocks: int, handle: int, extra: int) -> None:
+        begin, at, buffer_size, size, end = (ctypes.c_void_p * 5).from_address(extra)
+        assert (begin, buffer_size, end) == (1, 2, None)
+        kernel = self.kernels[handle - 1]
+        try:
+            kernel.interpret(blocks, ctypes.string_at(at, ctypes.c_size_t.from_address(size).value))
+        except Exception as error:
+            raise AssertionError(f"{kernel.title}: {error}") from error
 
 
 def _to_other_types(multiply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -261,38 +150,50 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def gpu_on_host(captured: bool = False) -> Iterator[Memory]:
+def gpu_on_host(captured: bool = False) -> Iterator[Host]:
     """Inside, tensors seem to lie on an H200, where a graph seems to be ``captured``."""
-    memory = Memory()
-    tensor = {
-        "is_cuda": True, "is_cpu": False, "device": property(lambda tensor: _CUDA), "get_device": lambda tensor: 0,
-        "data_ptr": lambda tensor: memory.address(tensor),  # noqa: PLW0108 (a method is no method of tensors)
+    host = Host()
+
+    def address(tensor: torch.Tensor) -> int:
+        return host.memory.address(tensor)
+
+    instead: dict[Any, dict[str, Any]] = {
+        torch.Tensor: {
+            "is_cuda": True, "is_cpu": False, "device": property(lambda tensor: _CUDA), "get_device": lambda tensor: 0,
+            "data_ptr": address,
+        },
+        torch: {name: _to_other_types(getattr(torch, name)) for name in ("mm", "bmm")}
+        | {name: _on_cpu(getattr(torch, name)) for name in ("empty", "zeros", "full", "arange")},
+        torch.cuda: {
+            "current_device": lambda: 0, "device": lambda index: contextlib.nullcontext(),
+            "get_device_properties": lambda index: SimpleNamespace(total_memory=_BYTES),
+            "is_current_stream_capturing": lambda: captured, "current_blas_handle": lambda: 0,
+            "Stream": lambda device: _Stream(), "current_stream": lambda index: _Stream(),
+            "stream": lambda stream: contextlib.nullcontext(),
+        },
+        torch._C: {"_cuda_getDevice": lambda: 0, "_cuda_getCurrentRawStream": lambda index: 0},
+        cuda: {
+            "Kernel": partial(InterpretedKernel, host), "loaded": lambda key, jobs, load: load(key[0]),
+            "_counter": lambda index, stream: 0,
+        },
+        launch: {"launch_function": lambda: host.address},
+        execute: {"target_for": lambda device: None},  # contractions of another room are evaluated
+        THREADS.arguments: {"is_entered": True},
+        HANDLES: {"devices": frozenset()},
     }  # fmt: skip
-    functions = {name: _to_other_types(getattr(torch, name)) for name in ("mm", "bmm")}
-    functions |= {name: _on_cpu(getattr(torch, name)) for name in ("empty", "zeros")}
-    of_cuda = {
-        "current_device": lambda: 0, "device": lambda index: contextlib.nullcontext(),
-        "current_blas_handle": lambda: 0, "is_current_stream_capturing": lambda: captured,
-        "get_device_properties": lambda index: SimpleNamespace(total_memory=_BYTES), "Stream": lambda device: _Stream(),
-        "current_stream": lambda index: _Stream(), "stream": lambda stream: contextlib.nullcontext(),
-    }  # fmt: skip
-    private = {"_cuda_getDevice": lambda: 0, "_cuda_getCurrentRawStream": lambda index: 0}
-    own = {"Kernel": partial(InterpretedKernel, memory), "loaded": lambda key, jobs, load: load(key[0])}
+    # Modules have these of their own; memory is torch's.
+    copied = {"_address": address, "is_capturing": lambda: captured, "current_gpu": lambda: -1}
+    for module in _MODULES:
+        instead[module] = {**instead.get(module, {}), **{name: copied[name] for name in copied.keys() & vars(module)}}
     with pytest.MonkeyPatch.context() as patch:
-        for owner, names in ((torch.Tensor, tensor), (torch, functions), (torch.cuda, of_cuda), (torch._C, private)):
+        for owner, names in instead.items():
             for name, value in names.items():
                 patch.setattr(owner, name, value, raising=False)
-        for name, value in own.items():
-            patch.setattr(cuda, name, value)
-        for module in (torch_private, execute):  # memory is torch's own
-            patch.setattr(module, "current_gpu", lambda: -1)
         patch.setitem(sys.modules, "cuda.core", SimpleNamespace(Device=lambda index: _H200))
-        patch.setattr(THREADS.arguments, "is_entered", True)
-        patch.setattr(HANDLES, "devices", frozenset())
         _forget()
         torch.use_deterministic_algorithms(True)  # which has memory that is taken hold NaN
         try:
-            yield memory
+            yield host
         finally:
             torch.use_deterministic_algorithms(False)
             _forget()

@@ -129,3 +129,22 @@ def test_the_last_neighbours_of_vectors_may_be_missing(pattern, rows, dtype):
         assert_close(out[0], product, depth=c)
         assert (around[..., a * b * d :] == 3).all()
     assert_close(cpu.gradient(x, grad, pattern)[0], torch.einsum("nijl,nikl->ijkl", slope[0], wide[0]), depth=rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "sizes", [(33, 19, 41, 3), (1, 40, 7, 5), (70, 9, 2, 4), (7, 130, 20, 19), (20, 3, 5, 28), (9, 7, 8, 1)]
+)
+def test_one_matrix_along_an_axis_by_any_vectors(sizes, dtype):
+    (count, b, c, d), kind = sizes, getattr(torch, dtype)
+    x = torch.randn(count, c, d).to(kind)
+    for factor in (torch.randn(b, c).to(kind), torch.randn(c, b).to(kind).mT):
+        wanted = torch.einsum("jk,nkl->njl", factor.double(), x.double())
+        for vectors in ("groups", "right") if d > 1 else ("rows",):
+            out = torch.full((count * b * d + 20,), 3.0, dtype=kind)
+            call = cpu.along((1, b, c, d), count, kind, factor.stride(), vectors)
+            packed = cpu.operand(call, factor, None)
+            sides = (x, packed) if vectors == "rows" else (packed, x)
+            call.start.run(*(side.data_ptr() for side in sides), out.data_ptr())
+            assert_close(out[: count * b * d].view(count, b, d), wanted, depth=c)
+            assert (out[count * b * d :] == 3).all()

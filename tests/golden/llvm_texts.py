@@ -105,6 +105,7 @@ def _texts() -> dict[str, Callable[[], str]]:
         Tile("bf16", 16, 6, 4, 1, False, False, LANES, dot2=True), Tile("f16", 8, 4, 2, 1, False, True, PLAIN),
         Tile("bf16", 16, 8, 3, 16, True, False, LANES, dot2=True, tail=True, packed=True),
         Tile("f64", 8, 4, 2, 8, True, False, PLAIN, tail=True),
+        Tile("bf16", 16, 8, 3, 4, False, True, PLAIN, dot2=True, tail=True, packed=True, shared=True),
     ):  # fmt: skip
         apart = f"{' dot2' * own.dot2}{' apart' * own.apart}{' scattered' * own.scattered}"
         apart += own.bias and f" bias {own.bias}"

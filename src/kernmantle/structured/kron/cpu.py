@@ -23,7 +23,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ..mode_product.cpu import along, operand
 from ..mode_product.cpu_start import Call
-from .cpu_cost import Work, is_last, seconds, with_kinds
+from .cpu_cost import Work, seconds, vectors_along, with_kinds
 from .cpu_plan import (  # fmt: skip
     ARRAYS,
     FIELDS,
@@ -131,10 +131,10 @@ def _has_layouts(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays) 
 
 @dataclass(frozen=True)
 class Along(Dense):
-    """One factor by the tiles of Kronecker-sparse products, which share the matrix; ``last`` says which vectors."""
+    """One factor by the tiles of Kronecker-sparse products, which share the matrix, along ``vectors``."""
 
     call: Call | None = None
-    last: bool = False
+    vectors: str = "rows"
 
     def product(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         """Return the product in new memory."""
@@ -154,7 +154,7 @@ class Along(Dense):
         assert self.call is not None
         weight = factor if self.call.pack is None else operand(self.call, factor, None)  # held until the kernel has run
         sides = x.data_ptr(), weight.data_ptr()
-        self.call.start.run(*(sides[::-1] if self.last else sides), out.data_ptr())
+        self.call.start.run(*(sides if self.vectors == "rows" else sides[::-1]), out.data_ptr())
         return out
 
 
@@ -165,9 +165,10 @@ def _along(own: Dense) -> Along:
         (count, columns), rows, right, steps = sizes, out[1], 1, strides[::-1]
     else:
         (count, columns, right), rows, steps = sizes, out[1], strides[1:]
-    last = right > 1 and is_last(count, rows, columns, right, NAMES[own.dtype])
-    call = along((1, rows, columns, right), count, own.dtype, (steps[0], steps[1]), last)
-    return Along(own.x, own.factor, own.out, own.dtype, call=call, last=last)
+    pattern = 1, rows, columns, right
+    vectors = vectors_along(pattern, count, NAMES[own.dtype])[1]
+    call = along(pattern, count, own.dtype, (steps[0], steps[1]), vectors)
+    return Along(own.x, own.factor, own.out, own.dtype, call=call, vectors=vectors)
 
 
 def workspace_along(own: Dense) -> tuple[int, int]:

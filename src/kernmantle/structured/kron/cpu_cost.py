@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from ...compiler.nest import BYTES
-from ..mode_product.cpu_cost import CACHE, PRODUCT, Pattern, amounts, row_of
+from ..mode_product.cpu_cost import CACHE, PRODUCT, VECTOR, Pattern, amounts, row_of
+from ..mode_product.cpu_plan import shared_group
 from .cpu_plan import SIZES, CpuKronPlan, chunking, joined, lengthened, padded, run_steps, together, width
 from .modes import Mode
 from .passes import ALONG, VENDOR, Pass, View, views
@@ -82,7 +82,7 @@ def seconds(plan: CpuKronPlan, modes: tuple[Mode, ...], work: Work) -> float:
         if own.kind == VENDOR:
             total += _dense(own.modes[0], view, plan.compute, work)
         elif own.kind == ALONG:
-            total += _along(own.modes[0], view, work)[0]
+            total += _along(own.modes[0], view, work)
         else:
             total += _kernel(own, view, plan.compute, work)
     return total
@@ -94,7 +94,7 @@ def with_kinds(plan: CpuKronPlan, modes: tuple[Mode, ...], work: Work) -> CpuKro
     def chosen(own: Pass, view: View) -> Pass:
         if own.kind != VENDOR:
             return own
-        by_tiles = BYTES[work.dtype] == 2 or _along(own.modes[0], view, work)[0] < _dense(
+        by_tiles = BYTES[work.dtype] == 2 or _along(own.modes[0], view, work) < _dense(
             own.modes[0], view, plan.compute, work
         )
         return replace(own, kind=ALONG) if by_tiles else own
@@ -102,25 +102,31 @@ def with_kinds(plan: CpuKronPlan, modes: tuple[Mode, ...], work: Work) -> CpuKro
     return replace(plan, passes=tuple(map(chosen, plan.passes, views(modes, plan.passes))))
 
 
-def is_last(count: int, rows: int, columns: int, right: int, dtype: str) -> bool:
-    """Return whether tiles along an axis take vectors of what is behind it rather than of the factor's rows."""
-    pattern = 1, rows, columns, right
-    return _tiles_along(pattern, count, dtype, True) < _tiles_along(pattern, count, dtype, False)
+def vectors_along(pattern: Pattern, count: int, dtype: str) -> tuple[float, str]:
+    """Return the seconds of tiles along the axis of x (count, c, d), and along what vectors go (``along``)."""
+    kinds = ("groups", "right") if pattern[3] > 1 else ("rows",)
+    return min((_tiles_along(pattern, count, dtype, kind), kind) for kind in kinds)
 
 
-def _along(mode: Mode, view: View, work: Work) -> tuple[float, bool]:
-    """Return the seconds of tiles along an axis, and which vectors they take."""
+def _along(mode: Mode, view: View, work: Work) -> float:
+    """Return the seconds of tiles along an axis."""
     pattern, count = (1, mode.rows, mode.columns, view.right * work.columns), work.items * view.left
-    return min((_tiles_along(pattern, count, work.dtype, last), last) for last in (False, True))
+    return vectors_along(pattern, count, work.dtype)[0]
 
 
-def _tiles_along(pattern: Pattern, count: int, dtype: str, last: bool) -> float:
+def _tiles_along(pattern: Pattern, count: int, dtype: str, vectors: str) -> float:
     """Return the seconds of tiles whose blocks share the matrix."""
     _, b, c, d = pattern
-    if last and d == 1:
-        return math.inf
+    last = vectors == "right"
     batch, own = (d, (count, b, c, 1)) if last else (count, pattern)
     found = amounts("kernel", own, batch, dtype, last, False)
+    if vectors == "groups":
+        lanes = VECTOR // max(BYTES[dtype], SIZES["f32"])
+        group = shared_group(b, c, d, lanes)
+        groups, across = -(-d // group), -(-count * group // lanes)
+        moved = count * groups * (b + c) if BYTES[dtype] == 2 else found.traffic
+        tiles = groups * -(-b // _ROWS) * -(-across // 3)
+        found = found._replace(blocks=tiles, products=groups * across * b * c, traffic=moved)
     found = found._replace(weights=BYTES[dtype] * b * c, far=max(0.0, BYTES[dtype] * count * d * (b + c) - CACHE))
     return PRODUCT[row_of("kernel", own, dtype, last)].seconds(found) - _CALLED
 

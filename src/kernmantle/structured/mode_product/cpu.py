@@ -28,6 +28,7 @@ from .cpu_plan import (
     SmallTile,
     Tile,
     group_of,
+    shared_group,
     small_tile,
     tile,
     whole_rows,
@@ -83,7 +84,7 @@ def _words(own: Tile, numbers: int) -> int:
 
 def _lies_as_words(own: Tile, depth: int, along: int, *strides: int) -> bool:
     """Return whether all pairs are two neighbours in memory, numbers of a sum ``along`` apart."""
-    return own.dot2 and own.group == along == 1 and not any(each % 2 for each in (depth, *strides))
+    return own.dot2 and own.multipliers == along == 1 and not any(each % 2 for each in (depth, *strides))
 
 
 def _group(pattern: Pattern, batch: int, dtype: str, is_gradient: bool) -> int:
@@ -101,7 +102,7 @@ def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Sta
     items *= -(-panels // values["q_block"])
     values |= {"r_block": min(values["r"], values["r_block"])}
     values = {"b_ahead": 0, "spread": 0} | values
-    rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
+    rows = -(-values["p_block"] // own.rows) * own.rows * own.multipliers if values["packs_a"] else 0
     workspace = (values["r_block"] * (own.width + rows) + 64) * bytes_
     return starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
 
@@ -122,14 +123,10 @@ def _first(
     out: int,
     biased: bool,
     packed: bool,
-    shared: bool = False,
 ) -> Call:
-    """Return the product with the features together, rows of x and of the result so far apart.
-
-    ``shared``: all l have the same weights (i, j, k).
-    """
+    """Return the product with the features together, rows of x and of the result so far apart."""
     a, b, c, d = pattern
-    group, size = 1 if shared else _group(pattern, batch, dtype, False), SIZES[dtype]
+    group, size = _group(pattern, batch, dtype, False), SIZES[dtype]
     small = small_tile(dtype, jit.host().vector_bytes, pattern, 1, weight[:3], biased, False)
     if small is not None:
         return _small(small, a, batch, x, out)
@@ -155,9 +152,8 @@ def _first(
     own = replace(own, packed=own.apart and not inplace)
     if half:
         packs = not _lies_as_words(own, c, d, x)
-    matrices = a if shared else blocks
     b_fields = {
-        "b_outer": weight[0], "b_inner": 0 if shared else group, "b_r": weight[2], "b_q": weight[1],
+        "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],
         "b_v": weight[1] if own.apart else own.lanes, "b_panel": every * weight[1],
     }  # fmt: skip
     values = {
@@ -173,16 +169,16 @@ def _first(
         return Call(start, None, 0, (), f"llvm: {own}", a * b * d)
     panel, halves = words * own.width, size // BYTES[dtype]  # in words, which are so many numbers
     ahead_fields = {
-        "b_outer": matrices // a * panels * panel * halves, "b_inner": 0 if shared else panels * panel * halves,
+        "b_outer": inner * panels * panel * halves, "b_inner": panels * panel * halves,
         "b_r": own.width,
         "b_q": group, "b_v": own.lanes, "b_panel": panel * halves, "b_ahead": -(-own.width * own.rows // rows),
         "r_block": c if half else max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
     }  # fmt: skip
     start = _launch(own, values | ahead_fields, size, threads)
-    fields = b_fields | {"inner": matrices // a, "spread": d, "panels": panels, "q": b * group, "r": c}
-    pack = starting(_PACKING, own, PACK_FIELDS, fields, matrices * panels, 0, matrices * panels * panel, 2)
+    fields = b_fields | {"inner": inner, "spread": d, "panels": panels, "q": b * group, "r": c}
+    pack = starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
     key = ("panels", group, own.lanes, own.vectors, dtype)
-    return Call(start, pack, matrices * panels * panel, key, f"llvm: {own}, packed", a * b * d)
+    return Call(start, pack, blocks * panels * panel, key, f"llvm: {own}, packed", a * b * d)
 
 
 def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
@@ -240,6 +236,25 @@ def _last(
         "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
     }  # fmt: skip
     return Call(_launch(own, values, size, threads), None, 0, (), f"llvm: {own}", a * b * d)
+
+
+@lru_cache(maxsize=4096)
+def _groups(threads: int, pattern: Pattern, batch: int, dtype: str, factor: Strides) -> Call:
+    """Return the product of contiguous x (N, c, d) by one matrix of these strides, vectors along N and d."""
+    (_, b, c, d), size = pattern, SIZES[dtype]
+    group = shared_group(b, c, d, jit.host().vector_bytes // size)
+    own = _tile(dtype, batch * group, group, 0, PLAIN)
+    own, inner, every = replace(own, tail=d % group > 0, packed=True, shared=True), -(-d // group), own.width // group
+    values = {
+        "blocks": inner, "inner": inner, "spread": d, "p": b, "q": batch * group, "r": c,
+        "p_block": _rows(_CACHED // (2 * size * _words(own, c)), own.rows), "r_block": c,
+        "packs_a": int(_is_half(dtype) and not _lies_as_words(own, c, factor[1], factor[0])), "packs_b": 1,
+        "a_outer": 0, "a_inner": 0, "a_p": factor[0], "a_r": factor[1],
+        "b_outer": 0, "b_inner": group, "b_r": d, "b_q": c * d, "b_v": 0, "b_panel": every * c * d,
+        "c_outer": 0, "c_inner": group, "c_p": d, "c_q": b * d, "c_panel": every * b * d,
+        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
+    }  # fmt: skip
+    return Call(_launch(own, values, size, threads), None, 0, (), f"llvm: {own}", b * d)
 
 
 @lru_cache(maxsize=4096)
@@ -306,15 +321,18 @@ def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, bia
     return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, packed)
 
 
-def along(pattern: Pattern, batch: int, dtype: torch.dtype, factor: tuple[int, int], last: bool) -> Call:
+def along(pattern: Pattern, batch: int, dtype: torch.dtype, factor: tuple[int, int], vectors: str) -> Call:
     """Return the product of contiguous x (N, c, d) by one matrix (b, c) of these strides.
 
-    The pattern has a = 1. With ``last`` vectors go along d, else along b.
+    The pattern has a = 1. ``vectors`` go along "rows" of the matrix, where d is 1, along what is "right" of the axis,
+    which is d, or in "groups" along N and d.
     """
     (_, b, c, d), stored = pattern, NAMES[dtype]
-    if last:
+    if vectors == "groups":
+        return _call(_groups, pattern, batch, stored, factor)
+    if vectors == "right":
         return _call(_last, (batch, b, c, 1), d, stored, d, (0, *factor, 0), d, False)
-    return _call(_first, pattern, batch, stored, c * d, (0, *factor), b * d, False, False, d > 1)
+    return _call(_first, pattern, batch, stored, c * d, (0, *factor), b * d, False, False)
 
 
 def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:

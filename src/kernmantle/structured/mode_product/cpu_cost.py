@@ -23,7 +23,7 @@ SURE = 0.85
 UNBOUND = 1e-5
 """Seconds that a call takes longer where it is not bound to our kernels (decision 0135)."""
 _MAKING = 1.2e-5, 2e-10  # seconds to begin to make the matrix, and of each of its entries (decision 0135)
-_FETCHED, _VECTOR = 64, 64  # bytes of a cache line and of a vector
+_FETCHED, VECTOR = 64, 64  # bytes of a cache line and of a vector
 _SMALL_BLOCK = 16  # entries of a block that may be gone through one by one
 
 
@@ -94,7 +94,7 @@ GRADIENT: Mapping[str, Costs] = {
 def amounts(algorithm: str, pattern: Pattern, batch: int, dtype: str, last: bool, is_gradient: bool) -> Amounts:
     """Return what a product, or a gradient of its weights, consists of; ``last``: the batch lies together in memory."""
     (a, b, c, d), size = pattern, BYTES[dtype]
-    own, ends, weights = _VECTOR // max(size, 4), size * batch * a * d * (b + c), size * a * b * c * d
+    own, ends, weights = VECTOR // max(size, 4), size * batch * a * d * (b + c), size * a * b * c * d
     far, scattered = max(0, ends + weights - CACHE), weights * (1 if d == 1 else min(d, 16))
     if algorithm == "dense":
         entries = a * b * d * a * c * d

@@ -195,11 +195,12 @@ class Tiles(Vectors):
         for (i, v), value in values.items():
             place = self.at(f, memory, str(i * tile.width + v * tile.lanes), of=self.out)
             self.put(f, value, place, tile.result, tile.lanes)
-        count, present = f.least("%present", str(tile.lanes)), f.i64("sdiv", "%lanes", str(tile.lanes))
-        sizes = [tile.lanes >> power for power in range(tile.lanes.bit_length())]
-        with f.loop("0", str(rows)) as i, f.loop("0", f.least(present, str(tile.vectors))) as v:
-            source = self.at(f, memory, f.multiply(i, str(tile.width)), f.multiply(v, str(tile.lanes)), of=self.out)
-            target = self.at(f, "%c", f.multiply(i, "%c_p"), f.multiply(v, "%c_q"), of=self.out)
+        group, every = str(tile.group), str(tile.width // tile.group)
+        count, present = f.least("%present", group), f.least(f.i64("sdiv", "%lanes", group), every)
+        sizes = [tile.group >> power for power in range(tile.group.bit_length())]
+        with f.loop("0", str(rows)) as i, f.loop("0", present) as q:
+            source = self.at(f, memory, f.multiply(i, str(tile.width)), f.multiply(q, group), of=self.out)
+            target = self.at(f, "%c", f.multiply(i, "%c_p"), f.multiply(q, "%c_q"), of=self.out)
             for size in sizes:
                 kind, before = vector(self.out, size), f.i64("and", count, str(-2 * size))
                 with f.when(f.emit(f"icmp ne i64 {f.i64('and', count, str(size))}, 0")):
@@ -289,11 +290,11 @@ class _Entry(Tiles):
                 f"call fastcc void @pack_a(ptr {self.workspace['a']}, ptr {a}, i64 {count}, i64 {length}, "
                 f"i64 {field['a_p']}, i64 {field['a_r']}{self.neighbours})"
             )
-        address, words = str(tile.rows * tile.group), self.words(f, length)
+        address, words = str(tile.rows * tile.multipliers), self.words(f, length)
         a = self._either("a", "ptr", self.workspace["a"], a)
         # Pairs are read where they lie if numbers of neighbouring r are neighbours.
         a_p, a_r = (f.i64("sdiv", field["a_p"], "2"), "1") if tile.dot2 else (field["a_p"], field["a_r"])
-        packed_p, packed_r = str(tile.group), address
+        packed_p, packed_r = str(tile.multipliers), address
         if tile.stays_rows:
             runs = f.emit(f"icmp eq i64 {field['a_r']}, 1")
             packed_p = f.emit(f"select i1 {runs}, i64 {words}, i64 {packed_p}")

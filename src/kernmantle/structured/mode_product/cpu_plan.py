@@ -47,7 +47,8 @@ class Tile:
 
     ``apart``: each vector is of one j. ``scattered``: groups of results lie apart. ``bias`` says where one is added.
     ``dot2``: words are two numbers of bfloat16. ``wide``: results of halves are float32. ``tail``: of the last group
-    of each block some neighbours may be missing. ``packed``: b is in panels, and a where there is a tail.
+    of each block some neighbours may be missing. ``packed``: b is in panels, and a where there is a tail. ``shared``:
+    a has one number for all neighbours.
     """
 
     dtype: str
@@ -62,6 +63,7 @@ class Tile:
     wide: bool = False
     tail: bool = False
     packed: bool = False
+    shared: bool = False
 
     def __str__(self) -> str:
         together = f" groups of {self.group}" if self.group > 1 else ""
@@ -80,7 +82,12 @@ class Tile:
     @property
     def stays_rows(self) -> bool:
         """Whether packed rows of a whose r lie together stay rows."""
-        return self.compute != self.dtype and self.group == 1
+        return self.compute != self.dtype and self.multipliers == 1
+
+    @property
+    def multipliers(self) -> int:
+        """Numbers of a that a group is multiplied by."""
+        return 1 if self.shared else self.group
 
     @property
     def width(self) -> int:
@@ -178,3 +185,14 @@ def group_of(pattern: tuple[int, int, int, int], batch: int, half: bool, lanes: 
         return groups * (-(-wide * group // lanes) * deep + packed) + _MOVE * pieces
 
     return min((min(d & -d, lanes), lanes), key=instructions)
+
+
+def shared_group(b: int, c: int, d: int, lanes: int) -> int:
+    """Return how many neighbours go together where all have the same matrix, by the instructions of a row of x."""
+
+    def instructions(group: int) -> float:
+        groups, last = -(-d // group), d % group
+        pieces = groups - 1 + (group.bit_length() - 1 if last else 1)
+        return groups * (group / lanes * b * c + _MOVE * c) + _MOVE * b * pieces
+
+    return min((1 << power for power in range(1, lanes.bit_length())), key=instructions)

@@ -88,12 +88,12 @@ class Vectors:
             step *= 2
         return found
 
-    def tails(self, f: Function, done: str) -> Iterator[str]:
+    def tails(self, f: Function, done: str, group: int) -> Iterator[str]:
         """Branch by whether %present neighbours are a whole group; yield the mask where they are not."""
-        if self.tile.tail:
+        if self.tile.tail and group > 1:
             whole, some = f.fresh("whole"), f.fresh("some")
-            mask = self.mask(f, "%present")
-            f.branch(f.emit(f"icmp sge i64 %present, {self.tile.group}"), whole, some)
+            mask = self.mask(f, "%present", group)
+            f.branch(f.emit(f"icmp sge i64 %present, {group}"), whole, some)
             f.start(whole)
             yield ""
             f.jump(done)
@@ -119,7 +119,7 @@ class Vectors:
 
     def repeated(self, f: Function, pointer: str) -> str:
         """Return the group at an address, again and again."""
-        lanes, group = self.tile.lanes, self.tile.group
+        lanes, group = self.tile.lanes, self.tile.multipliers
         if group == lanes:
             return self.load_masked(f, pointer, self.tail, self.tile.compute) if self.tail else self.load(f, pointer)
         own = vector(self.element, group)
@@ -204,7 +204,7 @@ def packing(own: Vectors) -> str:
     else:
         _packing_together(own, f, words, apart, done)
     f.start(apart)
-    for tail in own.tails(f, done):
+    for tail in own.tails(f, done, tile.group):
         with f.loop(_squares(own, f, present) if tile.group == 1 else "0", words) as r:
             origin, target = own.origin(f, "%b", r, "%b_r"), own.at(f, "%into", f.multiply(r, str(tile.width)))
             with f.loop("0", present) as index:
@@ -264,13 +264,13 @@ def packing_rows(own: Vectors) -> str:
 
     Rows of halves whose r lie together stay rows, of words.
     """
-    tile = own.tile
+    tile, many = own.tile, own.tile.multipliers
     f = Function(
         "internal fastcc void @pack_a(ptr noalias %into, ptr noalias %a, i64 %p, i64 %r, i64 %a_p, "
         f"i64 %a_r{own.present}) noinline"
     )
-    group, wide = vector(own.element, tile.group), vector(own.element, tile.rows * tile.group)
-    row_elements, words = str(tile.rows * tile.group), own.words(f, "%r")
+    group, wide = vector(own.element, many), vector(own.element, tile.rows * many)
+    row_elements, words = str(tile.rows * many), own.words(f, "%r")
     tile_elements, every = f.multiply(words, row_elements), f.ceiling("%p", tile.rows)
 
     def present(tile_index: str) -> tuple[str, str]:
@@ -286,7 +286,7 @@ def packing_rows(own: Vectors) -> str:
         _word_rows(own, f, words)
         f.jump(done)
         f.start(others)
-    for tail in own.tails(f, done):
+    for tail in own.tails(f, done, many):
         across, down = f.fresh("across"), f.fresh("down")
         f.branch(f.emit("icmp sgt i64 %a_p, %a_r"), across, down)
         f.start(across)
@@ -294,27 +294,27 @@ def packing_rows(own: Vectors) -> str:
             first, count = present(index)
             with f.loop("0", count) as low:
                 source = own.at(f, "%a", f.multiply(f.add(first, low), "%a_p"), of=own.stored)
-                target = own.at(f, "%into", f.multiply(index, tile_elements), f.multiply(low, str(tile.group)))
+                target = own.at(f, "%into", f.multiply(index, tile_elements), f.multiply(low, str(many)))
                 with f.loop("0", words) as r:
-                    value = own.word(f, own.origin(f, source, r, "%a_r"), "0", tile.group, tail)
+                    value = own.word(f, own.origin(f, source, r, "%a_r"), "0", many, tail)
                     f.store(group, value, own.at(f, target, f.multiply(r, row_elements)), own.size)
         f.jump(done)
         f.start(down)
         whole = "0"
         if not tail:
-            is_contiguous = f.emit(f"icmp eq i64 %a_p, {tile.group}")
+            is_contiguous = f.emit(f"icmp eq i64 %a_p, {many}")
             whole = f.emit(f"select i1 {is_contiguous}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
         with f.loop("0", words) as r:
             origin, target = own.origin(f, "%a", r, "%a_r"), own.at(f, "%into", f.multiply(r, row_elements))
             with f.loop("0", whole) as index:
-                value = own.word(f, origin, f.multiply(index, row_elements), tile.rows * tile.group)
+                value = own.word(f, origin, f.multiply(index, row_elements), tile.rows * many)
                 f.store(wide, value, own.at(f, target, f.multiply(index, tile_elements)), own.size)
             with f.loop(whole, every) as index:
                 first, count = present(index)
                 into = own.at(f, target, f.multiply(index, tile_elements))
                 with f.loop("0", count) as low:
-                    value = own.word(f, origin, f.multiply(f.add(first, low), "%a_p"), tile.group, tail)
-                    f.store(group, value, own.at(f, into, f.multiply(low, str(tile.group))), own.size)
+                    value = own.word(f, origin, f.multiply(f.add(first, low), "%a_p"), many, tail)
+                    f.store(group, value, own.at(f, into, f.multiply(low, str(many))), own.size)
     f.start(done)
     f.emit_void("ret void")
     return f.text()

@@ -8,6 +8,8 @@ strides, and while kernels are only collected.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from ..runtime.kernel_store import collected_jobs
 from .torch_private import PLAIN, autocasts, guard_of, is_autocast_on, no_transform
 from .tuned_tiles import session
 
-_records, _threads = torch.is_grad_enabled, torch.get_num_threads
+_address, _records, _threads = torch.Tensor.data_ptr, torch.is_grad_enabled, torch.get_num_threads
 _new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
 
 
@@ -121,10 +123,20 @@ def find_by_key(key: CallKey | None, call: Hashable, tensors: Sequence[Any], by_
     if entry.before != key:
         entry.before = key
         return found
-    guard = None if any(tensor.data_ptr() % 16 for tensor in tensors) else guard_of(tensors)
+    _guard(entry, tensors, found)
+    return found
+
+
+def keep(call: Hashable, tensors: Sequence[Any], found: Any) -> None:
+    """Have :func:`find` find what was bound for these tensors at once, where calls now may be found."""
+    if collected_jobs() is None and session() is None and no_transform():
+        _guard(PLANS.setdefault(call, _Guarded()), tensors, found)
+
+
+def _guard(entry: _Guarded, tensors: Sequence[Any], found: Any) -> None:
+    guard = None if reduce(or_, map(_address, tensors), 0) & 15 else guard_of(tensors)
     if guard is not None:
         entry.last = guard, len(tensors), _records(), current(), _threads(), found
-    return found
 
 
 def key_and_plan(

@@ -9,19 +9,15 @@ Where Inductor writes C++, and where it is not as we know it, operators are call
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
-from operator import or_
 from typing import Any
 
 import torch
 
-from ..config import current
-from ..runtime.dispatch import PLANS
-from ..runtime.kernel_store import collected_jobs
-from .torch_private import guard_of, in_callers_context, is_capturing, no_transform
-from .tuned_tiles import session
+from .call_key import find, keep
+from .torch_private import in_callers_context, is_capturing
 
 Bind = Callable[..., Callable[..., Any]]
 """Function of an operator's arguments that returns what gives the results of any that are laid out alike."""
@@ -30,46 +26,35 @@ BINDS: dict[str, Bind] = {}
 
 
 class CallSite:
-    """A call of an operator, which has what was bound for its last tensors in the launch cache.
+    """A call of an operator, which finds what was bound for its last tensors.
 
     Code that Inductor stores on disk for other processes imports this class, so that its name and arguments stay.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("_lists", "_singles", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._singles: list[int] | None = None  # the positions of tensors, and of lists of them, alike in each call
+        self._lists = list[int]()
 
     @in_callers_context
     def __call__(self, *args: Any) -> Any:
         """Return the results of the operator."""
-        last = PLANS.get(self)
-        if last is not None:
-            guard, settings, found, singles, lists = last
-            tensors = [args[at] for at in singles]
-            for at in lists:
-                tensors += args[at]
-            if (
-                guard(*tensors) and current() is settings and not is_capturing() and collected_jobs() is None
-                and session() is None and _are_aligned(tensors)
-            ):  # fmt: skip
-                return found(*args)
-        found = BINDS[self.name](*args)
-        if not is_capturing() and collected_jobs() is None and session() is None and no_transform():
-            self._keep(args, found)
+        singles = self._singles
+        if singles is None:
+            self._lists = [at for at, each in enumerate(args) if type(each) is list and any(map(torch.is_tensor, each))]
+            singles = self._singles = [at for at, each in enumerate(args) if isinstance(each, torch.Tensor)]
+        tensors = [args[at] for at in singles]
+        for at in self._lists:
+            tensors += args[at]
+        if is_capturing():
+            return BINDS[self.name](*args)(*args)
+        found = find(self, tensors)
+        if found is None:
+            found = BINDS[self.name](*args)
+            keep(self, tensors, found)
         return found(*args)
-
-    def _keep(self, args: Sequence[Any], found: Callable[..., Any]) -> None:
-        singles = [at for at, each in enumerate(args) if isinstance(each, torch.Tensor)]
-        lists = [at for at, each in enumerate(args) if type(each) is list and any(map(torch.is_tensor, each))]
-        tensors = [*[args[at] for at in singles], *[tensor for at in lists for tensor in args[at]]]
-        guard = guard_of(tensors) if _are_aligned(tensors) else None
-        if guard is not None:
-            PLANS[self] = guard, current(), found, singles, lists
-
-
-def _are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
-    return not reduce(or_, map(torch.Tensor.data_ptr, tensors), 0) & 15  # a loop takes the host three times as long
 
 
 def lower(operator: Any) -> None:

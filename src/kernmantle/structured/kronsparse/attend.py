@@ -14,9 +14,10 @@ from torch.nn import functional
 from ...checks import integer
 from ...errors import ParameterError, ShapeError
 from ...torch_ops.fused_attention import attend, attend_backward
+from ...torch_ops.joined_launches import BothPasses, Ready
 from ..mode_product.torch_op import Maybe, Options
 from .chain_autograd import factor_by_factor
-from .chain_launches import BothPasses, Ready, passes_of_step
+from .chain_launches import passes_of_step
 from .chain_products import Weights
 from .joined_layers import StepPasses, apply_joined, check_layers, features
 from .linear import KSLinear

@@ -20,6 +20,7 @@ import torch
 from ...compiler.nest import BYTES
 from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
+from ...torch_ops.joined_launches import GRAD
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.torch_private import is_capturing
 from ..mode_product import execute
@@ -30,7 +31,7 @@ from ..mode_product.torch_op import Maybe
 from ..mode_product.torch_products import BLAS_FARTHEST
 from ..mode_product.transpose_plan import ACCESS, in_squares, padded, pass_seconds, start_seconds
 from ..mode_product.vendor_cost import batch_last_seconds
-from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
+from .chain_launches import LaunchedBackward, LaunchedForward, Table
 from .chain_products import (
     Backward,
     Gradients,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -11,14 +10,13 @@ from typing import Any
 import torch
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
+from ...torch_ops.joined_launches import GRAD, BothPasses, JoinedLaunches
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.saved import addresses
 from ..mode_product.torch_op import Maybe
 from .chain_products import Gradients, Saved, Weights, canonical, in_one_piece
 
 _address = torch.Tensor.data_ptr
-MOST_READY = 1 << 24
-"""Bytes that a forward pass takes for its backward pass; where it is more, the GPU takes longer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +41,6 @@ class LaunchedForward:
             table.append(added.data_ptr())
         self.launches(table)
         return found
-
-
-GRAD = 1
-"""Where the address of the gradient is in the table of a backward pass, which begins with an absent one's."""
 
 
 class Table:
@@ -105,35 +99,8 @@ class LaunchedBackward:
         return of_x, of_bias, of_weights
 
 
-class JoinedLaunches:
-    """Launches of a pass of one step or more, on one table of addresses.
-
-    In it are no tensor, those that are ``read``, those that are made, and parts of one more that is made last, which
-    launches alone read. Positions of parts are negative here, as it is not known yet what precedes them.
-    """
-
-    def __init__(self, read: int) -> None:
-        self.first, self.layouts, self._parts = 1 + read, list[PlainLayout](), list[PlainLayout]()
-        self._launches = list[tuple[Launch, list[int]]]()
-
-    def tensor(self, layout: PlainLayout) -> int:
-        """Return the position of a tensor that is made."""
-        self.layouts.append(layout)
-        return self.first + len(self.layouts) - 1
-
-    def part(self, layout: PlainLayout) -> int:
-        """Return the position of what launches alone read."""
-        self._parts.append(layout)
-        return -len(self._parts)
-
-    @property
-    def parts(self) -> int:
-        """Return how many parts there are."""
-        return len(self._parts)
-
-    def launch(self, launch: Launch, operands: Sequence[int]) -> None:
-        """Add a launch on the addresses at some positions."""
-        self._launches.append((launch, [*operands]))
+class JoinedSteps(JoinedLaunches):
+    """Launches of a pass of several steps."""
 
     def _add(self, launches: LaunchSequence, to: Sequence[int]) -> None:
         """Add launches on a table whose addresses are at positions ``to``."""
@@ -163,92 +130,14 @@ class JoinedLaunches:
         self._add(step.launches, [0, grad, *weights, *values, *each])
         return [at.get(number, 0) for number in gives]
 
-    def bind(self, itemsize: int) -> tuple[LaunchSequence, tuple[PlainLayout, ...], tuple[int, ...]]:
-        """Return the launches, the layouts of all that is made, and the bytes at which parts of the last one begin."""
-        offsets, size = list[int](), 0
-        for shape, _ in self._parts:
-            offsets.append(size)
-            size += -(-math.prod(shape) * itemsize // _APART) * _APART
-        layouts = (*self.layouts, *layouts_in_one_piece([(size // itemsize,)] if offsets else []))
-        end = self.first + len(layouts) - 1
-        launches = [
-            (launch, itemgetter(*[at if at >= 0 else end - at for at in operands]))
-            for launch, operands in self._launches
-        ]
-        return LaunchSequence(launches, True), layouts, tuple(offsets)
-
-
-_APART = 256
-"""Bytes from which on parts of a tensor begin."""
-Ready = tuple[Sequence[int], Sequence[torch.Tensor]]
-"""Memory that a forward pass took for the backward one, behind its addresses."""
-
-
-class BothPasses:
-    """Passes of a Function that are launches alone, on tensors that all lie as they did when these were bound.
-
-    The forward pass is given what both passes read and what it alone reads, and makes its result, ``drops`` tensors
-    that are let go, and what is saved; the backward pass is given the gradient, what is read, what was saved and its
-    parts, and makes gradients, of which ``gives`` are the positions. The forward pass takes memory for all of them
-    where it is little, or else for those of parameters, which in its thread takes the host a third of what it takes in
-    autograd's own.
-    """
-
-    __slots__ = ("_backward", "_forward", "_later", "_made", "_now", "_parts", "_parts_back", "_pick", "_skips")
-
-    def __init__(
-        self, forward: JoinedLaunches, backward: JoinedLaunches, gives: Sequence[int], itemsize: int, drops: int = 0
-    ) -> None:
-        self._forward, layouts, self._parts = forward.bind(itemsize)
-        self._backward, made, self._parts_back = backward.bind(itemsize)
-        first, of_x = backward.first - 1, gives[0]
-        self._skips = 1 + drops
-        self._made, self._pick = len(layouts), itemgetter(*[at and at - first for at in gives])
-        for ahead in (len(made), of_x - first - 1 if of_x else len(backward.layouts), 0):
-            if itemsize * sum(math.prod(shape) for shape, _ in made[:ahead]) <= MOST_READY:
-                break
-        self._now, self._later = layouts + made[:ahead], made[ahead:]
-
-    def run(
-        self, read: Sequence[torch.Tensor], others: Sequence[Maybe]
-    ) -> tuple[torch.Tensor, list[int], Sequence[torch.Tensor], Ready]:
-        """Return the result, the addresses of what the backward pass reads, what is saved, and memory of that pass."""
-        memory, count = allocate_each(read[0], self._now), len(read)
-        at, made, end = list(map(_address, (*read, *memory))), self._made, count + self._made
-        table = [0, *at[:count], *[0 if each is None else each.data_ptr() for each in others], *at[count:end]]
-        if self._parts:
-            begin = at[end - 1]
-            table += [begin + offset for offset in self._parts]
-        self._forward(table)
-        skips = self._skips
-        return memory[0], [*at[:count], *at[count + skips : end]], memory[skips:made], (at[end:], memory[made:])
-
-    def run_backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready | None = None) -> tuple[Maybe, ...]:
-        """Return the gradients, in memory that the forward pass took, or in other one."""
-        at, found = ready or ([], [])
-        if ready is None or self._later:
-            layouts = (*self._now[self._made :], *self._later) if ready is None else self._later
-            found = [*found, *allocate_each(grad, layouts)]
-            at = list(map(_address, found))
-        table = [0, grad.data_ptr(), *read]
-        if self._parts:
-            begin = read[-1]
-            table += [begin + offset for offset in self._parts]
-        table += at
-        if self._parts_back:
-            begin = at[-1]
-            table += [begin + offset for offset in self._parts_back]
-        self._backward(table)
-        return self._pick((None, *found))
-
 
 def passes_of_step(forward: LaunchedForward, backward: LaunchedBackward, weights: int, itemsize: int) -> BothPasses:
     """Return both passes of a step, which read the weights and x, and the forward one a bias and what is added."""
-    x, saves, own = 1 + weights, forward.saves, JoinedLaunches(weights + 3)
+    x, saves, own = 1 + weights, forward.saves, JoinedSteps(weights + 3)
     *between, value = forward.layouts
     value_at, dropped = own.tensor(value), [own.tensor(layout) for layout in between[saves:]]
     saved = [own.tensor(layout) for layout in between[:saves]]
     own.forward(forward, x, range(1, x), x + 1, [*saved, *dropped, value_at], x + 2)
-    back = JoinedLaunches(2 + weights + saves)
+    back = JoinedSteps(2 + weights + saves)
     gives = back.backward(backward, GRAD, range(2, 2 + weights), range(2 + weights, 3 + weights + saves))
     return BothPasses(own, back, gives, itemsize, len(dropped))

@@ -18,6 +18,7 @@ from ...config import current
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
+from ...torch_ops.joined_launches import GRAD
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.torch_private import is_capturing
 from ..mode_product import execute
@@ -28,7 +29,7 @@ from ..mode_product.grouped_plan import DTYPES
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST, entries, summed_product
 from . import chain_execute
-from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
+from .chain_launches import LaunchedBackward, LaunchedForward, Table
 from .chain_products import (
     Backward,
     Gradients,

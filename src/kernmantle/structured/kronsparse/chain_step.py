@@ -16,12 +16,13 @@ import torch
 
 from ...torch_ops.execute import layouts_in_one_piece
 from ...torch_ops.info import RunInfo
+from ...torch_ops.joined_launches import GRAD
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ..mode_product.operands import empty
 from ..mode_product.torch_op import Maybe, Options
 from .chain_batched import bind_batched
 from .chain_blocks import bind_blocks
-from .chain_launches import GRAD, LaunchedBackward, LaunchedForward, Table
+from .chain_launches import LaunchedBackward, LaunchedForward, Table
 from .chain_matrix import bind_matrix
 from .chain_products import (
     Backward,

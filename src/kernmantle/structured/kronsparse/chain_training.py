@@ -17,6 +17,7 @@ from ...config import current
 from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.info import RunInfo
+from ...torch_ops.joined_launches import BothPasses
 from ...torch_ops.saved import Guard, addresses, bound_pass, keep_pass
 from ...torch_ops.torch_private import applied_directly, is_capturing, plain
 from ...torch_ops.tuned_tiles import session
@@ -37,7 +38,7 @@ from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.vendor_cost import MOST_DENSE
 from .chain_batched import batched_seconds, is_batched
 from .chain_blocks import blocks_seconds
-from .chain_launches import BothPasses, LaunchedBackward, LaunchedForward, passes_of_step
+from .chain_launches import LaunchedBackward, LaunchedForward, passes_of_step
 from .chain_matrix import has_matrix
 from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...torch_ops.joined_launches import GRAD, BothPasses, Ready
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.torch_op import Maybe, Options
 from .chain_autograd import factor_by_factor
-from .chain_launches import GRAD, BothPasses, JoinedLaunches, Ready
+from .chain_launches import JoinedSteps
 from .chain_products import Weights
 from .joined_layers import StepPasses, apply_joined, check_layers
 from .linear import KSLinear
@@ -118,7 +119,7 @@ def _bind(activation: str, steps: Sequence[StepPasses], x: torch.Tensor) -> _MLP
         return None
     total = count + rest
     x_at, bias, other_bias, residual = range(1 + total, 5 + total)
-    own = JoinedLaunches(4 + total)
+    own = JoinedSteps(4 + total)
     result, dropped = (
         own.tensor(other.layouts[-1]),
         [[own.tensor(layout) for layout in step.layouts[step.saves : -1]] for step in (one, other)],
@@ -128,7 +129,7 @@ def _bind(activation: str, steps: Sequence[StepPasses], x: torch.Tensor) -> _MLP
     own.forward(one, x_at, range(1, 1 + count), bias, [*saved[0], *dropped[0], before])
     own.launch(apply, (before, between))
     own.forward(other, between, range(1 + count, x_at), other_bias, [*saved[1], *dropped[1], result], residual)
-    back = JoinedLaunches(3 + total + own.parts)  # of the gradient, weights, x, the tensor of all parts, and these
+    back = JoinedSteps(3 + total + own.parts)  # of the gradient, weights, x, the tensor of all parts, and these
 
     def at(*parts: int) -> list[int]:
         return [3 + total - part for part in parts]

@@ -16,10 +16,11 @@ from ...errors import DtypeError, ParameterError, ShapeError
 from ...ir.equation import broadcast
 from ...runtime.dispatch import PLANS
 from ...torch_ops.call_key import find
+from ...torch_ops.joined_launches import Ready
 from ...torch_ops.saved import Guard
 from ...torch_ops.torch_private import applied_directly, guard_of, is_autocast_on, is_capturing, plain
 from ..mode_product.torch_op import Maybe, Options
-from .chain_launches import LaunchedBackward, LaunchedForward, Ready
+from .chain_launches import LaunchedBackward, LaunchedForward
 from .chain_products import Weights, canonical
 from .chain_step import MATRIX, bind_step
 from .chain_training import kind_of

@@ -19,13 +19,13 @@ import torch
 from torch.nn import functional
 
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
+from ...torch_ops.joined_launches import MOST_READY
 from ...torch_ops.launch_sequence import Launch, LaunchSequence, Pick
 from ...torch_ops.saved import Guard, addresses, bound_pass, lie
 from ...torch_ops.torch_private import applied_directly, guard_of, is_capturing, plain
 from ..mode_product.chain_plan import fused
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_execute
-from .chain_launches import MOST_READY
 from .chain_matrix import MatrixGradient, MatrixStep, bind_matrix, factor_matrix
 from .chain_products import Weights, grouped, splits_streams
 

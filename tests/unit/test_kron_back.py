@@ -10,7 +10,7 @@ import torch
 
 from kernmantle import kron_matmul
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron import gradient, gradient_cuda
+from kernmantle.structured.kron import bound_gradients, gradient_cuda
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_groups import whole
 from kernmantle.structured.kron.gradient_steps import gradient_steps
@@ -133,13 +133,13 @@ def test_identities_stand_before_and_behind(started, text, extents, columns):
 
 
 def test_a_factor_that_stands_twice_has_one_gradient(started, monkeypatch):
-    monkeypatch.setattr(gradient, "_gpu", lambda: gradient_cuda)
+    monkeypatch.setattr(bound_gradients, "gpu", lambda: gradient_cuda)
     x, grad, factor = torch.randn(5, 256, 1), torch.randn(5, 256, 1), torch.randn(16, 16)
     modes = parse("0 0", ((16, 16),))
     launch = gradient_cuda.bind(modes, [factor], x)
     assert launch.numbers == (0, 0)
-    steps = (gradient._Pass(launch, 0, 1, tuple(x.shape), True, ()),)
-    _, found = gradient.BoundGradients("a pass", steps, 0, (True,))((x, [factor], grad, ()), 2.0)
+    steps = (bound_gradients.PassStep(launch, 0, 1, tuple(x.shape), True, ()),)
+    _, found = bound_gradients.BoundGradients("a pass", steps, 0, (True,))((x, [factor], grad, ()), 2.0)
     exact = factor.double().requires_grad_()
     (wanted,) = torch.autograd.grad(2 * kron_matmul(x.double(), [exact, exact], side="left"), exact, grad.double())
     assert_close(found[0], wanted, depth=x.numel(), magnitude=wanted.abs().max())

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import CARDS
-from kernmantle.structured.kron import gradient
+from kernmantle.structured.kron import bound_gradients
+from kernmantle.structured.kron.bound_gradients import BoundGradients, Operand, PassStep, SumStep
 from kernmantle.structured.kron.factor_sums import outer, parts_of, separated
-from kernmantle.structured.kron.gradient import BoundGradients, _Operand, _Pass, _Sum
 from kernmantle.structured.kron.gradient_cost import GpuPrice
 from kernmantle.structured.kron.gradient_steps import gradient_steps, seconds_of_steps
 from kernmantle.structured.kron.modes import Mode, parse
@@ -173,8 +173,8 @@ def test_a_frozen_factor_shares_a_gradient_where_that_costs_less():
 def test_what_is_found_of_a_frozen_factor_is_not_given():
     factors = [torch.randn(2, 3), torch.randn(4, 2)]
     joint, x = torch.randn(8, 6), torch.randn(2, 6, 1)
-    operand = _Operand(0, None, lambda value: value)
-    launch = BoundGradients("", (_Sum(lambda u, v: joint, operand, operand, (0, 1), ()),), 0, (True, False))
+    operand = Operand(0, None, lambda value: value)
+    launch = BoundGradients("", (SumStep(lambda u, v: joint, operand, operand, (0, 1), ()),), 0, (True, False))
     _, (first, second) = launch((x, factors, x, ()), 1.0)
     assert_close(first, separated(joint.double(), [factor.double() for factor in factors])[0], depth=8)
     assert second is None
@@ -236,10 +236,10 @@ def test_steps_that_nothing_waits_for_may_end_behind_all_others(monkeypatch):
     factors = [torch.randn(2, 3, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)]
     x, grad = (torch.randn(5, size, 1, dtype=torch.float64) for size in (6, 8))
     stream = FakeStream()
-    monkeypatch.setattr(gradient, "_gpu", lambda: SimpleNamespace(side_stream=lambda _: stream))
-    u, v = (_Operand(number, None, lambda value: value) for number in (0, 1))
-    joint = _Sum(lambda u, v: torch.einsum("nqr,npr->qp", v, u), u, v, (0, 1), (0, 1))
-    one = _Pass(FakePass(), 0, 1, (5, 6, 1), True, (0, 1))
+    monkeypatch.setattr(bound_gradients, "gpu", lambda: SimpleNamespace(side_stream=lambda _: stream))
+    u, v = (Operand(number, None, lambda value: value) for number in (0, 1))
+    joint = SumStep(lambda u, v: torch.einsum("nqr,npr->qp", v, u), u, v, (0, 1), (0, 1))
+    one = PassStep(FakePass(), 0, 1, (5, 6, 1), True, (0, 1))
     for step in (joint, one):
         launch = BoundGradients("", (step,), 0, (True, True), forks=True)
         _, found = launch((x, factors, grad, ()), -2.0)
@@ -263,9 +263,10 @@ def test_a_step_that_applies_factors_leaves_the_next_value(alpha, wanted):
         joint = torch.einsum("nqr,npr->qp", v.view(5, 8, 1), u.view(5, 6, 1))
         return lambda: joint, slope * torch.einsum("nqr,qp->npr", v.view(5, 8, 1), torch.kron(*own)).reshape(-1)
 
-    u, v = (_Operand(number, None, lambda value: value) for number in (0, 1))
-    one = _Sum(lambda *_: None, u, v, (0, 1), (0, 1), applying=applying, shape=(5, 6, 1), is_last=True)
-    for step in (one, _Pass(FakePass(), 0, 1, (5, 6, 1), True, (0, 1))):
+    u, v = (Operand(number, None, lambda value: value) for number in (0, 1))
+    kernel = SimpleNamespace(started=applying)
+    one = SumStep(lambda *_: None, u, v, (0, 1), (0, 1), applying=kernel, shape=(5, 6, 1), is_last=True)
+    for step in (one, PassStep(FakePass(), 0, 1, (5, 6, 1), True, (0, 1))):
         launch = BoundGradients("", (step,), 0, wanted)
         of_x, (first, second) = launch((x, factors, grad, ()), alpha, (5, 6))
         assert of_x.shape == (5, 6)

@@ -160,7 +160,7 @@ def test_a_kernel_that_applies_factors_is_handed_them_by_their_strides(started, 
     u, v = torch.randn(count, columns, right), torch.randn(count, rows, right)
     given = [torch.randn(p, q) if transposed else torch.randn(q, p) for q, p in sizes]
     factors = [factor.mT if transposed else factor for factor in given]
-    finish, applied = gradient_cuda.bind_applying(u, v, factors, transposed)(u, v, given, slope)
+    finish, applied = gradient_cuda.bind_applying(u, v, factors, transposed).started(u, v, given, slope)
     found = finish()
     exact, whole = torch.einsum("lqr,lpr->qp", v.double(), u.double()), torch.ones(1, 1, dtype=torch.float64)
     for factor in factors:

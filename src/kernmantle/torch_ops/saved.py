@@ -1,8 +1,9 @@
 """Backward passes that a call binds once, found again by the addresses of the saved tensors.
 
-A pass is bound for tensors of one layout. It fits another backward pass of the same call if each saved tensor is
-contiguous and has the address that it had, and each cotangent is contiguous. Addresses alone are not enough: a hook
-that moves saved tensors elsewhere may return them at the same address in another memory order.
+A pass is bound for tensors of one layout. It fits another backward pass of the same call if each saved tensor has the
+address that it had and lies as it did, by torch's guard, or is contiguous where there is none, and each cotangent is
+contiguous. Addresses alone are not enough: a hook that moves saved tensors elsewhere may return them at the same
+address in another memory order.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def bound_pass(
     # Torch runs this in a thread of its own, on a core to which every object that is touched has to come first.
     if guard is None:
         present = [grad for grad in grads if grad is not None]
-        ready = len(present) == len(grads) and plain(present) and _are_ready(present)
+        ready = len(present) == len(grads) and plain(present) and are_ready(present)
         return own if ready and lie(before, saved) else None
     tensors: Any = (*grads, *saved)
     for tensor in tensors:
@@ -67,16 +68,19 @@ def keep_pass(
     grads: Sequence[torch.Tensor], found: Pass,
 ) -> bool:  # fmt: skip
     """Store a pass that was bound for these tensors, so that :func:`bound_pass` can find it; return whether it is."""
-    if not (lie(before, saved) and _are_ready(grads)):
+    if before != addresses(saved) or not are_ready(grads):
         return False
     tensors: Any = (*grads, *saved)
-    passes[key] = found, None if any(each is None for each in saved) else guard_of(tensors)
+    guard = None if any(each is None for each in saved) else guard_of(tensors)
+    if guard is None and not lie(before, saved):
+        return False
+    passes[key] = found, guard
     return True
 
 
-def _are_ready(grads: Sequence[torch.Tensor]) -> bool:
-    """Return whether cotangents are in one piece and aligned."""
-    return all(grad.is_contiguous() and grad.data_ptr() % 16 == 0 for grad in grads)
+def are_ready(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether tensors are in one piece and aligned."""
+    return all(tensor.is_contiguous() and tensor.data_ptr() % 16 == 0 for tensor in tensors)
 
 
 def lie(before: list[int], saved: Sequence[Maybe]) -> bool:

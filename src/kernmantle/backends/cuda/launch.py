@@ -368,6 +368,10 @@ class NumberedLaunch:
             self._bound = numbers, self._bind(addresses, numbers)
         self._once(addresses, numbers)
 
+    def bound(self, numbers: tuple[float, ...], count: int) -> BoundLaunch:
+        """Return launches on so many addresses, bound to these numbers."""
+        return self._bind((0,) * count, numbers)
+
 
 def _runs(positions: Sequence[int]) -> Iterator[tuple[Callable[..., None], int, slice]]:
     """Yield what writes addresses whose positions follow one another, the byte where they begin, and which they are."""

@@ -15,44 +15,33 @@ import torch
 from torch.autograd import forward_ad
 
 from ...errors import BackendError, GradientError
-from ...torch_ops.autograd import constant
 from ...torch_ops.execute import PlainLayout, allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import LIBRARY, implement
-from ...torch_ops.saved import addresses, bound_pass, keep_pass
+from ...torch_ops.saved import addresses, are_ready, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
     check_untransformed,
     decomposed,
     empty_on_gpu,
     is_batched,
+    is_capturing,
     is_tracked,
     is_transformed,
     plain,
     register_derivative,
     takes_memory_directly,
 )
-from .execute import BoundKron, Number, Sizes, bind_operator, configured, execute, factor_sizes, out_shape
+from .bound_gradients import UNBOUND, BoundGradients, Done, LaunchedStep, conjugate, launched_step
+from .execute import BoundKron, Number, bind_operator, configured, execute, factor_sizes, out_shape
 from .form import Form
-from .gradient import (
-    UNBOUND,
-    BoundGradients,
-    Done,
-    bind_gradients,
-    conjugate,
-    factor_numbers,
-    gradients,
-    positions_of,
-)
+from .gradient import bind_gradients, factor_numbers, gradients
 from .gradient_op import gradients_by_operator
-from .gradient_steps import partial_text
-from .modes import cheapest, contracted, parse, products, text_of
+from .modes import cheapest, parse, products, text_of
 from .torch_products import product as torch_product
 
 Tensors = Sequence[torch.Tensor]
 Maybe = torch.Tensor | None
-# The last factors up to this size together are the second step of a product that stores what lies between its steps.
-TOGETHER = 4096
 _HEAD = 5  # arguments of the Function before its tensors
 
 
@@ -199,8 +188,8 @@ class KronCall:
     whether there are factors that are none; ``product`` is None where arrays are to be bound at each call. ``sizes``
     are the bytes from the first entry of x and of each factor to after the last one, of y, and of the result.
     ``pays`` says whether gradients read what is saved, by which are needed and the positions that are applied to it;
-    ``backward`` has what finds them, by the same, for a gradient in one piece. ``is_recorded`` says that derivatives
-    are recorded.
+    ``backward`` has what finds them, by the same, for a gradient in one piece, ``both`` the passes that are launches
+    alone, by which are needed. ``is_recorded`` says that derivatives are recorded.
     """
 
     text: str
@@ -216,6 +205,7 @@ class KronCall:
     is_recorded: bool = False
     pays: dict[tuple[tuple[bool, ...], Done], bool] = field(default_factory=dict)
     backward: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    both: dict[tuple[bool, ...], LaunchedStep] = field(default_factory=dict)
 
     def to_save(self, needed: tuple[bool, ...]) -> Done:
         """Return the positions that are applied to each result between the passes that a call now may save."""
@@ -310,13 +300,21 @@ class _Recorded(torch.autograd.Function):
         needed = (ctx.needs_input_grad[3], *ctx.needs_input_grad[5:])
         ctx.call, ctx.numbers, ctx.context = call, numbers, copy_context()
         ctx.x_shape, ctx.y_shape = x.shape, None if y is None else y.shape
-        saved: list[torch.Tensor] = []
+        both = call.both.get(ctx.needs_input_grad[3:])
+        if both is not None and both.numbers == numbers and not is_capturing():
+            out, ctx.addresses, saved, memory = both.passes.run((x, *factors), (y,))
+            ctx.done, ctx.ready = both.done, (ctx.needs_input_grad, both, memory)
+            ctx.save_for_backward(x, *factors, *saved)
+            if info is not None:
+                info.route = call.route
+            return out
+        saved = list[torch.Tensor]()
         done = call.to_save(needed) if numbers[0] == 1 and any(needed[1:]) else ()
         out = call((x, factors, y), numbers, None, info, saved if done else None)
         if done and not call.is_worth_saving(x, factors, out, needed, done, saved):
             saved, done = [], ()
         ctx.done = done
-        read = (x if any(needed[1:]) else None, *saved, *factors)
+        read = (x if any(needed[1:]) else None, *factors, *saved)
         ctx.addresses = addresses(read)
         ctx.save_for_backward(*read)
         return out
@@ -325,8 +323,10 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         read = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
         launch = bound_pass(ctx.call.backward, (ctx.needs_input_grad[3:], ctx.done), ctx.addresses, read, grads)
+        # Of threads that go back at once one has what is ready, and a graph that is kept has it for its first pass.
+        ready = ctx.__dict__.pop("ready", None)
         if launch is not None:
-            return _backward(ctx, read, grads[0], launch)
+            return _backward(ctx, read, grads[0], launch, ready)
         # In the configuration of the forward call: torch may run this in a thread of its own.
         return ctx.context.copy().run(_backward, ctx, read, grads[0])
 
@@ -335,19 +335,24 @@ class _Recorded(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, found: Any = None) -> tuple[Any, ...]:
+def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, found: Any = None, ready: Any = None) -> tuple[Any, ...]:
     call, alpha, (of_x, of_y, *wanted) = ctx.call, ctx.numbers[0], ctx.needs_input_grad[3:]
-    x, *factors = read
-    count = len(ctx.done)
-    saved, factors = factors[:count], factors[count:]
+    count = 1 + len(wanted)
+    x, factors, saved = read[0], [*read[1:count]], read[count:]
     through, parts = None, [None] * len(factors)
-    if found is not None and found.reads_addresses:
+    if ready is not None and ready[0] == ctx.needs_input_grad and not is_capturing():
+        _, both, memory = ready
+        through, parts = both.backward(ctx.addresses, grad, memory)
+    elif found is not None and found.reads_addresses:
         through, parts = found.launch((x, factors, grad, saved), conjugate(alpha), ctx.x_shape)
     elif of_x or any(wanted):
         through, parts = _gradients(ctx, x, factors, saved, grad, found)
     if through is not None and through.shape != ctx.x_shape:
         through = call.form.result(through).sum_to_size(ctx.x_shape)
-    of_last = (grad * conjugate(ctx.numbers[1])).sum_to_size(ctx.y_shape) if of_y else None
+    of_last = None
+    if of_y:
+        beta = conjugate(ctx.numbers[1])
+        of_last = (grad if beta == 1 else grad * beta).sum_to_size(ctx.y_shape)
     return None, None, None, through if of_x else None, of_last, *parts
 
 
@@ -365,7 +370,12 @@ def _gradients(
         if call.product is not None:
             call.product.leave_handle(grad.get_device())
             key = ctx.needs_input_grad[3:], ctx.done
-            keep_pass(call.backward, key, ctx.addresses, (x, *saved, *factors), (grad,), found)
+            is_stored = keep_pass(call.backward, key, ctx.addresses, (x, *factors, *saved), (grad,), found)
+            is_eager = ctx.done in ((), call.product.done) and not is_capturing()
+            if is_stored and as_they_are and is_eager and x is not None and are_ready((x, *saved)):
+                step = launched_step(call, ctx.numbers, launch, ctx.done, x, len(factors))
+                if step is not None:
+                    call.both[key[0]] = step
     if found is not None and found.launch is not UNBOUND:
         return found.launch((own, factors, moved, saved), conjugate(alpha), None)
     matrices = [form.factor(factor) for factor in factors]
@@ -411,31 +421,3 @@ def _record(
 register_derivative(
     LIBRARY, "kron", lambda x, factors, y, *_: [x, *factors] if y is None else [x, *factors, y], _record
 )
-
-
-def in_two(
-    text: str, options: str, numbers: tuple[Number, Number], x: torch.Tensor, factors: Tensors, y: Maybe = None,
-    info: RunInfo | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """Return the same in two steps where there is more than a pass of factors; gradients read what lies between."""
-    shapes = factor_sizes(factors)
-    positions, last = positions_of(text, shapes), _last(text, shapes)
-    if len(last) < len(positions) and torch.is_grad_enabled() and any(own.requires_grad for own in (x, *factors)):
-        first = tuple([position for position in positions if position not in last])
-        x = product(partial_text(text, shapes, last, (), False), options, (1, 0), x, factors)
-        text = partial_text(text, shapes, first, last, False)
-    return product(text, options, numbers, x, factors, y, info)
-
-
-@constant
-def _last(text: str, shapes: Sizes) -> tuple[int, ...]:
-    """Return the positions of the last factors, as many as one pass takes."""
-    modes = parse(text, shapes)
-    found: list[int] = []
-    size = 1
-    for position in reversed(contracted(modes)):
-        size *= max(modes[position].columns, modes[position].rows)
-        if found and size > TOGETHER:
-            break
-        found.append(position)
-    return tuple(reversed(found))

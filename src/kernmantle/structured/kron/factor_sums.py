@@ -86,6 +86,11 @@ def matmul(a: torch.Tensor, b: torch.Tensor, is_wide: bool) -> torch.Tensor:
     return multiply(a, b, out_dtype=torch.float32) if is_wide else a @ b  # pyright: ignore
 
 
+def by_matrices(u: torch.Tensor, v: torch.Tensor, is_wide: bool) -> torch.Tensor:
+    """Return v u, of matrices that lie so that this is a sum."""
+    return matmul(v, u, is_wide)
+
+
 @lru_cache(maxsize=1024)
 def parts_of(positions: int, rows: int, columns: int) -> int:
     """Return the parts of a sum of halves over so many positions, for a result of so many rows and columns."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
-from ...backends.cuda.launch import Kernel
-from ...torch_ops.cuda import Entry, index_of, is_captured, limits, load_kernels, start
+from ...backends.cuda.launch import BoundLaunch, Kernel
+from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernels, start
 from ...torch_ops.dtypes import NAMES
-from ...torch_ops.execute import allocate
+from ...torch_ops.execute import PlainLayout, allocate, layouts_in_one_piece
+from ...torch_ops.joined_launches import JoinedLaunches
 from ...torch_ops.side_stream import SideStream
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import begins_early, resident, tensor_for
@@ -32,6 +33,49 @@ def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:
     return own.clone() if own.data_ptr() % 16 else own
 
 
+@dataclass(frozen=True)
+class Started:
+    """Launches of a kernel on addresses, which stand at ``positions`` among its arguments, and on a number.
+
+    That is the argument ``number``, where the kernel takes one.
+    """
+
+    kernel: Kernel
+    index: int
+    blocks: int
+    arguments: tuple[float, ...]
+    positions: tuple[int, ...]
+    number: int | None = None
+
+    def __call__(self, addresses: Sequence[int], number: float = 1.0) -> None:
+        """Launch."""
+        arguments = self._with(number)
+        for at, address in zip(self.positions, addresses, strict=True):
+            arguments[at] = address
+        start(self.kernel, self.index, self.blocks, arguments)
+
+    def bound(self, number: float = 1.0) -> BoundLaunch:
+        """Return launches on addresses alone."""
+        return bind_launch(self.kernel, self._with(number), self.positions, self.index, self.blocks)
+
+    def _with(self, number: float) -> list[float]:
+        arguments = [*self.arguments]
+        if self.number is not None:
+            arguments[self.number] = float(number)
+        return arguments
+
+
+def _started(kernel: Kernel, index: int, blocks: int, *arguments: int | None, number: int | None = None) -> Started:
+    """Return launches of a kernel whose arguments that are None are addresses."""
+    positions = tuple([at for at, argument in enumerate(arguments) if argument is None])
+    return Started(kernel, index, blocks, tuple([argument or 0 for argument in arguments]), positions, number)
+
+
+def _wide(entries: int, itemsize: int) -> PlainLayout:
+    """Return the layout of so many entries of float32 in numbers of so many bytes."""
+    return layouts_in_one_piece([(-(-4 * entries // itemsize),)])[0]
+
+
 class Share(NamedTuple):
     """Where in what a block writes the gradient of a factor is, and its size."""
 
@@ -41,41 +85,60 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class BackPass:
-    """One pass without addresses: the factors that it applies, by number, and its launch.
+    """One pass without addresses: the factors that it applies, by number, and its launches.
 
-    ``layout`` are the integers of the kernel; ``size`` is that of what leaves the pass. ``kernel`` and ``total``, which
-    adds up what its blocks write, are None where they were only collected.
+    ``size`` is that of what leaves the pass. ``own`` and ``total``, which adds up what its ``blocks`` write, are None
+    where kernels were only collected.
     """
 
     plan: PassPlan
     numbers: tuple[int, ...]
-    layout: tuple[int, ...]
-    index: int
-    kernel: Kernel | None
-    total: Kernel | None
+    own: Started | None
+    total: Started | None
     blocks: int
     size: int
     shares: tuple[Share, ...]
 
+    @property
+    def count(self) -> int:
+        """Return the entries of all gradients, which lie one behind the other."""
+        return sum([share.size[0] * share.size[1] for share in self.shares])
+
     def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Finish]:
         """Return what leaves the pass, and what adds up the gradients of its factors."""
         v, x, device = _in_one_piece(v), _in_one_piece(x), x.device
-        out = allocate((self.size,), x.dtype, device)
-        count = sum([share.size[0] * share.size[1] for share in self.shares])
+        out, count = allocate((self.size,), x.dtype, device), self.count
         parts = allocate((self.blocks, count), torch.float32, device)
-        if self.kernel is not None:
-            pointers = [factors[number].data_ptr() for number in self.numbers]
-            arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
-            start(self.kernel, self.index, self.blocks, arguments)
+        if self.own is not None:
+            matrices = [factors[number].data_ptr() for number in self.numbers]
+            self.own((v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *matrices), slope)
 
         def finish() -> Tensors:
             found = allocate((count,), x.dtype, device)
             if self.total is not None:
-                sums = parts.data_ptr(), found.data_ptr(), self.blocks, count
-                start(self.total, self.index, -(-count // TOTAL_ENTRIES), sums)
-            return [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
+                self.total((parts.data_ptr(), found.data_ptr()))
+            return self.apart(found)
 
         return out, finish
+
+    def apart(self, found: torch.Tensor) -> Tensors:
+        """Return each gradient of all that lie one behind the other."""
+        return [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
+
+    def join(
+        self, table: JoinedLaunches, both: tuple[int, int], to: tuple[int, int], factors: Sequence[int], slope: float,
+        itemsize: int,
+    ) -> bool:  # fmt: skip
+        """Add the launches on the gradient and x, to what leaves the pass and to all gradients; return False if none.
+
+        These are positions in the table, as those of the ``factors``.
+        """
+        if self.own is None or self.total is None:
+            return False
+        parts = table.part(_wide(self.blocks * self.count, itemsize))
+        table.launch(self.own.bound(slope), (*both, to[0], parts, *[factors[number] for number in self.numbers]))
+        table.launch(self.total.bound(), (parts, to[1]))
+        return True
 
 
 def _shares(plan: PassPlan, transposed: bool) -> tuple[Share, ...]:
@@ -110,12 +173,15 @@ def bind(
     kernel, total = _kernel(plan, begins_early(x, x)), _total(stored, own.arch, sizes if transposed else ())
     strides = tuple(step for number in numbers for step in factors[number].stride()[-2:])
     items, width = arrays * before, after * x.shape[-1]
-    later = int(is_later and kernel is not None and kernel.overlapped)
-    blocks = 1 if kernel is None else resident(kernel, index) * own.sm_count
-    return BackPass(
-        plan, numbers, (*strides, items, width, later), index, kernel, total, min(plan.tiles(items, width), blocks),
-        items * across * width, _shares(plan, transposed),
-    )  # fmt: skip
+    shares = _shares(plan, transposed)
+    found = BackPass(plan, numbers, None, None, 1, items * across * width, shares)
+    if kernel is None or total is None:
+        return found
+    blocks = min(plan.tiles(items, width), resident(kernel, index) * own.sm_count)
+    layout = *strides, items, width, int(is_later and kernel.overlapped)
+    addresses = (None,) * (4 + len(numbers))
+    started = _started(kernel, index, blocks, *addresses, *layout, 0, number=len(addresses) + len(layout))
+    return replace(found, own=started, total=_totalled(total, index, blocks, found.count), blocks=blocks)
 
 
 def _kernel(plan: PassPlan, is_early: bool) -> Kernel | None:
@@ -132,6 +198,11 @@ def _total(stored: str, arch: str, transposed: tuple[tuple[int, int], ...] = ())
         Entry(factor_gradient_emit.ENTRY, TOTAL_THREADS, waits=True), title=title,
     )  # fmt: skip
     return None if kernels is None else kernels[0]
+
+
+def _totalled(total: Kernel, index: int, shares: int, count: int) -> Started:
+    """Return launches that add up so many shares of so many entries."""
+    return _started(total, index, -(-count // TOTAL_ENTRIES), None, None, shares, count)
 
 
 def price(shapes: tuple[tuple[int, int], ...], grad: torch.Tensor, options: str) -> GpuPrice | None:
@@ -196,9 +267,7 @@ def bind_rows(u: torch.Tensor, v: torch.Tensor, is_wide: bool) -> Callable[[torc
     return run
 
 
-def bind_sum(
-    u: torch.Tensor, v: torch.Tensor, is_wide: bool = False
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+def bind_sum(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> SumKernel | None:
     """Return what sums v[l, q, r] u[l, p, r] over l and r of tensors like these; None where there is no kernel.
 
     The tensors lie in one piece. Sums are in float32 if ``is_wide``, which one chunk alone is not.
@@ -210,51 +279,103 @@ def bind_sum(
     chosen = gram(rows, columns, right, NAMES[u.dtype], aligned, own.arch)
     if chosen is None or (is_wide and chosen.chunks(count, right) < 2):
         return None
-    summed = _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v))
-    return lambda u, v: summed(u, v)()
+    return _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v))
+
+
+@dataclass(frozen=True)
+class SumKernel:
+    """Launches that sum v[l, q, r] u[l, p, r] over l and r: of the kernel, and of what adds up ``shares`` of it.
+
+    ``shape`` is that of the sum, in float32 if ``is_wide``. ``applied`` are the entries of v with the transposes of
+    factors applied, times a number, which the kernel writes too; 0 where it does not. ``own`` is None where kernels
+    were only collected, ``total`` where there is one share.
+    """
+
+    own: Started | None
+    total: Started | None
+    shares: int
+    shape: tuple[int, int]
+    is_wide: bool
+    applied: int = 0
+
+    def layout(self, itemsize: int) -> PlainLayout:
+        """Return the layout of the sum in numbers of so many bytes."""
+        entries = math.prod(self.shape)
+        return _wide(entries, itemsize) if self.is_wide else layouts_in_one_piece([(entries,)])[0]
+
+    def __call__(self, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Return the sum."""
+        return self.started(u, v, (), 1.0)[0]()
+
+    def started(
+        self, u: torch.Tensor, v: torch.Tensor, factors: Tensors, slope: float
+    ) -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
+        """Launch the kernel, and return what ends the sum, and v with the factors' transposes applied."""
+        kind, device, entries = torch.float32 if self.is_wide else u.dtype, u.device, math.prod(self.shape)
+        if self.total is None:
+            parts = allocate(self.shape, kind, device)
+        else:
+            parts = allocate((self.shares, entries), torch.float32, device)
+        applied = allocate((self.applied,), u.dtype, device) if self.applied else parts
+        if self.own is not None:
+            into = (applied.data_ptr(), *[factor.data_ptr() for factor in factors]) if self.applied else ()
+            self.own((v.data_ptr(), u.data_ptr(), parts.data_ptr(), *into), slope)
+
+        def finish() -> torch.Tensor:
+            if self.total is None:
+                return parts
+            out = allocate(self.shape, kind, device)
+            self.total((parts.data_ptr(), out.data_ptr()))
+            return out
+
+        return finish, applied
+
+    def join(
+        self, table: JoinedLaunches, both: tuple[int, int], to: tuple[int, int], factors: Sequence[int], slope: float,
+        itemsize: int,
+    ) -> bool:  # fmt: skip
+        """Add the launches on v and u, to v with factors applied and to the sum; return False where there are none.
+
+        These are positions in the table, as those of the ``factors``.
+        """
+        if self.own is None:
+            return False
+        parts = to[1] if self.total is None else table.part(_wide(self.shares * math.prod(self.shape), itemsize))
+        table.launch(self.own.bound(slope), (*both, parts, *((to[0], *factors) if self.applied else ())))
+        if self.total is not None:
+            table.launch(self.total.bound(), (parts, to[1]))
+        return True
 
 
 def _summing(
     chosen: GramPlan | RegisterGramPlan, index: int, size: tuple[int, int], count: int, right: int, is_wide: bool,
-    is_early: bool, transposed: bool = False,
-) -> Callable[..., Callable[[], torch.Tensor]]:  # fmt: skip
-    """Return what starts a kernel of sums, with what it takes beside its operands, and returns what adds up its shares.
+    is_early: bool, transposed: bool = False, factors: Tensors = (),
+) -> SumKernel:  # fmt: skip
+    """Return the launches of a kernel of sums, which applies ``factors`` like these too where there are some.
 
     ``transposed``: of two shares at least.
     """
     entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=is_early)
     kernels = load_kernels(chosen, chosen.arch, lambda: factor_gradient_emit.emit(chosen), entry)
-    kind, shape = "f32" if is_wide else chosen.stored, size[::-1] if transposed else size
+    kind, shape = "f32" if is_wide else chosen.stored, (size[1], size[0]) if transposed else size
     total, entries = _total(kind, chosen.arch, (size,) if transposed else ()), size[0] * size[1]
+    applied = count * size[1] * right if factors else 0
     if kernels is None or total is None:
-        return lambda u, *_: lambda: u.new_zeros(shape, dtype=torch.float32 if is_wide else u.dtype)
+        return SumKernel(None, None, 1, shape, is_wide, applied)
     kernel = kernels[0]
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
     shares = max(2, shares) if is_wide or transposed else shares
-
-    def run(u: torch.Tensor, v: torch.Tensor, *others: float) -> Callable[[], torch.Tensor]:
-        kind, device = torch.float32 if is_wide else u.dtype, u.device
-        parts = allocate(shape, kind, device) if shares == 1 else allocate((shares, entries), torch.float32, device)
-        arguments = v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right, *others
-        start(kernel, index, shares * chosen.tiles, arguments)
-
-        def finish() -> torch.Tensor:
-            if shares == 1:
-                return parts
-            out = allocate(shape, kind, device)
-            start(total, index, -(-entries // TOTAL_ENTRIES), (parts.data_ptr(), out.data_ptr(), shares, entries))
-            return out
-
-        return finish
-
-    return run
+    arguments: list[int | None] = [None, None, None, count, right]
+    if factors:
+        arguments += [None, 0]
+        for factor in factors:
+            arguments += [None, *factor.stride()]
+    own = _started(kernel, index, shares * chosen.tiles, *arguments, number=6 if factors else None)
+    added = None if shares == 1 else _totalled(total, index, shares, entries)
+    return SumKernel(own, added, shares, shape, is_wide, applied)
 
 
-Applying = Callable[[torch.Tensor, torch.Tensor, Tensors, float], tuple[Callable[[], torch.Tensor], torch.Tensor]]
-"""A function that ends the sum of u and v, and v with the factors' transposes applied, times a number, in one piece."""
-
-
-def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed: bool) -> Applying | None:
+def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed: bool) -> SumKernel | None:
     """Return what sums tensors like these and applies the factors' transposes; None where there is no kernel.
 
     The sum is in float32 where several factors are halves; ``transposed``: it is that of the transposes.
@@ -268,20 +389,48 @@ def bind_applying(u: torch.Tensor, v: torch.Tensor, factors: Tensors, transposed
     if chosen is None or chosen.chunks(count, right) < 2:
         return None
     is_wide = len(factors) > 1 and u.dtype in (torch.float16, torch.bfloat16)
-    summed = _summing(chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v), transposed)
-    strides = [factor.stride() for factor in factors]
-
-    def run(u: torch.Tensor, v: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, torch.Tensor]:
-        applied = allocate((count * columns * right,), u.dtype, u.device)
-        others: list[float] = [applied.data_ptr(), float(slope)]
-        for factor, steps in zip(factors, strides, strict=True):
-            others += [factor.data_ptr(), *steps]
-        return summed(u, v, *others), applied
-
-    return run
+    return _summing(
+        chosen, index, (rows, columns), count, right, is_wide, begins_early(u, v), transposed, factors
+    )  # fmt: skip
 
 
-def bind_separation(factors: Tensors) -> Callable[[torch.Tensor, Tensors], Sequence[torch.Tensor]] | None:
+@dataclass(frozen=True)
+class Separation:
+    """A launch that finds the gradients of matrices of these ``sizes`` from that of their product."""
+
+    own: Started | None
+    sizes: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Return the shape of all gradients, which lie one behind the other."""
+        return (sum(rows * columns for rows, columns in self.sizes),)
+
+    def __call__(self, joint: torch.Tensor, factors: Tensors) -> Tensors:
+        """Return the gradients."""
+        out = allocate(self.shape, factors[0].dtype, joint.device)
+        if self.own is not None:
+            joint = joint.contiguous()
+            self.own((joint.data_ptr(), out.data_ptr(), *[factor.data_ptr() for factor in factors]))
+        return self.apart(out)
+
+    def apart(self, out: torch.Tensor) -> Tensors:
+        """Return each gradient of all that lie one behind the other."""
+        found, at = list[torch.Tensor](), 0
+        for rows, columns in self.sizes:
+            found.append(out.as_strided((rows, columns), (columns, 1), at))
+            at += rows * columns
+        return found
+
+    def join(self, table: JoinedLaunches, joint: int, to: int, factors: Sequence[int]) -> bool:
+        """Add the launch on the joint gradient, to all gradients; return False where there is none."""
+        if self.own is None:
+            return False
+        table.launch(self.own.bound(), (joint, to, *factors))
+        return True
+
+
+def bind_separation(factors: Tensors) -> Separation | None:
     """Return what finds the gradients of matrices like these from that of their product; None without a kernel.
 
     The joint gradient lies in one piece, in float32 where the matrices are halves.
@@ -293,16 +442,7 @@ def bind_separation(factors: Tensors) -> Callable[[torch.Tensor, Tensors], Seque
     plan = SeparationPlan(sizes, stored, "f64" if stored == "f64" else "f32", limits(index).arch)
     entry = Entry(separation.ENTRY, separation.THREADS, waits=True)
     kernels = load_kernels(plan, plan.arch, lambda: separation.emit(plan), entry)
-    strides, offsets = [factor.stride()[-2:] for factor in factors], [0]
-    for rows, columns in sizes:
-        offsets.append(offsets[-1] + rows * columns)
-
-    def run(joint: torch.Tensor, factors: Tensors) -> Sequence[torch.Tensor]:
-        out = allocate((offsets[-1],), factors[0].dtype, joint.device)
-        if kernels is not None:
-            own = joint.contiguous()
-            matrices = [v for factor, steps in zip(factors, strides, strict=True) for v in (factor.data_ptr(), *steps)]
-            start(kernels[0], index, plan.blocks, (own.data_ptr(), out.data_ptr(), *matrices))
-        return [out.as_strided(size, (size[1], 1), at) for size, at in zip(sizes, offsets, strict=False)]
-
-    return run
+    if kernels is None:
+        return Separation(None, sizes)
+    matrices = [argument for factor in factors for argument in (None, *factor.stride()[-2:])]
+    return Separation(_started(kernels[0], index, plan.blocks, None, None, *matrices), sizes)

@@ -14,8 +14,9 @@ import torch
 from ...torch_ops.autograd import in_own_memory
 from ...torch_ops.flops import counted, flops_of, on_meta
 from ...torch_ops.operator import implement
+from .bound_gradients import UNBOUND, Found, Maybe, Tensors, conjugate
 from .execute import Number, configured, execute
-from .gradient import UNBOUND, Found, Maybe, Tensors, bind_gradients, conjugate, gradients
+from .gradient import bind_gradients, gradients
 
 
 def _bind(

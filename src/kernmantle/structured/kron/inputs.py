@@ -103,12 +103,12 @@ def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
     return value
 
 
-def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[int]) -> None:
-    index = -2 if side == "right" else -1
+def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[int], transposed: bool) -> None:
+    index = -2 if (side == "right") != transposed else -1
     sizes = [f if isinstance(f, int) else int(f.shape[index]) for f in factors]
     others = [f if isinstance(f, int) else int(f.shape[-3 - index]) for f in factors]
     total = math.prod(sizes)
-    own, theirs = ("columns", "rows") if side == "right" else ("rows", "columns")
+    own, theirs = ("columns" if side == "right" else "rows"), ("rows" if index == -2 else "columns")
     if width != total:
         product = f"{' * '.join(map(str, sizes))} = " if len(sizes) > 1 else ""
         hint = "; it fits the transposed factors: pass factor.mT of each" if width == math.prod(others) else ""
@@ -158,9 +158,13 @@ def _used(arguments: _Arguments) -> _Arguments:
 
 
 def gather(
-    x: Any, factors: Any, side: str, alpha: Any, beta: Any, y: Any, precision: str | None, fuse: bool
-) -> Product:
-    """Return the checked call; raise the error that says what is wrong."""
+    x: Any, factors: Any, side: str, alpha: Any, beta: Any, y: Any, precision: str | None, fuse: bool,
+    transposed: bool = False,
+) -> Product:  # fmt: skip
+    """Return the checked call; raise the error that says what is wrong.
+
+    ``transposed``: x is multiplied by the product of the transposes of the factors.
+    """
     if side not in ("right", "left"):
         raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
     if fuse not in (True, False):
@@ -171,8 +175,8 @@ def gather(
     factors = listed(factors)
     arguments, wrap = _tensors(x, factors, y)
     kind = "vector" if arguments.x.dim() == 1 else "row" if side == "right" else "column"
-    form = Form(kind, side == "right")
-    _check_sizes(factors, arguments.x.shape[-2 if kind == "column" else -1], side, arguments.x.shape)
+    form = Form(kind, (side == "right") != transposed)
+    _check_sizes(factors, arguments.x.shape[-2 if kind == "column" else -1], side, arguments.x.shape, transposed)
     scale, share = _scalar(alpha, "alpha", arguments.x), _scalar(beta, "beta", arguments.x)
     if y is None and (isinstance(share, torch.Tensor) or share != 0):
         raise ParameterError(f"beta is {beta} but there is no y; pass y=, or leave beta out")

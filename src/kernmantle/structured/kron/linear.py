@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ...arrays import dtype_name, unwrap
+from ...arrays import dtype_name, has_strides, unwrap
 from ...errors import DtypeError, ParameterError, ShapeError
 from ...torch_ops.checks import autocasts
-from .matmul import kron_matmul
+from .matmul import multiply
 
 Weight = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -72,22 +72,26 @@ def kron_linear(
         raise ParameterError(f"base must be a layer, the tensor that it gives, or None, not {type(base).__name__}")
     if not (isinstance(scale, (int, float, complex)) or hasattr(scale, "dtype")) or isinstance(scale, bool):
         raise ParameterError(f"scale must be a number or a tensor, not {scale!r}")
-    factors = [_weight(w, name).mT for w, name in ((w1, "w1"), (w2, "w2"))]
-    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    factors = [_weight(w1, "w1"), _weight(w2, "w2")]
     if base is None:
-        found = kron_matmul(flat, factors, alpha=scale)
-        return found.reshape(*x.shape[:-1], found.shape[-1])
+        found = multiply(_as_matrix(x), factors, alpha=scale, transposed=True)
+        return found if len(x.shape) == 2 else found.reshape(*x.shape[:-1], found.shape[-1])
     start = base if isinstance(base, torch.Tensor) else base(x)
     if not isinstance(start, torch.Tensor):
         raise ParameterError(f"base gives {type(start).__name__}; it must give a tensor (…, a c)")
-    wanted = (*x.shape[:-1], factors[0].shape[-1] * factors[1].shape[-1])
+    wanted = (*x.shape[:-1], factors[0].shape[0] * factors[1].shape[0])
     if tuple(start.shape) != wanted:
         raise ShapeError(f"base gives {tuple(start.shape)}, but x (w1 ⊗ w2)ᵀ has shape {wanted}")
     if isinstance(x, torch.Tensor) and start.dtype != x.dtype and not autocasts(x.device):
         kinds = dtype_name(start.dtype), dtype_name(x.dtype)
         raise DtypeError(f"base gives {kinds[0]}, but x is {kinds[1]}; convert one of them")
-    y = start.reshape(math.prod(start.shape[:-1]), start.shape[-1])
-    return kron_matmul(flat, factors, alpha=scale, beta=1, y=y).reshape(start.shape)
+    found = multiply(_as_matrix(x), factors, alpha=scale, beta=1, y=_as_matrix(start), transposed=True)
+    return found if len(x.shape) == 2 else found.reshape(start.shape)
+
+
+def _as_matrix(rows: Any) -> Any:
+    """Return an array of rows as a matrix; a view is one more node of autograd, so that a matrix stays itself."""
+    return rows if len(rows.shape) == 2 else rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
 
 
 def _weight(value: Any, name: str) -> torch.Tensor:
@@ -108,7 +112,7 @@ def _weight(value: Any, name: str) -> torch.Tensor:
 
 def _check(value: Any, name: str, axes: int) -> torch.Tensor:
     """Return the argument; raise DtypeError or ShapeError unless it is a tensor of rows, or a matrix."""
-    (tensor,), _ = unwrap(value, names=[name])
+    tensor = value if isinstance(value, torch.Tensor) and has_strides(value) else unwrap(value, names=[name])[0][0]
     if tensor.dim() < axes or (axes == 2 and tensor.dim() > 2):
         raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; x is (…, b d), w1 (a, b) and w2 (c, d)")
     return value if hasattr(value, "reshape") else tensor

@@ -12,20 +12,26 @@ import torch
 
 from ...errors import GradientError, ParameterError
 from ...runtime.dispatch import PLANS, CallKey
+from ...torch_ops.autograd import constant
 from ...torch_ops.call_key import call_key, find, find_by_key, is_recorded
 from ...torch_ops.checks import reach
 from ...torch_ops.execute import allocate, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_tracked, plain
-from .autograd import KronCall, in_two, product
-from .execute import backend_for, bind, factor_sizes
+from .autograd import KronCall, product
+from .bound_gradients import Maybe, Tensors
+from .execute import Number, Sizes, backend_for, bind, factor_sizes
+from .gradient import positions_of
+from .gradient_steps import partial_text
 from .inputs import Product, gather, target
-from .modes import parse, text_of
+from .modes import contracted, parse, text_of
 from .run import SAVING
 
 _NUMBERS = (int, float)
 # Share of a device's memory that products keep for their gradients unasked.
 _SAVED = 1 / 128
+# The last factors up to this size together are the second step of a product that stores what lies between its steps.
+_TOGETHER = 4096
 
 
 def kron_matmul(
@@ -125,14 +131,20 @@ def kron_matmul(
 def multiply(
     x: Any, factors: Sequence[Any], side: Any = "right", alpha: Any = 1, beta: Any = None, y: Any = None,
     out: Any = None, precision: Any = None, fuse: Any = True, store: Any = None, info: RunInfo | None = None,
+    transposed: bool = False,
 ) -> Any:  # fmt: skip
-    """Return the product as :func:`kron_matmul` does; ``info`` takes the route."""
+    """Return the product as :func:`kron_matmul` does, by the factors' transposes if ``transposed``.
+
+    ``info`` takes the route.
+    """
     if store is not None and type(store) is not bool:
         raise ParameterError(f"store must be None, True or False, not {store!r}")
     if type(factors) is not list and isinstance(factors, torch.nn.ParameterList):
         factors = list(factors)
     beta = (0 if y is None else 1) if beta is None else beta
-    key, found = (None, None) if store else _dispatch(x, factors, side, alpha, beta, y, out, precision, fuse, store)
+    key, found = None, None
+    if not store:
+        key, found = _dispatch(x, factors, side, alpha, beta, y, out, precision, fuse, store, transposed)
     if found is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
         y = y if found.added else None
@@ -140,7 +152,7 @@ def multiply(
             return found.recorded(x, own, y, (alpha, beta), info)
         if out is None or not found.overlaps(x, own, y, out):
             return found((x, own, y), (alpha, beta), out, info)
-    call = gather(x, factors, side, alpha, beta, y, precision, fuse)
+    call = gather(x, factors, side, alpha, beta, y, precision, fuse, transposed)
     if out is not None and not plain(call.values):
         raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
     into = None if out is None else target(out, call)
@@ -155,8 +167,9 @@ def multiply(
 
 
 def _dispatch(
-    x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any, store: Any
-) -> tuple[CallKey | None, KronCall | None]:
+    x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any, store: Any,
+    transposed: bool,
+) -> tuple[CallKey | None, KronCall | None]:  # fmt: skip
     """Return the key of a call, and its bound call if there is one.
 
     There is no key where guards find the bound call, for arguments of unusual kinds, and for ``out`` where a gradient
@@ -173,7 +186,7 @@ def _dispatch(
         return None, None
     sizes = tuple([factor if type(factor) is int else None for factor in factors])
     own = [factor for factor in factors if type(factor) is not int]
-    operation, options = ("kron_matmul", sizes), (side, precision, fuse, store, beta == 0, y is out)
+    operation, options = ("kron_matmul", sizes), (side, precision, fuse, store, beta == 0, y is out, transposed)
     call, tensors = None, []
     if len(own) < 2 or own[0] is not own[-1]:  # a guard is false of factors that are there twice
         call = operation, options, y is None, out is None
@@ -228,3 +241,31 @@ def _bound(
         text, call.options, form, call.shape, added, has_identities, found, sizes, keeps, layout, is_recorded(key)
     )
     return plan, own
+
+
+def in_two(
+    text: str, options: str, numbers: tuple[Number, Number], x: torch.Tensor, factors: Tensors, y: Maybe = None,
+    info: RunInfo | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Return the same in two steps where there is more than a pass of factors; gradients read what lies between."""
+    shapes = factor_sizes(factors)
+    positions, last = positions_of(text, shapes), _last(text, shapes)
+    if len(last) < len(positions) and torch.is_grad_enabled() and any(own.requires_grad for own in (x, *factors)):
+        first = tuple([position for position in positions if position not in last])
+        x = product(partial_text(text, shapes, last, (), False), options, (1, 0), x, factors)
+        text = partial_text(text, shapes, first, last, False)
+    return product(text, options, numbers, x, factors, y, info)
+
+
+@constant
+def _last(text: str, shapes: Sizes) -> tuple[int, ...]:
+    """Return the positions of the last factors, as many as one pass takes."""
+    modes = parse(text, shapes)
+    found: list[int] = []
+    size = 1
+    for position in reversed(contracted(modes)):
+        size *= max(modes[position].columns, modes[position].rows)
+        if found and size > _TOGETHER:
+            break
+        found.append(position)
+    return tuple(reversed(found))

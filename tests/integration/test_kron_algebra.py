@@ -234,6 +234,15 @@ def test_linear_with_a_base_and_low_rank_factors():
     assert_close(kron_linear(x, w1, u @ v), x @ torch.kron(w1, u @ v).mT, depth=DEPTH)
 
 
+@pytest.mark.parametrize("rows", [(3,), (), (2, 1), (0,)])
+@pytest.mark.parametrize("scale", [torch.tensor(0.5), torch.tensor([0.5]), torch.tensor([0.5], requires_grad=True)])
+def test_a_scale_of_one_entry_leaves_the_shape(rows, scale):
+    x, w1, w2 = torch.randn(*rows, 4), torch.randn(3, 2), torch.randn(5, 2)
+    expected = 0.5 * x @ torch.kron(w1, w2).mT
+    assert_close(kron_linear(x, w1, w2, scale), expected, depth=DEPTH)
+    assert_close(kron_linear(x, w1, w2, scale, expected), 2 * expected, depth=DEPTH)
+
+
 def test_linear_beside_peft():
     lokr = pytest.importorskip("peft.tuners.lokr")
     peft = pytest.importorskip("peft")

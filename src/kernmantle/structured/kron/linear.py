@@ -75,7 +75,7 @@ def kron_linear(
     factors = [_weight(w1, "w1"), _weight(w2, "w2")]
     if base is None:
         found = multiply(_as_matrix(x), factors, alpha=scale, transposed=True)
-        return found if len(x.shape) == 2 else found.reshape(*x.shape[:-1], found.shape[-1])
+        return found if len(found.shape) == len(x.shape) == 2 else found.reshape(*x.shape[:-1], found.shape[-1])
     start = base if isinstance(base, torch.Tensor) else base(x)
     if not isinstance(start, torch.Tensor):
         raise ParameterError(f"base gives {type(start).__name__}; it must give a tensor (…, a c)")
@@ -86,7 +86,7 @@ def kron_linear(
         kinds = dtype_name(start.dtype), dtype_name(x.dtype)
         raise DtypeError(f"base gives {kinds[0]}, but x is {kinds[1]}; convert one of them")
     found = multiply(_as_matrix(x), factors, alpha=scale, beta=1, y=_as_matrix(start), transposed=True)
-    return found if len(x.shape) == 2 else found.reshape(start.shape)
+    return found if found.shape == start.shape else found.reshape(start.shape)
 
 
 def _as_matrix(rows: Any) -> Any:

@@ -147,6 +147,7 @@ def layer_of(*dtypes):
         (errors.ShapeError, "2 patterns but 0 weights", lambda: km.KSLinear(48, 24, PATTERNS, weights=[])),
         (errors.ParameterError, "sequence of patterns", lambda: km.KSLinear(48, 24, None)),
         (errors.ParameterError, "in_features must be", lambda: km.KSLinear(48.0, 24, PATTERNS)),
+        (errors.ParameterError, "not a tensor", lambda: km.KSLinear(48, 24, PATTERNS, bias=torch.ones(24))),
         (errors.DtypeError, "float32 and float64; pass dtype=", lambda: layer_of(torch.float32, torch.float64)),
         (errors.DtypeError, "a layer takes torch tensors", lambda: km.KSLinear(48, 24, PATTERNS)(np.ones((3, 48)))),
         (errors.DtypeError, "x has layout", lambda: km.KSLinear(48, 24, PATTERNS)(torch.ones(3, 48).to_sparse())),

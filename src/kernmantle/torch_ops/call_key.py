@@ -57,7 +57,7 @@ def call_key(
         for t in values:
             if t is None:
                 add(None)
-            elif type(t) in plain and not t.is_neg():
+            elif type(t) in plain and not (t.is_neg() or t._is_zerotensor()):
                 add((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, records and t.requires_grad))
             else:
                 return None

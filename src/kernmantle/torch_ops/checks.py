@@ -212,8 +212,8 @@ def check_target(
         raise OutputError(f"out has dtype {target.dtype}, the result has {dtype}")
     if target.device != device:
         raise OutputError(f"out is on {target.device}, the operands are on {device}")
-    if target.is_neg() or target.is_conj():
-        raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
+    if target.is_neg() or target.is_conj() or target._is_zerotensor():
+        raise OutputError("out is a lazily negated or conjugated view, or lazily zero; pass one with its own memory")
     if target.requires_grad:
         raise GradientError("out requires a gradient; pass out.detach() or drop out=")
     if shares_memory(target):

@@ -173,11 +173,16 @@ def autocasts(device: torch.device) -> bool:
 
 
 def plain(tensors: Tensors) -> bool:
-    """Return whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
+    """Return whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy values.
+
+    These are views whose sign is still to be changed, and zeros without memory, which forward AD has.
+    """
     if not no_transform():
         return False
     for tensor in tensors:  # a wrapper may outlive its transform
-        if type(tensor) not in PLAIN or tensor.is_neg() or is_batched(tensor) or is_wrapped(tensor):
+        if type(tensor) not in PLAIN or tensor.is_neg() or tensor._is_zerotensor():
+            return False
+        if is_batched(tensor) or is_wrapped(tensor):
             return False
     return True
 
@@ -190,8 +195,9 @@ def only_moves(tensors: Tensors) -> bool:
     if depth and _functorch.peek_interpreter_stack().key() != _functorch.TransformType.Jvp:
         return False
     inner = [underlying(tensor) for tensor in tensors if not is_batched(tensor)]
-    whole = len(inner) == len(tensors) and all(type(tensor) in PLAIN and not tensor.is_neg() for tensor in inner)
-    return whole and not is_tracked(inner)
+    if len(inner) < len(tensors) or is_tracked(inner):
+        return False
+    return all(type(tensor) in PLAIN and not (tensor.is_neg() or tensor._is_zerotensor()) for tensor in inner)
 
 
 def primal(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from ...arrays import dtype_name, unwrap
 from ...checks import integer
 from ...config import current
-from ...errors import DtypeError, ShapeError
+from ...errors import DtypeError, ParameterError, ShapeError
 from ...torch_ops.call_key import find, find_by_key
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_autocast_on, is_static, traced_graph
@@ -104,6 +104,8 @@ class KSLinear(ChainModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(bias, torch.Tensor):
+            raise ParameterError("bias must be True or False, not a tensor; copy its values into the bias of the layer")
         self.patterns = check_chain(patterns)  # pyright: ignore[reportArgumentType]: None raises, with what to write
         self.in_features = integer(in_features, "in_features")
         self.out_features = integer(out_features, "out_features")

@@ -3,19 +3,24 @@
 import math
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from kernmantle.structured.kron import tensor_emit
+from kernmantle.structured.kron import cuda, tensor_emit
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_plan import SIZES
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass
+from kernmantle.structured.kron.run import arranged, prepare
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 from kernmantle.structured.kron.two_axis_plan import (
     TwoAxisPlan,
     two_axis_candidates,
     two_axis_passes,
+    two_axis_plans,
+    units_of,
 )
 
 from .test_cuda_compile import CARDS
@@ -38,14 +43,14 @@ def joined(sizes: list[tuple[int, int]], stored: str = "bf16") -> Pass | None:
     return next(reversed(two_axis_passes(plain_pass("fma", modes(sizes), 0, len(sizes)), stored)), None)
 
 
-def candidates(sizes: list[tuple[int, int]], stored: str) -> tuple[TwoAxisPlan, ...]:
+def candidates(sizes: list[tuple[int, int]], stored: str, entries: int = 1 << 30) -> tuple[TwoAxisPlan, ...]:
     """Return the plans of a pass over two axes of arrays that lie in one piece."""
     run, each = joined(sizes, stored), 16 // SIZES[stored]
     assert run is not None
     load, store = math.gcd(run.modes[1].columns, each), math.gcd(run.modes[1].rows, each)
     layout = MmaLayout(load * SIZES[stored], store, False, True)
     shapes = tuple((rows, columns) for columns, rows in sizes)
-    return two_axis_candidates(run, shapes, stored, TENSORS[stored], layout, CARDS["sm_90"])
+    return two_axis_plans(run, entries, shapes, stored, TENSORS[stored], layout, CARDS["sm_90"])
 
 
 def by_two_axes(name: str) -> TwoAxisPlan:
@@ -53,9 +58,10 @@ def by_two_axes(name: str) -> TwoAxisPlan:
     return candidates(*PASSES[name])[0]
 
 
+@pytest.mark.parametrize("rows", [10, 1 << 30])
 @pytest.mark.parametrize("name", PASSES)
-def test_passes_over_two_axes_compile_without_spills(name: str) -> None:
-    found = by_two_axes(name)
+def test_passes_over_two_axes_compile_without_spills(name: str, rows: int) -> None:
+    found = candidates(*PASSES[name], rows)[0]
     taken = compiled(tensor_emit.emit_two_axes(found), "sm_90").resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
@@ -67,13 +73,42 @@ def test_every_plan_fits_a_block() -> None:
     for _ in range(60):
         stored = source.choice(["f32", "f16", "bf16"])
         sizes = [(source.randint(2, 100), source.randint(2, 100)) for _ in range(2)]
-        for found in candidates(sizes, stored) if joined(sizes, stored) else ():
+        rows = source.choice([1, 100, 1 << 30])
+        for found in candidates(sizes, stored, rows) if joined(sizes, stored) else ():
             count += 1
             assert found.shared + found.static <= card.shared_per_block
             assert found.warps % found.group == 0
             assert found.items % found.together == 0
             assert found.stage % found.each == found.out_stage % found.each == 0
     assert count > 200
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stored"),
+    [([(2, 100), (27, 103)], "f16"), ([(176, 89), (10, 103)], "bf16"), ([(40, 40), (9, 70)], "f32")],
+)
+def test_few_tiles_are_shared_among_warps(sizes, stored):
+    """Of so few rows each is a tile, which no warp takes alone; of many it is as where nothing is said of them."""
+    most = CARDS["sm_90"].sm_count
+    few, many = candidates(sizes, stored, most // 2)[0], candidates(sizes, stored)[0]
+    assert (few.items, few.together) == (1, 1)
+    assert few.group > many.group
+    assert few.group >= units_of(few)
+    assert candidates(sizes, stored, most * many.groups * many.items)[0] == many
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(25, 25), (300, 132)])
+def test_few_tiles_go_to_as_many_blocks(monkeypatch, rows, blocks):
+    launched = []
+    monkeypatch.setattr(cuda, "_kernel", lambda *_: SimpleNamespace(overlapped=False))
+    monkeypatch.setattr(cuda, "resident", lambda *_: 1)
+    monkeypatch.setattr(cuda, "limits", lambda _: CARDS["sm_90"])
+    monkeypatch.setattr(cuda, "numbered", lambda index, count, described, signed: launched.append(count))
+    sizes = [(10, 10), (103, 103)]
+    (chosen, *_), run = candidates(sizes, "bf16", rows), joined(sizes)
+    x, *factors = (torch.empty(*size, dtype=torch.bfloat16) for size in ((rows, 1030, 1), *sizes))
+    prepare([run], modes(sizes), arranged(x, factors, None, x), lambda launch: cuda._starting(launch, 0, chosen))
+    assert (chosen.items, launched) == (1, [blocks])
 
 
 def test_rows_that_lie_apart_come_one_by_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -52,6 +53,31 @@ def test_a_joint_matrix_multiplies(right: int, is_transposed: bool) -> None:
     out.zero_()
     ready(x, [factor.mT for factor in factors], None, out, (1.0, 0.0))
     assert_close(out, matrix @ x, depth=5 * 7 * 3, magnitude=matrix.abs() @ x.abs())
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "strides"), [([(3, 4), (5, 2)], (8, 1)), ([(4, 3), (2, 5)], (1, 8)), ([(3, 3), (5, 5)], None)]
+)
+def test_a_joint_matrix_lies_in_whole_vectors(sizes, strides, is_transposed):
+    """Rows of 8 columns follow each other, or columns of 8 rows; where neither is whole, as those of the factors do."""
+    modes = tuple(Mode(columns, rows, place) for place, (rows, columns) in enumerate(sizes))
+    whole = Mode(math.prod(columns for _, columns in sizes), math.prod(rows for rows, _ in sizes), 0)
+    factors = [torch.randn(rows, columns, dtype=torch.float64) for rows, columns in sizes]
+    if is_transposed:
+        factors = [factor.mT.contiguous().mT for factor in factors]
+    x, out = (torch.empty(9, side, 2, dtype=torch.float64) for side in (whole.columns, whole.rows))
+    arrays = arranged(x, factors, None, out)
+    ready = prepare([Pass("matmul", 0, 2, (whole,), ((0, 1),))], modes, arrays, _no_kernel)
+    assert ready is not None
+    (stage,) = ready.stages
+    assert isinstance(stage.start, Dense)
+    expected = strides or ((1, whole.rows) if is_transposed else (whole.columns, 1))
+    assert stage.start.factor[1][-2:] == expected
+    x.normal_()
+    ready(x, factors, None, out, (1.0, 0.0))
+    matrix = torch.kron(*factors)
+    assert_close(out, matrix @ x, depth=whole.columns, magnitude=matrix.abs() @ x.abs())
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])

@@ -48,15 +48,15 @@ def aligned_passes(
     if tensor.has_wgmma and (alone := axis_pass(plain, *sides, stored, limits)):
         found.append((axis_seconds(alone, *sides, stored, limits), alone))
     if tensor.has_wgmma and sides[1] == 1:
-        every = _two_axes(plain, stored, tensor, limits)
+        every = _two_axes(plain, sides[0], stored, tensor, limits)
         found += [(two_axis_seconds(own, sides[0], limits), own.run) for own in every]
     return found
 
 
 @lru_cache(maxsize=4096)
-def _two_axes(plain: Pass, stored: str, tensor: Tensor, limits: DeviceLimits) -> tuple[TwoAxisPlan, ...]:
+def _two_axes(plain: Pass, entries: int, stored: str, tensor: Tensor, limits: DeviceLimits) -> tuple[TwoAxisPlan, ...]:
     """Return the plans of passes over two axes, into which others are brought together."""
-    every = (plan_of(two, stored, tensor, limits) for two in two_axis_passes(plain, stored))
+    every = (plan_of(two, entries, stored, tensor, limits) for two in two_axis_passes(plain, stored))
     return tuple(own for own in every if own is not None)
 
 

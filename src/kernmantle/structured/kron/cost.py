@@ -15,10 +15,11 @@ from .axis_plan import COLUMNS as PIECE_COLUMNS
 from .axis_plan import ROWS as PIECE_ROWS
 from .axis_plan import blocks_of, fibers_of, packed_of, pieces_of
 from .fma_plan import FmaPlan
+from .mma_choice import is_small, waiting_cycles
 from .mma_plan import LANES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
-from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, tile_cycles, tile_latency
+from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, pass_cycles
 
 # Seconds of a kernel beside what it does: in a gradient, and of a pass that is none of additions (decision 0118).
 LAUNCH, _START = 4e-6, 3.4e-6
@@ -62,6 +63,10 @@ _AXIS_PIECE = {
     },
 }  # fmt: skip
 _TWO_AXIS_PREPARED = 0.7e-9  # seconds to prepare an entry of a factor for passes over two axes
+# In passes of halves with too few tiles for all warps: seconds to read an entry of a factor, and for each copy of a
+# lane of its first rows by mma.sync where these are no whole vectors of 16 bytes, and where they begin anywhere (H200,
+# 14 passes over two axes within 8 % and 13 by mma.sync within 31, root mean square, decision 0138).
+_READ, _COPY_NARROW, _COPY_SHIFTED = 0.27e-9, 0.15e-6, 0.8e-6
 # Rows and columns of the largest matrix of all factors, and entries of wider ones by bytes of a number: of two
 # factors of halves 60 x 9430 takes 70 us where these take 95, 63 x 23085 21 and 13; 16 x 3555 of float32 143 and
 # 234 (H200).
@@ -124,6 +129,24 @@ MMA = {
 }
 
 
+def _small_mma_seconds(plan: MmaPlan, tiles: int, run: int, limits: DeviceLimits) -> float:
+    """Return a pass of halves whose blocks leave multiprocessors idle, but for what finds powers of two."""
+    first = plan.phases[0]
+    along, down = (first.mode.columns, LANES * first.tiles) if first.last else (run, first.mode.columns)
+    width = math.gcd(along * 2, ACCESS)
+    length = along if first.last else min(along, LANES * first.tiles)
+    is_shifted = width < 4
+    copies = down * ((length + 14) // 8 if is_shifted else 2 * length / width) / 32
+    each = _COPY_SHIFTED if is_shifted else _COPY_NARROW if width < ACCESS else 0.0
+    entries = sum(_fragments(phase.mode.columns) * _fragments(phase.mode.rows) for phase in plan.phases) * LANES * LANES
+    waiting = waiting_cycles(plan, tiles, limits.sm_count) / CLOCK
+    return _START + _READ * entries + waiting + copies * each
+
+
+def _fragments(extent: int) -> int:
+    return -(-extent // LANES)
+
+
 def mma_seconds(
     plan: MmaPlan, tiles: int, moved: float, run: int, limits: DeviceLimits, joined_factors: int = 1
 ) -> float:
@@ -131,10 +154,13 @@ def mma_seconds(
 
     Up to ``joined_factors`` neighbours are multiplied out as one.
     """
+    scaled = _SCALED * (plan.stored == "f16" and joined_factors > 1)
+    if SIZES[plan.stored] == 2 and is_small(plan, tiles, limits.sm_count):
+        return scaled + _small_mma_seconds(plan, tiles, run, limits)
     rates = MMA["f64" if plan.stored == "f64" else "f32" if plan.tensor.products > 1 else "f16"]
     cycles, entries = 0.0, 0
     for phase in plan.phases:
-        deep, wide = -(-phase.mode.columns // LANES), -(-phase.mode.rows // LANES)
+        deep, wide = _fragments(phase.mode.columns), _fragments(phase.mode.rows)
         blocks, products = phase.units * phase.tiles, deep * wide * plan.tensor.products
         cycles += blocks * (deep * rates.read + products * rates.product) + phase.units * rates.unit
         entries += deep * wide * LANES * LANES
@@ -145,7 +171,6 @@ def mma_seconds(
     memory = moved / (rates.memory * memory_of(limits))
     size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
-    scaled = _SCALED * (plan.stored == "f16" and joined_factors > 1)
     sides = [side for mode in plan.run.modes for side in (mode.columns, mode.rows)]
     is_whole = all(map(fills_fragments, sides)) if size == 4 else not any(side % _WHOLE_HALVES for side in sides)
     is_whole = is_whole and len(plan.phases) == 2 and joined_factors <= 2
@@ -195,11 +220,10 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
 
 def two_axis_seconds(plan: TwoAxisPlan, entries: int, limits: DeviceLimits) -> float:
     """Return a pass over the last two axes whose first product stays in registers."""
-    prepared = _TWO_AXIS_PREPARED * sum(mode.columns * mode.rows for mode in plan.run.modes)
-    prepared += _SCALED * (plan.stored == "f16" and max(map(len, plan.run.parts)) > 1)
-    tiles = plan.count(entries, 1)
-    cycles = -(-tiles // limits.sm_count) * tile_cycles(plan) + tile_latency(plan)
-    return _START + prepared + cycles / CLOCK
+    joined, own = max(map(len, plan.run.parts)), sum(mode.columns * mode.rows for mode in plan.run.modes)
+    leaves_idle = SIZES[plan.stored] == 2 and plan.count(entries, 1) < plan.groups * limits.sm_count
+    prepared = (_READ if leaves_idle else _TWO_AXIS_PREPARED) * own + _SCALED * (plan.stored == "f16" and joined > 1)
+    return _START + prepared + pass_cycles(plan, entries, limits.sm_count) / CLOCK
 
 
 @dataclass(frozen=True)
@@ -280,7 +304,8 @@ def _direct_seconds(mode: Mode, count: int, right: int, stored: str, memory_rate
     width = min(rates.wide, _NARROW_COLUMNS) if size == 4 and 1 < right <= _MOST_RIGHT else rates.wide
     padded = -(-tall // rates.high) * rates.high * float(-(-wide // width) * width)
     work = (1 if right == 1 else count) * padded * (rates.start + max(mode.columns, rates.deep)) / rates.products
-    runs = (mode.columns, mode.rows) if right == 1 else (right, mode.columns)
+    # A factor lies in memory by its rows or by its columns.
+    runs = (mode.columns, mode.rows) if right == 1 else (right, mode.columns, mode.rows)
     if size == 2 and right >= _MANY_COLUMNS and min(mode.columns, mode.rows) >= _LARGE:
         work *= _LARGE_SHARE
     if size == 2 and any(_unaligned(run, size) for run in runs):

@@ -34,7 +34,7 @@ from .mma_plan import DOUBLES, MmaPlan, mma_candidates
 from .modes import Mode, text_of
 from .run import SAVING, ArrayLayout, Arrays, Launch, Numbers, Prepare, Start
 from .tensor_plan import MmaLayout, Tensor, takes_wgmma
-from .two_axis_plan import TwoAxisPlan, two_axis_candidates
+from .two_axis_plan import TwoAxisPlan, two_axis_plans
 from .wgmma_plan import WgmmaPlan
 
 
@@ -166,7 +166,8 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
     elif run.kind == "axis":
         plans = (axis(run, shapes, stored, tensor, _wide_layout(launch), right, own),)
     elif run.kind == "two_axis":
-        plans = two_axis_candidates(run, shapes, stored, tensor, _wide_layout(launch), own)
+        items = entries * launch.dims[0][0] * launch.dims[1][0]
+        plans = two_axis_plans(run, items, shapes, stored, tensor, _wide_layout(launch), own)
     else:
         sides, aligned = (entries * launch.dims[0][0] * launch.dims[1][0], right), _aligned(launch)
         found = mma_candidates(run, shapes, stored, tensor, _mma_layout(launch), right, own)
@@ -190,7 +191,7 @@ def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     if isinstance(chosen, ClusterPlan) and chosen.cluster > 1:
         blocks = chosen.cluster * min(tiles, clusters(kernel, index, chosen.cluster))
     else:
-        groups = 1 if isinstance(chosen, FmaPlan | ClusterPlan) else chosen.groups
+        groups = 1 if isinstance(chosen, FmaPlan | ClusterPlan | TwoAxisPlan) else chosen.groups
         blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
     return numbered(index, blocks, lambda numbers: (kernel, (*integers, *numbers)), signed=False)

@@ -5,8 +5,8 @@
 // x as columns of 8. Two of its results side by side are, rounded, the other operand of out[q1, q2] = sum_k first[q1, k] between[q2, k].
 // A lane has four neighbours of a row of x, and of the result, whichever entries of the factor these are multiplied by.
 //
-// GROUP warps share a tile of ITEMS entries of the batch, which follow each other in memory. Each takes BLOCKS times 16 q2 of TOGETHER
-// entries at a time. The copy engine brings tiles as they lie, stages ahead, and takes results away.
+// GROUP warps share a tile of ITEMS entries of the batch, which follow each other in memory; few tiles go to as many blocks. Each takes
+// BLOCKS times 16 q2 of TOGETHER entries at a time. The copy engine brings tiles as they lie, stages ahead, and takes results away.
 //
 // float32 is two halves of 11 bits and three products (kron_fibers.cuh), scaled by a power of two for each factor and each entry of the
 // batch; what comes between by that of its largest possible value.
@@ -358,7 +358,7 @@ struct KronTwoAxis {
         T* const stages = (T*)(last + FACTOR_WORDS) + group * OWN;
         T* const outs = stages + B::STAGES * B::STAGE;
         const unsigned full = shared_address(barriers + group * B::STAGES);
-        const int tiles = (int)kron_tiles<B::ITEMS, 1>(g), apart = gridDim.x * GROUPS, begin = blockIdx.x * GROUPS + group;
+        const int tiles = (int)kron_tiles<B::ITEMS, 1>(g), apart = gridDim.x * GROUPS, begin = group * gridDim.x + blockIdx.x;
         Scheduler here(g, g.out_stride, begin, apart, false), ahead(g, g.x_stride, begin, apart, false);
         int left = begin < tiles ? (tiles - begin + apart - 1) / apart : 0;
         if (threadIdx.x == 0) {

@@ -44,6 +44,11 @@ def preparing_cycles(plan: MmaPlan) -> int:
     return rounds * (1 + (plan.tensor.products > 1)) * _ROUND
 
 
+def waiting_cycles(plan: MmaPlan, tiles: int, processors: int) -> float:
+    """Return the cycles of a pass over few tiles: those in which warps wait, or those of the busiest multiprocessor."""
+    return -(-tiles * plan.group // (plan.warps * processors)) * _wave_cycles(plan)
+
+
 def _wave_cycles(plan: MmaPlan) -> float:
     """Return the cycles of a tile on a multiprocessor that has others."""
     chain, work, products = 0, 0.0, plan.tensor.products

@@ -13,7 +13,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.layout import merged
 from ...torch_ops.torch_private import is_autocast_on
-from .cost import goes_by_rows, takes_copy
+from .cost import ACCESS, goes_by_rows, takes_copy
 from .modes import Mode
 from .passes import ALONG, VENDOR, Pass, View, views
 from .torch_products import multiplied_out, product
@@ -231,10 +231,12 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     parts: tuple[Layout, ...] = ()
     row, column = factors[0].stride()[-2:]
     if len(factors) > 1:
-        # Rows of the product follow each other, or columns where those of the factors do.
-        whole = [factor.mT if row == 1 else factor for factor in factors]
+        # Rows of the product follow each other, or columns: what are whole vectors, else as those of the factors do.
+        uneven = [side % (ACCESS // x.element_size()) > 0 for side in (mode.columns, mode.rows)]
+        is_down = uneven[0] if uneven[0] != uneven[1] else row == 1
+        whole = [factor.mT if is_down else factor for factor in factors]
         parts = tuple((tuple(own.shape[-2:]), own.stride()[-2:]) for own in whole)
-        row, column = (1, mode.rows) if row == 1 else (mode.columns, 1)
+        row, column = (1, mode.rows) if is_down else (mode.columns, 1)
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))

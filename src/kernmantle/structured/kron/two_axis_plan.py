@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -192,13 +193,20 @@ def tile_latency(plan: TwoAxisPlan) -> float:
     return WAITING[SIZES[plan.stored]] * -(-units_of(plan) // plan.group) * sum(_unit(plan)[:3])
 
 
-def plan_of(run: Pass, stored: str, tensor: Tensor, limits: DeviceLimits) -> TwoAxisPlan | None:
-    """Return the plan of a pass over two axes of rows that follow each other; None where no block can hold it."""
+def pass_cycles(plan: TwoAxisPlan, entries: int, processors: int) -> float:
+    """Return the cycles of a pass over so many entries: those of the busiest multiprocessor, and of its last tile."""
+    return -(-plan.count(entries, 1) // processors) * tile_cycles(plan) + tile_latency(plan)
+
+
+def plan_of(run: Pass, entries: int, stored: str, tensor: Tensor, limits: DeviceLimits) -> TwoAxisPlan | None:
+    """Return the plan by which a pass over rows that follow each other is priced; None where no block can hold it."""
     each = ACCESS // SIZES[stored]
     columns, rows = (math.gcd(side, each) for side in (run.modes[1].columns, run.modes[1].rows))
     shapes = tuple((1, 1) for part in run.parts for _ in part)
     layout = MmaLayout(columns * SIZES[stored], rows, False, True)
-    return next(iter(two_axis_candidates(run, shapes, stored, tensor, layout, limits)), None)
+    if stored == "f32":  # tiles of many entries say what few ones take: of one each they are priced too low
+        return next(iter(two_axis_candidates(run, shapes, stored, tensor, layout, limits)), None)
+    return next(iter(two_axis_plans(run, entries, shapes, stored, tensor, layout, limits)), None)
 
 
 def two_axis_passes(plain: Pass, stored: str) -> list[Pass]:
@@ -233,18 +241,61 @@ def fills_fragments(extent: int) -> bool:
     return extent % VECTOR == 0 and -extent % WHOLE <= VECTOR
 
 
+def two_axis_plans(
+    run: Pass, entries: int, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout,
+    limits: DeviceLimits,
+) -> tuple[TwoAxisPlan, ...]:  # fmt: skip
+    """Return the plans of a pass over so many entries, the preferred first.
+
+    Where tiles of the preferred one would leave warps idle, the one that should take least of those that share tiles
+    among more warps.
+    """
+    found = two_axis_candidates(run, shapes, stored, tensor, layout, limits)
+    if not found or found[0].count(entries, 1) >= found[0].groups * limits.sm_count:
+        return found
+    rounds = {}
+    for own, cycles, latency in _shared_out(run, shapes, stored, tensor, layout, limits):
+        rounds[own] = -(-own.count(entries, 1) // limits.sm_count) * cycles + latency
+    return tuple(sorted(rounds, key=rounds.__getitem__))
+
+
 @lru_cache(maxsize=4096)
 def two_axis_candidates(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, limits: DeviceLimits
 ) -> tuple[TwoAxisPlan, ...]:
-    """Return the plans of a pass, the preferred first."""
+    """Return the plans of a pass over many entries, the preferred first."""
+    fitted = (_fitted(own, limits) for own in _units(run, shapes, stored, tensor, layout, limits))
+    found = [(tile_cycles(own) / own.items, own) for own in fitted if own is not None]
+    return tuple(plan for _, plan in sorted(found, key=lambda one: one[0]))
+
+
+@lru_cache(maxsize=1024)
+def _shared_out(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, limits: DeviceLimits
+) -> tuple[tuple[TwoAxisPlan, float, float], ...]:
+    """Return the plans with one entry to a tile, by any number of warps, and the cycles of a tile.
+
+    The cycles of a multiprocessor, and those in which the tile is done.
+    """
+    every = (
+        _in_stages(replace(unit, group=group), limits)
+        for unit in _units(run, shapes, stored, tensor, layout, limits)
+        for group in _groups(unit)
+        if unit.items == 1 and group < 2 * units_of(unit)
+    )
+    return tuple((own, tile_cycles(own), tile_latency(own)) for own in every if own is not None)
+
+
+def _units(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, limits: DeviceLimits
+) -> Iterator[TwoAxisPlan]:
+    """Yield what a warp may take at a time, with as many warps to a block as have the registers."""
     first, last = run.modes
     wide, down, parts = _deep(last.rows), _deep(first.columns), min(2, tensor.products)
-    found: list[tuple[float, TwoAxisPlan]] = []
     for blocks in sorted({min(wide, most) for most in (1, 2, 3, 4, -(-wide // 2), -(-wide // 3))}):
         last_stays = blocks == wide and blocks * _deep(last.columns) * parts <= LAST_STAYS
         first_stays = (True, False) if down * _deep(first.rows) * parts <= FIRST_STAYS else (False,)
-        for together, keeps in itertools.product((1, 2, 4), first_stays):
+        for together, keeps in itertools.product((1, 2, 4) if layout.is_dense else (1,), first_stays):
             for at_once in sorted({1, *(min(most, together * down) for most in (2, 3, 4))}):
                 own = TwoAxisPlan(
                     run, shapes, stored, tensor, limits.arch, layout, together, blocks, together, at_once, WARPS[0], 1,
@@ -252,27 +303,33 @@ def two_axis_candidates(
                 )  # fmt: skip
                 needed = _registers(own)
                 warps = next((many for many in WARPS if 32 * many * needed <= limits.registers_per_sm), 0)
-                fitted = _fitted(replace(own, warps=warps), limits) if blocks <= MOST_BLOCKS and warps else None
-                if fitted is not None:
-                    found.append((tile_cycles(fitted) / fitted.items, fitted))
-    return tuple(plan for _, plan in sorted(found, key=lambda one: one[0]))
+                if blocks <= MOST_BLOCKS and warps:
+                    yield replace(own, warps=warps)
+
+
+def _groups(unit: TwoAxisPlan) -> list[int]:
+    """Return the numbers of warps that may share a tile."""
+    return [own for own in range(1, unit.warps + 1) if unit.warps % own == 0]
 
 
 def _fitted(unit: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
     """Return the plan of such units whose tiles fit in shared memory, with as few warps to a tile as do."""
-    run, together = unit.run, unit.together
-    if together > 1 and not unit.layout.is_dense:
-        return None
-    parts = -(-_deep(unit.last.rows) // unit.blocks)
-    for group in (own for own in range(1, unit.warps + 1) if unit.warps % own == 0):
-        least = max(1, -(-LEAST_NUMBERS * group // max(run.columns, run.rows)))
-        items = together * -(-least // together) if unit.layout.is_dense else 1
-        if group > items // together * parts and group > 1:
-            continue
-        for stages, outs in STAGES:
-            own = replace(unit, items=items, group=group, stages=stages, outs=outs)
-            ahead = own.groups * (stages - 1) * items * run.columns * SIZES[own.stored]
-            is_enough = group in (1, unit.warps) or stages > 2 or ahead >= LEAST_AHEAD
-            if own.shared + own.static <= limits.shared_per_block and is_enough:
-                return own
+    longest = max(unit.run.columns, unit.run.rows)
+    for group in _groups(unit):
+        least = max(1, -(-LEAST_NUMBERS * group // longest))
+        items = unit.together * -(-least // unit.together) if unit.layout.is_dense else 1
+        own = replace(unit, group=group, items=items)
+        if group <= units_of(own) and (fitted := _in_stages(own, limits)) is not None:
+            return fitted
+    return None
+
+
+def _in_stages(plan: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
+    """Return a plan with as many tiles ahead as fit in shared memory, None where too few do."""
+    for stages, outs in STAGES:
+        own = replace(plan, stages=stages, outs=outs)
+        ahead = own.groups * (stages - 1) * own.items * own.run.columns * SIZES[own.stored]
+        is_enough = own.group in (1, own.warps) or stages > 2 or ahead >= LEAST_AHEAD
+        if own.shared + own.static <= limits.shared_per_block and is_enough:
+            return own
     return None

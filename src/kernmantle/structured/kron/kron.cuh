@@ -48,6 +48,14 @@ KM_DEVICE KronCoord kron_coord(const Args& g, i64 t) {
 KM_DEVICE i64 kron_offset(const i64 (&stride)[KRON_AXES], const KronCoord& p) {
     return p.a * stride[KRON_A] + p.b * stride[KRON_B] + p.c * stride[KRON_C] + p.right * stride[KRON_RIGHT];
 }
+// Behind the last entry of x.
+template <class T, class Args>
+KM_DEVICE const T* kron_end_of(const Args& g) {
+    i64 last = 0;
+#pragma unroll
+    for (int axis = 0; axis < KRON_AXES; ++axis) last += (g.size[axis] - 1) * g.x_stride[axis];
+    return (const T*)g.x + last + 1;
+}
 
 // A factor of ROWS x COLUMNS to shared memory as [column][row], rows padded with zeros to PITCH. A thread has AHEAD entries under
 // way, which it loads before it stores those of any factor.

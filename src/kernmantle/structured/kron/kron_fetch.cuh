@@ -36,13 +36,6 @@ struct KronFetch {
         from += item * g.x_stride[KRON_C] + First::run(fiber) * (ROWS ? 1 : g.x_stride[KRON_RUN]) + (ROWS ? 0 : row * g.x_stride[KRON_RUN]);
         return (!ROWS || fiber < First::FIBERS) && item < items ? (ROWS ? First::F::COLUMNS : min(B::RIGHT, right)) : 0;
     }
-    // Behind the last entry of x.
-    static __device__ __forceinline__ const T* end_of(const Args& g) {
-        i64 last = 0;
-#pragma unroll
-        for (int axis = 0; axis < KRON_AXES; ++axis) last += (g.size[axis] - 1) * g.x_stride[axis];
-        return (const T*)g.x + last + 1;
-    }
     // Starts the copies of one unit whose rows begin anywhere; no more is read of the array than what is there.
     static __device__ __forceinline__ void fetch_shifted(const Args& g, const Scheduler& p, int unit, T* stage, const T* end, int lane) {
         const int items = p.items(), right = p.right();

@@ -69,8 +69,10 @@ struct KronFactor {
     static constexpr bool LAST = LAST_;
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PRODUCTS = PRODUCTS_;
     static constexpr int DEEP = (COLUMNS + 15) / 16, WIDE = (ROWS + 15) / 16, BLOCK = PRODUCTS > 1 ? 256 : 128, WORDS = DEEP * WIDE * BLOCK;
-    // Entries that a thread reads before it uses the first.
-    static constexpr int AHEAD = 8;
+    // Lanes of all blocks, and for how many of them a thread reads the entries before it uses the first.
+    static constexpr int LANES = DEEP * WIDE * 32;
+    template <class B>
+    static constexpr int AHEAD = LANES > B::THREADS ? 2 : 1;
 
     static __device__ __forceinline__ int row(int lane, int r) {
         const int g = lane / 4;
@@ -80,28 +82,38 @@ struct KronFactor {
         const int t = lane % 4;
         return LAST ? 4 * t + 2 * (CHAINED ? r / 2 : r % 2) + second : CHAINED ? 2 * t + 8 * (r / 2) + second : t + 8 * (r / 2) + 4 * second;
     }
-    // Where register r of a lane is: both parts of one instruction's operand are 16 bytes.
-    static __device__ __forceinline__ int offset(int lane, int r, int low) {
-        if (PRODUCTS == 1) return lane * 4 + r;
-        return LAST && !CHAINED ? r / 2 * 128 + lane * 4 + 2 * low + r % 2 : low * 128 + lane * 4 + r;
+    // A lane's registers of a block to shared memory: both parts of one instruction's operand are 16 bytes.
+    static __device__ __forceinline__ void put(unsigned* to, const unsigned (&high)[4], const unsigned (&low)[4]) {
+        constexpr bool MIXED = PRODUCTS > 1 && LAST && !CHAINED;
+        *(uint4*)to = MIXED ? uint4{high[0], high[1], low[0], low[1]} : uint4{high[0], high[1], high[2], high[3]};
+        if (PRODUCTS > 1) *(uint4*)(to + 128) = MIXED ? uint4{high[2], high[3], low[2], low[3]} : uint4{low[0], low[1], low[2], low[3]};
     }
 
-    // The largest entries, one for every warp. value(q, p) is an entry; FITS: it is a value of the half type already;
-    // `down`: neighbouring rows lie beside each other.
+    // The eight entries of a lane of a block, in two rows and four columns, whose offsets they share. value(q, p) is an entry; outside are
+    // those of the last row and column.
+    template <class Value>
+    static KM_DEVICE void read(float (&v)[4][2], int n, const Value& value) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int q = n / 32 % WIDE * 16 + row(n % 32, i / 2), p = n / 32 / WIDE * 16 + column(n % 32, i / 2, i % 2);
+            v[i / 2][i % 2] = value(min(q, ROWS - 1), min(p, COLUMNS - 1));
+        }
+    }
+    // The largest entries, one for every warp. FITS: an entry is a value of the half type already.
     template <class B, bool FITS, class Value>
-    static __device__ void measure(float* tops, bool down, const Value& value) {
+    static __device__ void measure(float* tops, const Value& value) {
         if (!KronHalf<typename B::H>::SCALED || FITS) return;
         float top = 0.0f;
 #pragma unroll 1
-        for (int begin = threadIdx.x; begin < ROWS * COLUMNS; begin += AHEAD * B::THREADS) {
-            float v[AHEAD];
+        for (int n = threadIdx.x; n < LANES; n += AHEAD<B> * B::THREADS) {
+            float v[AHEAD<B>][4][2];
 #pragma unroll
-            for (int j = 0; j < AHEAD; ++j) {
-                const int i = min(begin + j * B::THREADS, ROWS * COLUMNS - 1);
-                v[j] = fabsf(down ? value(i % ROWS, i / ROWS) : value(i / COLUMNS, i % COLUMNS));
+            for (int j = 0; j < AHEAD<B>; ++j) read(v[j], min(n + j * B::THREADS, LANES - 1), value);
+#pragma unroll
+            for (int i = 0; i < 8 * AHEAD<B>; ++i) {
+                const float own = fabsf(v[i / 8][i / 2 % 4][i % 2]);
+                top = own < infinity<float>() ? fmaxf(top, own) : top;
             }
-#pragma unroll
-            for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
         }
         top = warp_max(top);
         if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
@@ -117,23 +129,24 @@ struct KronFactor {
             scale = KronScale(top);
         }
 #pragma unroll 1
-        for (int begin = threadIdx.x; begin < DEEP * WIDE * 128; begin += AHEAD / 2 * B::THREADS) {
-            float v[AHEAD / 2][2];
+        for (int begin = threadIdx.x; begin < LANES; begin += AHEAD<B> * B::THREADS) {
+            float v[AHEAD<B>][4][2];
 #pragma unroll
-            for (int j = 0; j < AHEAD; ++j) {
-                const int i = min(begin + j / 2 * B::THREADS, DEEP * WIDE * 128 - 1), block = i / 128, lane = i % 128 / 4;
-                const int q = block % WIDE * 16 + row(lane, i % 4), p = block / WIDE * 16 + column(lane, i % 4, j % 2);
-                const float own = value(min(q, ROWS - 1), min(p, COLUMNS - 1));
-                v[j / 2][j % 2] = q < ROWS && p < COLUMNS ? own : 0.0f;
-            }
+            for (int j = 0; j < AHEAD<B>; ++j) read(v[j], min(begin + j * B::THREADS, LANES - 1), value);
 #pragma unroll
-            for (int j = 0; j < AHEAD / 2; ++j) {
-                const int i = begin + j * B::THREADS, block = i / 128, lane = i % 128 / 4, r = i % 4;
-                if (i >= DEEP * WIDE * 128) break;
-                unsigned high, low;
-                kron_split<H, PRODUCTS>(high, low, v[j][0] * scale.by, v[j][1] * scale.by);
-                to[block * BLOCK + offset(lane, r, 0)] = high;
-                if (PRODUCTS > 1) to[block * BLOCK + offset(lane, r, 1)] = low;
+            for (int j = 0; j < AHEAD<B>; ++j) {
+                const int n = begin + j * B::THREADS, lane = n % 32, q = n / 32 % WIDE * 16, p = n / 32 / WIDE * 16;
+                if (n >= LANES) break;
+                unsigned high[4], low[4] = {};
+#pragma unroll
+                for (int r = 0; r < 4; ++r) {
+                    float own[2];
+#pragma unroll
+                    for (int i = 0; i < 2; ++i)
+                        own[i] = q + row(lane, r) < ROWS && p + column(lane, r, i) < COLUMNS ? v[j][r][i] * scale.by : 0.0f;
+                    kron_split<H, PRODUCTS>(high[r], low[r], own[0], own[1]);
+                }
+                put(to + n / 32 * BLOCK + lane * 4, high, low);
             }
         }
         if (threadIdx.x == 0) *back = scale.back;

@@ -306,7 +306,7 @@ struct KronMma {
         constexpr bool IN_REGISTERS = First::F::DEEP <= 4;
         Scheduler here(g, g.out_stride, first, apart, IN_REGISTERS), ahead(g, g.x_stride, first, apart, IN_REGISTERS);
         int left = first < tiles ? (tiles - first + apart - 1) / apart : 0, unit_ahead = own;
-        const T* const end = SHIFTED || B::DENSE ? Fetch::end_of(g) : nullptr;
+        const T* const end = SHIFTED || B::DENSE ? kron_end_of<T>(g) : nullptr;
         Pipeline filled, used;
         const auto prefetch = [&]() {
             if (left > 0) {

@@ -67,19 +67,27 @@ struct KronTwoAxis {
     // By how many numbers an address is behind a multiple of 16 bytes.
     static KM_DEVICE int shift_of(const T* at) { return (int)((unsigned long long)at % 16) / (int)sizeof(T); }
 
-    // Starts the copies of a tile by the copy engine, which reads whole vectors: as far as 15 bytes before and behind what is there.
-    static KM_DEVICE void fetch(const Args& g, const Scheduler& p, T* stage, unsigned barrier, int thread) {
+    // Starts the copies of a tile by the copy engine, which reads whole vectors: as far as 15 bytes before and behind what is there, but for
+    // what lies in the vector in which x ends, at `end`, and is read by lanes.
+    static KM_DEVICE void fetch(const Args& g, const Scheduler& p, const T* end, T* stage, unsigned barrier, int thread) {
         const T* const from = (const T*)g.x + p.at;
         const int count = p.items() * P1 * P2;
         if constexpr (APART) {
             if (thread == 0) ptx::mbarrier_arrive_expect_tx(barrier, count * (int)sizeof(T));
             for (int n = thread; n < p.items() * P1; n += GROUP_THREADS)
                 ptx::cp_async_bulk(shared_address(stage + n * B::PITCH), from + n * P2, P2 * (int)sizeof(T), barrier);
-        } else if (thread == 0) {
-            const int shift = B::VECTOR == EACH ? 0 : shift_of(from), bytes = (shift + count + EACH - 1) / EACH * 16;
-            if (B::VECTOR < EACH) *(unsigned short*)(stage + B::STAGE - EACH) = shift;
-            ptx::mbarrier_arrive_expect_tx(barrier, bytes);
-            ptx::cp_async_bulk(shared_address(stage), from - shift, bytes, barrier);
+        } else {
+            const int shift = B::VECTOR == EACH ? 0 : shift_of(from), filled = shift + count, all = (filled + EACH - 1) / EACH * EACH;
+            const int whole = B::VECTOR < EACH && from - shift + all > end ? all - EACH : all;
+            if (thread == 0) {
+                if (B::VECTOR < EACH) *(unsigned short*)(stage + B::STAGE - EACH) = shift;
+                ptx::mbarrier_arrive_expect_tx(barrier, whole * (int)sizeof(T));
+                if (whole > 0) ptx::cp_async_bulk(shared_address(stage), from - shift, whole * (int)sizeof(T), barrier);
+            }
+            if (B::VECTOR < EACH && whole < filled && thread < EACH) {
+                const int at = whole + thread;
+                if (at >= shift && at < filled) stage[at] = from[at - shift];
+            }
         }
     }
 
@@ -360,6 +368,7 @@ struct KronTwoAxis {
         const unsigned full = shared_address(barriers + group * B::STAGES);
         const int tiles = (int)kron_tiles<B::ITEMS, 1>(g), apart = gridDim.x * GROUPS, begin = group * gridDim.x + blockIdx.x;
         Scheduler here(g, g.out_stride, begin, apart, false), ahead(g, g.x_stride, begin, apart, false);
+        const T* const end = kron_end_of<T>(g);
         int left = begin < tiles ? (tiles - begin + apart - 1) / apart : 0;
         if (threadIdx.x == 0) {
 #pragma unroll
@@ -370,7 +379,7 @@ struct KronTwoAxis {
         State filled, used;
         const auto prefetch = [&]() {
             if (left > 0) {
-                fetch(g, ahead, stages + filled.stage * B::STAGE, full + 8 * filled.stage, thread);
+                fetch(g, ahead, end, stages + filled.stage * B::STAGE, full + 8 * filled.stage, thread);
                 ahead.advance();
                 --left;
             }

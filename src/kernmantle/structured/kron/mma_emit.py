@@ -86,12 +86,11 @@ def _prepare(plan: MmaPlan) -> list[str]:
     scaled: list[str] = []
     for number, phase in enumerate(plan.phases):
         first, shapes = plan.members(phase.mode.factor or 0)
-        last = first + len(shapes) - 1
         fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
         value = f"                [&](int q, int p) {{ return {product_entry(first, shapes)}; }});"
-        tops, down = f"tops + {number} * WARPS", f"g.factor_stride[{last}][0] < g.factor_stride[{last}][1]"
+        tops = f"tops + {number} * WARPS"
         target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER"
-        measured += [f"        Phase{number}::F::measure<Body, {fits}>({tops}, {down},", value]
+        measured += [f"        Phase{number}::F::measure<Body, {fits}>({tops},", value]
         scaled += [f"        Phase{number}::F::prepare<Body, {fits}>({target}, {tops},", value]
     return [*measured, "        __syncthreads();", *scaled]
 

@@ -113,9 +113,7 @@ def emit_two_axes(plan: TwoAxisPlan) -> str:
         first, shapes = plan.members(axis)
         fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
         value = f"            [&](int q, int p) {{ return {product_entry(first, shapes)}; }});"
-        own = first + len(shapes) - 1
-        down = f"g.factor_stride[{own}][0] < g.factor_stride[{own}][1]"
-        measured += [f"        {name}::measure<Body, {fits}>(tops + {number} * WARPS, {down},", value]
+        measured += [f"        {name}::measure<Body, {fits}>(tops + {number} * WARPS,", value]
         scaled += [
             f"        {name}::prepare<Body, {fits}>({name.lower()}, backs + {number}, tops + {number} * WARPS,",
             value,

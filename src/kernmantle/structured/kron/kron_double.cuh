@@ -11,8 +11,6 @@ struct KronDouble {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
     static constexpr int DEEP = (COLUMNS + 15) / 16, WIDE = (ROWS + 15) / 16, BLOCK = 512;
 
-    template <class B, bool FITS, class Value>
-    static __device__ void measure(float*, const Value&) {}
     // value(q, p) is an entry.
     template <class B, bool FITS, class Value>
     static __device__ void prepare(unsigned* to, double* back, const float*, const Value& value) {

@@ -62,6 +62,25 @@ KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
     return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
 }
 
+// The largest magnitude of the entries of a factor in memory that lanes of a warp take, every `apart`-th from `first`; of infinities none.
+template <class T, int ROWS, int COLUMNS, class Args>
+KM_DEVICE float kron_largest(const Args& g, int number, int first, int apart) {
+    const i64(&s)[5] = g.factor_stride[number];
+    const bool is_dense = (s[0] == 1 && s[1] == ROWS) || (s[1] == 1 && s[0] == COLUMNS);
+    float top = 0.0f;
+#pragma unroll 4
+    for (int n = first; n < ROWS * COLUMNS; n += apart) {
+        const i64 at = is_dense ? n : n / COLUMNS * s[0] + n % COLUMNS * s[1];
+        const float own = fabsf(convert<float>(load_pack<T, 1>((const T*)g.factor[number] + at).v[0]));
+        top = own < infinity<float>() ? fmaxf(top, own) : top;
+    }
+    return warp_max(top);
+}
+// The largest entries that a warp found to shared memory.
+KM_DEVICE void kron_keep_largest(float* tops, float top) {
+    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = fminf(top, __uint_as_float(0x7f7fffff));
+}
+
 // A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis; CHAINED: as operands of
 // 16 rows, of what lies in rows of memory (LAST) or is a product in registers, as that lies there.
 template <bool LAST_, int ROWS_, int COLUMNS_, int PRODUCTS_, bool CHAINED = false>
@@ -99,25 +118,7 @@ struct KronFactor {
             v[i / 2][i % 2] = value(min(q, ROWS - 1), min(p, COLUMNS - 1));
         }
     }
-    // The largest entries, one for every warp. FITS: an entry is a value of the half type already.
-    template <class B, bool FITS, class Value>
-    static __device__ void measure(float* tops, const Value& value) {
-        if (!KronHalf<typename B::H>::SCALED || FITS) return;
-        float top = 0.0f;
-#pragma unroll 1
-        for (int n = threadIdx.x; n < LANES; n += AHEAD<B> * B::THREADS) {
-            float v[AHEAD<B>][4][2];
-#pragma unroll
-            for (int j = 0; j < AHEAD<B>; ++j) read(v[j], min(n + j * B::THREADS, LANES - 1), value);
-#pragma unroll
-            for (int i = 0; i < 8 * AHEAD<B>; ++i) {
-                const float own = fabsf(v[i / 8][i / 2 % 4][i % 2]);
-                top = own < infinity<float>() ? fmaxf(top, own) : top;
-            }
-        }
-        top = warp_max(top);
-        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-    }
+    // `tops` has the largest entries that each warp found. FITS: an entry is a value of the half type already.
     template <class B, bool FITS, class Value>
     static __device__ void prepare(unsigned* to, float* back, const float* tops, const Value& value) {
         typedef typename B::H H;

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ...backends.cuda.traits import SCALARS, shared_check
 from .cuda_entry import entry
 from .mma_plan import LANES, MmaPhase, MmaPlan
+from .tensor_plan import TensorPlan
 
 
 def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: int = 0) -> str:
@@ -90,9 +91,24 @@ def _prepare(plan: MmaPlan) -> list[str]:
         value = f"                [&](int q, int p) {{ return {product_entry(first, shapes)}; }});"
         tops = f"tops + {number} * WARPS"
         target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER"
-        measured += [f"        Phase{number}::F::measure<Body, {fits}>({tops},", value]
+        measured += largest_entries(plan, tops, first, shapes)
         scaled += [f"        Phase{number}::F::prepare<Body, {fits}>({target}, {tops},", value]
     return [*measured, "        __syncthreads();", *scaled]
+
+
+def largest_entries(plan: TensorPlan, tops: str, first: int, shapes: Sequence[tuple[int, int]]) -> list[str]:
+    """Return the text by which each warp finds the largest entry of a product of factors, where it is to be scaled.
+
+    That is the product of the largest of each: of the factor with most entries a warp takes a share, of others all.
+    """
+    if plan.tensor.half != "f16" or (plan.stored == "f16" and len(shapes) == 1):
+        return []
+    most = max(range(len(shapes)), key=lambda index: math.prod(shapes[index]))
+    terms = [
+        f"km::kron_largest<T, {q}, {p}>(g, {first + index}, threadIdx.x{', THREADS' if index == most else ' % 32, 32'})"
+        for index, (q, p) in enumerate(shapes)
+    ]
+    return [f"        km::kron_keep_largest({tops}, {' * '.join(terms)});"]
 
 
 def product_entry(first: int, shapes: Sequence[tuple[int, int]]) -> str:

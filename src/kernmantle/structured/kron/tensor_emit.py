@@ -8,7 +8,7 @@ from ...backends.cuda.traits import SCALARS, members, shared_check
 from .axis_plan import AxisPlan
 from .cluster_plan import CUBE, ClusterPlan
 from .cuda_entry import entry
-from .mma_emit import product_entry
+from .mma_emit import largest_entries, product_entry
 from .tensor_plan import TensorPlan
 from .two_axis_plan import TwoAxisPlan
 from .wgmma_plan import WgmmaPlan
@@ -113,7 +113,7 @@ def emit_two_axes(plan: TwoAxisPlan) -> str:
         first, shapes = plan.members(axis)
         fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
         value = f"            [&](int q, int p) {{ return {product_entry(first, shapes)}; }});"
-        measured += [f"        {name}::measure<Body, {fits}>(tops + {number} * WARPS,", value]
+        measured += largest_entries(plan, f"tops + {number} * WARPS", first, shapes)
         scaled += [
             f"        {name}::prepare<Body, {fits}>({name.lower()}, backs + {number}, tops + {number} * WARPS,",
             value,

@@ -69,6 +69,23 @@ def test_rows_keep_their_own_accuracy(monkeypatch):
         assert torch.equal(own[rest], found[rest])
 
 
+@pytest.mark.parametrize("kind", ["two_axis", "mma"])
+@pytest.mark.parametrize(("power", "size"), [(-8, 1024), (9, 1 / 256)])
+def test_factors_that_are_one_are_scaled_by_their_largest_entries(power, size, kind, monkeypatch):
+    """float16 does not hold the entries of these products."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("measured on Hopper alone")
+    monkeypatch.setattr(cuda, "KINDS", (kind,))
+    torch.manual_seed(0)
+    scales = (2.0**power, 2.0**power, 1.0, 1.0)
+    drawn = [scale * torch.randn(p, p, device="cuda") for scale, p in zip(scales, (3, 11, 4, 7), strict=True)]
+    x, info = (size * torch.randn(70, 924, device="cuda")).half(), RunInfo()
+    factors = [(factor / math.sqrt(len(factor))).half() for factor in drawn]
+    found = multiply(x, factors, "right", 1, info=info)
+    assert f"{kind} 33x33*28x28" in info.route
+    assert norm_error(found, in_float64(x, factors)) < ALLOWED["f16"]
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_products_of_halves_take_two_axes(dtype):
     if torch.cuda.get_device_capability() != (9, 0):

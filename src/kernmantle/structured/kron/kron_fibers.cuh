@@ -62,20 +62,31 @@ KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
     return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
 }
 
-// The largest magnitude of the entries of a factor in memory that lanes of a warp take, every `apart`-th from `first`; of infinities none.
+// The largest magnitude, but for infinities, of the entries of a factor of ROWS x COLUMNS that the lanes of a warp take: every `apart`-th,
+// or every `apart`-th vector of one in one piece, from `first` on.
 template <class T, int ROWS, int COLUMNS, class Args>
 KM_DEVICE float kron_largest(const Args& g, int number, int first, int apart) {
+    constexpr int COUNT = ROWS * COLUMNS, VECTOR = 16 / sizeof(T);
+    const T* const from = (const T*)g.factor[number];
     const i64(&s)[5] = g.factor_stride[number];
-    const bool is_dense = (s[0] == 1 && s[1] == ROWS) || (s[1] == 1 && s[0] == COLUMNS);
+    const bool is_whole = ((s[0] == 1 && s[1] == ROWS) || (s[1] == 1 && s[0] == COLUMNS)) && (unsigned long long)from % 16 == 0;
+    const int whole = is_whole ? COUNT / VECTOR * VECTOR : 0;
     float top = 0.0f;
-#pragma unroll 4
-    for (int n = first; n < ROWS * COLUMNS; n += apart) {
-        const i64 at = is_dense ? n : n / COLUMNS * s[0] + n % COLUMNS * s[1];
-        const float own = fabsf(convert<float>(load_pack<T, 1>((const T*)g.factor[number] + at).v[0]));
+    const auto take = [&](T entry) {
+        const float own = fabsf(convert<float>(entry));
         top = own < infinity<float>() ? fmaxf(top, own) : top;
+    };
+#pragma unroll 4
+    for (int n = first * VECTOR; n < whole; n += apart * VECTOR) {
+        const Pack<T, VECTOR> own = load_pack<T, VECTOR>(from + n);
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) take(own.v[v]);
     }
+#pragma unroll 2
+    for (int n = whole + first; n < COUNT; n += apart) take(load_pack<T, 1>(from + (is_whole ? n : n / COLUMNS * s[0] + n % COLUMNS * s[1])).v[0]);
     return warp_max(top);
 }
+
 // The largest entries that a warp found to shared memory.
 KM_DEVICE void kron_keep_largest(float* tops, float top) {
     if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = fminf(top, __uint_as_float(0x7f7fffff));

@@ -57,6 +57,22 @@ KM_DEVICE const T* kron_end_of(const Args& g) {
     return (const T*)g.x + last + 1;
 }
 
+// The largest finite value(n) of those below COUNT of which this thread takes every APART-th from `first`, up to MOST at a time.
+template <int COUNT, int APART, int MOST, class Value>
+KM_DEVICE float kron_largest(int first, const Value& value) {
+    constexpr int ROUNDS = (COUNT + APART - 1) / APART, AHEAD = ROUNDS < MOST ? ROUNDS : MOST;
+    float top = 0.0f;
+#pragma unroll 1
+    for (int begin = first; begin < COUNT; begin += AHEAD * APART) {
+        float v[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) v[j] = value(min(begin + j * APART, COUNT - 1));
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
+    }
+    return top;
+}
+
 // A factor of ROWS x COLUMNS to shared memory as [column][row], rows padded with zeros to PITCH. A thread has AHEAD entries under
 // way, which it loads before it stores those of any factor.
 template <class T, int ROWS, int COLUMNS, int PITCH, int THREADS>

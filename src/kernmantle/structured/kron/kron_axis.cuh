@@ -17,15 +17,15 @@ struct KronWgmmaAxis : KronAxisLoader<B, Args> {
     using Tile::SPLIT, Tile::BOTH, Tile::ROWS, Tile::COLUMNS, Tile::CHUNKS, Tile::STEPS, Tile::DEEP, Tile::STAGES;
     using Tile::COPIES, Tile::THREADS, Tile::SUMMED, Tile::BLOCKS, Tile::OWN, Tile::PART, Tile::PIECE, Tile::RIGHT;
     using Tile::ALONE, Tile::FILLING, Tile::EMPTYING, Tile::OUT_PITCH, Tile::OUT, Tile::COPIED, Tile::RESULTS, Tile::BARRIERS;
-    using Tile::NOTES, Tile::TOPS, Tile::COPY_NOTES, Tile::larger, Tile::column_of, Tile::tiles_of, Tile::first_row, Tile::steps;
+    using Tile::NOTES, Tile::TOPS, Tile::COPY_NOTES, Tile::column_of, Tile::tiles_of, Tile::first_row, Tile::steps;
 
     // The power of two of a factor in float32, or of a product of several in float16, by its largest entry that is finite.
     static __device__ HalfScale measured(const Args& g, float* tops) {
         if (!B::SCALED) return {1.0f, 1.0f};
-        float top = 0.0f;
         const bool down = B::down(g);
-#pragma unroll 4
-        for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) top = larger(top, down ? B::entry(g, i % ROWS, i / ROWS) : B::entry(g, i / COLUMNS, i % COLUMNS));
+        const float top = kron_largest<ROWS * COLUMNS, THREADS, 16>(threadIdx.x, [&](int i) {
+            return fabsf(down ? B::entry(g, i % ROWS, i / ROWS) : B::entry(g, i / COLUMNS, i % COLUMNS));
+        });
         return HalfScale::of_largest(block_max<THREADS / 32>(top, tops));
     }
 

@@ -62,31 +62,28 @@ KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
     return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
 }
 
-// The largest magnitude, but for infinities, of the entries of a factor of ROWS x COLUMNS that the lanes of a warp take: every `apart`-th,
-// or every `apart`-th vector of one in one piece, from `first` on.
-template <class T, int ROWS, int COLUMNS, class Args>
-KM_DEVICE float kron_largest(const Args& g, int number, int first, int apart) {
-    constexpr int COUNT = ROWS * COLUMNS, VECTOR = 16 / sizeof(T);
+// The largest finite magnitude of the entries of a factor of ROWS x COLUMNS that a warp takes: its threads every APART-th of them, or of
+// the vectors of a factor that lies in one piece.
+template <class T, int ROWS, int COLUMNS, int APART, class Args>
+KM_DEVICE float kron_largest_entry(const Args& g, int number) {
+    constexpr int COUNT = ROWS * COLUMNS, VECTOR = COUNT % (16 / (int)sizeof(T)) ? 1 : 16 / (int)sizeof(T);
     const T* const from = (const T*)g.factor[number];
     const i64(&s)[5] = g.factor_stride[number];
-    const bool is_whole = ((s[0] == 1 && s[1] == ROWS) || (s[1] == 1 && s[0] == COLUMNS)) && (unsigned long long)from % 16 == 0;
-    const int whole = is_whole ? COUNT / VECTOR * VECTOR : 0;
-    float top = 0.0f;
-    const auto take = [&](T entry) {
-        const float own = fabsf(convert<float>(entry));
-        top = own < infinity<float>() ? fmaxf(top, own) : top;
-    };
-#pragma unroll 4
-    for (int n = first * VECTOR; n < whole; n += apart * VECTOR) {
-        const Pack<T, VECTOR> own = load_pack<T, VECTOR>(from + n);
+    const bool is_whole = ((s[0] == 1 && s[1] == ROWS) || (s[1] == 1 && s[0] == COLUMNS)) && (unsigned long long)from % (VECTOR * sizeof(T)) == 0;
+    const int first = threadIdx.x % APART;
+    const auto of_vector = [&](int n) {
+        const Pack<T, VECTOR> own = load_pack<T, VECTOR>(from + n * VECTOR);
+        float top = 0.0f;
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) take(own.v[v]);
-    }
-#pragma unroll 2
-    for (int n = whole + first; n < COUNT; n += apart) take(load_pack<T, 1>(from + (is_whole ? n : n / COLUMNS * s[0] + n % COLUMNS * s[1])).v[0]);
-    return warp_max(top);
+        for (int v = 0; v < VECTOR; ++v) {
+            const float entry = fabsf(convert<float>(own.v[v]));
+            top = entry < infinity<float>() ? fmaxf(top, entry) : top;
+        }
+        return top;
+    };
+    const auto of_entry = [&](int n) { return fabsf(convert<float>(load_pack<T, 1>(from + n / COLUMNS * s[0] + n % COLUMNS * s[1]).v[0])); };
+    return warp_max(is_whole ? kron_largest<COUNT / VECTOR, APART, VECTOR == 1 ? 8 : 4>(first, of_vector) : kron_largest<COUNT, APART, 8>(first, of_entry));
 }
-
 // The largest entries that a warp found to shared memory.
 KM_DEVICE void kron_keep_largest(float* tops, float top) {
     if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = fminf(top, __uint_as_float(0x7f7fffff));

@@ -104,9 +104,9 @@ def largest_entries(plan: TensorPlan, tops: str, first: int, shapes: Sequence[tu
     if plan.tensor.half != "f16" or (plan.stored == "f16" and len(shapes) == 1):
         return []
     most = max(range(len(shapes)), key=lambda index: math.prod(shapes[index]))
-    lanes = ["threadIdx.x, THREADS" if index == most else "threadIdx.x % 32, 32" for index in range(len(shapes))]
     terms = [
-        f"km::kron_largest<T, {q}, {p}>(g, {first + index}, {lanes[index]})" for index, (q, p) in enumerate(shapes)
+        f"km::kron_largest_entry<T, {q}, {p}, {'THREADS' if index == most else 32}>(g, {first + index})"
+        for index, (q, p) in enumerate(shapes)
     ]
     return [f"        km::kron_keep_largest({tops}, {' * '.join(terms)});"]
 

@@ -97,7 +97,8 @@ def test_another_order_than_that_of_fewest_multiplications_where_it_is_much_quic
     [
         (17, (163, 51, 52), "f16", ["two_axis 51x51*52x52", "axis 163x163"]),  # 44.6 us, by the vendor's product 60
         (19, (177, 16, 64), "f16", ["mma 16x16*64x64", "axis 177x177"]),  # 20.8 us, 36.4
-        (61, (3, 6, 2, 5, 2, 8, 5, 24), "bf16", ["two_axis 40x40*24x24", "mma 18x18*20x20"]),  # 72 us, with 36 x 36 77
+        (871, (20, 105), "bf16", ["two_axis 20x20*105x105"]),  # 10.1 us, by mma.sync 12.0
+        (512, (67, 6), "bf16", ["two_axis 67x67*6x6"]),  # 5.3 us, by mma.sync 6.2, by the matrix of both 9.9
         (64, (256, 256), "f32", ["matmul 256x256", "matmul 256x256"]),  # 100 us, over one axis each 159
         (2000, (10,) * 4, "f32", ["fma 10x10*10x10*10x10*10x10"]),  # 87 us, over 100 x 100 twice 159
         (1024, (60, 60), "f32", ["mma 60x60*60x60"]),  # 23.2 us, over two axes 25.8

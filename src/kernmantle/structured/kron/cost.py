@@ -34,7 +34,6 @@ HOST_WHOLE, HOST_CALL = 10.0, 20e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 ACCESS = 16
 _VENDOR_OVERLAP = 0.4  # of memory and work, the share of the shorter one that the vendor's product does not hide
-_SCALED = 3.2e-6  # seconds to find the power of two of factors of float16 that are multiplied out (decision 0118)
 # Times as long as estimated that passes of float32 take over two axes of 64, or of 60, and of halves over two that are
 # multiples of 32: 64 x 64 three times take 1.25 ms for 268 million numbers, 32 x 32 four times of bfloat16 1.17 for 512
 # rows in two and two, 1.30 in three and one (H200).
@@ -62,11 +61,12 @@ _AXIS_PIECE = {
         256: (1.2e-6, 1.35e-6, 1.5e-6, 1.9e-6),
     },
 }  # fmt: skip
-_TWO_AXIS_PREPARED = 0.7e-9  # seconds to prepare an entry of a factor for passes over two axes
-# In passes of halves with too few tiles for all warps: seconds to read an entry of a factor, and for each copy of a
-# lane of its first rows by mma.sync where these are no whole vectors of 16 bytes, and where they begin anywhere (H200,
-# 14 passes over two axes within 8 % and 13 by mma.sync within 31, root mean square, decision 0138).
-_READ, _COPY_NARROW, _COPY_SHIFTED = 0.27e-9, 0.15e-6, 0.8e-6
+# Seconds to prepare an entry of a factor for passes over two axes, of halves for each of several that are multiplied
+# out; and in small passes of halves by mma.sync for each copy of a lane of its first rows where these are no whole
+# vectors of 16 bytes, and where they begin anywhere (H200, 19 passes over two axes of halves within 10 %, root mean
+# square, decision 0138).
+_TWO_AXIS_PREPARED = {2: 0.15e-9, 4: 0.7e-9}
+_COPY_NARROW, _COPY_SHIFTED = 0.15e-6, 0.8e-6
 # Rows and columns of the largest matrix of all factors, and entries of wider ones by bytes of a number: of two
 # factors of halves 60 x 9430 takes 70 us where these take 95, 63 x 23085 21 and 13; 16 x 3555 of float32 143 and
 # 234 (H200).
@@ -108,9 +108,9 @@ def _unaligned(length: int, size: int) -> bool:
 class MmaRates:
     """Share of the memory's speed, and cycles of a warp for 16 x 16 entries: to read them, and of a 16^3 product.
 
-    ``unit`` are cycles beside those for each set of lines, ``entry`` seconds to prepare one entry of a factor. Memory
-    takes ``unaligned`` times as long where runs are no whole vectors. What comes from memory and what is multiplied do
-    not hide each other.
+    ``unit`` are cycles beside those for each set of lines, ``entry`` seconds to prepare one entry of a factor, of
+    halves for each of several that are multiplied out. Memory takes ``unaligned`` times as long where runs are no whole
+    vectors. What comes from memory and what is multiplied do not hide each other.
     """
 
     memory: float
@@ -121,16 +121,16 @@ class MmaRates:
     unaligned: float
 
 
-# H200, 470 passes within 18 % of halves and 25 of float32 (root mean square), decision 0118.
+# H200, 470 passes within 18 % of halves and 25 of float32 (root mean square), decision 0118; entries of halves 0138.
 MMA = {
     "f32": MmaRates(2.4, 58.0, 19.2, 70.0, 1.4e-9, 2.35),
-    "f16": MmaRates(1.58, 25.5, 17.8, 48.0, 0.57e-9, 1.64),
+    "f16": MmaRates(1.58, 25.5, 17.8, 48.0, 0.15e-9, 1.64),
     "f64": MmaRates(1.25, 42.0, 66.0, 45.0, 1.5e-9, 1.8),
 }
 
 
 def _small_mma_seconds(plan: MmaPlan, tiles: int, run: int, limits: DeviceLimits) -> float:
-    """Return a pass of halves whose blocks leave multiprocessors idle, but for what finds powers of two."""
+    """Return a pass of halves whose blocks leave multiprocessors idle, but for what prepares its factors."""
     first = plan.phases[0]
     along, down = (first.mode.columns, LANES * first.tiles) if first.last else (run, first.mode.columns)
     width = math.gcd(along * 2, ACCESS)
@@ -138,9 +138,7 @@ def _small_mma_seconds(plan: MmaPlan, tiles: int, run: int, limits: DeviceLimits
     is_shifted = width < 4
     copies = down * ((length + 14) // 8 if is_shifted else 2 * length / width) / 32
     each = _COPY_SHIFTED if is_shifted else _COPY_NARROW if width < ACCESS else 0.0
-    entries = sum(_fragments(phase.mode.columns) * _fragments(phase.mode.rows) for phase in plan.phases) * LANES * LANES
-    waiting = waiting_cycles(plan, tiles, limits.sm_count) / CLOCK
-    return _START + _READ * entries + waiting + copies * each
+    return _START + waiting_cycles(plan, tiles, limits.sm_count) / CLOCK + copies * each
 
 
 def _fragments(extent: int) -> int:
@@ -154,28 +152,29 @@ def mma_seconds(
 
     Up to ``joined_factors`` neighbours are multiplied out as one.
     """
-    scaled = _SCALED * (plan.stored == "f16" and joined_factors > 1)
-    if SIZES[plan.stored] == 2 and is_small(plan, tiles, limits.sm_count):
-        return scaled + _small_mma_seconds(plan, tiles, run, limits)
+    size = SIZES[plan.stored]
     rates = MMA["f64" if plan.stored == "f64" else "f32" if plan.tensor.products > 1 else "f16"]
-    cycles, entries = 0.0, 0
-    for phase in plan.phases:
-        deep, wide = _fragments(phase.mode.columns), _fragments(phase.mode.rows)
+    fragments = [(_fragments(phase.mode.columns), _fragments(phase.mode.rows)) for phase in plan.phases]
+    prepared = rates.entry * LANES * LANES * sum(deep * wide for deep, wide in fragments)
+    if size == 2:
+        prepared *= joined_factors
+        if is_small(plan, tiles, limits.sm_count):
+            return prepared + _small_mma_seconds(plan, tiles, run, limits)
+    cycles = 0.0
+    for phase, (deep, wide) in zip(plan.phases, fragments, strict=True):
         blocks, products = phase.units * phase.tiles, deep * wide * plan.tensor.products
         cycles += blocks * (deep * rates.read + products * rates.product) + phase.units * rates.unit
-        entries += deep * wide * LANES * LANES
     fits = limits.shared_per_sm // (plan.shared + STATIC_BYTES + RESERVED_SHARED), limits.threads_per_sm // plan.threads
     at_once = max(1, min(fits)) * (plan.warps // plan.group)
     waves, busy = -(-tiles // (at_once * limits.sm_count)), min(at_once, -(-tiles // limits.sm_count))
     work = waves * busy * cycles / (4 * CLOCK)
     memory = moved / (rates.memory * memory_of(limits))
-    size = SIZES[plan.stored]
     memory *= rates.unaligned if _unaligned(run, size) else 1.0
     sides = [side for mode in plan.run.modes for side in (mode.columns, mode.rows)]
     is_whole = all(map(fills_fragments, sides)) if size == 4 else not any(side % _WHOLE_HALVES for side in sides)
     is_whole = is_whole and len(plan.phases) == 2 and joined_factors <= 2
     share = _WHOLE.get(size, 1.0) if is_whole else _SEVERAL if len(plan.phases) > 2 and size < 8 else 1.0
-    return _START + entries * rates.entry + scaled + share * (memory + work)
+    return _START + prepared + share * (memory + work)
 
 
 def wgmma_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) -> float:
@@ -220,9 +219,12 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
 
 def two_axis_seconds(plan: TwoAxisPlan, entries: int, limits: DeviceLimits) -> float:
     """Return a pass over the last two axes whose first product stays in registers."""
-    joined, own = max(map(len, plan.run.parts)), sum(mode.columns * mode.rows for mode in plan.run.modes)
-    leaves_idle = SIZES[plan.stored] == 2 and plan.count(entries, 1) < plan.groups * limits.sm_count
-    prepared = (_READ if leaves_idle else _TWO_AXIS_PREPARED) * own + _SCALED * (plan.stored == "f16" and joined > 1)
+    size = SIZES[plan.stored]
+    read = sum(
+        mode.columns * mode.rows * (len(part) if size == 2 else 1)
+        for mode, part in zip(plan.run.modes, plan.run.parts, strict=True)
+    )
+    prepared = _TWO_AXIS_PREPARED[size] * read
     return _START + prepared + pass_cycles(plan, entries, limits.sm_count) / CLOCK
 
 

@@ -253,7 +253,7 @@ def two_axis_plans(
     found = two_axis_candidates(run, shapes, stored, tensor, layout, limits)
     if not found or found[0].count(entries, 1) >= found[0].groups * limits.sm_count:
         return found
-    rounds = {}
+    rounds: dict[TwoAxisPlan, float] = {}
     for own, cycles, latency in _shared_out(run, shapes, stored, tensor, layout, limits):
         rounds[own] = -(-own.count(entries, 1) // limits.sm_count) * cycles + latency
     return tuple(sorted(rounds, key=rounds.__getitem__))

@@ -63,6 +63,15 @@ class Memory:
         raise AssertionError("an address is that of no tensor")
 
 
+def _aligned(count: int, dtype: str, address: int, *steps: int) -> None:
+    """Check that accesses of so many numbers, of 16 bytes at most, may begin at an address and at steps from there."""
+    size = DTYPES[dtype].itemsize
+    width = min(16, count * size)
+    assert not any(place % width for place in (address, *(step * size for step in steps))), (
+        f"accesses of {width} bytes at {address % 16} of 16, by steps of {steps}"
+    )
+
+
 def _applied(value: torch.Tensor, matrices: Sequence[torch.Tensor | int]) -> torch.Tensor:
     """Return (…, run, right) with the Kronecker product of matrices (…, q, p) applied to the run; numbers are I."""
     *batch, run, right = value.shape
@@ -92,9 +101,14 @@ def _kron_pass(memory: Memory, plan: Any, blocks: int, *arguments: Any) -> None:
     batch, right = [given[f"size_{axis}"] for axis in "abc"], given["size_right"]
     assert given["size_run"] == plan.run.columns
 
+    layout, size = plan.layout, DTYPES[plan.stored].itemsize
+    of_x = layout.copy // size if hasattr(layout, "copy") else layout.in_width
+
     def view(name: str, run: int) -> torch.Tensor:
-        strides = [given[f"{name}_{axis}"] for axis in cuda_entry.AXES]
-        return memory.view(given[name], plan.stored, (*batch, run, right), strides)
+        strides, sizes = [given[f"{name}_{axis}"] for axis in cuda_entry.AXES], (*batch, run, right)
+        outer = [step for step, extent in zip(strides, sizes[: 4 if right > 1 else 3], strict=False) if extent > 1]
+        _aligned(of_x if name == "x" else layout.out_width, plan.stored, given[name], *outer)
+        return memory.view(given[name], plan.stored, sizes, strides)
 
     def matrix(name: str, shape: tuple[int, int]) -> torch.Tensor:
         strides = [given.get(f"{name}_{axis}", 0) for axis in ("a", "b", "c", "row", "column")]
@@ -142,6 +156,8 @@ def _back_pass(memory: Memory, plan: Any, blocks: int, v: int, x: int, out: int,
     pointers, (*strides, items, width, _, slope) = rest[:count], rest[count:]
     words = [word for n in range(count) for word in (pointers[n], *strides[2 * n : 2 * n + 2])]
     matrices, (q, p) = _matrices(memory, plan.stored, plan.sizes, words), _whole(plan.sizes)
+    for at in (v, x, out):
+        _aligned(plan.vector, plan.stored, at)
     one, other = (memory.view(at, plan.stored, (items, e, width)).double() for at, e in ((v, q), (x, p)))
     memory.view(out, plan.stored, other.shape).copy_(slope * _applied(one, [own.mT for own in matrices]))
     shares = memory.view(parts, "f32", (blocks, plan.parts)).zero_()
@@ -152,6 +168,8 @@ def _gram(memory: Memory, plan: Any, blocks: int, v: int, u: int, out: int, coun
     """Interpret the gradient of a factor, here all in one share, and what is applied on the way."""
     sizes = (v, plan.rows), (u, plan.columns)
     one, other = (memory.view(at, plan.stored, (count, extent, right)).double() for at, extent in sizes)
+    for at, width in ((v, plan.vec_v), (u, plan.vec_u)):
+        _aligned(width, plan.stored, at, right if plan.order == "along" else 0)
     shares = blocks // plan.tiles
     parts = memory.view(out, plan.stored if shares == 1 else "f32", (shares, plan.rows, plan.columns)).zero_()
     parts[-1] = torch.einsum("lqr,lpr->qp", one, other)
@@ -261,6 +279,18 @@ def _grouped(memory: Memory, plan: Any, blocks: int, *arguments: int) -> None:
         def view(at: int, own: int, *shape: int) -> torch.Tensor:
             return memory.view(at, plan.dtype, (*extents, *shape), (*steps[own][:4], l, *steps[own][4:]))  # noqa: B023
 
+        def outer(own: int) -> list[int]:
+            return [step for step, extent in zip(steps[own], sizes, strict=False) if extent > 1]  # noqa: B023
+
+        sides = (left, 0, tile.left, 2 * tile.m), (right, 1, tile.right, tile.n)
+        for at, own, read, several in () if tile.alone else sides:
+            first, second = steps[own][4:]
+            fixed = {"ALONG": (4, first), "ACROSS": (several, second), "ADJACENT": (1, first, second)}
+            if read in fixed:
+                width, *others = fixed[read]
+                _aligned(width * tile.l, plan.dtype, at, *outer(own), *others)
+        if tile.packed and not tile.alone:
+            _aligned(2 * tile.n * tile.l, plan.dtype, out, *outer(2), steps[2][4])
         if tile.alone:
             value = view(left, 0, p, r).double().sum(-1, keepdim=True)
         else:
@@ -308,6 +338,8 @@ def _dense(memory: Memory, plan: Any, blocks: int, weight: int, out: int, *words
 def _activation(memory: Memory, plan: Any, blocks: int, value: int, *rest: int) -> None:
     """Interpret an activation, or a gradient times its slope."""
     *grad, out, vectors = rest
+    for at in (value, *grad, out):
+        _aligned(16, plan.dtype, at)
     size = (16 * vectors // DTYPES[plan.dtype].itemsize,)
     own = memory.view(value, plan.dtype, size).double()
     if plan.slope:
@@ -327,6 +359,8 @@ def _transpose(memory: Memory, plan: Any, blocks: int, x: int, y: int, *words: i
     kind, is_square = plan.bias or _BITS[plan.size], plan.lanes > 0
     rows, columns = (high, pitch) if is_square else (high, plan.l) if plan.pads else (plan.l, high)
     from_step, to_step = (columns, rows) if is_square else (columns, pitch) if plan.pads else (pitch, rows)
+    for at, step in ((x, xn), (y, yn)) if is_square else ((y, yn),) if plan.pads else ((x, xn),):
+        _aligned(16, kind, at, step)
     before = memory.view(x, kind, (count, a, rows, columns), (xn, rows * from_step, from_step, 1))
     after = memory.view(y, kind, (count, a, columns, to_step), (yn, columns * to_step, to_step, 1))
     after[..., rows:] = 0
@@ -361,6 +395,10 @@ def _sums(memory: Memory, plan: Any, blocks: int, x: int, grad: int, out: int, c
         row, feature = (step, 1) if is_first else (1, step)
         return _features(memory, at, plan, (groups, count), (group, row), (a, extent, d), feature).double()
 
+    of_x, of_y = (getattr(plan, name, 1) for name in ("x_bytes", "y_bytes"))
+    if not getattr(plan, "shifted", False):
+        for width, at, step in ((of_x, x, xs), (of_y, grad, ys)):
+            _aligned(max(1, width // DTYPES[plan.dtype].itemsize), plan.dtype, at, step)
     value = torch.einsum("gnijl,gnikl->gijkl", side(grad, b, yg, ys), side(x, c, xg, xs))
     if name == "WideSumPlan" and d > 1:
         pitch = padded(b * c, DTYPES[plan.dtype].itemsize)

@@ -67,7 +67,7 @@ def _aligned(count: int, dtype: str, address: int, *steps: int) -> None:
     """Check that accesses of so many numbers, of 16 bytes at most, may begin at an address and at steps from there."""
     size = DTYPES[dtype].itemsize
     width = min(16, count * size)
-    assert not any(place % width for place in (address, *(step * size for step in steps))), (
+    assert not any(at % width for at in (address, *(step * size for step in steps))), (
         f"accesses of {width} bytes at {address % 16} of 16, by steps of {steps}"
     )
 
@@ -144,9 +144,9 @@ def _separated(joint: torch.Tensor, matrices: Sequence[torch.Tensor]) -> torch.T
     count = len(matrices)
     rows, columns = ([own.shape[axis] for own in matrices] for axis in (0, 1))
     whole, axes, found = joint.reshape(*rows, *columns), list(range(2 * count)), list[torch.Tensor]()
-    for place in range(count):
-        others = [operand for n in range(count) if n != place for operand in (matrices[n], [n, count + n])]
-        found.append(torch.einsum(whole, axes, *others, [place, count + place]).flatten())
+    for own in range(count):
+        others = [operand for n in range(count) if n != own for operand in (matrices[n], [n, count + n])]
+        found.append(torch.einsum(whole, axes, *others, [own, count + own]).flatten())
     return torch.cat(found)
 
 
@@ -242,7 +242,13 @@ def _product(memory: Memory, plan: Any, blocks: int, *arguments: int) -> None:
 
         groups = next(groups for groups in numbers(1) if launched(groups) >= blocks)
         own = memory.view(weight, plan.dtype, (groups, a, b, c, d), strides).double()
-    rows = len(own), count
+    rows, vector = (len(own), count), getattr(plan, "vector", 1)
+    reads_one = type(plan).__name__ in ("FmaPlan", "OutputsPlan") and plan.first
+    of_x = plan.x_bytes // DTYPES[plan.dtype].itemsize if hasattr(plan, "x_bytes") else 1 if reads_one else vector
+    of_y = getattr(plan, "y_run", 1 if getattr(plan, "last", False) else vector)
+    for width, at, group, row, feature in ((of_x, x, xg, xn, xf), (of_y, y, yg, yn, yf)):
+        outer = group if len(own) > 1 else 0, (row if feature == 1 else feature) if count > 1 else 0
+        _aligned(width, plan.dtype, at, *outer)
     value = torch.einsum("gnikl,gijkl->gnijl", _features(memory, x, plan, rows, (xg, xn), (a, c, d), xf).double(), own)
     if plan.bias:
         value += _features(memory, bias, plan, rows, (bg, 0), (a, b, d), 1).double()

@@ -92,10 +92,13 @@ class InterpretedKernel(Kernel):
 
 
 class Host:
-    """What launches on this GPU do: their kernels, memory, and the first error, which native code cannot raise."""
+    """What launches on this GPU do: their kernels, memory, and the first error, which native code cannot raise.
+
+    ``captured``: a graph seems to be captured.
+    """
 
     def __init__(self) -> None:
-        self.memory, self.kernels, self.error = Memory(), list[InterpretedKernel](), ""
+        self.memory, self.kernels, self.error, self.captured = Memory(), list[InterpretedKernel](), "", False
         self._native = ctypes.CFUNCTYPE(ctypes.c_int32, *4 * [ctypes.c_int64])(self._launched)
         self.address = ctypes.cast(self._native, ctypes.c_void_p).value
 
@@ -150,8 +153,8 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def gpu_on_host(captured: bool = False) -> Iterator[Host]:
-    """Inside, tensors seem to lie on an H200, where a graph seems to be ``captured``."""
+def gpu_on_host() -> Iterator[Host]:
+    """Inside, tensors seem to lie on an H200."""
     host = Host()
 
     def address(tensor: torch.Tensor) -> int:
@@ -167,7 +170,7 @@ def gpu_on_host(captured: bool = False) -> Iterator[Host]:
         torch.cuda: {
             "current_device": lambda: 0, "device": lambda index: contextlib.nullcontext(),
             "get_device_properties": lambda index: SimpleNamespace(total_memory=_BYTES),
-            "is_current_stream_capturing": lambda: captured, "current_blas_handle": lambda: 0,
+            "is_current_stream_capturing": lambda: host.captured, "current_blas_handle": lambda: 0,
             "Stream": lambda device: _Stream(), "current_stream": lambda index: _Stream(),
             "stream": lambda stream: contextlib.nullcontext(),
         },
@@ -182,7 +185,7 @@ def gpu_on_host(captured: bool = False) -> Iterator[Host]:
         HANDLES: {"devices": frozenset()},
     }  # fmt: skip
     # Modules have these of their own; memory is torch's.
-    copied = {"_address": address, "is_capturing": lambda: captured, "current_gpu": lambda: -1}
+    copied = {"_address": address, "is_capturing": lambda: host.captured, "current_gpu": lambda: -1}
     for module in _MODULES:
         instead[module] = {**instead.get(module, {}), **{name: copied[name] for name in copied.keys() & vars(module)}}
     with pytest.MonkeyPatch.context() as patch:

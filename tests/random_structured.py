@@ -154,14 +154,18 @@ def _near(found: torch.Tensor, wanted: torch.Tensor, terms: torch.Tensor, case: 
     assert error <= allowed * float(wanted.norm() + 0.05 * terms.norm()) + 1e-6 * (case.dtype == torch.float16), error
 
 
-def check(structure: int, variant: int, device: str) -> None:
-    """Assert that a case's value and gradients are right on a device."""
+def check(structure: int, variant: int, device: str, odd: bool = False) -> None:
+    """Assert that a case's value and gradients are right on a device.
+
+    If ``odd``, arrays begin between vectors, and gradients are asked for one by one before all of them are.
+    """
     case = generate(structure, variant)
     seed = torch.Generator().manual_seed(1000 * structure + variant)
 
     def normal(shape: Sequence[int], fan: float = 1.0) -> torch.Tensor:
         drawn = torch.randn(tuple(shape), generator=seed, dtype=torch.float64) / math.sqrt(fan)
-        return drawn.to(case.dtype).to(device)
+        drawn = drawn.to(case.dtype).to(device)
+        return torch.nn.functional.pad(drawn.flatten(), (1, 0))[1:].view(drawn.shape) if odd else drawn
 
     x = _pad(normal(case.shape), case.layout).detach()
     fans = [shape[2] if len(shape) == 4 else shape[0] if len(shape) == 2 else 1 for shape in case.weights]
@@ -179,8 +183,10 @@ def check(structure: int, variant: int, device: str) -> None:
     asked = [place for place, wanted in enumerate(case.wanted) if wanted]
     if not asked:
         return
-    slopes = torch.autograd.grad(found, [leaves[place] for place in asked], cotangent)
     wanted = torch.autograd.grad(right, [exact[place] for place in asked], cotangent.double())
     limits = torch.autograd.grad(terms, [sizes[place] for place in asked], cotangent.double().abs())
-    for own, other, size in zip(slopes, wanted, limits, strict=True):
-        _near(own, other, size, case, depth + found.numel())
+    for places in (*([place] for place in asked if odd), asked):
+        slopes = torch.autograd.grad(found, [leaves[place] for place in places], cotangent, retain_graph=odd)
+        for place, own in zip(places, slopes, strict=True):
+            number = asked.index(place)
+            _near(own, wanted[number], limits[number], case, depth + found.numel())

@@ -47,6 +47,8 @@ struct KronSparseStreamMmaTile : Traits {
     static constexpr int USED_BYTES = STAGES * STAGE + (DIRECT ? 0 : 4 * SUMS), SHARED_BYTES = USED_BYTES + (Traits::BULK ? 8 * STAGES : 0);
     static_assert(!Traits::BULK || FULL, "runs of several positions");
     static constexpr int TILES_J = (Traits::B + TILE_J - 1) / TILE_J, TILES_L = (D + TILE_L - 1) / TILE_L, CHUNKS = (Traits::C + DEPTH - 1) / DEPTH;
+    // The copy engine copies whole vectors of 16 bytes: chunks behind a run have as many, so that the end of an array is none of them.
+    static constexpr int FOLLOWING = (Traits::C - (CHUNKS - 1) * DEPTH) * D * SIZE < 16 ? 2 : 1;
 };
 
 template <class P>
@@ -110,7 +112,7 @@ struct KronSparseStreamMma {
     static KM_DEVICE int index_of(int n, int j, int l) { return P::LAST ? (j * P::TILE_L + l) * P::ROWS + n : (n * P::TILE_J + j) * P::TILE_L + l; }
 
     // Whether the positions of a chunk are copied by the copy engine, whose last 16 bytes may have what follows them.
-    static KM_DEVICE bool by_engine(int chunk) { return P::BULK && chunk + 1 < P::CHUNKS; }
+    static KM_DEVICE bool by_engine(int chunk) { return P::BULK && chunk + P::FOLLOWING < P::CHUNKS; }
 
     KM_DEVICE unsigned full(int stage) const { return shared_address(shared + P::USED_BYTES + 8 * stage); }
 

@@ -27,6 +27,7 @@ from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, 
 from kernmantle.structured.mode_product.cuda_emit import (
     ENTRY,
     PREPARE,
+    PREPARE_NEIGHBOURS,
     emit,
     emit_cluster,
     emit_narrow,
@@ -47,7 +48,7 @@ from kernmantle.structured.mode_product.sum_emit import (
     emit_row_sum,
     emit_tile_sum,
 )
-from kernmantle.structured.mode_product.tile_cost import price_of
+from kernmantle.structured.mode_product.tile_cost import price_of, sharing_of
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
 from kernmantle.torch_ops.tuned_tiles import tuning
@@ -685,3 +686,43 @@ def test_two_warps_share_rows_of_float32_for_columns() -> None:
     assert chosen is not None
     assert (chosen.tile.sides, chosen.tile.columns, chosen.tile.chunk) == (2, 64, 16)
     assert compiled(emit(chosen), "sm_90").resources.spill_stores == 0
+
+
+def test_blocks_rearrange_the_weights_of_32_neighbours_where_these_lie_together() -> None:
+    a, b, c, d = 40, 989, 38, 21
+    given, own = problem((a, b, c, d), 311, "f16", False), CARDS["sm_90"]
+    chosen = planned(given, "sm_90")
+    columns = -(-b // chosen.tile.columns) * chosen.tile.columns // 8
+    assert chosen.tile.grouped
+    assert sharing_of(chosen, given, b * c * d, 1, own) == 1  # 21 values of l
+    assert sharing_of(chosen, given, b * c * d, b * c, own) == 0  # which lie apart
+    assert chosen.preparing_blocks(given, 0) == a * d * columns
+    assert chosen.preparing_blocks(given, 2) == 2 * a * columns
+    few = problem((1, 8, 1024, 32), 64, "f32", False)  # to find the largest weight of a column takes long in few blocks
+    assert sharing_of(planned(few, "sm_90"), few, 8 * 1024 * 32, 1, own) == 0
+
+
+# Microseconds on an H200 in which weights are rearranged in blocks of one l each, and by neighbours at best.
+@pytest.mark.parametrize(
+    ("pattern", "batch", "dtype", "first", "one", "together"),
+    [
+        ((35, 122, 281, 40), 512, "f32", True, 1073, 233), ((31, 925, 5, 82), 128, "bf16", False, 786, 68),
+        ((1, 256, 256, 64), 64, "f32", False, 59.8, 31.2), ((51, 10, 14, 61), 64, "f16", False, 9.6, 4.1),
+        ((2, 739, 34, 14), 21, "f32", False, 8.0, 9.9), ((1, 27, 410, 50), 64, "f32", False, 13.4, 22),
+        ((2, 47, 12, 92), 64, "f16", False, 3.3, 3.3),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_quicker_way_rearranges_weights(pattern, batch, dtype, first, one, together) -> None:
+    given, (_, b, c, d) = problem(pattern, batch, dtype, first), pattern
+    taken = sharing_of(planned(given, "sm_90"), given, b * c * d, 1, CARDS["sm_90"])
+    assert (taken > 0) == (together < one)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("card", ["sm_80", "sm_90"])
+def test_weights_of_neighbours_are_rearranged_without_spills(dtype: str, card: str) -> None:
+    source = emit(planned(problem((4, 90, 100, 34), 109, dtype, False), card), True)
+    log = compiled(source, card).log
+    own = log[log.index(PREPARE_NEIGHBOURS) :]
+    assert re.search(r"(\d+) bytes spill stores", own).group(1) == "0"  # pyright: ignore

@@ -102,6 +102,14 @@ TILES = (
     ((2, 20, 1, 3), 77, "f16", "ff", "3.1.1.32.16.3.4.1.1.0.1"),
     ((3, 71, 11, 7), 133, "f16", "ff", "7.1.1.40.16.2.4.1.1.0.1"),
 )
+# Patterns, batches, types and groups of products whose weights are rearranged 32 neighbours at a time, and whether
+# features lie together.
+NEIGHBOURS = (
+    ((1, 7, 40, 8), 33, "f32", 1, True), ((2, 40, 70, 33), 129, "f32", 1, False), ((3, 9, 33, 31), 20, "f32", 2, False),
+    ((1, 100, 50, 65), 20, "f32", 1, True), ((2, 33, 100, 16), 37, "f16", 2, True),
+    ((1, 20, 50, 34), 129, "f16", 1, False), ((2, 96, 40, 24), 64, "f16", 1, False),
+    ((1, 130, 17, 100), 16, "f16", 1, True),
+)  # fmt: skip
 EDGES = ((1, 1), (2, 1), (16, 2), (129, 1))
 
 
@@ -117,6 +125,8 @@ class KronSparseCase:
     groups: int = 1
     streamed: bool = False
     tile: str = ""
+    sharing: int = 0
+    """Blocks that share 32 neighbours of the weights, 0 where blocks take one each."""
 
     @property
     def name(self) -> str:
@@ -124,6 +134,7 @@ class KronSparseCase:
         ways = "".join("first" if first else "last" for first in (self.x_first, self.y_first))
         size = "x".join(map(str, self.pattern))
         kind = f"_{self.tile}" * bool(self.tile) + "_streamed" * self.streamed
+        kind += f"_sharing{self.sharing}" if self.sharing else ""
         return f"{size}_{self.batch}_{self.dtype}_{ways}_{self.groups}{kind}"
 
     def problem(self) -> Problem:
@@ -187,6 +198,8 @@ def cases() -> Iterator[KronSparseCase]:
                 yield KronSparseCase(pattern, batch, dtype, x_first, y_first, groups, streamed)
     for pattern, batch, dtype, layout, tile in TILES:
         yield KronSparseCase(pattern, batch, dtype, layout[0] == "f", layout[1] == "f", 1, tile=tile)
+    for place, (pattern, batch, dtype, groups, first) in enumerate(NEIGHBOURS):
+        yield KronSparseCase(pattern, batch, dtype, first, first, groups, sharing=1 + place % 3)
     for place, pattern in enumerate(NARROW):
         for dtype in TYPES:
             for first in (True, False):
@@ -227,15 +240,16 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
         source, shared, (blocks, slots) = cuda_emit.emit_narrow(chosen), 0, chosen.grid(problem, own)
         binary = compile_source(source, own.arch, headers(), case.name).binary
     else:
-        source, shared = cuda_emit.emit(chosen), chosen.shared(problem)
+        source, shared = cuda_emit.emit(chosen, case.sharing > 0), chosen.shared(problem)
         binary = compile_source(source, own.arch, headers(), case.name).binary
         held = machine.device.allocate(chosen.image_bytes(problem), stream=machine.stream)
         scales = machine.device.allocate(max(4, 4 * chosen.scales(problem)), stream=machine.stream)
         image, scale = int(held.handle), int(scales.handle)
         threads = cuda_emit.PREPARE_THREADS
-        prepare = Kernel(binary, cuda_emit.PREPARE, threads, 0, case.name)
-        units = chosen.preparing_units(problem)
-        prepare(0, stream, units, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps))
+        name, more = (cuda_emit.PREPARE_NEIGHBOURS, (case.sharing,)) if case.sharing else (cuda_emit.PREPARE, ())
+        prepare = Kernel(binary, name, threads, 0, case.name)
+        units = chosen.preparing_blocks(problem, case.sharing)
+        prepare(0, stream, units, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps, *more))
         tiles, slots = chosen.tiles(problem), chosen.slots(problem, own)
         blocks = chosen.groups(problem) * slots
     overlapped = own.has(("overlapped_launch",)) and not isinstance(chosen, NarrowPlan)

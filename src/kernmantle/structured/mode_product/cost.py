@@ -18,6 +18,7 @@ from .column_sum_plan import columns_seconds
 from .fma_sum_plan import fma_seconds, least_seconds
 from .plan import Problem
 from .row_sum_plan import row_sum_choice
+from .tile_cost import neighbours_seconds
 from .tiles import expected_seconds
 from .transpose_plan import ACCESS, arranges, in_squares, inner, padded, pass_seconds, start_seconds
 from .vendor_cost import MOST_DENSE, between_copies_seconds, blocks_seconds, matrix_seconds
@@ -269,13 +270,14 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
 
     Fitted to 130 random patterns on one H100 and 200 on one H200, the products with them within 25 % (root mean square;
     decisions 0032 and 0037): by the bytes of blocks that are padded to sixteens, less for long runs of k and for what
-    is padding, more for what interleaves.
+    is padding, more for what interleaves; or by neighbours, where that is less.
     """
     a, b, c, d = pattern
     size, wide = BYTES[dtype], a * d * -(-b // 16) * -(-c // 16) * 256
     by_l, by_k, by_padding = _REARRANGED_POWERS
     each = _REARRANGED[size] * min(d, 32) ** by_l * min(c, 256) ** by_k * (math.prod(pattern) / wide) ** by_padding
-    return _REARRANGING + size * wide * each * (_TRANSPOSED_WEIGHTS[size] if transposed else 1.0)
+    apart = _REARRANGING + size * wide * each * (_TRANSPOSED_WEIGHTS[size] if transposed else 1.0)
+    return min(apart, neighbours_seconds(pattern, dtype, _MEASURED))
 
 
 def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:

@@ -40,12 +40,15 @@ from .plan import MOST_EXTENT, KronSparsePlan, Problem, contiguous
 from .rearrange import bind_vectors, features_together
 from .stream_mma_plan import StreamMmaPlan, stream_choice
 from .stream_plan import StreamPlan, lies_along, streams
+from .tile_cost import sharing_of
 from .tiles import as_multiplied, expected_seconds, plan, tiled_seconds
 from .transpose_plan import ACCESS, padded
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 
 Maybe = torch.Tensor | None
-PREPARES = Entry(cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS)
+PREPARES, PREPARES_NEIGHBOURS = (
+    Entry(name, cuda_emit.PREPARE_THREADS) for name in (cuda_emit.PREPARE, cuda_emit.PREPARE_NEIGHBOURS)
+)
 _ALIGNED = 256  # bytes, as of what is allocated
 _COPYING, _COPIED = 4e-6, 8e11  # seconds to begin with torch's copy of transposed weights, bytes a second (H200)
 
@@ -321,15 +324,18 @@ def _wide(
     own = limits(index)
     shared, slots = chosen.shared(problem), chosen.slots(problem, own)
     main = Entry(cuda_emit.ENTRY, chosen.threads, shared, waits=alone)
-    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit(chosen), PREPARES, main)
+    sharing = sharing_of(chosen, problem, weight_strides[1], weight_strides[4], own)
+    prepares = PREPARES_NEIGHBOURS if sharing else PREPARES
+    loaded = load_kernels(chosen, chosen.arch, lambda: cuda_emit.emit(chosen, sharing > 0), prepares, main)
     if loaded is None:
         return None
     prepare, kernel = loaded
     # In one piece: the image of the weights, and behind it what undoes the scale of each column.
     image_bytes = -(-chosen.image_bytes(problem) // _ALIGNED) * _ALIGNED
     whole = (image_bytes + 4 * chosen.scales(problem),)
-    units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
-    ready_prepare = bind_ready(prepare, 3, (problem.groups, *problem.pattern, *weight_strides), index, units)
+    blocks = chosen.groups(problem) * slots
+    arguments = (problem.groups, *problem.pattern, *weight_strides, *([sharing] if sharing else []))
+    ready_prepare = bind_ready(prepare, 3, arguments, index, chosen.preparing_blocks(problem, sharing))
     rest = problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides
     ready = bind_ready(kernel, 6, rest, index, blocks)
     return WideProduct(ready_prepare, ready, image_bytes, whole[0] - image_bytes, chosen.arrangement(problem))

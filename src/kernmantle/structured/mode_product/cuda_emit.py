@@ -21,7 +21,7 @@ from .stream_mma_plan import StreamMmaPlan
 from .stream_plan import StreamPlan
 from .transpose_plan import TransposePlan, TransposeSumsPlan
 
-ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
+ENTRY, PREPARE, PREPARE_NEIGHBOURS = "kernmantle_kernel", "kernmantle_prepare", "kernmantle_prepare_neighbours"
 PREPARE_THREADS = 128
 _SIZES = ("a", "b", "c", "d")
 _GROUPED_NUMBERS = (
@@ -36,8 +36,8 @@ def _text(*parts: list[str] | str) -> str:
     return "\n".join(text for part in parts for text in ([part] if isinstance(part, str) else part))
 
 
-def emit(plan: KronSparsePlan) -> str:
-    """Return the source of a plan."""
+def emit(plan: KronSparsePlan, neighbours: bool = False) -> str:
+    """Return the source of a plan; ``neighbours``: weights are rearranged so many neighbours at a time."""
     tile = plan.tile
     traits = {
         "WARP_L": tile.l, "WARPS_L": tile.sharers, "MMA_M": tile.m, "TILE_N": tile.columns, "WARPS_N": tile.sides,
@@ -53,7 +53,7 @@ def emit(plan: KronSparsePlan) -> str:
         shared_check(f"Tile::shared_bytes({tile.stages})", plan.shared_bytes(tile.stages)),
         "",
         _entry(f"Tile::THREADS, {tile.each}", "kron_sparse<Tile>"),
-        _prepare(),
+        _prepare(neighbours),
     )
 
 
@@ -344,15 +344,18 @@ extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(const void*
     )
 
 
-def _prepare() -> str:
+def _prepare(neighbours: bool) -> str:
     """Return the kernel that brings weights into the order of a tile."""
-    own = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES))
-    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES))
-    return f"""extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {PREPARE}(
+    sizes = ("groups", *_SIZES)
+    own, cast = (", ".join(f"{kind}{name}" for name in sizes) for kind in ("km::i64 ", "(int)"))
+    name, call, more, sharing = PREPARE, "kron_sparse_pack", "", ""
+    if neighbours:
+        name, call, more, sharing = PREPARE_NEIGHBOURS, f"{call}_neighbours", ", km::i64 sharing", ", (int)sharing"
+    return f"""extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {name}(
     const void* weight, void* packed, float* scale, {own},
-    km::i64 wg, km::i64 wi, km::i64 wj, km::i64 wk, km::i64 wl) {{
+    km::i64 wg, km::i64 wi, km::i64 wj, km::i64 wk, km::i64 wl{more}) {{
     const km::KronSparseWeights arguments = {{weight, packed, scale, {cast}, wg, wi, wj, wk, wl}};
-    km::kron_sparse_pack<Tile>(arguments);
+    km::{call}<Tile>(arguments{sharing});
 }}
 """
 

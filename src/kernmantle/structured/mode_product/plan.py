@@ -16,6 +16,7 @@ from .plan_table import either, gcd, larger, smaller
 Pattern = tuple[int, int, int, int]
 ACTIVATIONS = ("", "relu", "gelu", "silu")
 REGISTERS = 65536  # of a multiprocessor
+NEIGHBOURS = 32  # weights that are rearranged at a time where they lie together
 MOST_EXTENT = 2**31 - 1  # of a pattern, which kernels count in 32 bits; features are counted in 64
 _BUSY = 0.9  # share of the multiprocessors that blocks without a second wave should have
 _MOST_PARTS = 16  # parts
@@ -246,9 +247,13 @@ class KronSparsePlan:
         padded = -(-b // self.tile.columns) * self.tile.columns * -(-d // self.span) * self.span
         return problem.groups * a * padded if self.split else 0
 
-    def preparing_units(self, problem: Problem) -> int:
-        """Return the blocks that rearrange the weights."""
-        return self.groups(problem) * self.span * self.tile.columns // (8 if self.split or self.tile.grouped else 16)
+    def preparing_blocks(self, problem: Problem, sharing: int) -> int:
+        """Return the blocks that rearrange the weights, of which ``sharing`` share 32 neighbours, or each takes one."""
+        a, b, _, d = problem.pattern
+        columns = -(-b // self.tile.columns) * self.tile.columns // (8 if self.split or self.tile.grouped else 16)
+        deep = -(-d // self.span) * self.span
+        sets = a * -(-deep // NEIGHBOURS) if d > 1 else deep * -(-a // NEIGHBOURS)
+        return problem.groups * columns * (sets * sharing or a * deep)
 
     def slots(self, problem: Problem, limits: DeviceLimits) -> int:
         """Return the blocks among which the tiles of one set of columns are shared."""

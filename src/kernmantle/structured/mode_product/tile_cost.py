@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
-from .plan import KronSparsePlan, Problem, slots_of
+from .plan import NEIGHBOURS, KronSparsePlan, Pattern, Problem, slots_of
 from .plan_table import Column, Number, either, larger, norm, smaller, values_at
 
 MOST_BLOCKS = 2**31  # of a launch
@@ -29,6 +30,13 @@ _TRANSACTION, _SHARED_TRANSACTIONS = 128, 1.14
 _CACHED_BYTES, _LOST_BYTES = 5e7, 7.5e7
 # Seconds to start the kernel that rearranges the weights, and of a column of theirs, by whether numbers are split.
 _REARRANGING = {True: (4e-7, 1.4e-8), False: (0.0, 6e-9)}
+# Seconds to rearrange weights, fitted to 55 random ones on one H200 (decision 0136). In blocks of one l each: to begin,
+# bytes a second of sectors, of which each number is read as one, each position of k by which columns are measured where
+# numbers are split, and a block. By neighbours that lie together: to begin, 16 positions of k that are measured, and
+# written, the blocks of a multiprocessor that wait for them at once, and bytes a second. These are taken where so many
+# times their price is less, and where they fill a sector.
+_SECTOR, _ONE_EACH, _TOGETHER = 32, (2.0e-6, 6.5e12, 1.3e-8, 8.7e-10), (2.9e-6, 1.2e-6, 1.3e-6, 2.2, 1.25e12)
+_SURELY, _LAUNCH = 1.2, 2.0e-6  # seconds of the price that a product behind does not wait for
 
 
 @dataclass(frozen=True)
@@ -361,3 +369,42 @@ def together_seconds(taken: float, plan: KronSparsePlan, problem: Problem, limit
     """Return the same with the start of the kernel that rearranges the weights, but not its work."""
     start, column = _REARRANGING[plan.split]
     return packed_seconds(taken, plan, problem, limits) + start + column * min(problem.pattern[2], 256)
+
+
+def _together_seconds(
+    pattern: Pattern, dtype: str, groups: int, units: int, steps: int, sharing: int, limits: DeviceLimits
+) -> float:  # fmt: skip
+    """Return the seconds in which so many blocks share each unit of neighbouring weights, of so many steps of k."""
+    begin, measured, written, resident, rate = _TOGETHER
+    waves = max(1.0, units * sharing / (resident * limits.sm_count))
+    turns = waves * (measured * -(-pattern[2] // 16) * (dtype == "f32") + written * -(-steps // sharing))
+    return begin + norm((turns, BYTES[dtype] * groups * math.prod(pattern) / rate), 3)
+
+
+def sharing_of(plan: KronSparsePlan, problem: Problem, i_step: int, l_step: int, limits: DeviceLimits) -> int:
+    """Return how many blocks should share neighbouring weights that are rearranged, 0 if each should take one l.
+
+    ``i_step`` and ``l_step`` are the steps of the weights from one i, and one l, to the next one.
+    """
+    (a, _, c, d), groups = problem.pattern, problem.groups
+    neighbours, step = (d, l_step) if d > 1 else (a, i_step)
+    if step != 1 or neighbours * BYTES[plan.dtype] < _SECTOR:
+        return 0
+    begin, rate, each_k, each_block = _ONE_EACH
+    numbers = groups * math.prod(problem.pattern)
+    alone = begin + _SECTOR * numbers * (1 + plan.split) / rate + each_k * c * plan.split
+    alone += each_block * plan.preparing_blocks(problem, 0)
+    units, steps = plan.preparing_blocks(problem, 1), plan.chunks(problem) * plan.tile.chunk // 16
+    own = problem.pattern, plan.dtype, groups, units, steps
+    taken, sharing = min((_together_seconds(*own, parts, limits), parts) for parts in range(1, steps + 1))
+    return sharing if _SURELY * taken < alone else 0
+
+
+@lru_cache(maxsize=4096)
+def neighbours_seconds(pattern: Pattern, dtype: str, limits: DeviceLimits) -> float:
+    """Return what neighbouring weights of any tile should take to be rearranged before a product; or infinity."""
+    a, b, c, d = pattern
+    if d == 1 or dtype == "f64" or d * BYTES[dtype] < _SECTOR:
+        return math.inf
+    own = pattern, dtype, 1, a * -(-d // NEIGHBOURS) * -(-b // 8), -(-c // 16)
+    return min(_together_seconds(*own, parts, limits) for parts in range(1, own[-1] + 1)) - _LAUNCH

@@ -219,7 +219,7 @@ def _prepare(
     memory: Memory, plan: Any, blocks: int, weight: int, packed: int, scale: int, groups: int, *rest: int
 ) -> None:
     """Interpret what brings weights into the order of a tile."""
-    pattern, strides = rest[:4], rest[4:]
+    pattern, strides = rest[:4], rest[4:9]
     problem = Problem(tuple(pattern), groups, 1, plan.dtype, plan.x_first, plan.y_first, 16, 1)  # pyright: ignore
     memory.view(packed, "u8", (plan.image_bytes(problem),)).zero_()
     memory.view(scale, "f32", (plan.scales(problem),)).zero_()
@@ -436,4 +436,5 @@ def _by_plan(memory: Memory, plan: Any, *arguments: Any) -> None:
 INTERPRETERS: dict[str, Callable[..., None]] = {
     cuda_entry.ENTRY: _kron_pass, gradient_emit.ENTRY: _back_pass, factor_gradient_emit.ENTRY: _gram_or_total,
     separation.ENTRY: _separate, cuda_emit.ENTRY: _by_plan, cuda_emit.PREPARE: _prepare,
+    cuda_emit.PREPARE_NEIGHBOURS: _prepare,
 }  # fmt: skip

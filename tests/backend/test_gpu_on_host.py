@@ -6,8 +6,12 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import execute, transpose
+from kernmantle.structured.mode_product.cost import TRANSPOSED
+from kernmantle.structured.mode_product.operands import Operands
 
 from ..gpu_on_host import gpu_on_host
 from ..random_structured import check, generate
@@ -59,3 +63,23 @@ def test_every_kind_of_step(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         if generate(structure, 0).name.startswith("sparse"):
             checked(structure, *CALLS[structure % 2])
     assert taken
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("pattern", [(2, 5, 7, 3), (1, 8, 16, 4), (3, 16, 5, 2), (1, 9, 4, 5), (2, 3, 8, 6)], ids=str)
+def test_blocks_of_many_weights_over_transposed_rows(monkeypatch: pytest.MonkeyPatch, pattern: Any, dtype: Any) -> None:
+    monkeypatch.setattr(transpose, "arranges", lambda *_: True)
+    (a, b, c, d), near = pattern, {"rtol": 1e-2, "atol": 2e-2 if dtype == torch.float16 else 1e-4}
+    torch.manual_seed(0)
+    weight, x, grad = (torch.randn(1, *size).to(dtype) for size in (pattern, (11, a * c * d), (11, a * b * d)))
+    with gpu_on_host() as host:
+        for own, rows, columns in ((weight, x, b), (weight.transpose(2, 3), grad, c)):
+            out = torch.empty(1, 11, a * columns * d, dtype=dtype)
+            execute.product_by(TRANSPOSED, Operands(rows, own), out)
+            exact = torch.einsum("nikl,ijkl->nijl", rows[0].double().view(11, a, -1, d), own[0].double())
+            torch.testing.assert_close(out[0].double(), exact.flatten(1), **near)
+        found = execute.gradient(x, grad, pattern, TRANSPOSED, "")
+        assert not host.error, host.error
+    sides = x[0].double().view(11, a, c, d), grad[0].double().view(11, a, b, d)
+    torch.testing.assert_close(found[0].double(), torch.einsum("nikl,nijl->ijkl", *sides), **near)
+    assert found.is_contiguous()

@@ -196,6 +196,8 @@ def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
     """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
     kernel = row_sum_choice(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)[0]
+    if dtype == "f32":  # of halves batched products are as quick, whatever the price (decision 0136)
+        kernel = min(kernel, wide_sums_seconds(blocks, batch, dtype, True, _MEASURED))
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
 
 
@@ -278,6 +280,19 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
     each = _REARRANGED[size] * min(d, 32) ** by_l * min(c, 256) ** by_k * (math.prod(pattern) / wide) ** by_padding
     apart = _REARRANGING + size * wide * each * (_TRANSPOSED_WEIGHTS[size] if transposed else 1.0)
     return min(apart, neighbours_seconds(pattern, dtype, _MEASURED))
+
+
+def blocks_given_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float:
+    """Return the same where weights become blocks of whole vectors first, for a product over transposed rows."""
+    (a, b, c, d), size, rates = pattern, BYTES[dtype], _rates(dtype)
+    high, wide = padded(b, size), padded(c, size)
+    rearranged = rearranging_seconds((a * d, high, wide, 1), dtype, transposed)
+    if (high, wide) == (b, c):
+        return rearranged
+    if not arranges(pattern, size):  # zeros, and torch's copy
+        return rearranged + 2 * (rates.overhead + size * math.prod(pattern) / rates.permuted)
+    outer, along = (c, b) if transposed else (b, c)
+    return rearranged + rates.overhead + pass_seconds(along, d, a * outer, size, True, along * d * size % ACCESS == 0)
 
 
 def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:

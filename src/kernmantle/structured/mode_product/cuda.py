@@ -24,6 +24,7 @@ from . import cuda_emit
 from .bound_products import DirectProduct, WideProduct, bind_ready
 from .cost import (
     TRANSPOSED,
+    blocks_given_seconds,
     gradient_seconds,
     least_transposed_seconds,
     quickest,
@@ -144,9 +145,9 @@ def _choose_algorithm(
         found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
+        made = 0.0 if packed else blocks_given_seconds(problem.pattern, problem.dtype, is_transposed(weight))
         kernel = kernel_seconds(problem, weight, own, not packed)[1]
-        transposed = transposed_seconds(problem, own, packed) + arranged
+        transposed = transposed_seconds(problem, own, packed) + made
     last = x.stride(2) != 1 and x.shape[2] > 1
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
     each = None if kernel is None else kernel / x.shape[0]
@@ -181,12 +182,15 @@ def expected(
 
 @lru_cache(maxsize=4096)
 def _expected(problem: Problem, own: DeviceLimits, transposed: bool | None) -> float | None:
-    found = expected_seconds(problem, own, transposed is None)
-    if least_transposed_seconds(problem) < found:
-        found = min(found, transposed_seconds(problem, own, transposed is None))
-    if found == math.inf:
+    packed, made = transposed is None, 0.0
+    whole = expected_seconds(problem, own, packed)
+    if transposed is not None:
+        whole += rearranging_seconds(problem.pattern, problem.dtype, transposed)
+        made = blocks_given_seconds(problem.pattern, problem.dtype, transposed)
+    if least_transposed_seconds(problem) + made < whole:
+        whole = min(whole, transposed_seconds(problem, own, packed) + made)
+    if whole == math.inf:
         return None
-    whole = found if transposed is None else found + rearranging_seconds(problem.pattern, problem.dtype, transposed)
     fma = fma_choice(problem, own)
     streamed = stream_choice(problem, not transposed, own)
     others = (each[0] for each in (streamed, fma) if each is not None)
@@ -206,7 +210,7 @@ def gradients_seconds(
     summed = gradient_seconds(pattern, batch, dtype, "cuda", not first).get(TRANSPOSED, math.inf)
     if summed == math.inf:
         return apart, False
-    problem, others = contiguous(back, batch, dtype, first), summed + rearranging_seconds(back, dtype, True)
+    problem, others = contiguous(back, batch, dtype, first), summed + blocks_given_seconds(back, dtype, True)
     others -= shared_seconds(pattern, batch, dtype)
     if least_transposed_seconds(problem) + others >= apart:
         return apart, False

@@ -103,8 +103,9 @@ def _pass(
     source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool, bias: Maybe = None
 ) -> tuple[Kernel | None, int, tuple[int, ...]]:
     """Return the kernel of a pass, its blocks, and its arguments behind the addresses."""
-    size, plain, pitch = source.element_size(), source if pads else target, padded(high, source.element_size())
-    in_one_piece = plain.stride(0) == a * high * l
+    size, pitch = source.element_size(), padded(high, source.element_size())
+    plain, other = (source, target) if pads else (target, source)
+    in_one_piece = (plain.stride(0), other.stride(0)) == (a * high * l, a * pitch * l)
     aligned = (plain.data_ptr() | plain.stride(0) * size) % ACCESS == 0
     added = "" if bias is None else NAMES[bias.dtype]
     plan = transpose_plan(limits(index_of(source.device)).arch, size, high, l, pads, in_one_piece, aligned, added)

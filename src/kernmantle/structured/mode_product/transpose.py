@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -184,11 +185,11 @@ def _summed(
     x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str,
     by: Callable[..., torch.Tensor],
 ) -> torch.Tensor:  # fmt: skip
-    """Return the sums (a, d, b, c) of transposed rows."""
-    a, b, c, d = pattern
+    """Return the sums (a, d, b, c) of transposed rows, b and c padded."""
+    a, _, _, d = pattern
     blocks = d, grad.shape[2] // d, x.shape[2] // d, 1
     algorithm, _ = sums_of_blocks((a * d, *blocks[1:]), x.shape[1], NAMES[x.dtype])
-    return by(x, grad, blocks, algorithm, precision)[..., :b, :c, 0]
+    return by(x, grad, blocks, algorithm, precision)[..., 0]
 
 
 def _plus(total: Maybe, part: torch.Tensor) -> torch.Tensor:
@@ -197,12 +198,29 @@ def _plus(total: Maybe, part: torch.Tensor) -> torch.Tensor:
 
 def _as_weights(total: Maybe, pattern: tuple[int, int, int, int]) -> torch.Tensor:
     assert total is not None, f"{pattern}: a batch has rows"
-    return total.permute(0, 2, 3, 1).contiguous()[None]
+    a, b, c, d = pattern
+    if not arranges(pattern, total.element_size()):
+        return total[..., :b, :c].permute(0, 2, 3, 1).contiguous()[None]
+    made = allocate((a, *total.shape[2:], d), total.dtype, total.device)
+    transpose_rows(total.contiguous().view(a, -1), made.view(a, -1), 1, math.prod(total.shape[2:]), d, False)
+    return made[:, :b, :c].contiguous()[None]
 
 
 def _blocks(weight: torch.Tensor, high: int, wide: int, packed: PackedWeights | None) -> _Blocks:
     _, _, b, c, _ = weight.shape
     blocks = weight[0].permute(0, 3, 1, 2)
     if (high, wide) != (b, c):
-        blocks = functional.pad(blocks, (0, wide - c, 0, high - b))
+        is_large = arranges(tuple(weight.shape[1:]), weight.element_size())  # pyright: ignore[reportArgumentType]
+        blocks = _padded(weight, high, wide) if is_large else functional.pad(blocks, (0, wide - c, 0, high - b))
     return _Blocks(blocks[..., None], packed)
+
+
+def _padded(weight: torch.Tensor, high: int, wide: int) -> torch.Tensor:
+    """Return the blocks (a, d, high, wide) of weights, padded by zeros, or those of transposed ones as transposes."""
+    if weight.stride(2) < weight.stride(3):
+        return _padded(weight.transpose(2, 3), wide, high).mT
+    _, a, b, c, d = weight.shape
+    made = allocate((a, high, d, wide), weight.dtype, weight.device)
+    made[:, b:].zero_()
+    transpose_rows(weight.reshape(a, -1), made.view(a, -1), b, c, d, True)
+    return made.transpose(1, 2)

@@ -173,6 +173,24 @@ def test_steps_that_overlap_and_graphs_that_are_kept(started, both) -> None:
     assert both == {"run": 4, "run_backward": 2}
 
 
+def test_rows_of_several_axes_are_those_of_one(started, both) -> None:
+    x, base = drawn(2, 8, 1024, dtype=torch.float32), drawn(2, 8, 1024, dtype=torch.float32)
+    leaves = [
+        each.requires_grad_()
+        for each in (x, base, drawn(32, 32, dtype=torch.float32), drawn(32, 32, dtype=torch.float32))
+    ]
+    wide, cotangent = (
+        [each.detach().double().requires_grad_() for each in leaves],
+        drawn(2, 8, 1024, dtype=torch.float32),
+    )
+    exact = torch.autograd.grad(wide[0] @ _product(wide[2:]).mT + wide[1], wide, cotangent.double())
+    for _ in range(3):
+        value = km.kron_linear(x, *leaves[2:], base=base)
+        assert "View" not in str(value.grad_fn)
+        check(torch.autograd.grad(value, leaves, cotangent), exact, 4096)
+    assert both == {"run": 2, "run_backward": 2}
+
+
 @pytest.mark.parametrize("lies", ["off by one", "in columns", "with room between", "once for all"])
 def test_rows_that_a_pass_copies_go_step_by_step(lies, started, both) -> None:
     memory = {

@@ -96,6 +96,19 @@ def test_values_are_those_at_the_time_of_the_call(rows, sizes, dtype, scale, has
         assert len(launched) > 20
 
 
+def test_rows_of_several_axes_are_those_of_one(launched) -> None:
+    x, base = (torch.randn(4, 100, 1024, device="cuda").requires_grad_() for _ in range(2))
+    weights = [torch.randn(32, 32, device="cuda").requires_grad_() for _ in range(2)]
+    cotangent = torch.randn(4, 100, 1024, device="cuda")
+    for _ in range(14):
+        value = km.kron_linear(x, *weights, 0.5, base)
+        found = [value.detach(), *torch.autograd.grad(value, [x, *weights, base], cotangent)]
+        rows = [each.detach().flatten(0, 1) for each in (x, base, cotangent)]
+        wanted = exact([rows[0], *weights, rows[1]], 2, 0.5, rows[2])
+        check(found, [one.view(other.shape) for one, other in zip(wanted, found, strict=True)], 4096)
+    assert len(launched) == 13
+
+
 def test_steps_are_captured_between_eager_ones(launched) -> None:
     x, w1, w2 = (torch.randn(shape, device="cuda").requires_grad_() for shape in ((256, 1024), (32, 32), (32, 32)))
     leaves, cotangent = [x, w1, w2], torch.randn(256, 1024, device="cuda")

@@ -243,6 +243,29 @@ def test_a_scale_of_one_entry_leaves_the_shape(rows, scale):
     assert_close(kron_linear(x, w1, w2, scale, expected), 2 * expected, depth=DEPTH)
 
 
+def test_a_scale_of_several_entries_is_an_error():
+    with pytest.raises(km.errors.ShapeError, match="scale has shape"):
+        kron_linear(torch.randn(3, 4), torch.randn(3, 2), torch.randn(5, 2), torch.ones(3))
+
+
+@pytest.mark.parametrize("lies", ["in one piece", "swapped", "in columns", "apart", "once for all", "of five axes"])
+def test_rows_that_lie_anyhow(lies):
+    x = {
+        "in one piece": lambda: _random(2, 3, 8), "swapped": lambda: _random(3, 2, 8).transpose(0, 1),
+        "in columns": lambda: _random(2, 8, 3).mT, "apart": lambda: _random(2, 3, 11)[..., :8],
+        "once for all": lambda: _random(3, 8).expand(2, 3, 8),
+        "of five axes": lambda: _random(2, 3, 4, 2, 8).permute(3, 1, 0, 2, 4),
+    }[lies]().requires_grad_()  # fmt: skip
+    w1, w2, scale = (_random(*shape, seed=seed).requires_grad_() for seed, shape in enumerate([(3, 2), (5, 4), ()], 1))
+    base = _random(*x.shape[:-1], 15, seed=4).requires_grad_()
+    found, expected = kron_linear(x, w1, w2, scale, base), base + scale * x @ torch.kron(w1, w2).mT
+    assert_close(found, expected, depth=DEPTH)
+    leaves, cotangent = [x, w1, w2, scale, base], _random(*found.shape, seed=5)
+    both = (torch.autograd.grad(each, leaves, cotangent) for each in (found, expected))
+    for one, other in zip(*both, strict=True):
+        assert_close(one, other, depth=found.numel())
+
+
 def test_linear_beside_peft():
     lokr = pytest.importorskip("peft.tuners.lokr")
     peft = pytest.importorskip("peft")

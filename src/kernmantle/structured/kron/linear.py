@@ -34,7 +34,7 @@ def kron_linear(
     w1, w2 : tensor or pair of tensors
         (a, b) and (c, d); a pair (u, v) stands for u @ v, as low-rank adapters store it.
     scale : number or tensor
-        Multiplies the update.
+        Multiplies the update; a tensor has one entry.
     base : callable or tensor, optional
         The layer that is adapted, or its output (…, a c); without it the result is the update alone.
 
@@ -46,7 +46,7 @@ def kron_linear(
     Raises
     ------
     ShapeError, DtypeError, DeviceError
-        As :func:`kron_matmul`.
+        As :func:`kron_matmul`, and for a scale of several entries.
     ParameterError
         For a base that is neither a layer nor a tensor, and a scale that is no number.
 
@@ -72,10 +72,13 @@ def kron_linear(
         raise ParameterError(f"base must be a layer, the tensor that it gives, or None, not {type(base).__name__}")
     if not (isinstance(scale, (int, float, complex)) or hasattr(scale, "dtype")) or isinstance(scale, bool):
         raise ParameterError(f"scale must be a number or a tensor, not {scale!r}")
+    if not isinstance(scale, (int, float, complex)) and len(scale.shape):
+        if math.prod(scale.shape) != 1:
+            raise ShapeError(f"scale has shape {tuple(scale.shape)}; it multiplies the whole update: pass one number")
+        scale = scale.reshape(())
     factors = [_weight(w1, "w1"), _weight(w2, "w2")]
     if base is None:
-        found = multiply(_as_matrix(x), factors, alpha=scale, transposed=True)
-        return found if len(found.shape) == len(x.shape) == 2 else found.reshape(*x.shape[:-1], found.shape[-1])
+        return multiply(x, factors, alpha=scale, transposed=True)
     start = base if isinstance(base, torch.Tensor) else base(x)
     if not isinstance(start, torch.Tensor):
         raise ParameterError(f"base gives {type(start).__name__}; it must give a tensor (…, a c)")
@@ -85,13 +88,7 @@ def kron_linear(
     if isinstance(x, torch.Tensor) and start.dtype != x.dtype and not autocasts(x.device):
         kinds = dtype_name(start.dtype), dtype_name(x.dtype)
         raise DtypeError(f"base gives {kinds[0]}, but x is {kinds[1]}; convert one of them")
-    found = multiply(_as_matrix(x), factors, alpha=scale, beta=1, y=_as_matrix(start), transposed=True)
-    return found if found.shape == start.shape else found.reshape(start.shape)
-
-
-def _as_matrix(rows: Any) -> Any:
-    """Return an array of rows as a matrix; a view is one more node of autograd, so that a matrix stays itself."""
-    return rows if len(rows.shape) == 2 else rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
+    return multiply(x, factors, alpha=scale, beta=1, y=start, transposed=True)
 
 
 def _weight(value: Any, name: str) -> torch.Tensor:

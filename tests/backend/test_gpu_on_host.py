@@ -16,6 +16,7 @@ from kernmantle.structured.mode_product.operands import Operands
 from ..gpu_on_host import gpu_on_host
 from ..random_structured import check, generate
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU that is here would be taken for this one")
 CHUNKS, STRUCTURES = 20, 10
 Call = tuple[int, bool, bool]
 """A variant, whether a graph is captured, and whether arrays are odd, see ``check``."""

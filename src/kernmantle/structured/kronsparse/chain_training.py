@@ -102,10 +102,9 @@ def kind_for(
     if saves_between:
         found = {name: found[name] for name in (FACTORS, GROUPED)}
     if is_captured:
-        if count > 1:
-            return min(found, key=lambda name: found[name])
-        surely = {GROUPED: _SURELY_GROUPED[patterns[0][3] > 1]}
-        return min(found, key=lambda name: found[name] * surely.get(name, 1.0) - _WITH_OTHERS[name])
+        surely = {GROUPED: _SURELY_GROUPED[any(pattern[3] > 1 for pattern in patterns)]}
+        times = {name: 1 if name == MATRIX else count for name in found}
+        return min(found, key=lambda name: found[name] * surely.get(name, 1.0) - _WITH_OTHERS[name] * times[name])
     host = {FACTORS: _HOST_FACTORS * count, MATRIX: _HOST_MATRIX, BLOCKS: _HOST_FACTORS}
     through_matrix = count == 2 and dtype in HALVES and not last and has_matrix(patterns)
     alone = [GROUPED, BATCHED, *([MATRIX] if is_compiled or through_matrix else [])]

@@ -196,8 +196,6 @@ def shared_seconds(pattern: Pattern, batch: int, dtype: str) -> float:
 def sums_of_blocks(blocks: Pattern, batch: int, dtype: str) -> tuple[str, float]:
     """Return the way of sums of blocks whose rows are whole vectors, our kernel's or batched products, and its time."""
     kernel = row_sum_choice(blocks, batch, dtype, ACCESS, ACCESS, 3, _MEASURED)[0]
-    if dtype == "f32":  # of halves batched products are as quick, whatever the price (decision 0136)
-        kernel = min(kernel, wide_sums_seconds(blocks, batch, dtype, True, _MEASURED))
     return min(("kernel", kernel), ("bmm", by_vendor(blocks, batch, dtype, False)["bmm"]), key=lambda one: one[1])
 
 
@@ -282,7 +280,7 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
     return min(apart, neighbours_seconds(pattern, dtype, _MEASURED))
 
 
-def blocks_given_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float:
+def padded_blocks_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float:
     """Return the same where weights become blocks of whole vectors first, for a product over transposed rows."""
     (a, b, c, d), size, rates = pattern, BYTES[dtype], _rates(dtype)
     high, wide = padded(b, size), padded(c, size)

@@ -193,8 +193,8 @@ class Tiles(Vectors):
         """Write groups whose last neighbours may be missing in pieces: stores under a mask wait for cache lines."""
         tile, memory = self.tile, f.alloca(self.out, rows * self.tile.width)
         for (i, v), value in values.items():
-            place = self.at(f, memory, str(i * tile.width + v * tile.lanes), of=self.out)
-            self.put(f, value, place, tile.result, tile.lanes)
+            address = self.at(f, memory, str(i * tile.width + v * tile.lanes), of=self.out)
+            self.put(f, value, address, tile.result, tile.lanes)
         group, every = str(tile.group), str(tile.width // tile.group)
         count, present = f.least("%present", group), f.least(f.i64("sdiv", "%lanes", group), every)
         sizes = [tile.group >> power for power in range(tile.group.bit_length())]

@@ -24,9 +24,9 @@ from . import cuda_emit
 from .bound_products import DirectProduct, WideProduct, bind_ready
 from .cost import (
     TRANSPOSED,
-    blocks_given_seconds,
     gradient_seconds,
     least_transposed_seconds,
+    padded_blocks_seconds,
     quickest,
     quickest_gradient,
     rearranging_seconds,
@@ -145,7 +145,7 @@ def _choose_algorithm(
         found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        made = 0.0 if packed else blocks_given_seconds(problem.pattern, problem.dtype, is_transposed(weight))
+        made = 0.0 if packed else padded_blocks_seconds(problem.pattern, problem.dtype, is_transposed(weight))
         kernel = kernel_seconds(problem, weight, own, not packed)[1]
         transposed = transposed_seconds(problem, own, packed) + made
     last = x.stride(2) != 1 and x.shape[2] > 1
@@ -186,7 +186,7 @@ def _expected(problem: Problem, own: DeviceLimits, transposed: bool | None) -> f
     whole = expected_seconds(problem, own, packed)
     if transposed is not None:
         whole += rearranging_seconds(problem.pattern, problem.dtype, transposed)
-        made = blocks_given_seconds(problem.pattern, problem.dtype, transposed)
+        made = padded_blocks_seconds(problem.pattern, problem.dtype, transposed)
     if least_transposed_seconds(problem) + made < whole:
         whole = min(whole, transposed_seconds(problem, own, packed) + made)
     if whole == math.inf:
@@ -210,7 +210,7 @@ def gradients_seconds(
     summed = gradient_seconds(pattern, batch, dtype, "cuda", not first).get(TRANSPOSED, math.inf)
     if summed == math.inf:
         return apart, False
-    problem, others = contiguous(back, batch, dtype, first), summed + blocks_given_seconds(back, dtype, True)
+    problem, others = contiguous(back, batch, dtype, first), summed + padded_blocks_seconds(back, dtype, True)
     others -= shared_seconds(pattern, batch, dtype)
     if least_transposed_seconds(problem) + others >= apart:
         return apart, False

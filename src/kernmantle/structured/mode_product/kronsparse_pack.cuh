@@ -180,12 +180,12 @@ struct KronSparseNeighbourPacker {
             }
         }
         // The next positions are on their way while these are written.
-        T held[COLUMNS / WARPS][16];
+        T loaded[COLUMNS / WARPS][16];
         auto hold = [&](int step) {
 #pragma unroll
             for (int own = 0; own < COLUMNS / WARPS; ++own)
 #pragma unroll
-                for (int k = 0; k < 16; ++k) held[own][k] = at(j_of(WARPS * own + warp), 16 * step + k);
+                for (int k = 0; k < 16; ++k) loaded[own][k] = at(j_of(WARPS * own + warp), 16 * step + k);
         };
         const int end = (int)((i64)steps * (part + 1) / sharing);
         int step = (int)((i64)steps * part / sharing);
@@ -196,7 +196,7 @@ struct KronSparseNeighbourPacker {
 #pragma unroll
             for (int own = 0; own < COLUMNS / WARPS; ++own)
 #pragma unroll
-                for (int k = 0; k < 16; ++k) shared.numbers[(WARPS * own + warp) * COLUMN + k * PITCH + lane] = held[own][k];
+                for (int k = 0; k < 16; ++k) shared.numbers[(WARPS * own + warp) * COLUMN + k * PITCH + lane] = loaded[own][k];
             __syncthreads();
             if (step + 1 < end) hold(step + 1);
 #pragma unroll 2

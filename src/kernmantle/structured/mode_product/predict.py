@@ -10,7 +10,7 @@ from ...backends.cuda.cards import Card
 from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
 from ...torch_ops.card_target import predicted
 from ...torch_ops.dtypes import NAMES
-from .cost import TRANSPOSED, blocks_given_seconds, quickest, quickest_gradient, seconds, transposed_seconds
+from .cost import TRANSPOSED, padded_blocks_seconds, quickest, quickest_gradient, seconds, transposed_seconds
 from .cuda import is_transposed, kernel_seconds, problem_of
 from .operands import empty
 from .tiles import plan
@@ -34,7 +34,7 @@ def product(
     problem = problem_of(x, weight, bias, activation, precision, out)
     kernel, transposed, kind = math.inf, math.inf, "tile"
     if problem is not None and (precision != "ieee" or dtype == "f64"):
-        made = blocks_given_seconds(pattern, dtype, is_transposed(weight))
+        made = padded_blocks_seconds(pattern, dtype, is_transposed(weight))
         kind, kernel = kernel_seconds(problem, weight, card.limits, True)
         transposed = transposed_seconds(problem, card.limits) + made
     last = x.stride(2) != 1 and x.shape[2] > 1

@@ -377,8 +377,8 @@ def _together_seconds(
     """Return the seconds in which so many blocks share each unit of neighbouring weights, of so many steps of k."""
     begin, measured, written, resident, rate = _TOGETHER
     waves = max(1.0, units * sharing / (resident * limits.sm_count))
-    turns = waves * (measured * -(-pattern[2] // 16) * (dtype == "f32") + written * -(-steps // sharing))
-    return begin + norm((turns, BYTES[dtype] * groups * math.prod(pattern) / rate), 3)
+    rounds = waves * (measured * -(-pattern[2] // 16) * (dtype == "f32") + written * -(-steps // sharing))
+    return begin + norm((rounds, BYTES[dtype] * groups * math.prod(pattern) / rate), 3)
 
 
 def sharing_of(plan: KronSparsePlan, problem: Problem, i_step: int, l_step: int, limits: DeviceLimits) -> int:

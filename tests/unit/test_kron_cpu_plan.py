@@ -58,6 +58,7 @@ def test_any_of_the_largest_factors_is_the_vendors():
         (243, [(28, 28), (3, 3)], 243, {"cache"}),  # 18 with the rows as columns, 54 along rows
         (49, [(300, 333)], 1, {"along"}),  # 50, 64 through the cache
         (11, [(119, 119), (251, 251), (3, 3)], 1, {"along", "cache"}),  # 4000 and 15800
+        (1686, [(5, 19), (15, 4)], 1, {"cache"}),  # 65, 129 with the rows as columns, although 75 are expected
         (2, [(5, 5), (5, 5), (5, 5)], 1, {"cache"}),
     ],
 )

@@ -22,6 +22,7 @@ from ...torch_ops.cpu import job_for
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ..mode_product.cpu import along, operand
+from ..mode_product.cpu_cost import SURE
 from ..mode_product.cpu_start import Call
 from .cpu_cost import Work, seconds, vectors_along, with_kinds
 from .cpu_plan import (  # fmt: skip
@@ -83,9 +84,10 @@ def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CpuK
 
 
 def arranged(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> Arrays:
-    """Return the arrays with those columns, of which there may be one, with which the passes take least."""
+    """Return the arrays, or with other columns, of which there may be one, where the passes should take less by far."""
     compute, fuse = "f64" if arrays.x.dtype == torch.float64 else "f32", options.endswith(" fuse")
-    return min(_orientations(arrays), key=lambda own: _cheapest(modes, own, compute, fuse)[0])
+    found = [(_cheapest(modes, own, compute, fuse)[0], own) for own in _orientations(arrays)]
+    return found[-1][1] if found[-1][0] < SURE * found[0][0] else arrays
 
 
 def _cheapest(modes: tuple[Mode, ...], arrays: Arrays, compute: str, fuse: bool) -> tuple[float, CpuKronPlan]:

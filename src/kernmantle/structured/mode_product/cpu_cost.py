@@ -19,7 +19,7 @@ MACHINE = "AMD EPYC (znver5, AVX-512 and its products of bfloat16), one core"
 CACHE = 2**20
 """Bytes of its second cache."""
 SURE = 0.85
-"""An algorithm takes the place of our kernel where it should take at most so much of its time."""
+"""An algorithm, or an order of x, takes the place of ours where it should take at most so much of its time."""
 UNBOUND = 1e-5
 """Seconds that a call takes longer where it is not bound to our kernels (decision 0135)."""
 _MAKING = 1.2e-5, 2e-10  # seconds to begin to make the matrix, and of each of its entries (decision 0135)

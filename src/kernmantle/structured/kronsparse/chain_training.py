@@ -44,14 +44,11 @@ from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
 
 _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H200)
-# Seconds that a step of one factor in a graph takes less than its launches, as both gradients begin together: those of
-# less than 45 us took 0.77 to 0.84 of their models in the median, by grouped launches 1.08 (H200, decision 0078). Of
-# 11 grouped launches of less than 25 us, where l interleave, four took 1.5 to 2.2 times their model (decision 0086).
+# Seconds that a step in a graph takes less than its launches for each factor, through a matrix in all, as both gradients
+# begin together: steps of one factor of less than 45 us took 0.77 to 0.84 of their models in the median, by grouped
+# launches 1.08 (H200, decision 0078). Grouped launches where l interleave take up to 2.3 times their model (0086, 0142).
 _WITH_OTHERS = {FACTORS: 3.5e-6, BLOCKS: 3.5e-6, BATCHED: 3.5e-6, MATRIX: 4e-6, GROUPED: 0.0}
 _SURELY_GROUPED = {False: 1.05, True: 1.2}  # by whether values of l interleave
-# What chains in float32 take of the models of single factors: the layer of a vision transformer with 256 to 4096 rows
-# took 0.75 to 0.95 of that of grouped launches, and 0.9 to 1.3 of that of one product after the other (H200).
-_CHAINS_OF_FLOAT32 = {FACTORS: 1.1, GROUPED: 0.87}
 # Seconds of the host on an H200 (decision 0039): for each factor of a product a launch with its result, or the
 # algorithm that is quickest on the GPU, which makes images or views of its weights; of a step through the matrix by
 # torch's operations; for each factor of a step two products, a sum and what they allocate. An eager call takes these or
@@ -166,8 +163,6 @@ def expected(
 
     own = gpu().limits(gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), GROUPED: grouped_seconds(patterns, batch, dtype, last, own)}
-    if dtype == "f32" and patterns[1:]:
-        found = {name: seconds * _CHAINS_OF_FLOAT32[name] for name, seconds in found.items()}
     if is_batched(patterns, batch, dtype, last):
         found[BATCHED] = batched_seconds(patterns, batch, dtype)
     first, final = patterns[0], patterns[-1]

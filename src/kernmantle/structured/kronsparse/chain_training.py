@@ -44,9 +44,9 @@ from .chain_products import Backward, ChainByCapture, Saved, canonical, shaped
 from .chain_step import BATCHED, BLOCKS, FACTORS, GROUPED, MATRIX, Step, bind_step
 
 _BETWEEN = 5e-7  # seconds that a product takes longer among others in a step (H200)
-# Seconds that a step in a graph takes less than its launches for each factor, through a matrix in all, as both gradients
+# Seconds that a step in a graph takes less than its launches for each factor, through a matrix in all, as gradients
 # begin together: steps of one factor of less than 45 us took 0.77 to 0.84 of their models in the median, by grouped
-# launches 1.08 (H200, decision 0078). Grouped launches where l interleave take up to 2.3 times their model (0086, 0142).
+# launches 1.08 (H200, decision 0078). Grouped launches where l interleave took up to 2.3 times their model (0142).
 _WITH_OTHERS = {FACTORS: 3.5e-6, BLOCKS: 3.5e-6, BATCHED: 3.5e-6, MATRIX: 4e-6, GROUPED: 0.0}
 _SURELY_GROUPED = {False: 1.05, True: 1.2}  # by whether values of l interleave
 # Seconds of the host on an H200 (decision 0039): for each factor of a product a launch with its result, or the

@@ -1,8 +1,8 @@
 """The key of a call, from its tensors; a call that may not take the direct path has none.
 
 A call without a key goes through all checks and torch's dispatcher: while torch.compile traces, under a transform of
-torch.func, a mode, forward AD, autocast or a trace, for subclasses of Tensor, lazily negated views and tensors without
-strides, and while kernels are only collected.
+torch.func, a mode, forward AD, autocast or a trace, for subclasses of Tensor, lazily negated views, zeros without
+memory and tensors without strides, and while kernels are only collected.
 """
 
 from __future__ import annotations

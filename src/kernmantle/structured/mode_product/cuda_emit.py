@@ -37,7 +37,7 @@ def _text(*parts: list[str] | str) -> str:
 
 
 def emit(plan: KronSparsePlan, neighbours: bool = False) -> str:
-    """Return the source of a plan; ``neighbours``: weights are rearranged so many neighbours at a time."""
+    """Return the source of a plan; ``neighbours``: weights that lie together are rearranged at the same time."""
     tile = plan.tile
     traits = {
         "WARP_L": tile.l, "WARPS_L": tile.sharers, "MMA_M": tile.m, "TILE_N": tile.columns, "WARPS_N": tile.sides,

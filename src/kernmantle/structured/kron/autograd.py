@@ -32,7 +32,7 @@ from ...torch_ops.torch_private import (
     register_derivative,
     takes_memory_directly,
 )
-from .bound_gradients import UNBOUND, BoundGradients, Done, LaunchedStep, conjugate, launched_step
+from .bound_gradients import UNBOUND, BoundGradients, Done, LaunchedStep, Maybe, Tensors, conjugate, launched_step
 from .execute import BoundKron, Number, bind_operator, configured, execute, factor_sizes, out_shape
 from .form import Form
 from .gradient import bind_gradients, factor_numbers, gradients
@@ -40,8 +40,6 @@ from .gradient_op import gradients_by_operator
 from .modes import cheapest, parse, products, text_of
 from .torch_products import product as torch_product
 
-Tensors = Sequence[torch.Tensor]
-Maybe = torch.Tensor | None
 _HEAD = 5  # arguments of the Function before its tensors
 
 

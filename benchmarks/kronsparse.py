@@ -229,7 +229,7 @@ def _forward(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
     return prepare
 
 
-def _step(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
+def training_step(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
     """Forward pass, and backward pass by ones to the gradients of everything; gives that of x."""
 
     def prepare(given: Arrays) -> Callable[[], Any]:
@@ -281,7 +281,7 @@ def layer_case(
     )  # fmt: skip
     named = step and chain == CHAIN and batch == BATCH["cuda"] and not how and not bias
     targets = (Target("faster", 1.4, "dense", machine=H200),) if named else ()
-    kind, prepare = ("training step", _step) if step else ("forward pass", _forward)
+    kind, prepare = ("training step", training_step) if step else ("forward pass", _forward)
     after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
     after += " with a bias" * bias
     own = "" if chain == CHAIN else f"{name} "

@@ -8,9 +8,10 @@ from torch import nn
 
 from benchmarks import blocks, kronsparse, layers
 from benchmarks.case import Suite
+from kernmantle.kron import kron_linear
 from kernmantle.kronsparse import KSLinear, KSPattern
 
-from ..measured import measured
+from ..measured import measured, statuses
 
 SUITE = Suite("layers", "cpu", ())
 
@@ -48,6 +49,20 @@ def test_a_step_with_a_bias_has_its_gradient() -> None:
     for make in (kronsparse._dense_layer, kronsparse._sparse_layer):
         assert [name for name, _ in make(given, True).named_parameters() if name == "bias"] == ["bias"]
         assert make(given).bias is None
+
+
+@pytest.mark.parametrize("how", ["", "eager"])
+@pytest.mark.parametrize("dtype", layers.TYPES)
+def test_kronecker_layers_are_checked(dtype, how, monkeypatch) -> None:
+    own = layers.kron_case("12 to 30", ((5, 3), (6, 4)), 16, dtype, how, "cpu")
+    assert statuses(own, SUITE) == {"kernmantle": "ok", "dense": "ok"}
+    monkeypatch.setattr(layers, "kron_linear", lambda x, w1, w2: kron_linear(x, w1, w2, 1.1))
+    assert statuses(own, SUITE)["kernmantle"] == "wrong"
+
+
+def test_kronecker_layers_have_the_features_of_their_names() -> None:
+    for name, ((a, b), (c, d)) in layers.KRON.items():
+        assert name == f"{b * d} to {a * c}"
 
 
 SMALL = blocks.Shape(3, 5, 128, 2, True)

@@ -76,8 +76,8 @@ class Group:
 
     @property
     def peers(self) -> list[str]:
-        """Everybody but us who has a time, in the order of their first appearance, our own variants last."""
-        names = (name for row in self.rows for name, found in row["results"].items() if "median" in found)
+        """Everybody but us who has a time in the table, in the order of their first appearance, our variants last."""
+        names = (name for row in self.listed for name, found in row["results"].items() if "median" in found)
         return sorted((name for name in dict.fromkeys(names) if name != OURS), key=VARIANTS.__contains__)
 
     @property

@@ -147,6 +147,12 @@ def load_kernels(
     return loaded((plan, entries), lambda: [job_for(source(), arch, title or str(plan), fuse, expression)], load)
 
 
+def load_kernel(plan: Any, source: Callable[[Any], str], entry: Entry) -> Kernel | None:
+    """Return the kernel of a plan that has one, see :func:`load_kernels`."""
+    found = load_kernels(plan, plan.arch, lambda: source(plan), entry)
+    return None if found is None else found[0]
+
+
 def row_kernels(
     chosen: CudaRowPlan, source: Callable[[CudaRowPlan], str], *entries: Entry, fuse: bool = True
 ) -> tuple[Kernel, ...] | None:

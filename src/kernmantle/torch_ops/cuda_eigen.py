@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..backends.cuda.eigen_plan import ENTRY, MOST, EigenPlan, emit, width_for
-from ..backends.cuda.launch import Kernel
-from ..runtime.kernel_store import loaded
-from .cuda import index_of, job_for, limits, start
+from .cuda import Entry, index_of, limits, load_kernel, start
 from .cuda_system import compiles
 from .dtypes import NAMES
 
@@ -26,18 +24,9 @@ def run(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor | None, info: torch.Te
     own = limits(index)
     count, order = a.shape[:2]
     chosen = EigenPlan(NAMES[a.dtype], width_for(order), v is not None, own.arch)
-    kernel = _kernel(chosen)
+    kernel = load_kernel(chosen, emit, Entry(ENTRY, chosen.threads))
     if kernel is None:
         return
     pointers = (a.data_ptr(), w.data_ptr(), 0 if v is None else v.data_ptr(), info.data_ptr())
     strides = (*a.stride(), *((0, 0, 0) if v is None else v.stride()))
     start(kernel, index, chosen.blocks(count, own.sm_count), (*pointers, count, order, *strides))
-
-
-def _kernel(chosen: EigenPlan) -> Kernel | None:
-    """Return the kernel of a plan, None if it was only collected."""
-    return loaded(
-        chosen,
-        lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, ENTRY, chosen.threads, title=str(chosen)),
-    )

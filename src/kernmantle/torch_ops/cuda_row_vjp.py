@@ -14,15 +14,13 @@ from typing import Any
 
 import torch
 
-from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_vjp_emit import ENTRY, LARGEST, MOST_COLUMNS, MOST_NUMBERS, THREADS, RowVjpPlan, emit
 from ..backends.reference.evaluate import evaluate as evaluate_tensors
 from ..compiler.row_reduce import Apply, transposed
 from ..compiler.row_vjp import DifferenceVjp, RowVjp, difference_vjp, row_vjp, scalar_vjp, scalars_of
 from ..ir.ops import evaluate
 from ..ir.program import Program
-from ..runtime.kernel_store import loaded
-from .cuda import index_of, job_for, limits, start
+from .cuda import Entry, index_of, limits, load_kernel, start
 from .execute import Types
 from .namespaces import torch_namespace
 from .row_reduce_blocks import LEAST_IN_KERNELS
@@ -179,11 +177,7 @@ def _vjp(
     names = [operand.name for operand in apply.inner.numbers]
     folded = evaluate(vjp.folded, dict(zip(names, numbers, strict=True)))
     values = [*numbers, *(max(-LARGEST, min(LARGEST, float(value))) for value in folded)]
-    kernel = loaded(
-        chosen,
-        lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, ENTRY, THREADS, title=str(chosen)),
-    )
+    kernel = load_kernel(chosen, emit, Entry(ENTRY, THREADS))
     if kernel is not None:
         pointers = [tensor.data_ptr() for tensor in (*operands, out)]
         pointers.append(0 if products is None else products.loses.data_ptr())

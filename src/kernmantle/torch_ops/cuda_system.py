@@ -11,8 +11,7 @@ from ..backends.cuda.device import core
 from ..backends.cuda.launch import BoundLaunch, Kernel
 from ..backends.cuda.system_plan import ENTRY, MOST, THREADS, SystemPlan, emit, width_for
 from ..errors import BackendError
-from ..runtime.kernel_store import loaded
-from .cuda import bind_launch, index_of, job_for, limits, start
+from .cuda import Entry, bind_launch, index_of, limits, load_kernel, start
 from .dtypes import NAMES
 
 
@@ -76,13 +75,4 @@ def _prepared(arrays: Arrays, pivoted: bool, transposed: bool, index: int) -> tu
     count, order = arrays.a.shape[:2]
     factors, solves = arrays.info is not None, arrays.b is not None
     chosen = SystemPlan(NAMES[arrays.a.dtype], width_for(order), pivoted, transposed, factors, solves, own.arch)
-    return _kernel(chosen), chosen.blocks(count, own.sm_count)
-
-
-def _kernel(chosen: SystemPlan) -> Kernel | None:
-    """Return the kernel of a plan, None if it was only collected."""
-    return loaded(
-        chosen,
-        lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
-        lambda binary: Kernel(binary, ENTRY, THREADS, title=str(chosen)),
-    )
+    return load_kernel(chosen, emit, Entry(ENTRY, THREADS)), chosen.blocks(count, own.sm_count)

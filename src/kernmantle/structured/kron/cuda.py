@@ -17,7 +17,7 @@ from ...backends.cuda.tiles import DeviceLimits
 from ...runtime.cache import Built, Key, current_cache, fingerprint
 from ...runtime.kernel_store import compile_only
 from ...runtime.launcher import Launcher, nothing
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, numbered
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernel, numbered
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cost, cuda_emit, mma_emit, tensor_emit
@@ -150,8 +150,7 @@ _EMITTERS: dict[type, Callable[[Any], str]] = {
 def _kernel(chosen: Plan, is_early: bool) -> Kernel | None:
     """Return the kernel of a pass, which may begin early, None if it was only collected."""
     entry = Entry(ENTRY, chosen.threads, chosen.shared, waits=is_early)
-    kernels = load_kernels(chosen, chosen.arch, lambda: _EMITTERS[type(chosen)](chosen), entry)
-    return None if kernels is None else kernels[0]
+    return load_kernel(chosen, _EMITTERS[type(chosen)], entry)
 
 
 def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:

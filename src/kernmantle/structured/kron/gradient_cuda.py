@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...backends.cuda.launch import BoundLaunch, Kernel
-from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernel, load_kernels, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import PlainLayout, allocate, layouts_in_one_piece
 from ...torch_ops.joined_launches import JoinedLaunches
@@ -187,8 +187,7 @@ def bind(
 def _kernel(plan: PassPlan, is_early: bool) -> Kernel | None:
     """Return the kernel of a pass, which may begin early, None if it was only collected."""
     entry = Entry(gradient_emit.ENTRY, plan.threads, plan.shared, waits=is_early)
-    kernels = load_kernels(plan, plan.arch, lambda: gradient_emit.emit(plan), entry)
-    return None if kernels is None else kernels[0]
+    return load_kernel(plan, gradient_emit.emit, entry)
 
 
 def _total(stored: str, arch: str, transposed: tuple[tuple[int, int], ...] = ()) -> Kernel | None:
@@ -356,13 +355,12 @@ def _summing(
     ``transposed``: of two shares at least.
     """
     entry = Entry(factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, waits=is_early)
-    kernels = load_kernels(chosen, chosen.arch, lambda: factor_gradient_emit.emit(chosen), entry)
+    kernel = load_kernel(chosen, factor_gradient_emit.emit, entry)
     kind, shape = "f32" if is_wide else chosen.stored, (size[1], size[0]) if transposed else size
     total, entries = _total(kind, chosen.arch, (size,) if transposed else ()), size[0] * size[1]
     applied = count * size[1] * right if factors else 0
-    if kernels is None or total is None:
+    if kernel is None or total is None:
         return SumKernel(None, None, 1, shape, is_wide, applied)
-    kernel = kernels[0]
     shares = chosen.shares(count, right, resident(kernel, index) * limits(index).sm_count)
     shares = max(2, shares) if is_wide or transposed else shares
     arguments: list[int | None] = [None, None, None, count, right]
@@ -441,8 +439,8 @@ def bind_separation(factors: Tensors) -> Separation | None:
     index, stored = index_of(factors[0].device), NAMES[factors[0].dtype]
     plan = SeparationPlan(sizes, stored, "f64" if stored == "f64" else "f32", limits(index).arch)
     entry = Entry(separation.ENTRY, separation.THREADS, waits=True)
-    kernels = load_kernels(plan, plan.arch, lambda: separation.emit(plan), entry)
-    if kernels is None:
+    kernel = load_kernel(plan, separation.emit, entry)
+    if kernel is None:
         return Separation(None, sizes)
     matrices = [argument for factor in factors for argument in (None, *factor.stride()[-2:])]
-    return Separation(_started(kernels[0], index, plan.blocks, None, None, *matrices), sizes)
+    return Separation(_started(kernel, index, plan.blocks, None, None, *matrices), sizes)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .activation_plan import BYTES, ActivationPlan
+from .bound_products import bind_ready
 from .grouped_plan import DTYPES
 
 
@@ -25,10 +26,5 @@ def bind_activation(
         return None
     index = index_of(value.device)
     plan = ActivationPlan(limits(index).arch, dtype, activation, slope)
-    loaded = load_kernels(
-        plan, plan.arch, lambda: cuda_emit.emit_activation(plan), Entry(cuda_emit.ENTRY, plan.threads, 0)
-    )
-    if loaded is None:
-        return None
-    vectors, operands = size // BYTES, 3 if slope else 2
-    return bind_launch(loaded[0], (*operands * (0,), vectors), range(operands), index, plan.blocks(vectors))
+    kernel, vectors = load_kernel(plan, cuda_emit.emit_activation, Entry(cuda_emit.ENTRY, plan.threads)), size // BYTES
+    return None if kernel is None else bind_ready(kernel, 3 if slope else 2, (vectors,), index, plan.blocks(vectors))

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 
 from ...backends.cuda.launch import BoundLaunch
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.launch_sequence import LaunchSequence
 from . import cuda_emit
+from .bound_products import nothing
 from .cluster_plan import ClusterPlan, quickest_plans
 
 Maybe = torch.Tensor | None
@@ -57,7 +58,7 @@ def bind_cluster(plans: Sequence[ClusterPlan], x: torch.Tensor, out: torch.Tenso
     found = [_bind(plan, x, out) for plan in plans]
     launches = [launch for launch in found if launch is not None]
     if len(launches) < len(plans):
-        return BoundCluster(str(plans[0]), _nothing)
+        return BoundCluster(str(plans[0]), nothing)
     if len(plans) == 1:
         return BoundCluster(str(plans[0]), launches[0])
     a, b, _, d = plans[0].first
@@ -69,13 +70,9 @@ def _bind(plan: ClusterPlan, x: torch.Tensor, out: torch.Tensor) -> BoundLaunch 
     """Return the launch of a plan; None where its kernel was only collected."""
     index = index_of(x.device)
     entry = Entry(cuda_emit.ENTRY, plan.threads, plan.taken or plan.shared, waits=True)
-    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_cluster(plan), entry)
-    if loaded is None:
+    kernel = load_kernel(plan, cuda_emit.emit_cluster, entry)
+    if kernel is None:
         return None
     rest = x.shape[1], x.stride(1), out.stride(1)
     changing = (*range(_OPERANDS), _IS_MADE)
-    return bind_launch(loaded[0], (*_OPERANDS * (0,), *rest, 0), changing, index, plan.blocks)
-
-
-def _nothing(_: list[int]) -> None:
-    """Do nothing, for a kernel that was only collected."""
+    return bind_launch(kernel, (*_OPERANDS * (0,), *rest, 0), changing, index, plan.blocks)

@@ -17,7 +17,7 @@ from ...runtime import dispatch
 from ...runtime.cache import current_cache
 from ...runtime.kernel_store import compile_only
 from ...torch_ops.call_key import program_key
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernel, load_kernels
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import session
 from . import cuda_emit
@@ -318,13 +318,9 @@ def _bound(
 
 
 def _wide(
-    chosen: KronSparsePlan,
-    problem: Problem,
-    index: int,
-    weight_strides: tuple[int, ...],
-    strides: tuple[int, ...],
+    chosen: KronSparsePlan, problem: Problem, index: int, weight_strides: tuple[int, ...], strides: tuple[int, ...],
     alone: bool,
-) -> WideProduct | None:
+) -> WideProduct | None:  # fmt: skip
     own = limits(index)
     shared, slots = chosen.shared(problem), chosen.slots(problem, own)
     main = Entry(cuda_emit.ENTRY, chosen.threads, shared, waits=alone)
@@ -336,13 +332,11 @@ def _wide(
     prepare, kernel = loaded
     # In one piece: the image of the weights, and behind it what undoes the scale of each column.
     image_bytes = -(-chosen.image_bytes(problem) // _ALIGNED) * _ALIGNED
-    whole = (image_bytes + 4 * chosen.scales(problem),)
-    blocks = chosen.groups(problem) * slots
     arguments = (problem.groups, *problem.pattern, *weight_strides, *([sharing] if sharing else []))
     ready_prepare = bind_ready(prepare, 3, arguments, index, chosen.preparing_blocks(problem, sharing))
     rest = problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides
-    ready = bind_ready(kernel, 6, rest, index, blocks)
-    return WideProduct(ready_prepare, ready, image_bytes, whole[0] - image_bytes, chosen.arrangement(problem))
+    ready = bind_ready(kernel, 6, rest, index, chosen.groups(problem) * slots)
+    return WideProduct(ready_prepare, ready, image_bytes, 4 * chosen.scales(problem), chosen.arrangement(problem))
 
 
 def _over_copy(
@@ -366,18 +360,15 @@ def _streamed(
         pitch = padded(a * c * d, BYTES[problem.dtype])
         strides = (problem.batch * pitch, pitch, 1, *strides[3:])
     if isinstance(chosen, StreamMmaPlan):
-        entry = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared, waits=True)
-        emit = partial(cuda_emit.emit_stream_mma, chosen)
+        entry, emit = Entry(cuda_emit.ENTRY, chosen.threads, chosen.shared, waits=True), cuda_emit.emit_stream_mma
     else:
         chosen = replace(chosen, x_row=strides[1] if problem.batch > 1 else chosen.x_row)
-        entry, emit = Entry(cuda_emit.ENTRY, chosen.threads), partial(cuda_emit.emit_stream, chosen)
-    loaded = load_kernels(chosen, chosen.arch, emit, entry)
-    if loaded is None:
+        entry, emit = Entry(cuda_emit.ENTRY, chosen.threads), cuda_emit.emit_stream
+    kernel = load_kernel(chosen, emit, entry)
+    if kernel is None:
         return None
     rest = problem.batch, *problem.pattern, 0, 0, *strides
-    ready = bind_ready(loaded[0], 6, rest, index, chosen.blocks(problem))
-
-    found = DirectProduct(ready)
+    found = DirectProduct(bind_ready(kernel, 6, rest, index, chosen.blocks(problem)))
     return partial(_over_copy, found, features_together) if copied else found
 
 
@@ -386,13 +377,12 @@ def _without_tiles(
 ) -> Callable[..., None] | None:  # fmt: skip
     """Return the launch of a kernel that reads x and weights where they lie."""
     if isinstance(chosen, NarrowPlan):
-        entry, emit = Entry(cuda_emit.ENTRY, chosen.threads), partial(cuda_emit.emit_narrow, chosen)
+        threads, emit = chosen.threads, cuda_emit.emit_narrow
     else:
-        entry, emit = Entry(cuda_emit.ENTRY, FMA_THREADS), partial(cuda_emit.emit_fma, chosen)
-    loaded = load_kernels(chosen, chosen.arch, emit, entry)
-    if loaded is None:
+        threads, emit = FMA_THREADS, cuda_emit.emit_fma
+    kernel = load_kernel(chosen, emit, Entry(cuda_emit.ENTRY, threads))
+    if kernel is None:
         return None
     blocks, slots = chosen.grid(problem, limits(index))
-    ready = bind_ready(loaded[0], 6, (problem.batch, *problem.pattern, 0, slots, *strides), index, blocks)
-
-    return DirectProduct(ready)
+    rest = problem.batch, *problem.pattern, 0, slots, *strides
+    return DirectProduct(bind_ready(kernel, 6, rest, index, blocks))

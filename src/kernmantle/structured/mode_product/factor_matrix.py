@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
+from .bound_products import bind_ready, nothing
 from .factor_matrix_plan import DTYPES, THREADS, MatrixGradientPlan, MatrixPlan, matrix_gradient_plan, matrix_plan
 
 Maybe = torch.Tensor | None
@@ -108,13 +109,5 @@ def _launch(
     plan: MatrixPlan | MatrixGradientPlan, source: Callable[[Any], str], blocks: int, rest: tuple[int, ...],
     operands: int, index: int,
 ) -> Callable[[tuple[int, ...]], None]:  # fmt: skip
-    loaded = load_kernels(
-        plan, plan.arch, lambda: source(plan), Entry(cuda_emit.ENTRY, THREADS, plan.shared, waits=True)
-    )
-    if loaded is None:
-        return _nothing
-    return bind_launch(loaded[0], (*operands * (0,), *rest), range(operands), index, blocks)
-
-
-def _nothing(_: tuple[int, ...]) -> None:
-    """Launch nothing, of a kernel that was only collected."""
+    kernel = load_kernel(plan, source, Entry(cuda_emit.ENTRY, THREADS, plan.shared, waits=True))
+    return nothing if kernel is None else bind_ready(kernel, operands, rest, index, blocks)

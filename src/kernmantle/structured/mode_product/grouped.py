@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import torch
 
-from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernels
+from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
+from .bound_products import nothing
 from .grouped_plan import (
     GroupedPlan,
     GroupedProduct,
@@ -217,7 +218,7 @@ def bind_each(launches: Sequence[PlannedProducts]) -> Sequence[BoundProducts]:
     if plan is None:
         return list(map(_bind, launches))
     found = _bind(PlannedProducts(plan, tuple(chain.from_iterable(products)), indices[0]))
-    if found.launch is not _nothing:
+    if found.launch is not nothing:
         found = replace(found, launch=JoinedLaunch(found.launch, tuple(launches), indices[0]))
     return [found]
 
@@ -225,9 +226,9 @@ def bind_each(launches: Sequence[PlannedProducts]) -> Sequence[BoundProducts]:
 def _bind(planned: PlannedProducts) -> BoundProducts:
     plan, products, index = planned
     entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared, waits=True)
-    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_grouped(plan), entry)
-    if loaded is None:
-        return BoundProducts(str(plan), products, _nothing)
+    kernel = load_kernel(plan, cuda_emit.emit_grouped, entry)
+    if kernel is None:
+        return BoundProducts(str(plan), products, nothing)
     total, arguments, positions = 0, list[int](), list[int]()
     for product, tile in zip(products, plan.tiles, strict=True):
         numbers, blocks = numbers_of(product, tile, plan.dtype, plan.warps, limits(index))
@@ -236,7 +237,7 @@ def _bind(planned: PlannedProducts) -> BoundProducts:
         total += blocks
     if plan.levels:  # where blocks are counted
         arguments.append(0)
-    launch = bind_launch(loaded[0], arguments, positions, index, total, counts=bool(plan.levels))
+    launch = bind_launch(kernel, arguments, positions, index, total, counts=bool(plan.levels))
     return BoundProducts(str(plan), products, launch)
 
 
@@ -264,7 +265,3 @@ class JoinedLaunch:
             each.launch(addresses[begin:end])
             begin = end
         return None
-
-
-def _nothing(_: Addresses) -> None:
-    """Launch nothing, of a kernel that was only collected."""

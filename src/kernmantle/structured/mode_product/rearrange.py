@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...backends.cuda.launch import Kernel
-from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernel, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
-from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan, transpose_sums_plan
+from .bound_products import nothing
+from .transpose_plan import ACCESS, padded, transpose_plan, transpose_sums_plan
 
 Maybe = torch.Tensor | None
 
@@ -68,13 +69,11 @@ def rows_and_sums(rows: torch.Tensor, extent: int, d: int) -> tuple[torch.Tensor
     parts = plan.parts(count, sets, own.sm_count)
     made = allocate((count, features), rows.dtype, rows.device)
     sums = allocate((parts, features), torch.float32, rows.device)
-    loaded = load_kernels(
-        plan, plan.arch, lambda: cuda_emit.emit_transpose_sums(plan), Entry(cuda_emit.ENTRY, plan.threads, plan.shared)
-    )
+    kernel = load_kernel(plan, cuda_emit.emit_transpose_sums, Entry(cuda_emit.ENTRY, plan.threads, plan.shared))
     assert (rows.data_ptr() | rows.stride(0) * size) % ACCESS == 0
-    if loaded is not None:
+    if kernel is not None:
         arguments = rows.data_ptr(), made.data_ptr(), sums.data_ptr(), count, 1, extent, d, rows.stride(0), features
-        start(loaded[0], index, sets * parts, arguments)
+        start(kernel, index, sets * parts, arguments)
     return made, sums
 
 
@@ -88,15 +87,11 @@ def bind_transpose(
     """
     kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
     if kernel is None:
-        return _nothing
+        return nothing
     arguments, positions = (0, 0, *rest), [0, 1]
     if bias is not None:
         arguments, positions = (*arguments, 0), [0, 1, len(arguments)]
     return bind_launch(kernel, arguments, positions, index_of(source.device), blocks)
-
-
-def _nothing(_: Sequence[int]) -> None:
-    """Launch nothing, of a kernel that was only collected."""
 
 
 def _pass(
@@ -113,10 +108,5 @@ def _pass(
     blocks, extents = plan.tiles(count * a, high, pitch), (high, pitch)
     if plan.lanes:
         blocks, extents = -(-blocks // plan.warps), (high, l) if pads else (l, high)
-    return _kernel(plan), blocks, (count, a, *extents, source.stride(0), target.stride(0))
-
-
-def _kernel(plan: TransposePlan) -> Kernel | None:
-    entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared)
-    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_transpose(plan), entry)
-    return None if loaded is None else loaded[0]
+    kernel = load_kernel(plan, cuda_emit.emit_transpose, Entry(cuda_emit.ENTRY, plan.threads, plan.shared))
+    return kernel, blocks, (count, a, *extents, source.stride(0), target.stride(0))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels, start
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernel, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
@@ -135,11 +135,10 @@ def dense_matrix(weight: torch.Tensor) -> torch.Tensor:
     a, b, c, d = weight.shape
     index, pattern = index_of(weight.device), (a, b, c, d)
     plan = dense_plan(limits(index).arch, pattern, weight.element_size())
-    loaded = load_kernels(plan, plan.arch, lambda: cuda_emit.emit_dense(plan), Entry(cuda_emit.ENTRY, plan.threads))
+    kernel = load_kernel(plan, cuda_emit.emit_dense, Entry(cuda_emit.ENTRY, plan.threads))
     out = allocate((a * b * d, a * c * d), weight.dtype, weight.device)
-    if loaded is not None:
-        arguments = weight.data_ptr(), out.data_ptr(), *pattern, *weight.stride()
-        start(loaded[0], index, plan.blocks(pattern), arguments)
+    if kernel is not None:
+        start(kernel, index, plan.blocks(pattern), (weight.data_ptr(), out.data_ptr(), *pattern, *weight.stride()))
     return out
 
 

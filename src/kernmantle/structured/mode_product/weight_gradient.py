@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ...backends.cuda.launch import BoundLaunch
+from ...backends.cuda.launch import BoundLaunch, Kernel
 from ...backends.cuda.tiles import DeviceLimits
-from ...torch_ops.cuda import Entry, index_of, limits, load_kernels
+from ...torch_ops.cuda import Entry, index_of, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import sum_emit
@@ -84,14 +84,14 @@ def _bind_tiles(x: torch.Tensor, pattern: Pattern, chosen: _Tiles, own: DeviceLi
     """Return sums of arrays like x, with such strides of both."""
     groups, batch, _ = x.shape
     entry = Entry(ENTRY, chosen.threads, chosen.shared)
-    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_tile_sum(chosen), entry)
+    kernel = load_kernel(chosen, sum_emit.emit_tile_sum, entry)
     slots = 1 if chosen.whole else chosen.slots(pattern, groups, batch, own)
     rest = (batch, groups, *pattern, slots, *steps)
     blocks = chosen.blocks(chosen.tiles(pattern, groups) * slots, own)
     a, b, c, d = pattern
     if d == 1 or not isinstance(chosen, WideSumPlan):
-        return _in_parts(loaded, pattern, groups, slots, blocks, rest, x, chosen.whole)
-    sums = _in_parts(loaded, (a, d, 1, padded(b * c, x.element_size())), groups, slots, blocks, rest, x, chosen.whole)
+        return _in_parts(kernel, pattern, groups, slots, blocks, rest, x, chosen.whole)
+    sums = _in_parts(kernel, (a, d, 1, padded(b * c, x.element_size())), groups, slots, blocks, rest, x, chosen.whole)
 
     def arranged(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         out = allocate((groups, *pattern), x.dtype, x.device)
@@ -144,9 +144,9 @@ def _bind_fma(x: torch.Tensor, grad: torch.Tensor, chosen: FmaSumPlan) -> Sums:
     entry = Entry(ENTRY, chosen.threads, chosen.shared)
     groups, batch, _ = x.shape
     slots = max(1, min(chosen.slots, MOST_PART_BYTES // (4 * groups * math.prod(chosen.pattern))))
-    loaded = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_fma_sum(chosen), entry)
+    kernel = load_kernel(chosen, sum_emit.emit_fma_sum, entry)
     rest = (batch, groups, slots, *_apart(x, chosen.first), *_apart(grad, chosen.first))
-    return _in_parts(loaded, chosen.pattern, groups, slots, groups * chosen.tiles * slots, rest, x, chosen.whole)
+    return _in_parts(kernel, chosen.pattern, groups, slots, groups * chosen.tiles * slots, rest, x, chosen.whole)
 
 
 def _apart(side: torch.Tensor, first: bool) -> tuple[int, int]:
@@ -161,21 +161,21 @@ def _copied(side: torch.Tensor, *steps: int) -> int:
 
 
 def _in_parts(
-    loaded: Any, pattern: tuple[int, int, int, int], groups: int, slots: int, blocks: int, rest: tuple[int, ...],
-    like: torch.Tensor, whole: bool = False,
+    kernel: Kernel | None, pattern: tuple[int, int, int, int], groups: int, slots: int, blocks: int,
+    rest: tuple[int, ...], like: torch.Tensor, whole: bool = False,
 ) -> Sums:  # fmt: skip
     """Return sums in so many parts of the batch, which are added and rounded to the type of ``like``.
 
     ``whole``: the one part is of that type already.
     """
     index, shape, dtype = index_of(like.device), (groups, *pattern), like.dtype
-    launch = None if loaded is None else bind_ready(loaded[0], 3, rest, index, blocks)
+    launch = None if kernel is None else bind_ready(kernel, 3, rest, index, blocks)
     if whole or (slots == 1 and dtype == torch.float32):
         return BoundSums(launch, None, shape, 0, dtype)
     chosen, count = parts_plan(limits(index).arch, NAMES[dtype], slots), groups * math.prod(pattern)
     entry = Entry(ENTRY, chosen.threads, waits=True)
-    adds = load_kernels(chosen, chosen.arch, lambda: sum_emit.emit_parts(chosen), entry)
-    add = None if adds is None else bind_ready(adds[0], 2, (slots, count), index, chosen.blocks(count))
+    adds = load_kernel(chosen, sum_emit.emit_parts, entry)
+    add = None if adds is None else bind_ready(adds, 2, (slots, count), index, chosen.blocks(count))
     return BoundSums(launch if add is not None else None, add, shape, slots, dtype)
 
 

@@ -22,7 +22,7 @@ from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import bound_products, cuda, tiles, tuned, wide_sum_plan
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
-from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan, column_sum_seconds
+from kernmantle.structured.mode_product.column_sum_plan import column_sum_choice, column_sum_seconds
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.structured.mode_product.cuda_emit import (
     ENTRY,
@@ -36,10 +36,10 @@ from kernmantle.structured.mode_product.cuda_emit import (
     emit_transpose,
     emit_transpose_sums,
 )
-from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
+from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_choice
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import REGISTERS, KronSparsePlan, Problem, Tile, contiguous
-from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
+from kernmantle.structured.mode_product.row_sum_plan import row_sum_choice
 from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.sum_emit import (
@@ -273,7 +273,7 @@ def test_narrow_blocks_compile(card, dtype, first) -> None:
 def test_gradients_over_rows_compile_within_their_registers(card, pattern, dtype) -> None:
     _, b, c, d = pattern
     x_bytes, y_bytes = (math.gcd(16, BYTES[dtype] * m * d) for m in (c, b))
-    chosen = row_sum_plan(pattern, 25088, dtype, x_bytes, y_bytes, 3, CARDS[card])
+    chosen = row_sum_choice(pattern, 25088, dtype, x_bytes, y_bytes, 3, CARDS[card])[1]
     found = compiled(emit_row_sum(chosen), card).resources
     assert found.registers * chosen.threads <= 65536
     assert found.spill_stores <= MOST_SPILLED
@@ -289,7 +289,7 @@ def test_gradients_over_rows_compile_within_their_registers(card, pattern, dtype
 )
 def test_gradients_over_columns_compile_within_their_registers(card, pattern, dtype, access) -> None:
     access = max(access, BYTES[dtype])
-    chosen = column_sum_plan(pattern, 25088, dtype, access, access, 3, CARDS[card])
+    chosen = column_sum_choice(pattern, 25088, dtype, access, access, 3, CARDS[card])[1]
     found = compiled(emit_column_sum(chosen), card).resources
     assert found.registers * chosen.threads <= 65536
     assert found.spill_stores <= MOST_SPILLED
@@ -305,7 +305,7 @@ def test_gradients_over_columns_compile_within_their_registers(card, pattern, dt
 )
 def test_gradients_by_fma_compile_within_their_registers(card, pattern, dtype, first) -> None:
     for rows in (16, 25088):
-        chosen = fma_sum_plan(pattern, rows, dtype, first, 16, CARDS[card])
+        chosen = fma_sum_choice(pattern, rows, dtype, first, 16, CARDS[card])[1]
         assert chosen is not None
         found = compiled(emit_fma_sum(chosen), card).resources
         assert found.registers * chosen.threads * chosen.each <= 65536
@@ -347,13 +347,13 @@ def test_gradients_of_wide_blocks_compile_within_their_registers(dtype, first, s
 
 def test_gradients_over_columns_fit_narrow_blocks() -> None:
     card = CARDS["sm_90"]
-    narrow = column_sum_plan((16, 16, 16, 16), 25088, "f32", 16, 16, 3, card)
+    narrow = column_sum_choice((16, 16, 16, 16), 25088, "f32", 16, 16, 3, card)[1]
     assert narrow.extents[:2] == (16, 16)
     assert column_sum_seconds(narrow, (16, 16, 16, 16), 25088, card) < 4e-4
-    wide = column_sum_plan((1, 128, 128, 8), 25088, "f32", 16, 16, 3, card)
+    wide = column_sum_choice((1, 128, 128, 8), 25088, "f32", 16, 16, 3, card)[1]
     assert min(wide.extents[:2]) > 16
     assert column_sum_seconds(wide, (1, 128, 128, 8), 25088, card) < math.inf
-    wider = column_sum_plan((1, 1024, 256, 1), 25088, "f32", 16, 16, 3, card)
+    wider = column_sum_choice((1, 1024, 256, 1), 25088, "f32", 16, 16, 3, card)[1]
     assert wider.extents[:2] == (128, 128)
     assert wider.resident == wider.warps
 
@@ -361,10 +361,10 @@ def test_gradients_over_columns_fit_narrow_blocks() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradients_of_a_few_rows_take_features_that_begin_anywhere(dtype) -> None:
     pattern, card = (38, 927, 11, 40), CARDS["sm_90"]
-    chosen = column_sum_plan(pattern, 59, dtype, BYTES[dtype], BYTES[dtype], 3, card)
+    chosen = column_sum_choice(pattern, 59, dtype, BYTES[dtype], BYTES[dtype], 3, card)[1]
     assert (chosen.shifted, chosen.whole, chosen.alone) == (True, True, False)
     assert chosen.blocks(chosen.tiles(pattern, 1), card) == card.sm_count * chosen.blocks_each(card)
-    longer = column_sum_plan(pattern, 5901, dtype, BYTES[dtype], BYTES[dtype], 3, card)
+    longer = column_sum_choice(pattern, 5901, dtype, BYTES[dtype], BYTES[dtype], 3, card)[1]
     assert longer.alone
     assert longer.blocks(longer.tiles(pattern, 1), card) == longer.tiles(pattern, 1)
 
@@ -396,7 +396,7 @@ def test_warps_share_rows_where_one_has_registers_for_few_columns(pattern) -> No
 
 def test_gradients_over_rows_take_all_l_where_these_are_few() -> None:
     def extents(d: int, dtype: str) -> tuple[int, int, int]:
-        return row_sum_plan((1, 64, 64, d), 4096, dtype, 16, 16, 3, CARDS["sm_90"]).extents
+        return row_sum_choice((1, 64, 64, d), 4096, dtype, 16, 16, 3, CARDS["sm_90"])[1].extents
 
     assert [extents(d, "f32")[2] for d in (1, 5, 12, 16, 33)] == [1, 5, 12, 8, 8]
     assert [extents(d, "f16")[2] for d in (2, 11, 16, 13, 40)] == [2, 11, 16, 8, 16]
@@ -406,7 +406,7 @@ def test_gradients_over_rows_take_all_l_where_these_are_few() -> None:
 def test_gradients_over_rows_that_begin_anywhere_have_plans(card) -> None:
     for d, dtype, x_bytes, y_bytes in itertools.product(range(1, 36), DTYPES, (2, 4, 8, 16), (2, 4, 8, 16)):
         if min(x_bytes, y_bytes) >= BYTES[dtype]:
-            chosen = row_sum_plan((3, 5, 7, d), 127, dtype, x_bytes, y_bytes, 3, CARDS[card])
+            chosen = row_sum_choice((3, 5, 7, d), 127, dtype, x_bytes, y_bytes, 3, CARDS[card])[1]
             assert chosen.shared <= CARDS[card].shared_per_block
 
 
@@ -414,7 +414,7 @@ def test_gradients_share_the_batch_among_blocks() -> None:
     limits = CARDS["sm_90"]
 
     def of(pattern, batch) -> tuple[int, int]:
-        chosen = row_sum_plan(pattern, batch, "f32", 16, 16, 3, limits)
+        chosen = row_sum_choice(pattern, batch, "f32", 16, 16, 3, limits)[1]
         slots = chosen.slots(pattern, 1, batch, limits)
         return chosen.tiles(pattern, 1) * slots / (limits.sm_count * chosen.blocks_each(limits)), slots
 

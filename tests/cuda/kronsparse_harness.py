@@ -20,10 +20,10 @@ from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.mode_product import cuda_emit, sum_emit
 from kernmantle.structured.mode_product import tiles as kronsparse_tiles
-from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
+from kernmantle.structured.mode_product.column_sum_plan import column_sum_choice
 from kernmantle.structured.mode_product.narrow_plan import NarrowPlan, narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
-from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
+from kernmantle.structured.mode_product.row_sum_plan import row_sum_choice
 from kernmantle.structured.mode_product.transpose_plan import padded, transpose_plan
 from kernmantle.structured.mode_product.wide_sum_plan import tile as wide_tile
 from kernmantle.testing import assert_close
@@ -397,8 +397,8 @@ def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
     if case.wide is not None:
         chosen = wide_tile(case.dtype, case.first, min(bytes_) < 4, *case.wide, products, own)
     else:
-        plan = row_sum_plan if case.first else column_sum_plan
-        chosen = plan(case.pattern, case.batch, case.dtype, *bytes_, products, own)
+        choice = row_sum_choice if case.first else column_sum_choice
+        chosen = choice(case.pattern, case.batch, case.dtype, *bytes_, products, own)[1]
     slots = 1 if chosen.whole else chosen.slots(case.pattern, case.groups, case.batch, own)
     pitch = b * c if d == 1 else padded(b * c, size)
     shape = case.pattern if case.wide is None else (a, d, pitch)

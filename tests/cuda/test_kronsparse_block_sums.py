@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernmantle.structured.mode_product import block_sum_plan, cuda, weight_gradient
+from kernmantle.structured.mode_product.plan_table import rows_of
 from kernmantle.testing import assert_close
 
 from .kronsparse_sums import DTYPES, terms
@@ -28,7 +29,7 @@ def operands(pattern, rows, dtype):
 def plans(pattern, rows, dtype):
     """Tiles of every kind of fragments and stages."""
     own = cuda.limits(0)
-    every = block_sum_plan.candidates(pattern[3], rows, dtype, own)
+    every = rows_of(block_sum_plan.candidates(pattern[3], rows, dtype, own))
     found = list({(plan.m, plan.n, plan.warp_l, plan.steps): plan for plan in every}.values())
     return found[:: -(-len(found) // MOST_KINDS)]
 

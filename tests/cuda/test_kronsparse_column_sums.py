@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernmantle.structured.mode_product import column_sum_plan, cuda
+from kernmantle.structured.mode_product.plan_table import rows_of
 
 from .kronsparse_sums import DTYPES, check, check_what_is_no_number
 
@@ -27,7 +28,7 @@ def plans(pattern, entries, dtype):
     """A tile of every kind."""
     shifted = DTYPES[dtype].itemsize * entries % column_sum_plan.ALIGNED != 0
     products = 3 if dtype == "f32" else 1
-    own = column_sum_plan.candidates(pattern, entries, dtype, shifted, products, cuda.limits(0))
+    own = rows_of(column_sum_plan.candidates(pattern, entries, dtype, shifted, products, cuda.limits(0)))
     return {
         (plan.m, plan.n, plan.warps_j > 1, plan.warps_k > 1, plan.warps_l > 1, plan.piece, whole): replace(
             plan, whole=whole

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernmantle.structured.mode_product import cuda, fma_sum_plan, weight_gradient
+from kernmantle.structured.mode_product.plan_table import rows_of
 
 from .kronsparse_sums import DTYPES, check, check_what_is_no_number
 
@@ -30,7 +31,7 @@ def operands(pattern, rows, dtype, first, gap=0, groups=1):
 
 def plans(pattern, rows, dtype, first, access):
     """A plan of every kind, each with several parts of the batch."""
-    own = fma_sum_plan.candidates(pattern, rows, dtype, first, access, cuda.limits(0))
+    own = rows_of(fma_sum_plan.candidates(pattern, rows, dtype, first, access, cuda.limits(0)))
     kinds = {(plan.share > 1, plan.vector, plan.tile[2] < pattern[3]): plan for plan in own}
     return [replace(plan, slots=3) for plan in kinds.values()]
 

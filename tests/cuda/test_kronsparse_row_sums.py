@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from kernmantle.structured.mode_product import cuda, row_sum_plan
+from kernmantle.structured.mode_product.plan_table import rows_of
+from kernmantle.structured.mode_product.tiled_sum import LONG
 
 from .kronsparse_sums import DTYPES, check, check_what_is_no_number
 
@@ -30,7 +32,7 @@ def plans(pattern, rows, dtype):
     size = DTYPES[dtype].itemsize
     x_bytes, y_bytes = (math.gcd(16, size * m * pattern[3]) for m in (pattern[2], pattern[1]))
     products = 3 if dtype == "f32" else 1
-    own = row_sum_plan.candidates(pattern[3], rows, dtype, x_bytes, y_bytes, products, cuda.limits(0))
+    own = rows_of(row_sum_plan.candidates(pattern[3], rows >= LONG, dtype, x_bytes, y_bytes, products, cuda.limits(0)))
     return {(plan.m, plan.n, plan.warps_j > 1, plan.warps_k > 1): plan for plan in own}
 
 

@@ -36,16 +36,16 @@ from kernmantle.structured.mode_product import cuda_emit, grouped_plan, sum_emit
 from kernmantle.structured.mode_product.activation_plan import ActivationPlan
 from kernmantle.structured.mode_product.block_sum_plan import block_sum_plan
 from kernmantle.structured.mode_product.cluster_plan import apart_plans, cluster_plan
-from kernmantle.structured.mode_product.column_sum_plan import column_sum_plan
+from kernmantle.structured.mode_product.column_sum_plan import column_sum_choice
 from kernmantle.structured.mode_product.dense_plan import dense_plan
 from kernmantle.structured.mode_product.factor_matrix_plan import THREADS as MATRIX_THREADS
 from kernmantle.structured.mode_product.factor_matrix_plan import matrix_gradient_plan, matrix_plan
 from kernmantle.structured.mode_product.fma_plan import THREADS as FMA_THREADS
 from kernmantle.structured.mode_product.fma_plan import FmaPlan
 from kernmantle.structured.mode_product.fma_plan import candidates as fma_candidates
-from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_plan
+from kernmantle.structured.mode_product.fma_sum_plan import fma_sum_choice
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
-from kernmantle.structured.mode_product.row_sum_plan import row_sum_plan
+from kernmantle.structured.mode_product.row_sum_plan import row_sum_choice
 from kernmantle.structured.mode_product.stream_mma_plan import stream_mma_plan
 from kernmantle.structured.mode_product.stream_plan import stream_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan, transpose_sums_plan
@@ -260,13 +260,13 @@ def _stream_mma(card: str, pattern: tuple[int, int, int, int], batch: int, dtype
 
 
 def _fma_sum(card: str, pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool) -> Planned:
-    plan = fma_sum_plan(pattern, batch, dtype, first, 16, CARDS[card])
+    plan = fma_sum_choice(pattern, batch, dtype, first, 16, CARDS[card])[1]
     assert plan is not None
     return Planned(sum_emit.emit_fma_sum(plan), str(plan), plan.threads, plan.shared, plan.each)
 
 
 def _row_sum(card: str, pattern: tuple[int, int, int, int], dtype: str) -> Planned:
-    plan = row_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
+    plan = row_sum_choice(pattern, 25088, dtype, 16, 16, 3, CARDS[card])[1]
     return Planned(sum_emit.emit_row_sum(plan), str(plan), plan.threads, plan.shared)
 
 
@@ -278,7 +278,7 @@ def _block_sum(card: str, pattern: tuple[int, int, int, int], batch: int, dtype:
 
 
 def _column_sum(card: str, pattern: tuple[int, int, int, int], dtype: str) -> Planned:
-    plan = column_sum_plan(pattern, 25088, dtype, 16, 16, 3, CARDS[card])
+    plan = column_sum_choice(pattern, 25088, dtype, 16, 16, 3, CARDS[card])[1]
     return Planned(sum_emit.emit_column_sum(plan), str(plan), plan.threads, plan.shared)
 
 

@@ -16,6 +16,7 @@ from kernmantle.structured.mode_product.block_sum_plan import (
 )
 from kernmantle.structured.mode_product.column_sum_plan import columns_seconds
 from kernmantle.structured.mode_product.fma_sum_plan import fma_seconds
+from kernmantle.structured.mode_product.plan_table import rows_of
 from kernmantle.structured.mode_product.sum_emit import emit_tile_sum
 from tests.backend.test_cuda_compile import CARDS
 
@@ -25,7 +26,7 @@ MANY = ((82, 129, 173, 17), 18), ((6, 302, 390, 42), 16), ((31, 147, 10, 37), 13
 
 @pytest.mark.parametrize(("pattern", "rows"), MANY, ids=str)
 def test_plans_fit_a_block_and_take_all_l(pattern, rows) -> None:
-    every = list(candidates(pattern[3], rows, "f16", CARD))
+    every = list(rows_of(candidates(pattern[3], rows, "f16", CARD)))
     assert every
     for plan in every:
         assert plan.shared <= CARD.shared_per_block
@@ -47,9 +48,9 @@ def test_few_rows_and_many_weights_are_summed_so() -> None:
 
 
 def test_only_halves_of_several_l_are_taken_where_engines_copy() -> None:
-    assert not list(candidates(17, 18, "f32", CARD))
-    assert not list(candidates(1, 18, "f16", CARD))
-    assert not list(candidates(17, 18, "f16", CARDS["sm_80"]))
+    assert candidates(17, 18, "f32", CARD) is None
+    assert candidates(1, 18, "f16", CARD) is None
+    assert candidates(17, 18, "f16", CARDS["sm_80"]) is None
     assert block_sums_seconds((2, 8, 8, 300), 18, "f16", CARD) == math.inf
 
 

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from kernmantle.structured.mode_product.cost import gradient_seconds
-from kernmantle.structured.mode_product.fma_sum_plan import candidates, fma_seconds, fma_sum_plan, rows_seconds
+from kernmantle.structured.mode_product.fma_sum_plan import candidates, fma_seconds, fma_sum_choice, rows_seconds
+from kernmantle.structured.mode_product.plan_table import rows_of
 from tests.backend.test_cuda_compile import CARDS
 
 CARD = CARDS["sm_90"]
@@ -19,12 +20,12 @@ PATTERNS = ((6, 302, 390, 42), (83, 926, 68, 1), (1, 2, 700, 300), (3, 1, 1, 5),
 def test_tiles_are_whole_and_have_every_weight(pattern, first) -> None:
     a, *extents = pattern
     for batch in (1, 9, 4096):
-        for plan in candidates(pattern, batch, "bf16", first, 16, CARD):
+        for plan in rows_of(candidates(pattern, batch, "bf16", first, 16, CARD)):
             assert all(size <= extent for size, extent in zip(plan.tile, extents, strict=True))
             assert plan.tiles == a * math.prod(-(-n // size) for n, size in zip(extents, plan.tile, strict=True))
             assert plan.threads <= 256
             assert pattern[3] % plan.vector == 0 if first else batch % plan.vector == 0
-        chosen = fma_sum_plan(pattern, batch, "bf16", first, 16, CARD)
+        chosen = fma_sum_choice(pattern, batch, "bf16", first, 16, CARD)[1]
         assert chosen is not None
         assert 1 <= chosen.slots <= batch
 

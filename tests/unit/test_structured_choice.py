@@ -31,6 +31,8 @@ from kernmantle.structured.mode_product import (
 )
 from kernmantle.structured.mode_product.grouped_plan import factor, plan_grouped, sums
 from kernmantle.structured.mode_product.plan import contiguous, slots_of
+from kernmantle.structured.mode_product.plan_table import rows_of
+from kernmantle.structured.mode_product.tiled_sum import LONG
 from kernmantle.structured.mode_product.torch_op import Options
 from tests.backend.test_cuda_compile import CARDS
 
@@ -50,19 +52,19 @@ def choice(kind, pattern, batch, dtype, first):
         chosen = getattr(module, f"stream_{kind}_plan" if kind == "mma" else "stream_plan")(given, first, CARD)
         return module.candidates(given, first, CARD), lambda own: module.plan_seconds(own, given, CARD), chosen
     if kind == "row":
-        found = row_sum_plan.candidates(pattern[3], batch, dtype, 16, 4, 3, CARD)
-        chosen = row_sum_plan.row_sum_plan(pattern, batch, dtype, 16, 4, 3, CARD)
+        found = rows_of(row_sum_plan.candidates(pattern[3], batch >= LONG, dtype, 16, 4, 3, CARD))
+        chosen = row_sum_plan.row_sum_choice(pattern, batch, dtype, 16, 4, 3, CARD)[1]
         return found, lambda own: row_sum_plan.row_sum_seconds(own, *sizes), replace(chosen, whole=False)
     if kind == "column":
-        found = column_sum_plan.candidates(pattern, batch, dtype, True, 3, CARD)
-        chosen = column_sum_plan.column_sum_plan(pattern, batch, dtype, 4, 4, 3, CARD)
+        found = rows_of(column_sum_plan.candidates(pattern, batch, dtype, True, 3, CARD))
+        chosen = column_sum_plan.column_sum_choice(pattern, batch, dtype, 4, 4, 3, CARD)[1]
         return found, lambda own: column_sum_plan.column_sum_seconds(own, *sizes), replace(chosen, whole=False)
     if kind == "block":
-        found = block_sum_plan.candidates(pattern[3], batch, dtype, CARD)
+        found = rows_of(block_sum_plan.candidates(pattern[3], batch, dtype, CARD))
         chosen = block_sum_plan.block_sum_plan(pattern, batch, dtype, CARD)
         return found, lambda own: block_sum_plan.block_sum_seconds(own, *sizes), chosen
-    chosen = fma_sum_plan.fma_sum_plan(pattern, batch, dtype, first, 16, CARD)
-    every = fma_sum_plan.candidates(pattern, batch, dtype, first, 16, CARD)
+    chosen = fma_sum_plan.fma_sum_choice(pattern, batch, dtype, first, 16, CARD)[1]
+    every = rows_of(fma_sum_plan.candidates(pattern, batch, dtype, first, 16, CARD))
     found = (replace(own, slots=slots) for own in every for slots in (1, chosen.slots))
     return found, lambda own: fma_sum_plan.fma_sum_seconds(own, batch, CARD), replace(chosen, whole=False)
 
@@ -104,7 +106,7 @@ def test_parts_of_sums_are_the_best_of_all() -> None:
     for _ in range(60):
         pattern = rng.randint(1, 40), rng.randint(1, 300), rng.randint(1, 300), rng.choice([1, 2, 9, 16])
         rows, groups = rng.choice([100, 4096, 60000]), rng.choice([1, 3])
-        plan = column_sum_plan.column_sum_plan(pattern, rows, "f32", 16, 16, 3, CARD)
+        plan = column_sum_plan.column_sum_choice(pattern, rows, "f32", 16, 16, 3, CARD)[1]
         blocks, resident = plan.tiles(pattern, groups), CARD.sm_count * plan.blocks_each(CARD)
         most = min(2**26 // (4 * groups * math.prod(pattern)), rows // plan.least_part)
         several = range(1, max(1, min(most, 2 * -(-resident // blocks))) + 1)
@@ -180,8 +182,8 @@ def test_few_texts_serve_all_numbers_of_rows(pattern, dtype) -> None:
             ("tile", tiles.plan(given, CARD), cuda_emit.emit),
             ("stream", stream_plan.stream_plan(given, True, CARD), cuda_emit.emit_stream),
             ("mma", stream_mma_plan.stream_mma_plan(given, True, CARD), cuda_emit.emit_stream_mma),
-            ("fma", fma_sum_plan.fma_sum_plan(pattern, rows, dtype, True, 16, CARD), sum_emit.emit_fma_sum),
-            ("row", row_sum_plan.row_sum_plan(pattern, rows, dtype, 16, 16, 3, CARD), sum_emit.emit_tile_sum),
+            ("fma", fma_sum_plan.fma_sum_choice(pattern, rows, dtype, True, 16, CARD)[1], sum_emit.emit_fma_sum),
+            ("row", row_sum_plan.row_sum_choice(pattern, rows, dtype, 16, 16, 3, CARD)[1], sum_emit.emit_tile_sum),
             ("grouped", plan_grouped(CARD, dtype, [own.forward()]), cuda_emit.emit_grouped),
             ("grouped back", plan_grouped(CARD, dtype, back), cuda_emit.emit_grouped),
         ):  # fmt: skip

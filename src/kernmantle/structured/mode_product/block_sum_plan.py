@@ -6,7 +6,6 @@ Its cost is fitted on one H200 (decision 0099).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,7 +16,7 @@ from ...backends.cuda.arch import arch
 from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, count_of, grid, masked, norm, quickest_row, rows_of
+from .plan_table import TABLES, columns_of, count_of, grid, masked, norm, quickest_row
 from .tiled_sum import TiledSum
 from .transpose_plan import ACCESS, padded, pass_seconds, start_seconds
 
@@ -81,14 +80,8 @@ class BlockSumPlan(TiledSum):
         )
 
 
-def candidates(d: int, batch: int, dtype: str, own: DeviceLimits) -> Iterator[BlockSumPlan]:
-    """Yield the plans of every tile that fits, for few rows."""
-    table = _every(d, batch, dtype, own)
-    return iter(()) if table is None else rows_of(table)
-
-
-def _every(d: int, batch: int, dtype: str, own: DeviceLimits) -> BlockSumPlan | None:
-    """Return the table of the same; None without any."""
+def candidates(d: int, batch: int, dtype: str, own: DeviceLimits) -> BlockSumPlan | None:
+    """Return the table of every tile that fits, for few rows; None without any."""
     taken = 1 < d <= _MOST_L and batch <= _MOST_ROWS and BYTES[dtype] == 2
     if not taken or "warp_specialized" not in arch(own.arch).features:
         return None
@@ -144,7 +137,7 @@ def block_sum_choice(
     pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits
 ) -> tuple[float, BlockSumPlan] | None:
     """Return the least seconds of a plan, and the plan; None where there is none."""
-    table = _every(pattern[3], batch, dtype, limits)
+    table = candidates(pattern[3], batch, dtype, limits)
     return None if table is None else quickest_row(table, block_sum_seconds(table, pattern, batch, limits))
 
 

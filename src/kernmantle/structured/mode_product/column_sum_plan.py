@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, rows_of, smaller
+from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, smaller
 from .tiled_sum import LONG, TiledSum
 
 ALIGNED = 16  # bytes of a copy, at multiples of which features begin where they are not shifted
@@ -87,13 +86,11 @@ class ColumnSumPlan(TiledSum):
 
 def candidates(
     pattern: Pattern, batch: int, dtype: str, shifted: bool, products: int, own: DeviceLimits
-) -> Iterator[ColumnSumPlan]:
-    """Yield the plans of every tile that fits; ``shifted``: features begin anywhere."""
-    return rows_of(_every(pattern, batch, dtype, shifted, products, own))
+) -> ColumnSumPlan:
+    """Return the table of every tile that fits, which batches share that take the same pieces.
 
-
-def _every(pattern: Pattern, batch: int, dtype: str, shifted: bool, products: int, own: DeviceLimits) -> ColumnSumPlan:
-    """Return the table of the same, which batches share that take the same pieces."""
+    ``shifted``: features begin anywhere.
+    """
     size = BYTES[dtype]
     least = 16 * size
     pieces = tuple(piece for piece in _PIECES if piece == least or least < piece < 2 * batch * size)
@@ -169,16 +166,9 @@ def column_sum_choice(
 ) -> tuple[float, ColumnSumPlan]:
     """Return the least seconds of a plan, and the plan, for features of which so many bytes may be copied at once."""
     shifted = min(x_bytes, y_bytes) < ALIGNED
-    table = _every(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
+    table = candidates(pattern, batch, dtype, shifted, products if dtype == "f32" else 1, limits)
     seconds, best = quickest_row(table, column_sum_seconds(table, pattern, batch, limits))
     return seconds, replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
-
-
-def column_sum_plan(
-    pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
-) -> ColumnSumPlan:
-    """Return the plan that should be quickest, for features of which so many bytes may be copied at once."""
-    return column_sum_choice(pattern, batch, dtype, x_bytes, y_bytes, products, limits)[1]
 
 
 def columns_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits) -> float:

@@ -6,7 +6,6 @@ Where l interleave, or blocks are small, tiles of tensor cores are mostly empty,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, either, grid, joined, larger, masked, norm, row_of, rows_of, smaller
+from .plan_table import TABLES, columns_of, either, grid, joined, larger, masked, norm, row_of, smaller
 from .transpose_plan import ACCESS, pass_seconds
 from .weight_gradient_plan import MOST_PART_BYTES
 
@@ -125,15 +124,11 @@ def _splits(extent: int) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def candidates(
-    pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits
-) -> Iterator[FmaSumPlan]:
-    """Yield the tiles that fit, for neighbours in memory of which so many bytes may be read in one ``access``."""
-    return rows_of(_every(pattern, batch, dtype, first, access, own))
+def candidates(pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits) -> FmaSumPlan:
+    """Return the table of tiles that fit, which batches of about one length share.
 
-
-def _every(pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits) -> FmaSumPlan:
-    """Return the table of the same, which batches of about one length share."""
+    So many bytes of neighbours in memory may be read in one ``access``.
+    """
     most = max(1, math.gcd(access // BYTES[dtype], pattern[3] if first else batch))
     most_entries = _MOST_SHARE * (_LEAST_ROWS if first else 2 * _WARP * most)
     entries = batch if batch < _LEAST_ROWS else min(1 << (batch.bit_length() - 1), most_entries)
@@ -251,21 +246,13 @@ def fma_sum_choice(
     _, b, c, d = pattern
     if max(b, c) * d > _MOST_STEP:
         return None
-    table = _every(pattern, batch, dtype, first, access, own)
+    table = candidates(pattern, batch, dtype, first, access, own)
     slots = _parts(table, batch, own)
     taken = fma_sum_seconds(replace(table, slots=slots), batch, own)
     row = int(taken.min(0).argmin())
     column = int(taken[:, row].argmin())
     parts = int(slots[column, row])
     return float(taken[column, row]), replace(row_of(table, row), slots=parts, whole=parts == 1)
-
-
-def fma_sum_plan(
-    pattern: Pattern, batch: int, dtype: str, first: bool, access: int, own: DeviceLimits
-) -> FmaSumPlan | None:
-    """Return the plan that should be quickest; None where there is none."""
-    found = fma_sum_choice(pattern, batch, dtype, first, access, own)
-    return None if found is None else found[1]
 
 
 def least_seconds(pattern: Pattern, batch: int, own: DeviceLimits) -> float:

@@ -6,7 +6,6 @@ Its cost is fitted on one H200 (decision 0060).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from ...backends.cuda.tiles import CLOCK, DeviceLimits
 from ...compiler.nest import BYTES
 from .plan import REGISTERS, Pattern
-from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row, rows_of
+from .plan_table import TABLES, columns_of, either, grid, larger, masked, norm, quickest_row
 from .tiled_sum import LONG, TiledSum
 
 DEPTH = 16  # rows of a product
@@ -92,16 +91,14 @@ class RowSumPlan(TiledSum):
         )
 
 
-def candidates(
-    d: int, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
-) -> Iterator[RowSumPlan]:
-    """Yield the plans of every tile that fits, for rows of which so many bytes may be copied at once."""
-    return rows_of(_table(d, batch >= LONG, dtype, x_bytes, y_bytes, products, own))
-
-
 @lru_cache(maxsize=TABLES)
-def _table(d: int, alone: bool, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits) -> RowSumPlan:
-    """Return the table of the same; ``alone``: of long sums."""
+def candidates(
+    d: int, alone: bool, dtype: str, x_bytes: int, y_bytes: int, products: int, own: DeviceLimits
+) -> RowSumPlan:
+    """Return the table of every tile that fits, for rows of which so many bytes may be copied at once.
+
+    ``alone``: for long sums.
+    """
     size = BYTES[dtype]
     # Where only single numbers may be copied a warp reads one l at once, and 16 of them would be too many warps.
     whole = d <= _MOST_WHOLE or (d * size == 32 and min(x_bytes, y_bytes) > size)
@@ -169,13 +166,6 @@ def row_sum_choice(
 ) -> tuple[float, RowSumPlan]:
     """Return the least seconds of a plan, and the plan, for rows of which so many bytes may be copied at once."""
     products = products if dtype == "f32" else 1
-    table = _table(pattern[3], batch >= LONG, dtype, x_bytes, y_bytes, products, limits)
+    table = candidates(pattern[3], batch >= LONG, dtype, x_bytes, y_bytes, products, limits)
     seconds, best = quickest_row(table, row_sum_seconds(table, pattern, batch, limits))
     return seconds, replace(best, whole=best.slots(pattern, 1, batch, limits) == 1)
-
-
-def row_sum_plan(
-    pattern: Pattern, batch: int, dtype: str, x_bytes: int, y_bytes: int, products: int, limits: DeviceLimits
-) -> RowSumPlan:
-    """Return the plan that should be quickest, for rows of which so many bytes may be copied at once."""
-    return row_sum_choice(pattern, batch, dtype, x_bytes, y_bytes, products, limits)[1]

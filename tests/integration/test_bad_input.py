@@ -424,7 +424,7 @@ class TestBackends:
         def missing():
             raise BackendError("no CUDA engine: pip install 'kernmantle[cuda13]'")
 
-        monkeypatch.setattr("kernmantle.torch_ops.cuda.core", missing)
+        monkeypatch.setattr("kernmantle.torch_ops.cuda_contract.core", missing)
         from kernmantle.torch_ops import targets
 
         targets._target.cache_clear()

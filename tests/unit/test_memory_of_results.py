@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernmantle.errors import OutOfMemoryError
-from kernmantle.torch_ops import cuda, cuda_vjp, execute
+from kernmantle.torch_ops import cuda, execute
 
 GPU = torch.device("cuda", 0)
 LIKE = SimpleNamespace(is_cuda=True, dtype=torch.float64, device=GPU, get_device=lambda: 0)
@@ -88,7 +88,6 @@ def takers():
         (lambda: execute.allocate_each(LIKE, layouts), r"\(2, 3\)"),
         (lambda: execute.allocate((2, 3), torch.float64, GPU), r"\(2, 3\)"),
         (lambda: cuda.scratch(24, GPU, "this needs", "that"), "this needs 0.0 GiB on cuda:0 in addition"),
-        (lambda: cuda_vjp._memory(24, GPU), r"a gradient \(VJP\) needs 0.0 GiB on cuda:0"),
     ]
 
 

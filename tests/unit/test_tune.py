@@ -14,7 +14,7 @@ from kernmantle.runtime.cache import Built, Cache, Key
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.runtime.kernel_store import collected, compile_only
 from kernmantle.runtime.launcher import Launcher
-from kernmantle.torch_ops import cuda, targets, tuned_tiles
+from kernmantle.torch_ops import cuda, cuda_contract, targets, tuned_tiles
 from kernmantle.torch_ops.tune import tune
 
 pytest.importorskip("cuda.core")
@@ -25,10 +25,10 @@ GRAM = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b) + 0.25)
 @pytest.fixture
 def planner(monkeypatch, tmp_path):
     """The GPU's planner for tensors of the CPU; nothing is compiled or run."""
-    made = cuda.CudaTarget()
-    monkeypatch.setattr(cuda, "limits", lambda index: H200)
+    made = cuda_contract.CudaTarget()
+    monkeypatch.setattr(cuda_contract, "limits", lambda index: H200)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(cuda, "gpu", lambda index: type("Card", (), {"name": "Abacus 9"})())
+    monkeypatch.setattr(cuda_contract, "gpu", lambda index: type("Card", (), {"name": "Abacus 9"})())
     monkeypatch.setattr(targets, "_target", lambda kind: made)
     with km.config(cache_dir=tmp_path):
         yield
@@ -117,8 +117,9 @@ def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, a
 
 def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):
     random, clock = torch.randn, itertools.count(20, -1)
-    monkeypatch.setattr(cuda, "load", lambda *plans: [None if compile_only() else plan for plan in plans])
-    monkeypatch.setattr(cuda, "start", lambda *arguments: None)
+    monkeypatch.setattr(cuda_contract, "load", lambda *plans: [None if compile_only() else plan for plan in plans])
+    for module in (cuda, cuda_contract):
+        monkeypatch.setattr(module, "start", lambda *arguments: None)
     monkeypatch.setattr(cuda, "bind_launch", lambda *arguments: lambda addresses: None)
     monkeypatch.setattr(torch, "randn", lambda shape, device: random(shape, device="cpu"))
     monkeypatch.setattr(torch.cuda, "device", lambda place: nullcontext())

@@ -1,113 +1,27 @@
-"""The GPU as a target: CUDA kernels compiled by NVRTC, on torch's current stream."""
+"""CUDA kernels, compiled by NVRTC or found, and their launches on torch's current stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from ..backends.cuda import emit, nvrtc, vjp_plan
+from ..backends.cuda import emit, nvrtc
 from ..backends.cuda.arch import arch as generation
 from ..backends.cuda.device import core, gpu
-from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, plan
+from ..backends.cuda.gram_plan import Argument, DeviceLimits
 from ..backends.cuda.launch import THREADS, BoundLaunch, Kernel, NumberedLaunch, Queue, zeroed_counter
 from ..backends.cuda.row_reduce_plan import CudaRowPlan
-from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
-from ..compiler.gradient_patterns import Vjp
-from ..compiler.nest import Nest, sizes_and_layout
 from ..config import current
 from ..errors import OutOfMemoryError
-from ..ir.program import Program
 from ..runtime.cache import Built, Key
 from ..runtime.dump import dump
-from ..runtime.kernel_store import Job, loaded, loaded_each
-from ..runtime.launcher import Launcher, nothing
-from . import cuda_vjp, tuned_tiles
+from ..runtime.kernel_store import Job, loaded
 from .torch_private import is_out_of_memory
 
 Numbers = tuple[float, ...]
-
-
-class CudaTarget:
-    """CUDA kernels for NVIDIA GPUs from sm_80 on."""
-
-    name = "cuda"
-
-    def __init__(self) -> None:
-        core()
-
-    def parallel(self, device: torch.device) -> int:
-        """Return the blocks that keep a device busy."""
-        return limits(index_of(device)).sm_count
-
-    def takes_vjp(self, found: Vjp, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Return whether the VJP is large enough for several kernels."""
-        return vjp_plan.takes_vjp(found, program, sizes, compute)
-
-    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Compile the kernel or find it."""
-        index = index_of(device)
-        own = limits(index)
-        values = integers.tolist()
-        sizes, layout = sizes_and_layout(values, alignment)
-        vjp = cuda_vjp.launcher(nest, sizes, values, own, layout, index, start, job_for)
-        if vjp is not None:
-            return vjp
-
-        def made(tile: str | None) -> Launcher:
-            products = tile is None or tile in tuned_tiles.PRODUCTS
-            squares = squares_plan(nest, sizes, own, layout, tile) if products else None
-            if squares is not None:
-                return _products(squares, values, sizes, index)
-            return _single(plan(nest, sizes, own, layout, tile), values, sizes, index)
-
-        return tuned_tiles.launcher(nest, sizes, own, layout, gpu(index).name, made)
-
-
-def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
-    """Return one kernel."""
-    (kernel,) = load(chosen)
-    if kernel is None:
-        return Launcher(nothing, str(chosen))
-    blocks = chosen.blocks(sizes, limits(index))
-    fixed = chosen.fixed(values)
-
-    @lru_cache(maxsize=64)
-    def tabled(numbers: Numbers) -> tuple[Kernel, tuple[Argument, ...]]:
-        """Return the kernel of the degree that the power takes, and its arguments behind the pointers."""
-        own = chosen if chosen.power is None else chosen.of_degree(chosen.power.degree_for(numbers))
-        (found,) = load(own)
-        assert found is not None
-        return found, (*fixed, *numbers, *own.trailing(numbers))
-
-    def plain(numbers: Numbers) -> tuple[Kernel, tuple[Argument, ...]]:
-        return kernel, (*fixed, *numbers)
-
-    return Launcher(numbered(index, blocks, plain if chosen.power is None else tabled), str(chosen))
-
-
-def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
-    """Return the three kernels of squared differences, one after another."""
-    split, main, direct = load(chosen.split, chosen.main, chosen.direct)
-    if split is None or main is None or direct is None:
-        return Launcher(nothing, str(chosen))
-    fixed, own, device = chosen.main.fixed(values), limits(index), torch.device("cuda", index)
-    main_blocks, direct_blocks = chosen.main.blocks(sizes, own), chosen.direct.blocks(sizes, own)
-    offsets, size = chosen.scratch.offsets, chosen.scratch.size
-
-    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        memory = scratch(size, device, PRODUCTS_NEED, 'precision="ieee" takes differences and needs none')
-        base = memory.data_ptr()
-        handed = [base + offset for offset in offsets]
-        arguments = (*pointers, *fixed, *numbers)
-        start(split, index, chosen.split_blocks, (*handed, *arguments))
-        start(main, index, main_blocks, (*handed, *arguments))
-        start(direct, index, direct_blocks, (base, *arguments))
-
-    return Launcher(run, str(chosen))
 
 
 PRODUCTS_NEED = "products on tensor cores need"
@@ -296,20 +210,3 @@ def job_for(source: str, arch: str, title: str, fuse: bool = True, expression: s
         name=f"{expression}: {title}" if expression else title,
     )
     return Job(key, build, (arch, source, title, fuse, debug))
-
-
-def job(chosen: CudaPlan) -> Job:
-    """Return what compiling a plan takes."""
-    return job_for(emit.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible, chosen.nest.expression)
-
-
-def load(*plans: CudaPlan) -> list[Kernel | None]:
-    """Return the kernels of plans, compiled if the cache does not have them; None if they were only collected."""
-    return loaded_each(plans, job, _kernel)
-
-
-def _kernel(chosen: CudaPlan, binary: bytes) -> Kernel:
-    return Kernel(binary, emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
-
-
-TARGET = CudaTarget

@@ -123,24 +123,27 @@ def _flops(shapes: Any, *numbers_and_texts: Any, **_: Any) -> int:
     return program_flops(program, geometry(program, [tuple(shape) for shape in shapes]))
 
 
-def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
-    """Return a tensor whose mapped axis is first, with 1-axes behind it so that all batch axes align."""
-    lead = tensor.dim() - 1 - axes
-    return tensor.reshape(tensor.shape[0], *(1,) * (batch_rank - lead), *tensor.shape[1:])
+def mapped_first(
+    tensors: Sequence[torch.Tensor], dims: Sequence[int | None], axes: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return tensors with their mapped axis first, and 1-axes behind it so that all batch axes align.
+
+    ``dims`` are the mapped axes, None of tensors without one, ``axes`` how many axes of each are no batch axes.
+    """
+    given = list(zip(tensors, dims, axes, strict=True))
+    rank = max(tensor.dim() - own - (dim is not None) for tensor, dim, own in given)
+
+    def moved(tensor: torch.Tensor, dim: int, own: int) -> torch.Tensor:
+        ones = (1,) * (rank - (tensor.dim() - 1 - own))
+        first = tensor.movedim(dim, 0)
+        return first.reshape(first.shape[0], *ones, *first.shape[1:])
+
+    return [tensor if dim is None else moved(tensor, dim, own) for tensor, dim, own in given]
 
 
 def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:
-    operands = Program.parse(numbers_and_texts[-2]).tensors
-    dims: Sequence[int | None] = in_dims[0]
-    ranks = [
-        tensor.dim() - len(operand.axes) - (dim is not None)
-        for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
-    ]
-    moved = [
-        tensor if dim is None else front(tensor.movedim(dim, 0), len(operand.axes), max(ranks))
-        for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
-    ]
-    results = _operator(moved, *numbers_and_texts)
+    axes = [len(operand.axes) for operand in Program.parse(numbers_and_texts[-2]).tensors]
+    results = _operator(mapped_first(tensors, in_dims[0], axes), *numbers_and_texts)
     return results, [0] * len(results)
 
 

@@ -23,7 +23,7 @@ from .dtypes import DTYPES, compute_type, name_of
 from .execute import BoundProgram, Types, result_types
 from .flops import counted, rows_flops
 from .info import RunInfo
-from .operator import by_key, front, implement, packed, read
+from .operator import by_key, implement, mapped_first, packed, read
 from .row_reduce_execute import prepare, run, shapes, whole_geometry
 from .torch_private import plain
 
@@ -48,13 +48,7 @@ def _flops(shapes: Any, *numbers_and_texts: Any, **_: Any) -> int:
 def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:
     parsed = Apply.parse(numbers_and_texts[-2])
     axes = [len(operand.axes) for operand in parsed.inner.tensors] + [2] * parsed.weighted
-    dims: Sequence[int | None] = in_dims[0]
-    ranks = [t.dim() - own - (dim is not None) for t, own, dim in zip(tensors, axes, dims, strict=True)]
-    moved = [
-        tensor if dim is None else front(tensor.movedim(dim, 0), own, max(ranks))
-        for tensor, own, dim in zip(tensors, axes, dims, strict=True)
-    ]
-    results = _operator(moved, *numbers_and_texts)
+    results = _operator(mapped_first(tensors, in_dims[0], axes), *numbers_and_texts)
     return results, [0] * len(results)
 
 

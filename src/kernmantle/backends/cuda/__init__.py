@@ -3,5 +3,6 @@
 from ...backend import Backend
 
 BACKEND = Backend(
-    "cuda", "cuda", "torch_ops.cuda", "torch_ops.cuda_row_reduce", "structured.kron.cuda", "torch_ops.cuda_softmax"
-)
+    "cuda", "cuda", "torch_ops.cuda_contract", "torch_ops.cuda_row_reduce", "structured.kron.cuda",
+    "torch_ops.cuda_softmax",
+)  # fmt: skip

@@ -18,7 +18,7 @@ from ...errors import BackendError, GradientError
 from ...torch_ops.execute import PlainLayout, allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
-from ...torch_ops.operator import LIBRARY, implement
+from ...torch_ops.operator import LIBRARY, implement, mapped_first
 from ...torch_ops.saved import addresses, are_ready, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
     check_untransformed,
@@ -73,18 +73,9 @@ def _vmap(
 ) -> tuple[torch.Tensor, int]:  # fmt: skip
     values: list[torch.Tensor] = [x, *factors] if y is None else [x, *factors, y]
     dims: Sequence[int | None] = [in_dims[0], *in_dims[1]] if y is None else [in_dims[0], *in_dims[1], in_dims[2]]
-    rank = max(tensor.dim() - (dim is not None) for tensor, dim in zip(values, dims, strict=True))
-    moved = [
-        tensor if dim is None else _front(tensor.movedim(dim, 0), rank)
-        for tensor, dim in zip(values, dims, strict=True)
-    ]
+    moved = mapped_first(values, dims, [2] * len(values))
     last = None if y is None else moved.pop()
     return kron(moved[0], moved[1:], last, alpha, beta, modes, options), 0
-
-
-def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
-    """Return a tensor whose mapped axis is first, with 1-axes after it so that all batch axes align."""
-    return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
 
 
 kron = implement("kron", _bind, _fake, _vmap)

@@ -238,7 +238,7 @@ def named_arrays(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
 
 
 def computed_arrays(program: Program, tensors: Tensors, compute: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the same in the type of the arithmetic; truth values stay."""
+    """Return the array of every operand in the type of the arithmetic; truth values stay."""
     arrays = named_arrays(program, tensors)
     return {name: array if array.dtype == torch.bool else array.to(compute) for name, array in arrays.items()}
 

@@ -130,15 +130,15 @@ def mapped_first(
 
     ``dims`` are the mapped axes, None of tensors without one, ``axes`` how many axes of each are no batch axes.
     """
-    given = list(zip(tensors, dims, axes, strict=True))
-    rank = max(tensor.dim() - own - (dim is not None) for tensor, dim, own in given)
+    each = list(zip(tensors, dims, axes, strict=True))
+    rank = max(tensor.dim() - own - (dim is not None) for tensor, dim, own in each)
 
     def moved(tensor: torch.Tensor, dim: int, own: int) -> torch.Tensor:
         ones = (1,) * (rank - (tensor.dim() - 1 - own))
         first = tensor.movedim(dim, 0)
         return first.reshape(first.shape[0], *ones, *first.shape[1:])
 
-    return [tensor if dim is None else moved(tensor, dim, own) for tensor, dim, own in given]
+    return [tensor if dim is None else moved(tensor, dim, own) for tensor, dim, own in each]
 
 
 def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:

@@ -82,7 +82,7 @@ def _bound(
 def _bound_entries(
     text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...]
 ) -> tuple[str, tuple[str, ...], tuple[str | Number, ...]]:
-    """Return the same for the program of the entries themselves."""
+    """Return the text of the program of the entries, names of its tensors, and where its numbers come from."""
     binding = bind(Definition.parse(text), frozenset(tensors), literals)
     return binding.program.text, binding.tensor_parameters, binding.numbers
 

@@ -79,7 +79,7 @@ def empty(shape: Sequence[int], dim: int, device: torch.device) -> Halves:
 
 
 def split_rows(matrix: torch.Tensor) -> Halves:
-    """Return the same along the rows of one matrix, a few rows at a time."""
+    """Return the halves of a matrix scaled by its rows, made a few rows at a time."""
     found = empty(matrix.shape, 1, matrix.device)
     whole = matrix, _fitted(matrix, 1, found.scale), found.high, found.low
     for parts in zip(*(each.split(_step(matrix)) for each in whole), strict=True):

@@ -97,7 +97,7 @@ def is_static(size: Any) -> bool:
 
 
 def is_written_down() -> bool:
-    """Return whether what runs is written into a graph, as torch.compile does with a forward and a backward pass."""
+    """Return whether calls are written into a graph, as torch.compile does with a forward and a backward pass."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 

@@ -55,7 +55,7 @@ class Launch:
         return self.total or self.start + overlapped
 
     def times(self, count: int) -> Launch:
-        """Return the same, ``count`` times."""
+        """Return ``count`` such launches as one."""
         start, memory, work, total = (count * part for part in (self.start, self.memory, self.work, self.total))
         return replace(self, start=start, memory=memory, work=work, total=total)
 

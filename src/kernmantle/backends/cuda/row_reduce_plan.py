@@ -356,7 +356,7 @@ def _ends_bytes(rows: RowNest, tile: Tile) -> int:
 
 
 def _with_reciprocals(rows: RowNest) -> RowNest:
-    """Return the same with one reciprocal for each k of what varies along it alone, not a division for each entry."""
+    """Return the nest with one reciprocal for each k of what varies along k alone, not a division for each entry."""
     nest = rows.matrix
     along = [buffer.name for buffer in staged(nest)["vectors"]]
     if not along or nest.compute != "f32" or nest.precision != "default":

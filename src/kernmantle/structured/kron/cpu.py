@@ -161,7 +161,7 @@ class Along(Dense):
 
 
 def _along(own: Dense) -> Along:
-    """Return the same product by our tiles."""
+    """Return the product along an axis by our tiles."""
     (sizes, _), (_, strides), (out, _) = own.x, own.factor, own.out
     if len(sizes) == 2:  # (rows of x, columns), and the transposed factor
         (count, columns), rows, right, steps = sizes, out[1], 1, strides[::-1]

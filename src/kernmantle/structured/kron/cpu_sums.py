@@ -41,11 +41,11 @@ BEFORE: Mapping[bool, Costs] = {
 AFTER: Mapping[bool, Costs] = {
     False: Costs(1.6e-5, 5.8e-11, 2.4e-8, 1.4e-10, 1.7e-10), True: Costs(1.8e-5, 4.5e-11, 4.6e-8, 6.5e-11, 1.7e-10),
 }  # fmt: skip
-"""The same of tiles that sum over what is behind it."""
+"""Costs of tiles that sum over what is behind an axis, likewise."""
 VENDOR: Mapping[bool, Costs] = {
     False: Costs(8e-6, 1.1e-10, 3.5e-8, 3.7e-10, 3.1e-10), True: Costs(2.1e-5, 7.3e-11, 7.6e-8, 5.2e-11, 2.3e-10),
 }  # fmt: skip
-"""The same of the vendor's products, which write copies in another order."""
+"""Costs of the vendor's products, which write copies in another order, likewise."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _before(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> t
 
 
 def _after(count: int, p: int, q: int, right: int, lanes: int, dtype: str) -> tuple[float, bool, bool]:
-    """Return the same of tiles that sum over what is behind it."""
+    """Return what ``_before`` does, of tiles that sum over what is behind the axis."""
     costs = AFTER[dtype == "bf16"]
     rows, vectors, swapped = _sides(p, q, lanes)
     taken = costs.start + costs.number * count * right * (vectors * lanes + rows) + costs.matrix * count

@@ -118,18 +118,18 @@ def multiplied(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch
 
 
 def by_batches(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
-    """Return the same by a product for every l."""
+    """Return the sum of :func:`multiplied` by a product for every l."""
     product = matmul(v, u.mH, is_wide)
     return product.squeeze(-3) if u.shape[-3] == 1 else product.sum(-3)
 
 
 def in_rows(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
-    """Return the same of real numbers by one product of rows of entries, which copies bring together."""
+    """Return that sum of real numbers by one product of rows of entries, which copies bring together."""
     return matmul(v.mT.reshape(-1, v.shape[-2]).mT, u.mT.reshape(-1, u.shape[-2]), is_wide)
 
 
 def copied(u: torch.Tensor, v: torch.Tensor, is_wide: bool = False) -> torch.Tensor:
-    """Return the same by one product of copies in another order."""
+    """Return that sum by one product of copies in another order."""
     return matmul(v.transpose(-3, -2).flatten(-2), u.transpose(-3, -2).flatten(-2).mH, is_wide)
 
 

@@ -33,7 +33,7 @@ class _Implicit(torch.autograd.Function):
 
 
 class _Transformed(torch.autograd.Function):
-    """The same in transforms of torch.func and in forward mode, where each level solves with its own parameters."""
+    """Solve A(parameters) x = b in torch.func and forward mode, where each level has its own parameters."""
 
     @staticmethod
     def forward(system: System, b: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

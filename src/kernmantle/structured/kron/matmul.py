@@ -247,7 +247,7 @@ def in_two(
     text: str, options: str, numbers: tuple[Number, Number], x: torch.Tensor, factors: Tensors, y: Maybe = None,
     info: RunInfo | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Return the same in two steps where there is more than a pass of factors; gradients read what lies between."""
+    """Return a product in two steps where it has more than a pass of factors; gradients read what lies between."""
     shapes = factor_sizes(factors)
     positions, last = positions_of(text, shapes), _last(text, shapes)
     if len(last) < len(positions) and torch.is_grad_enabled() and any(own.requires_grad for own in (x, *factors)):

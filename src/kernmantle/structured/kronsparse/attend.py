@@ -100,7 +100,7 @@ def attention(
 
 
 def _check_heads(heads: int, causal: bool, width: int) -> None:
-    """Raise the error of what heads of queries, keys and values of so many features cannot be."""
+    """Raise the error that says why so many features are no queries, keys and values of these heads."""
     if not isinstance(causal, bool):
         raise ParameterError(f"causal must be True or False, not {type(causal).__name__}; no mask is taken")
     if width % (3 * integer(heads, "heads")):
@@ -115,7 +115,7 @@ def _mixed(joint: torch.Tensor, heads: int, causal: bool) -> torch.Tensor:
 
 
 def _mixed_by_products(joint: torch.Tensor, heads: int, causal: bool) -> torch.Tensor:
-    """Return the same by operations that have derivatives of derivatives."""
+    """Return the attention by operations that have derivatives of every order."""
     queries, keys, values = joint.unflatten(-1, (3, heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind(0)
     scores = queries @ keys.mT * queries.shape[-1] ** -0.5
     if causal:

@@ -207,7 +207,7 @@ class KSLinear(ChainModule):
         return apply_chain(step, x, bias, weights)
 
     def _traced_by_factors(self, x: Any, bias: torch.Tensor | None, activation: str | None) -> torch.Tensor:
-        """Return the same where the checks have something to say, or the batch is not known."""
+        """Return the result by factors, where a check fails, which then raises, or the batch is not known."""
         own, weights, offset = self._checked(x, self._factors(), bias)
         return chain(own, weights, offset, check_activation(activation), self._options)
 

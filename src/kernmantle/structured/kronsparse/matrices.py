@@ -243,7 +243,7 @@ apply_matrices: Any = super(torch.autograd.Function, _Matrices).apply  # pyright
 
 
 def _differentiably(weights: Weights, grads: Sequence[Maybe]) -> list[Maybe]:
-    """Return the same with whatever derivative of them is being recorded."""
+    """Return the gradients of the weights with whatever derivative of them is being recorded."""
     found = dict[int, torch.Tensor]()
     with torch.enable_grad():
         for index, (own, grad) in enumerate(zip(chains_of(weights), grads, strict=True)):

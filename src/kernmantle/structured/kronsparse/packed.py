@@ -120,7 +120,7 @@ class ChainModule(nn.Module):
     def _checked(
         self, x: Any, weights: Sequence[torch.Tensor], bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor], torch.Tensor | None]:
-        """Return what a call multiplies, of one type; raise the error that says what does not fit."""
+        """Return the tensors of a call in one type; raise the error that says what does not fit."""
         check_layer_input(x)
         check_weights(self.patterns, weights)
         own, checked, offset = check_types(x, weights, bias, self._names)

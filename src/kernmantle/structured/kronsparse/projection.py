@@ -133,7 +133,7 @@ def _peel(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> tuple[to
 
 
 def _balanced(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the same product from factors whose entries have the same mean square times c."""
+    """Return factors of the same product whose entries have equal mean squares times c."""
     gains = [float(weight.norm()) / math.sqrt(weight.numel() / weight.shape[2]) for weight in weights]
     if not all(gain > 0 and math.isfinite(gain) for gain in gains):
         return list(weights)

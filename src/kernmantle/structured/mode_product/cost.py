@@ -146,7 +146,7 @@ def step_of_blocks(pattern: Pattern, batch: int, dtype: str, last: bool) -> tupl
 
 @lru_cache(maxsize=4096)
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> Mapping[str, float]:
-    """Return the same of the sum over the batch that is the gradient of the weights."""
+    """Return the time of each algorithm for the sum over the batch that is the gradient of the weights."""
     if kind == "cpu":
         return cpu_cost.gradient_seconds(pattern, batch, dtype, last)
     a, b, c, d = pattern
@@ -281,7 +281,7 @@ def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float
 
 
 def padded_blocks_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float:
-    """Return the same where weights become blocks of whole vectors first, for a product over transposed rows."""
+    """Return the seconds to rearrange weights as blocks of whole vectors, for a product over transposed rows."""
     (a, b, c, d), size, rates = pattern, BYTES[dtype], _rates(dtype)
     high, wide = padded(b, size), padded(c, size)
     rearranged = rearranging_seconds((a * d, high, wide, 1), dtype, transposed)

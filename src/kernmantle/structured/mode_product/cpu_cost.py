@@ -88,7 +88,7 @@ GRADIENT: Mapping[str, Costs] = {
     "kernel wide first": Costs(9.1e-06, 4.1e-09, 1.8e-09, 2e-11, 1.4e-12, 1.6e-10),
     "kernel wide last": Costs(9e-06, 1e-08, 9.1e-10, 1.5e-11, 5.8e-12, 1.1e-10),
 }  # fmt: skip
-"""The same of gradients of weights."""
+"""Costs of gradients of weights, by the same names."""
 
 
 def amounts(algorithm: str, pattern: Pattern, batch: int, dtype: str, last: bool, is_gradient: bool) -> Amounts:
@@ -169,7 +169,7 @@ def product_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, packed
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
-    """Return the same of gradients of weights."""
+    """Return what each algorithm for a gradient of weights should take."""
     a, b, c, d = pattern
     if dtype == "f16":
         return _estimated(["kernel"], pattern, batch, dtype, last, True)

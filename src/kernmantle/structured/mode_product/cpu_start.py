@@ -19,7 +19,7 @@ from ...torch_ops.cpu import job_for
 from .cpu_plan import SmallTile, Tile
 
 _ROW = "structured.mode_product.cpu_vectors:emit_row"
-_GRAIN, ALONE = 1 << 19, 1 << 23  # multiplications: what a thread takes at least, what one thread does alone
+_GRAIN, ALONE = 1 << 19, 1 << 23  # multiplications: least work of a thread, most work of one thread alone
 
 
 @dataclass(frozen=True)

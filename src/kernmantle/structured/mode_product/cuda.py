@@ -160,7 +160,7 @@ def _choose_algorithm(
 def _with_copy(
     best: str, taken: float, kernel: float | None, pattern: tuple[int, ...], dtype: str, last: bool
 ) -> tuple[str, float]:
-    """Return the same for transposed weights, a copy of which batched products multiply by where they are slow else."""
+    """Return algorithm and seconds with the copy that batched products take of transposed weights with odd rows."""
     _, b, c, d = pattern
     odd = BYTES[dtype] == 2 and (b * 2 % ACCESS or c * 2 % ACCESS)
     if best != "bmm" or kernel is None or last or d > 1 or not odd:

@@ -256,7 +256,7 @@ def fma_sum_choice(
 
 
 def least_seconds(pattern: Pattern, batch: int, own: DeviceLimits) -> float:
-    """Return what the products take that no plan does without."""
+    """Return the seconds of the multiplications alone, which every plan takes."""
     return batch * math.prod(pattern) / (own.sm_count * 4 * _WARP * CLOCK)
 
 

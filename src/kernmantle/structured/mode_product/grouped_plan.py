@@ -290,7 +290,7 @@ def joined_plan(
 def numbers_of(
     product: GroupedProduct, tile: GroupedTile, dtype: str, warps: int, limits: DeviceLimits
 ) -> tuple[tuple[int, ...], int]:
-    """Return what a launch is told of a product but its addresses, and how many blocks it takes."""
+    """Return the arguments of a launch for a product, without its addresses, and the blocks it takes."""
 
     def steps(view: View | None) -> tuple[int, ...]:
         if view is None:

@@ -78,7 +78,7 @@ class StreamMmaPlan:
     w_cycles: int = field(default=1, repr=False, compare=False)
     """Cycles in which a warp reads a fragment of weights, as prices were fitted."""
     x_cycles: int = field(default=1, repr=False, compare=False)
-    """The same of x."""
+    """Cycles in which a warp reads a fragment of x, as prices were fitted."""
 
     @property
     def threads(self) -> int:
@@ -241,7 +241,7 @@ def candidates(
 
 
 def _every(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int) -> StreamMmaPlan | None:
-    """Return the table of the same, of which batches take those with their rows of a block."""
+    """Return the table of the plans that fit, of which batches take those with their rows of a block."""
     pattern, batch, size = problem.pattern, problem.batch, BYTES[problem.dtype]
     if not fits(pattern, batch, problem.dtype, limits):
         return None

@@ -129,7 +129,7 @@ def candidates(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes
 
 
 def _every(problem: Problem, along: bool, limits: DeviceLimits, weight_bytes: int) -> StreamPlan:
-    """Return the table of the same, which batches of the same rows of a thread share."""
+    """Return the table of the plans that fit, which batches with as many rows of a thread share."""
     d, batch, size = problem.pattern[3], problem.batch, BYTES[problem.dtype]
     last = batch > 1 and not problem.y_first
     access = min(weight_bytes, problem.x_bytes if problem.x_first else ACCESS)

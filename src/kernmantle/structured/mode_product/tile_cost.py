@@ -157,7 +157,7 @@ _LEAST_ROWS, _NARROW, _DEEP, _SLOWER = 4, 16, 64, 2.0
 
 
 def _copied(plan: KronSparsePlan, problem: Problem) -> Number:
-    """Return the seconds a byte of x takes more that is not copied in whole vectors."""
+    """Return the seconds that a byte of x takes more which is not copied in whole vectors."""
     found = values_at(_UNALIGNED[plan.split, problem.x_first][0], plan.x_bytes)
     if not problem.x_first:
         return either(plan.shifts, values_at(_WORD_COPIES, plan.tile.chunk), found)
@@ -165,7 +165,7 @@ def _copied(plan: KronSparsePlan, problem: Problem) -> Number:
 
 
 def _stored(plan: KronSparsePlan, problem: Problem) -> Number:
-    """Return the same of a byte of y; where columns are stored in words, of rows beyond whole tiles."""
+    """Return the seconds that a byte of y takes more; where columns are stored in words, of rows beyond whole tiles."""
     run = plan.y_run if problem.y_first else problem.y_run  # neighbouring lanes of a warp store neighbours otherwise
     size = BYTES[problem.dtype]
     if plan.split:
@@ -366,7 +366,7 @@ def packed_seconds(taken: float, plan: KronSparsePlan, problem: Problem, limits:
 
 
 def together_seconds(taken: float, plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """Return the same with the start of the kernel that rearranges the weights, but not its work."""
+    """Return :func:`packed_seconds` with the start of the kernel that rearranges the weights, but not its work."""
     start, column = _REARRANGING[plan.split]
     return packed_seconds(taken, plan, problem, limits) + start + column * min(problem.pattern[2], 256)
 

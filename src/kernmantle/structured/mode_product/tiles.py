@@ -56,7 +56,7 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
 
 
 def _shared(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
-    """Return the same of all values of l for warps that share rows: parts of them, or all with other columns."""
+    """Return such spans of all values of l for warps that share rows: parts of these, or all with other columns."""
     d, split = problem.pattern[3], problem.dtype == "f32"
     if not grouped or d < _LEAST_SHARED:
         return ()
@@ -67,7 +67,7 @@ def _shared(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]
 
 
 def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
-    """Return the same of some of the values of l."""
+    """Return the spans of tiles that have some of the values of l."""
     d = problem.pattern[3]
     if problem.dtype == "f32":
         both = ((8, 2, 1),) if d == 16 and problem.pattern[1] <= 16 and problem.y_first else ()
@@ -163,7 +163,7 @@ def candidates(problem: Problem, limits: DeviceLimits) -> Iterator[KronSparsePla
 
 
 def _every(problem: Problem, limits: DeviceLimits) -> tuple[KronSparsePlan, Price] | None:
-    """Return the table of the same, and their price, which all batches share but short ones."""
+    """Return the table of the tiles that fit, and its price, which all batches share but short ones."""
     return _table(replace(problem, batch=_SHARED_ROWS if problem.batch >= _SHARED_ROWS else 1), limits)
 
 

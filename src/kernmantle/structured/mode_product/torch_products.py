@@ -49,7 +49,7 @@ def lies_ready(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) 
 
 
 def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """Return the same product after copies to contiguous blocks; with the batch last, only rows of the result move."""
+    """Return the product after copies of x to contiguous blocks; with the batch last, only rows of the result move."""
     groups, a, d, b, c = blocks.shape
     count = x.shape[1]
     if x.stride(1) == 1 != x.stride(2):
@@ -326,7 +326,7 @@ def add_strided(x: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> N
 
 
 def gradient_by_entries(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """Return the same entry by entry of the blocks."""
+    """Return the gradient of weights entry by entry of the blocks."""
     groups, count = x.shape[:2]
     own, rows = x.reshape(groups, count, a, c, d), gradient.reshape(groups, count, a, b, d)
     out = x.new_empty((groups, a, b, c, d))
@@ -355,7 +355,7 @@ def is_added_in_halves(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """Return the same through the gradient of the dense matrix."""
+    """Return the gradient of weights through that of the dense matrix."""
     alone = x.shape[0] == 1
     matrix = summed_product(gradient[0].mT, x[0])[None] if alone else torch.matmul(gradient.mT, x)
     return entries(matrix.contiguous(), a, b, c, d)

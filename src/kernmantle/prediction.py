@@ -51,7 +51,7 @@ class Estimate:
     seconds : float
         Time on the GPU, of kernels and of starting them.
     bytes : int
-        Most memory at a time beside the arguments and the result.
+        Most memory at a time besides the arguments and the result.
     result_bytes : int
         Memory of the result.
     flops : int
@@ -111,7 +111,7 @@ def estimate(call: Callable[..., Any], *args: Any, card: str | None = None, **kw
     Returns
     -------
     Estimate
-        ``seconds`` on the GPU, ``bytes`` (the most memory at a time beside arguments and result), ``result_bytes``,
+        ``seconds`` on the GPU, ``bytes`` (the most memory at a time besides arguments and result), ``result_bytes``,
         ``flops``, ``bound`` ("bytes", "arithmetic" or "launch"), ``fits``, ``card`` and ``launches``.
 
     Raises

@@ -97,7 +97,7 @@ def _parse(text: str) -> Apply:
 class RowNest:
     """Loops of an apply: those of the matrix, whose only output is an entry, and what is done with its rows.
 
-    ``matrix`` reads, beside the program's numbers, those that are the values of ``folded``. With ``causal`` row i sees
+    ``matrix`` reads, besides the program's numbers, those that are the values of ``folded``. With ``causal`` row i sees
     the columns 0 to i alone (see ``softmax``).
     """
 

@@ -1,4 +1,4 @@
-"""Objects that ``reduce=`` takes beside the names of the table: reductions of the user's, and selections."""
+"""Objects that ``reduce=`` takes besides the names of the table: reductions of the user's, and selections."""
 
 from __future__ import annotations
 

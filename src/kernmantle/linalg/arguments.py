@@ -211,7 +211,7 @@ _TAKEN = "The matrices take"
 
 @contextmanager
 def enough_memory(routine: str, a: torch.Tensor, beyond: str = _BEYOND, devices: int = 1) -> Iterator[None]:
-    """Say what is needed where memory runs out; ``beyond`` tells what is taken beside a."""
+    """Say what is needed where memory runs out; ``beyond`` tells what is taken besides a."""
     try:
         yield
     except (RuntimeError, OutOfMemoryError) as error:

@@ -121,7 +121,7 @@ class Grid:
                 raise LaunchError(f"cuSOLVERMp's {name} on {self.size} GPUs: {error} (info {int(info)})") from error
 
     def workspace(self, routine: str, n: int, dtype: torch.dtype, vectors: bool = True) -> tuple[int, int]:
-        """Return the bytes on each device and host that a routine takes beside its matrices."""
+        """Return the bytes on each device and host that a routine takes besides its matrices."""
         a, kind = self._descriptor(routine, n, n, dtype), _TYPES[dtype]
         pointer = torch.empty(1, dtype=dtype, device=self.device).data_ptr()
         mode = ctypes.create_string_buffer(b"V" if vectors else b"N")

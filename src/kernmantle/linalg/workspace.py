@@ -1,4 +1,4 @@
-"""How much memory the dense routines take beside their matrices."""
+"""How much memory the dense routines take besides their matrices."""
 
 from __future__ import annotations
 

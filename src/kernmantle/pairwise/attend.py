@@ -223,7 +223,7 @@ def _product(a: Any, b: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Call:
-    """Options of a call, beside q, k and v."""
+    """Options of a call, besides q, k and v."""
 
     mask: _Mask
     scale: Any

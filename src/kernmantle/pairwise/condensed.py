@@ -54,7 +54,7 @@ def pdist(
 
     Notes
     -----
-    Cost: n (n - 1) / 2 distances, computed in blocks of rows; beside the result no more than some megabytes are
+    Cost: n (n - 1) / 2 distances, computed in blocks of rows; besides the result no more than some megabytes are
     used, with a gradient to be recorded as much as the result again, with a metric of your own the whole matrix. A
     metric that is not symmetric gives d(x_i, x_j) for i < j. Gradients as of :func:`cdist`.
 

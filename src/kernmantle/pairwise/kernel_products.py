@@ -344,7 +344,7 @@ class Products:
 
         Notes
         -----
-        Nothing is computed here, and no memory is taken beside the inputs.
+        Nothing is computed here, and no memory is taken besides the inputs.
 
         Examples
         --------

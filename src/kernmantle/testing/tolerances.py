@@ -130,7 +130,7 @@ def assert_close(actual: Any, expected: Any, *, dtype: Any = None, depth: int = 
     depth
         Length of the reduction.
     magnitude
-        Magnitude of the terms that were reduced, which errors are relative to beside the result itself; the
+        Magnitude of the terms that were reduced, which errors are relative to besides the result itself; the
         root mean square of ``expected`` by default. 0 asks for relative accuracy of every entry.
 
     Raises

@@ -86,7 +86,7 @@ def find(call: Hashable, tensors: Sequence[Any], by_shape: bool = False) -> Any:
     """Return the bound call that these tensors have by torch's guards, without their key; None on a miss.
 
     A key takes the host a fifth of what a layer's forward call takes. ``call`` has what the key of the caller has
-    beside its tensors and settings; it says which tensors there are, none of them None. What it has last is found, or
+    besides its tensors and settings; it says which tensors there are, none of them None. What it has last is found, or
     with ``by_shape``, for callers who share it, last with the shape of the first tensor.
     """
     try:

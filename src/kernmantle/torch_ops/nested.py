@@ -129,7 +129,7 @@ def run_nested(
 def _gathered(
     definition: Definition, nested: Nested, call: Call, scores: Scores, numbers: Sequence[int], precision: str | None
 ) -> tuple[_Arguments, list[torch.Tensor], Callable[[Any], Any]]:
-    """Return the checked arguments of a call, its tensors beside those of the scores, and what wraps its results."""
+    """Return the checked arguments of a call, its tensors besides those of the scores, and what wraps its results."""
     arrays = [array for array in call.arrays if array is not scores]
     labels = [label for array, label in zip(call.arrays, call.labels, strict=True) if array is not scores]
     (_, *tensors), wrap = unwrap(scores.first, *arrays, names=["the scores", *labels])

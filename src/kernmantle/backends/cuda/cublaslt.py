@@ -112,7 +112,7 @@ def _set(setter: Any, target: ctypes.c_void_p, attribute: int, value: Any) -> No
 class Matmul:
     """A product of one form on a device, the current one: descriptors, and the algorithm that should be quickest.
 
-    ``workspace`` are the bytes of memory that a launch needs beside its operands. LaunchError where the library has no
+    ``workspace`` are the bytes of memory that a launch needs besides its operands. LaunchError where the library has no
     algorithm for the form.
     """
 

@@ -29,7 +29,7 @@ class GramCosts(Fitted):
     heavy : float
         Slots of a step whose map calls functions, of others 1.
     cell : float
-        Slots of a cell beside its steps.
+        Slots of a cell besides its steps.
     wave, stage, group : float
         Cycles of a wave of blocks, of a stage of shared memory, of merging a group of threads.
     """
@@ -56,7 +56,7 @@ class SquaresCosts(Fitted):
     differences, logarithms : float
         Terms that a multiprocessor computes as written in 2 cycles.
     entry : int
-        Terms for which an entry that is computed as written counts beside its own.
+        Terms for which an entry that is computed as written counts besides its own.
     """
 
     launches: float

@@ -333,7 +333,7 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
 
 
 def _has_matrix_operand(nest: Nest) -> bool:
-    """Return whether large threads leave room for one operand over the tile beside the accumulators."""
+    """Return whether large threads leave room for one operand over the tile besides the accumulators."""
     operands = staged(nest)
     plain = len(operands["rows"]) == len(operands["columns"]) == len(operands["cells"]) == 1 and not operands["vectors"]
     return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in operands["cells"][0].roles

@@ -1,6 +1,6 @@
 """Launches that follow one another as one native call, which takes their operands from a table of addresses.
 
-A launch from Python takes the host 2 to 3 us beside what the driver takes, and twice that in a training step, whose
+A launch from Python takes the host 2 to 3 us besides what the driver takes, and twice that in a training step, whose
 other code has taken the caches. A program is a list of records in memory: which bytes of which arguments take which
 address of the table, and the function to call. As calls write into these arguments, one thread at a time runs a
 program: its first word is 1 meanwhile, for which others wait. With the interpreter's lock, which is held over the

@@ -62,7 +62,7 @@ _OTHERS = {
         (SPLIT, SPLITTERS, "split_deep_points_and_columns<Apply, Source, Tile>"),
     ),
 }
-"""Name, threads and function of the kernels beside the main one and the one that joins."""
+"""Name, threads and function of the kernels besides the main one and the one that joins."""
 _SCORES = ("score", "columns", "deep")
 """Forms whose entries are made of score tiles."""
 _ON_TENSOR_CORES = (*_SCORES, "wide")

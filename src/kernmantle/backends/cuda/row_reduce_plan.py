@@ -418,5 +418,5 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, la
 
 
 def _with_tile(rows: RowNest, tile: Tile) -> int:
-    """Return how many numbers of a column travel with a score tile beside its norm and columns of v."""
+    """Return how many numbers of a column travel with a score tile besides its norm and columns of v."""
     return len(ends(rows, "n")) + (has_linear_entries(rows, tile) or has_powers(rows))

@@ -35,7 +35,7 @@ _LARGEST_EXPONENT = 1.0  # of slopes that are powers, where operands are split i
 class VjpPlan:
     """Everything the emitter needs, and nothing of the sizes.
 
-    The slope's operands by what they vary with beside the rows: ``mn_operands`` (points and columns), ``m_operands``
+    The slope's operands by what they vary with besides the rows: ``mn_operands`` (points and columns), ``m_operands``
     (points), ``n_operands`` (columns), ``scalars``. ``run`` is the axis along which weights are read, "k" or "tile"
     (points), ``wide`` those of them that are read four at a time.
     """

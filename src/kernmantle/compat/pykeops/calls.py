@@ -60,7 +60,7 @@ _BACKENDS = ("auto", "CPU", "GPU", "GPU_1D", "GPU_2D", "GPU_1D_device", "GPU_1D_
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a call of KeOps, beside the formula; ``wide`` computes float32 in float64."""
+    """Options of a call of KeOps, besides the formula; ``wide`` computes float32 in float64."""
 
     ranges: Any = None
     out: Any = None
@@ -97,7 +97,7 @@ def reduced(
 ) -> Any:  # fmt: skip
     """Return the tensor of a reduction over axis 0 or 1, or the two of values and positions.
 
-    ``others`` are variables beside those of the formula: it is reduced over their axes too.
+    ``others`` are variables besides those of the formula: it is reduced over their axes too.
     """
     if name not in REDUCTIONS:
         raise ParameterError(f"{name!r} is not a reduction; reductions are {', '.join(REDUCTIONS)}")

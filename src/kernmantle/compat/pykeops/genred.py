@@ -146,7 +146,7 @@ def bound(aliases: Sequence[Alias], args: Sequence[Any], name: str) -> dict[int,
 
 
 def _call_key(args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return what of tensors a call depends on beside their values, None where an argument is none."""
+    """Return what of tensors a call depends on besides their values, None where an argument is none."""
     first: dict[int, int] = {}
     found: list[Any] = [torch.is_grad_enabled()]
     for at, value in enumerate(args):

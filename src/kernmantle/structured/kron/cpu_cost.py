@@ -16,7 +16,7 @@ from .passes import ALONG, VENDOR, Pass, View, views
 
 MACHINE = "AMD EPYC (znver5, AVX-512 and its products of bfloat16), one core"
 """The machine that the tables were fitted on (decision 0135)."""
-_CALLED = 5e-6  # seconds that a call of a Kronecker-sparse product takes beside its kernel (decision 0135)
+_CALLED = 5e-6  # seconds that a call of a Kronecker-sparse product takes besides its kernel (decision 0135)
 _FIRST_CACHE = 1 << 15  # bytes
 _ROWS = 8  # of a tile
 _WAITS = 5  # products of vectors in the time after which one may be added to the same sum

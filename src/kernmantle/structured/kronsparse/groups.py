@@ -249,7 +249,7 @@ class _Group:
     def _made(
         self, around: Mapping[Hashable, torch.Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Mapping[Hashable, torch.Tensor]:
-        """Return the matrices of a call, beside those that are made already."""
+        """Return the matrices of a call, besides those that are made already."""
         x = args[0] if args and type(args[0]) is torch.Tensor and args[0].dim() else _rows(args, kwargs)
         if x is None or not trains(x) or is_capturing():
             return around

@@ -21,7 +21,7 @@ from .tiled_sum import TiledSum
 from .transpose_plan import ACCESS, padded, pass_seconds, start_seconds
 
 DEPTH = 16  # rows of a product
-_OTHER_REGISTERS = 56  # of a thread, beside sums and fragments
+_OTHER_REGISTERS = 56  # of a thread, besides sums and fragments
 _MOST_ROWS, _MOST_L = 256, 128  # of the batch; values of l of a pattern
 _FRAGMENTS = ((1, 2), (1, 4), (2, 2), (2, 4), (1, 8))  # of 16 columns and of 8 positions of k of a warp
 _STAGES = ((4, 3), (2, 4), (2, 3), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
@@ -110,7 +110,7 @@ def _table(d: int, steps: int, dtype: str, own: DeviceLimits) -> BlockSumPlan:
 # begin. Fitted to 198 tiles of 22 random patterns (30 %, root mean square; decision 0099).
 _WAIT, _TILE, _COPY, _PUT = 1030.0, 3700.0, 23.0, 1.05
 _CACHE, _MEMORY, _START = 1.65e12, 3.5e12, 1.7e-6
-_PASS = 1.5e-6  # of each array over transposed rows, beside its bytes: 2.5 us more for both than the model of passes
+_PASS = 1.5e-6  # of each array over transposed rows, besides its bytes: 2.5 us more for both than the model of passes
 _SURELY = 1.1  # times what is expected, so that these sums are chosen where they are quicker for sure
 
 

@@ -20,7 +20,7 @@ _PIECES = (128, 64, 32)  # bytes of a feature that a stage has
 _STAGES = (4, 3, 2)  # in the order in which they are preferred
 _MOST_WARPS, _MOST_L = 8, 8  # warps and values of l of a block
 _RESIDENT = 16, 8  # warps of a multiprocessor, fewer where a warp's tile takes more registers
-_OTHER_REGISTERS = 56  # of a thread, beside sums, what it reads and its halves
+_OTHER_REGISTERS = 56  # of a thread, besides sums, what it reads and its halves
 _LEAST_CHUNKS = 8  # of a part
 _FRAGMENTS = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4))  # of 16 columns and of 8 positions of k of a warp
 

@@ -106,7 +106,7 @@ def _types(dtype: torch.dtype, precision: str) -> str:
 
 
 def described(x: torch.Tensor) -> tuple[int, str, str, bool]:
-    """Return what the cost of a product depends on beside its pattern."""
+    """Return what the cost of a product depends on besides its pattern."""
     return x.shape[1], NAMES[x.dtype], x.device.type, x.stride(2) != 1 and x.shape[2] > 1
 
 

@@ -20,7 +20,7 @@ from .tiled_sum import LONG, TiledSum
 
 DEPTH = 16  # rows of a product
 _MOST_WHOLE = 12  # values of l, up to which a block takes all of them
-_OTHER_REGISTERS = 60  # of a thread, beside sums, what it reads and its halves of the gradient
+_OTHER_REGISTERS = 60  # of a thread, besides sums, what it reads and its halves of the gradient
 _LEAST_STEPS = 16  # of a part
 _STAGES = ((2, 3), (2, 2), (1, 4), (1, 3), (1, 2))  # products of 16 rows of a stage, and stages
 # Fragments of 16 columns and of 8 positions of k of a warp, by the values of l that it reads at once.

@@ -90,8 +90,8 @@ def kron_gradients(case: random_structured.KronCase) -> Times:
     price = gradient_cost.GpuPrice(shapes, case.rows, 1, case.dtype, OWN, tensor, True)
 
     def seconds() -> float:
-        gradient_steps._quickest.cache_clear()
-        gradient_cost.pass_over.cache_clear()
+        for cache in (gradient_steps._quickest, gradient_steps._prices, gradient_cost.pass_over):
+            cache.cache_clear()
         text = text_of(list(range(len(shapes))))
         return gradient_steps.seconds_of_steps(text, shapes, case.wanted[1:], case.wanted[0], (), price)
 

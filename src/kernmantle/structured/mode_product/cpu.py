@@ -59,6 +59,7 @@ _MANY, _HIGH, _REUSED = 1024, 516, 96
 # Rows, for each vector of words along what is summed and at most, up to which weights are read along that: where panels
 # are packed on the way, and where they are packed (decision 0135).
 _DOT_ROWS = {False: (2 / 3, 16), True: (1 / 6, 4)}
+_ABSENT = ("b_ahead", "spread", "bias_outer", "bias_inner", "bias_p", "bias_panel")  # fields of what tiles may lack
 _UNSQUARE_ROWS = 4  # where panels are packed number by number, as no square of words fits (decision 0135)
 
 
@@ -101,7 +102,7 @@ def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Sta
     values |= {"q_block": -(-panels // parts)}
     items *= -(-panels // values["q_block"])
     values |= {"r_block": min(values["r"], values["r_block"])}
-    values = {"b_ahead": 0, "spread": 0} | values
+    values = dict.fromkeys(_ABSENT, 0) | values
     rows = -(-values["p_block"] // own.rows) * own.rows * own.multipliers if values["packs_a"] else 0
     workspace = (values["r_block"] * (own.width + rows) + 64) * bytes_
     return starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
@@ -114,16 +115,9 @@ def _rows(count: int, least: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _first(
-    threads: int,
-    pattern: Pattern,
-    batch: int,
-    dtype: str,
-    x: int,
-    weight: Strides,
-    out: int,
-    biased: bool,
+    threads: int, pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool,
     packed: bool,
-) -> Call:
+) -> Call:  # fmt: skip
     """Return the product with the features together, rows of x and of the result so far apart."""
     a, b, c, d = pattern
     group, size = _group(pattern, batch, dtype, False), SIZES[dtype]
@@ -166,19 +160,18 @@ def _first(
     }  # fmt: skip
     if not ahead:
         start = _launch(own, values | b_fields, size, threads)
-        return Call(start, None, 0, (), f"llvm: {own}", a * b * d)
+        return Call(start, f"llvm: {own}", a * b * d)
     panel, halves = words * own.width, size // BYTES[dtype]  # in words, which are so many numbers
     ahead_fields = {
-        "b_outer": inner * panels * panel * halves, "b_inner": panels * panel * halves,
-        "b_r": own.width,
-        "b_q": group, "b_v": own.lanes, "b_panel": panel * halves, "b_ahead": -(-own.width * own.rows // rows),
+        "b_outer": inner * panels * panel * halves, "b_inner": panels * panel * halves, "b_r": own.width, "b_q": group,
+        "b_v": own.lanes, "b_panel": panel * halves, "b_ahead": -(-own.width * own.rows // rows),
         "r_block": c if half else max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
     }  # fmt: skip
     start = _launch(own, values | ahead_fields, size, threads)
     fields = b_fields | {"inner": inner, "spread": d, "panels": panels, "q": b * group, "r": c}
     pack = starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
     key = ("panels", group, own.lanes, own.vectors, dtype)
-    return Call(start, pack, blocks * panels * panel, key, f"llvm: {own}, packed", a * b * d)
+    return Call(start, f"llvm: {own}, packed", a * b * d, False, pack, blocks * panels * panel, key)
 
 
 def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
@@ -186,7 +179,7 @@ def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
     items, work = -(-blocks // own.blocks) * -(-rows // SMALL_ROWS), rows * blocks * own.b * own.c * own.neighbours
     values = {"blocks": blocks, "p": rows, "a_p": x, "c_p": out}
     start = starting(_SMALL_BLOCKS, own, SMALL_FIELDS, values, items, 0, work, 4 if own.bias else 3)
-    return Call(start, None, 0, (), f"llvm: {own}", blocks * own.b)
+    return Call(start, f"llvm: {own}", blocks * own.b)
 
 
 def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
@@ -206,14 +199,17 @@ def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
         "b_q": weight[1], "c_outer": b * d, "c_p": out, "bias_outer": b * d,
     }  # fmt: skip
     start = starting(_DOTS, own, DOT_FIELDS, values, a * -(-b // block), 0, work, 4 if biased else 3)
-    return Call(start, None, 0, (), f"llvm: sums along lanes, {own}", a * b * d)
+    return Call(start, f"llvm: sums along lanes, {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
 def _last(
     threads: int, pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool
 ) -> Call:
-    """Product with the batch together, features of x and of the result so far apart; a last stride of weights."""
+    """Return the product with the batch together, features of x and of the result so far apart.
+
+    ``weight`` has a last stride, too.
+    """
     a, b, c, d = pattern
     if x == batch == out:
         small = small_tile(dtype, jit.host().vector_bytes, pattern, batch, weight[:3], biased, True)
@@ -235,7 +231,7 @@ def _last(
         "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,
         "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, size, threads), None, 0, (), f"llvm: {own}", a * b * d)
+    return Call(_launch(own, values, size, threads), f"llvm: {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
@@ -252,9 +248,8 @@ def _groups(threads: int, pattern: Pattern, batch: int, dtype: str, factor: Stri
         "a_outer": 0, "a_inner": 0, "a_p": factor[0], "a_r": factor[1],
         "b_outer": 0, "b_inner": group, "b_r": d, "b_q": c * d, "b_v": 0, "b_panel": every * c * d,
         "c_outer": 0, "c_inner": group, "c_p": d, "c_q": b * d, "c_panel": every * b * d,
-        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, size, threads), None, 0, (), f"llvm: {own}", b * d)
+    return Call(_launch(own, values, size, threads), f"llvm: {own}", b * d)
 
 
 @lru_cache(maxsize=4096)
@@ -272,14 +267,11 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
     values = {
         "blocks": a * inner, "inner": inner, "spread": d, "p": b, "q": c * group, "r": batch, "p_block": rows,
         "r_block": depth, "packs_a": int(packs), "packs_b": int(packs or own.scattered),
-        "a_outer": b * d, "a_inner": group, "a_p": d,
-        "a_r": grad,
-        "b_outer": c * d, "b_inner": group, "b_r": x, "b_q": d, "b_v": d if own.apart else own.lanes,
-        "b_panel": every * d, "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
-        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
+        "a_outer": b * d, "a_inner": group, "a_p": d, "a_r": grad, "b_outer": c * d, "b_inner": group, "b_r": x,
+        "b_q": d, "b_v": d if own.apart else own.lanes, "b_panel": every * d,
+        "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
     }  # fmt: skip
-    start = _launch(own, values, SIZES[dtype], threads)
-    return Call(start, None, 0, (), f"llvm: {own}", a * b * d, own.wide)
+    return Call(_launch(own, values, SIZES[dtype], threads), f"llvm: {own}", a * b * d, own.wide)
 
 
 @lru_cache(maxsize=4096)
@@ -298,10 +290,8 @@ def _gradient_last(
         "a_outer": b * d * grad, "a_inner": grad, "a_p": d * grad, "a_r": 1,
         "b_outer": c * d * x, "b_inner": x, "b_r": 1, "b_q": d * x, "b_v": 0, "b_panel": own.width * d * x,
         "c_outer": b * c * d, "c_inner": 1, "c_p": c * d, "c_q": d, "c_panel": own.width * d,
-        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
     }  # fmt: skip
-    start = _launch(own, values, size, threads)
-    return Call(start, None, 0, (), f"llvm: {own}", a * b * d, own.wide)
+    return Call(_launch(own, values, size, threads), f"llvm: {own}", a * b * d, own.wide)
 
 
 def ready(dtype: torch.dtype) -> bool:
@@ -425,15 +415,13 @@ def operand(call: Call, weight: torch.Tensor, packed: PackedWeights | None) -> t
     """Return the weights, or the packed ones in the order in which they are read."""
     if call.pack is None:
         return weight
-    return (
-        _panels(call, weight)
-        if packed is None
-        else packed.get_or_pack(call.key, lambda: _panels(call, weight), weight.device)
-    )
+    if packed is None:
+        return _panels(call, weight)
+    return packed.get_or_pack(call.key, lambda: _panels(call, weight), weight.device)
 
 
 def blocks(weight: torch.Tensor, packed: PackedWeights) -> torch.Tensor:
-    """Weights (..., a, b, c, d) as matrices (..., a, d, b, c)."""
+    """Return weights (..., a, b, c, d) as matrices (..., a, d, b, c)."""
     return packed.get_or_pack(("bmm", weight.dtype), lambda: block_matrices(weight).contiguous(), weight.device)
 
 

@@ -42,12 +42,12 @@ class Call(NamedTuple):
     """
 
     start: Start
-    pack: Start | None
-    panels: int
-    key: tuple[object, ...]
     route: str
     features: int
     wide: bool = False
+    pack: Start | None = None
+    panels: int = 0
+    key: tuple[object, ...] = ()
 
 
 def _kernel(emitter: str, own: Tile | SmallTile) -> jit.LoadedKernel | None:
@@ -56,15 +56,9 @@ def _kernel(emitter: str, own: Tile | SmallTile) -> jit.LoadedKernel | None:
 
 
 def starting(
-    emitter: str,
-    own: Tile | SmallTile,
-    fields: Sequence[str],
-    values: dict[str, int],
-    items: int,
-    workspace: int,
-    work: int,
-    buffers: int,
-) -> Start:
+    emitter: str, own: Tile | SmallTile, fields: Sequence[str], values: dict[str, int], items: int, workspace: int,
+    work: int, buffers: int,
+) -> Start:  # fmt: skip
     """Return a function that runs a kernel over its items, given the addresses of its buffers."""
     integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
     kernel, alone = _kernel(emitter, own), work < ALONE or items == 1

@@ -78,5 +78,5 @@ def bind_ready(kernel: Kernel, addresses: int, rest: tuple[int, ...], index: int
     return bind_launch(kernel, (*addresses * (0,), *rest), range(addresses), index, blocks)
 
 
-def nothing(_: Sequence[int]) -> None:
+def no_launch(_: Sequence[int]) -> None:
     """Launch nothing, of a kernel that was only collected."""

@@ -14,7 +14,7 @@ from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.launch_sequence import LaunchSequence
 from . import cuda_emit
-from .bound_products import nothing
+from .bound_products import no_launch
 from .cluster_plan import ClusterPlan, quickest_plans
 
 Maybe = torch.Tensor | None
@@ -58,7 +58,7 @@ def bind_cluster(plans: Sequence[ClusterPlan], x: torch.Tensor, out: torch.Tenso
     found = [_bind(plan, x, out) for plan in plans]
     launches = [launch for launch in found if launch is not None]
     if len(launches) < len(plans):
-        return BoundCluster(str(plans[0]), nothing)
+        return BoundCluster(str(plans[0]), no_launch)
     if len(plans) == 1:
         return BoundCluster(str(plans[0]), launches[0])
     a, b, _, d = plans[0].first

@@ -15,7 +15,7 @@ import torch
 from ...torch_ops.cuda import Entry, index_of, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
-from .bound_products import bind_ready, nothing
+from .bound_products import bind_ready, no_launch
 from .factor_matrix_plan import DTYPES, THREADS, MatrixGradientPlan, MatrixPlan, matrix_gradient_plan, matrix_plan
 
 Maybe = torch.Tensor | None
@@ -110,4 +110,4 @@ def _launch(
     operands: int, index: int,
 ) -> Callable[[tuple[int, ...]], None]:  # fmt: skip
     kernel = load_kernel(plan, source, Entry(cuda_emit.ENTRY, THREADS, plan.shared, waits=True))
-    return nothing if kernel is None else bind_ready(kernel, operands, rest, index, blocks)
+    return no_launch if kernel is None else bind_ready(kernel, operands, rest, index, blocks)

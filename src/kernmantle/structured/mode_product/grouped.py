@@ -17,7 +17,7 @@ import torch
 from ...torch_ops.cuda import Entry, bind_launch, index_of, is_captured, limits, load_kernel
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
-from .bound_products import nothing
+from .bound_products import no_launch
 from .grouped_plan import (
     GroupedPlan,
     GroupedProduct,
@@ -218,7 +218,7 @@ def bind_each(launches: Sequence[PlannedProducts]) -> Sequence[BoundProducts]:
     if plan is None:
         return list(map(_bind, launches))
     found = _bind(PlannedProducts(plan, tuple(chain.from_iterable(products)), indices[0]))
-    if found.launch is not nothing:
+    if found.launch is not no_launch:
         found = replace(found, launch=JoinedLaunch(found.launch, tuple(launches), indices[0]))
     return [found]
 
@@ -228,7 +228,7 @@ def _bind(planned: PlannedProducts) -> BoundProducts:
     entry = Entry(cuda_emit.ENTRY, plan.threads, plan.shared, waits=True)
     kernel = load_kernel(plan, cuda_emit.emit_grouped, entry)
     if kernel is None:
-        return BoundProducts(str(plan), products, nothing)
+        return BoundProducts(str(plan), products, no_launch)
     total, arguments, positions = 0, list[int](), list[int]()
     for product, tile in zip(products, plan.tiles, strict=True):
         numbers, blocks = numbers_of(product, tile, plan.dtype, plan.warps, limits(index))

@@ -11,7 +11,7 @@ from ...torch_ops.cuda import Entry, bind_launch, index_of, limits, load_kernel,
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
-from .bound_products import nothing
+from .bound_products import no_launch
 from .transpose_plan import ACCESS, padded, transpose_plan, transpose_sums_plan
 
 Maybe = torch.Tensor | None
@@ -87,7 +87,7 @@ def bind_transpose(
     """
     kernel, blocks, rest = _pass(source, target, a, high, l, pads, bias)
     if kernel is None:
-        return nothing
+        return no_launch
     arguments, positions = (0, 0, *rest), [0, 1]
     if bias is not None:
         arguments, positions = (*arguments, 0), [0, 1, len(arguments)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 import torch
@@ -71,8 +71,13 @@ class JoinedLaunches:
 
 _APART = 256
 """Bytes from which on parts of a tensor begin."""
-Ready = tuple[Sequence[int], Sequence[torch.Tensor]]
-"""Memory that a forward pass took for the backward one, behind its addresses."""
+Ready = tuple[list[int], Sequence[torch.Tensor], Sequence[Maybe]]
+"""Addresses of memory that a forward pass took for the backward one, that memory, and the gradients in it, which are
+none where more is to be taken."""
+
+
+Views = Callable[[Sequence[Maybe]], Sequence[Maybe]]
+"""Function from what launches leave, that of x first, to the gradients, views of it."""
 
 
 class BothPasses:
@@ -80,20 +85,32 @@ class BothPasses:
 
     The forward pass is given what both passes read and what it alone reads, and makes its result, ``drops`` tensors
     that are let go, and what is saved; the backward pass is given the gradient, what is read, what was saved and its
-    parts, and makes gradients, of which ``gives`` are the positions. The forward pass takes memory for all of them
-    where it is little, or else for those of parameters, which in its thread takes the host a third of what it takes in
-    autograd's own.
+    parts, and makes gradients, of which ``gives`` are the positions, and ``views`` finds views in these. The forward
+    pass takes memory for all of them where it is little, or else for those of parameters, which in its thread takes the
+    host a third of what it takes in autograd's own.
     """
 
-    __slots__ = ("_backward", "_forward", "_later", "_made", "_now", "_parts", "_parts_back", "_pick", "_skips")
+    __slots__ = (
+        "_backward",
+        "_forward",
+        "_later",
+        "_made",
+        "_now",
+        "_parts",
+        "_parts_back",
+        "_pick",
+        "_skips",
+        "_views",
+    )
 
     def __init__(
-        self, forward: JoinedLaunches, backward: JoinedLaunches, gives: Sequence[int], itemsize: int, drops: int = 0
-    ) -> None:
+        self, forward: JoinedLaunches, backward: JoinedLaunches, gives: Sequence[int], itemsize: int, drops: int = 0,
+        views: Views | None = None,
+    ) -> None:  # fmt: skip
         self._forward, layouts, self._parts = forward.bind(itemsize)
         self._backward, made, self._parts_back = backward.bind(itemsize)
         first, of_x = backward.first - 1, gives[0]
-        self._skips = 1 + drops
+        self._skips, self._views = 1 + drops, views
         self._made, self._pick = len(layouts), itemgetter(*[at and at - first for at in gives])
         for ahead in (len(made), of_x - first - 1 if of_x else len(backward.layouts), 0):
             if itemsize * sum(math.prod(shape) for shape, _ in made[:ahead]) <= MOST_READY:
@@ -103,7 +120,7 @@ class BothPasses:
     def run(
         self, read: Sequence[torch.Tensor], others: Sequence[Maybe]
     ) -> tuple[torch.Tensor, list[int], Sequence[torch.Tensor], Ready]:
-        """Return the result, the addresses of what the backward pass reads, what is saved, and memory of that pass."""
+        """Return the result, the addresses of what the backward pass reads, what is saved, and what that pass gives."""
         memory, count = allocate_each(read[0], self._now), len(read)
         at, made, end = list(map(_address, (*read, *memory))), self._made, count + self._made
         table = [0, *at[:count], *[0 if each is None else each.data_ptr() for each in others], *at[count:end]]
@@ -111,23 +128,29 @@ class BothPasses:
             begin = at[end - 1]
             table += [begin + offset for offset in self._parts]
         self._forward(table)
-        skips = self._skips
-        return memory[0], [*at[:count], *at[count + skips : end]], memory[skips:made], (at[end:], memory[made:])
+        skips, back, found = self._skips, at[end:], memory[made:]
+        ready = (back, found, ()) if self._later else self._ready(back, found)
+        return memory[0], [*at[:count], *at[count + skips : end]], memory[skips:made], ready
 
-    def run_backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready | None = None) -> tuple[Maybe, ...]:
+    def run_backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready | None = None) -> Sequence[Maybe]:
         """Return the gradients, in memory that the forward pass took, or in other one."""
-        at, found = ready or ([], [])
-        if ready is None or self._later:
+        at, memory, found = ready or ([], [], ())
+        if not found:
             layouts = (*self._now[self._made :], *self._later) if ready is None else self._later
-            found = [*found, *allocate_each(grad, layouts)]
-            at = list(map(_address, found))
+            memory = [*memory, *allocate_each(grad, layouts)]
+            at, memory, found = self._ready(list(map(_address, memory)), memory)
         table = [0, grad.data_ptr(), *read]
         if self._parts:
             begin = read[-1]
             table += [begin + offset for offset in self._parts]
         table += at
+        self._backward(table)
+        return found
+
+    def _ready(self, at: list[int], memory: Sequence[torch.Tensor]) -> Ready:
+        """Return all addresses in memory of a backward pass, the memory, and its gradients."""
         if self._parts_back:
             begin = at[-1]
-            table += [begin + offset for offset in self._parts_back]
-        self._backward(table)
-        return self._pick((None, *found))
+            at += [begin + offset for offset in self._parts_back]
+        found = self._pick((None, *memory))
+        return at, memory, found if self._views is None else self._views(found)

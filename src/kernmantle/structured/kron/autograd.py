@@ -21,6 +21,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.operator import LIBRARY, implement, mapped_first
 from ...torch_ops.saved import addresses, are_ready, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
+    applied_directly,
     check_untransformed,
     decomposed,
     empty_on_gpu,
@@ -264,6 +265,14 @@ class KronCall:
         except RuntimeError:
             return allocate_as(x, self.shape)  # which says how much was wanted
 
+    def applied(
+        self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None
+    ) -> torch.Tensor:
+        """Return the product, with its gradients recorded where they are in the key."""
+        if self.is_recorded:
+            return _apply(self, numbers, info, x, y, *factors)
+        return self((x, factors, y), numbers, None, info)
+
     def recorded(
         self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None
     ) -> torch.Tensor:
@@ -278,6 +287,7 @@ class BoundPass(NamedTuple):
     reads_addresses: bool
 
 
+@applied_directly
 class _Recorded(torch.autograd.Function):
     """A product that nothing but autograd sees: forward and backward launch what is bound."""
 
@@ -286,85 +296,89 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, call: KronCall, numbers: tuple[Number, Number], info: RunInfo | None, x: torch.Tensor, y: Maybe,
         *factors: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        needed = (ctx.needs_input_grad[3], *ctx.needs_input_grad[5:])
-        ctx.call, ctx.numbers, ctx.context = call, numbers, copy_context()
-        ctx.x_shape, ctx.y_shape = x.shape, None if y is None else y.shape
-        both = call.both.get(ctx.needs_input_grad[3:])
+        asked = ctx.needs_input_grad[3:]
+        both, shapes = call.both.get(asked), (x.shape, None if y is None else y.shape)
         if both is not None and both.numbers == numbers and not is_capturing():
-            out, ctx.addresses, saved, memory = both.passes.run((x, *factors), (y,))
-            ctx.done, ctx.ready = both.done, (ctx.needs_input_grad, both, memory)
-            ctx.save_for_backward(x, *factors, *saved)
+            read = x, *factors
+            out, before, saved, memory = both.passes.run(read, (y,))
+            ctx.made = call, numbers, shapes, before, both.done, copy_context()
+            ctx.ready = asked, both, memory
+            ctx.to_save = (*read, *saved)
             if info is not None:
                 info.route = call.route
             return out
-        saved = list[torch.Tensor]()
+        saved, needed = list[torch.Tensor](), (asked[0], *asked[2:])
         done = call.to_save(needed) if numbers[0] == 1 and any(needed[1:]) else ()
         out = call((x, factors, y), numbers, None, info, saved if done else None)
         if done and not call.is_worth_saving(x, factors, out, needed, done, saved):
             saved, done = [], ()
-        ctx.done = done
         read = (x if any(needed[1:]) else None, *factors, *saved)
-        ctx.addresses = addresses(read)
+        ctx.made = call, numbers, shapes, addresses(read), done, copy_context()
         ctx.save_for_backward(*read)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         read = ctx.saved_tensors  # read once: a checkpoint gives each of them one time
-        launch = bound_pass(ctx.call.backward, (ctx.needs_input_grad[3:], ctx.done), ctx.addresses, read, grads)
+        (call, numbers, (_, y_shape), before, done, context), asked = ctx.made, ctx.needs_input_grad[3:]
+        launch = bound_pass(call.backward, (asked, done), before, read, grads)
         # Of threads that go back at once one has what is ready, and a graph that is kept has it for its first pass.
         ready = ctx.__dict__.pop("ready", None)
-        if launch is not None:
-            return _backward(ctx, read, grads[0], launch, ready)
-        # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(_backward, ctx, read, grads[0])
+        if launch is None:
+            # In the configuration of the forward call: torch may run this in a thread of its own.
+            return context.copy().run(_backward, ctx, read, grads[0])
+        if ready is None or ready[0] != asked or is_capturing():
+            return _backward(ctx, read, grads[0], launch)
+        _, both, memory = ready
+        of_y = _of_y(grads[0], numbers[1], y_shape) if asked[1] else None
+        through, *parts = both.backward(before, grads[0], memory)
+        return None, None, None, through, of_y, *parts
 
 
 # Function.apply looks for transforms, of which there is none: callers saw to that.
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, found: Any = None, ready: Any = None) -> tuple[Any, ...]:
-    call, alpha, (of_x, of_y, *wanted) = ctx.call, ctx.numbers[0], ctx.needs_input_grad[3:]
+def _of_y(grad: torch.Tensor, beta: Number, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the gradient of what is added ``beta`` times."""
+    beta = conjugate(beta)
+    return (grad if beta == 1 else grad * beta).sum_to_size(shape)
+
+
+def _backward(ctx: Any, read: Tensors, grad: torch.Tensor, found: BoundPass | None = None) -> tuple[Any, ...]:
+    (call, (alpha, beta), (x_shape, y_shape), *_), (of_x, of_y, *wanted) = ctx.made, ctx.needs_input_grad[3:]
     count = 1 + len(wanted)
     x, factors, saved = read[0], [*read[1:count]], read[count:]
     through, parts = None, [None] * len(factors)
-    if ready is not None and ready[0] == ctx.needs_input_grad and not is_capturing():
-        _, both, memory = ready
-        through, parts = both.backward(ctx.addresses, grad, memory)
-    elif found is not None and found.reads_addresses:
-        through, parts = found.launch((x, factors, grad, saved), conjugate(alpha), ctx.x_shape)
+    if found is not None and found.reads_addresses:
+        through, parts = found.launch((x, factors, grad, saved), conjugate(alpha), x_shape)
     elif of_x or any(wanted):
         through, parts = _gradients(ctx, x, factors, saved, grad, found)
-    if through is not None and through.shape != ctx.x_shape:
-        through = call.form.result(through).sum_to_size(ctx.x_shape)
-    of_last = None
-    if of_y:
-        beta = conjugate(ctx.numbers[1])
-        of_last = (grad if beta == 1 else grad * beta).sum_to_size(ctx.y_shape)
-    return None, None, None, through if of_x else None, of_last, *parts
+    if through is not None and through.shape != x_shape:
+        through = call.form.result(through).sum_to_size(x_shape)
+    return None, None, None, through if of_x else None, _of_y(grad, beta, y_shape) if of_y else None, *parts
 
 
 def _gradients(
     ctx: Any, x: Maybe, factors: list[torch.Tensor], saved: Tensors, grad: torch.Tensor, found: BoundPass | None
 ) -> tuple[Maybe, Sequence[Maybe]]:
     """Return the gradients of x, as a column, and of the factors; bound if need be, or recorded."""
-    call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
-    needed = ctx.needs_input_grad[3], *ctx.needs_input_grad[5:]
+    call, numbers, (x_shape, _), before, done, _ = ctx.made
+    form, alpha, asked = call.form, numbers[0], ctx.needs_input_grad[3:]
+    needed = asked[0], *asked[2:]
     own, moved = None if x is None else form.x(x), form.x(grad)
     if found is None and not torch.is_grad_enabled() and plain((grad,)):
-        launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, ctx.done, saved)
-        as_they_are = launch is not UNBOUND and launch.gives(math.prod(ctx.x_shape))
+        launch = bind_gradients(call.text, call.options, own, factors, moved, needed, form.transposed, done, saved)
+        as_they_are = launch is not UNBOUND and launch.gives(math.prod(x_shape))
         found = BoundPass(launch, as_they_are)
         if call.product is not None:
             call.product.leave_handle(grad.get_device())
-            key = ctx.needs_input_grad[3:], ctx.done
-            is_stored = keep_pass(call.backward, key, ctx.addresses, (x, *factors, *saved), (grad,), found)
-            is_eager = ctx.done in ((), call.product.done) and not is_capturing()
+            is_stored = keep_pass(call.backward, (asked, done), before, (x, *factors, *saved), (grad,), found)
+            is_eager = done in ((), call.product.done) and not is_capturing()
             if is_stored and as_they_are and is_eager and x is not None and are_ready((x, *saved)):
-                step = launched_step(call, ctx.numbers, launch, ctx.done, x, len(factors))
+                step = launched_step(call, numbers, launch, done, x, len(factors))
                 if step is not None:
-                    call.both[key[0]] = step
+                    call.both[asked] = step
     if found is not None and found.launch is not UNBOUND:
         return found.launch((own, factors, moved, saved), conjugate(alpha), None)
     matrices = [form.factor(factor) for factor in factors]

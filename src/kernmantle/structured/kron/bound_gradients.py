@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from ...torch_ops.joined_launches import BothPasses, JoinedLaunches, Ready
 from ...torch_ops.saved import addresses, are_ready
 from ...torch_ops.torch_private import is_capturing
 from .execute import BoundKron, Number
-from .factor_sums import separated
+from .factor_sums import View, separated
 from .gradient_steps import SAVED
 from .run import Numbers, Stage
 
@@ -149,10 +149,11 @@ class SumStep(NamedTuple):
         launched: Any = (self.applying or self.multiply) if len(self.numbers) == 1 else self.separate
         return getattr(launched, "shape", ())
 
-    def apart(self, found: torch.Tensor) -> Tensors:
-        """Return each gradient of all that lie one behind the other."""
+    @property
+    def views(self) -> Sequence[View | None]:
+        """The view that each gradient is of all that lie one behind the other, None for all of it."""
         separate: Any = self.separate
-        return [found] if len(self.numbers) == 1 else separate.apart(found)
+        return [None] if len(self.numbers) == 1 else separate.views
 
     def join(self, own: _Joining, at: Sequence[int], to: int, gives: int, slope: float) -> bool:
         """Add the launches that leave the gradients, and v with factors applied where it makes that value."""
@@ -206,9 +207,10 @@ class PassStep(NamedTuple):
         """Shape of what the gradients lie in, one behind the other."""
         return (self.launch.count,)
 
-    def apart(self, found: torch.Tensor) -> Tensors:
-        """Return each gradient of all that lie one behind the other."""
-        return self.launch.apart(found)
+    @property
+    def views(self) -> Sequence[View | None]:
+        """The view that each gradient is of all that lie one behind the other."""
+        return self.launch.views
 
     def join(self, own: _Joining, at: Sequence[int], to: int, gives: int, slope: float) -> bool:
         """Add the launches that make the value at ``to`` and leave the gradients."""
@@ -323,15 +325,29 @@ class BoundGradients:
             at += [to] if step.shape else []
         return (table, [of_x, *gives]) if gives and table.entries * itemsize <= _MOST_BETWEEN else None
 
-    def of_factors(self, left: Sequence[torch.Tensor], numbers: Number) -> list[Maybe]:
-        """Return the gradients of factors from what launches left of each step, without alpha."""
-        found: list[Maybe] = [None] * len(self.wanted)
+    @cached_property
+    def _views(self) -> list[tuple[int, int, View | None]]:
+        """The number of each factor whose gradient is wanted, what launches leave it in, and its view there."""
         steps = [step for step in self.steps if not isinstance(step, ProductStep)]
-        for step, own in zip(steps, left, strict=True):
-            for number, part in zip(step.numbers, step.apart(own if numbers == 1 else own * numbers), strict=True):
-                if self.wanted[number]:
-                    add(found, number, part)
+        each = [
+            (number, at, view)
+            for at, own in enumerate(steps)
+            for number, view in zip(own.numbers, own.views, strict=True)
+        ]
+        return [own for own in each if self.wanted[own[0]]]
+
+    def of_factors(self, left: Sequence[torch.Tensor], numbers: Number = 1) -> list[Maybe]:
+        """Return the gradients of factors from what launches left of each step, without alpha."""
+        if numbers != 1:
+            left = [own * numbers for own in left]
+        found: list[Maybe] = [None] * len(self.wanted)
+        for number, at, view in self._views:
+            add(found, number, left[at] if view is None else left[at].as_strided(*view))
         return found
+
+    def with_views(self, found: Sequence[Maybe]) -> tuple[Maybe, ...]:
+        """Return the gradients of x and the factors from that of x and what each step leaves, where alpha is 1."""
+        return found[0], *self.of_factors(found[1:])  # pyright: ignore[reportArgumentType]
 
 
 class _Launched:
@@ -362,10 +378,11 @@ class LaunchedStep(NamedTuple):
     numbers: tuple[Number, Number]
     done: Done
 
-    def backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready) -> tuple[Maybe, list[Maybe]]:
+    def backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready) -> Sequence[Maybe]:
         """Return the gradients of x and of the factors, from the addresses of what is read."""
-        through, *left = self.passes.run_backward(read, grad, ready)
-        return through, self.gradients.of_factors(left, conjugate(self.numbers[0]))  # pyright: ignore
+        found: Any = self.passes.run_backward(read, grad, ready)
+        alpha = self.numbers[0]
+        return found if alpha == 1 else (found[0], *self.gradients.of_factors(found[1:], alpha))
 
 
 def launched_step(
@@ -382,8 +399,8 @@ def launched_step(
     found = gradients.join(count, shares[0], itemsize, tuple(x.shape))
     if found is None:
         return None
-    drops = 0 if done else len(between)
-    return LaunchedStep(BothPasses(own, *found, itemsize, drops), gradients, numbers, done)
+    drops, views = 0 if done else len(between), gradients.with_views if shares[0] == 1 else None
+    return LaunchedStep(BothPasses(own, *found, itemsize, drops, views), gradients, numbers, done)
 
 
 @lru_cache(maxsize=1)

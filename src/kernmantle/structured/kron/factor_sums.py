@@ -11,6 +11,8 @@ import torch
 from .torch_products import batch_of
 
 Tensors = Sequence[torch.Tensor]
+View = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Extents, strides and the first entry of a view."""
 
 
 def separated(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ from ...torch_ops.side_stream import SideStream
 from . import factor_gradient_emit, gradient_emit, separation
 from .cuda import begins_early, resident, tensor_for
 from .factor_gradient_plan import TOTAL_ENTRIES, TOTAL_THREADS, GramPlan, RegisterGramPlan, gram
-from .factor_sums import product_of_rows
+from .factor_sums import View, product_of_rows
 from .gradient_cost import PRICED, GpuPrice, PassPlan, pass_over, rows_together, sum_seconds
 from .modes import Mode, contracted
 from .separation import LONGEST, SeparationPlan, longest
@@ -117,13 +117,14 @@ class BackPass:
             found = allocate((count,), x.dtype, device)
             if self.total is not None:
                 self.total((parts.data_ptr(), found.data_ptr()))
-            return self.apart(found)
+            return [found.as_strided(*view) for view in self.views]
 
         return out, finish
 
-    def apart(self, found: torch.Tensor) -> Tensors:
-        """Return each gradient of all that lie one behind the other."""
-        return [found.as_strided(share.size, (share.size[1], 1), share.offset) for share in self.shares]
+    @property
+    def views(self) -> list[View]:
+        """Return the view that each gradient is of all, which lie one behind the other."""
+        return [(share.size, (share.size[1], 1), share.offset) for share in self.shares]
 
     def join(
         self, table: JoinedLaunches, both: tuple[int, int], to: tuple[int, int], factors: Sequence[int], slope: float,
@@ -410,13 +411,14 @@ class Separation:
         if self.own is not None:
             joint = joint.contiguous()
             self.own((joint.data_ptr(), out.data_ptr(), *[factor.data_ptr() for factor in factors]))
-        return self.apart(out)
+        return [out.as_strided(*view) for view in self.views]
 
-    def apart(self, out: torch.Tensor) -> Tensors:
-        """Return each gradient of all that lie one behind the other."""
-        found, at = list[torch.Tensor](), 0
+    @property
+    def views(self) -> list[View]:
+        """Return the view that each gradient is of all, which lie one behind the other."""
+        found, at = list[View](), 0
         for rows, columns in self.sizes:
-            found.append(out.as_strided((rows, columns), (columns, 1), at))
+            found.append(((rows, columns), (columns, 1), at))
             at += rows * columns
         return found
 

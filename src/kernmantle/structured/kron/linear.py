@@ -11,7 +11,7 @@ import torch
 from ...arrays import dtype_name, has_strides, unwrap
 from ...errors import DtypeError, ParameterError, ShapeError
 from ...torch_ops.checks import autocasts
-from .matmul import multiply
+from .matmul import multiply, multiply_again
 
 Weight = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -67,6 +67,10 @@ def kron_linear(
     >>> km.kron_linear(x, w1, w2, scale=0.5)
     tensor([[3.0000, 1.5000]])
     """
+    if base is None or isinstance(base, torch.Tensor):
+        found = multiply_again(x, (w1, w2), scale, base)
+        if found is not None:
+            return found
     x = _check(x, "x", 1)
     if not (base is None or isinstance(base, torch.Tensor) or callable(base)):
         raise ParameterError(f"base must be a layer, the tensor that it gives, or None, not {type(base).__name__}")

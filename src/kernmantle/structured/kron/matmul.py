@@ -148,9 +148,9 @@ def multiply(
     if found is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
         y = y if found.added else None
-        if out is None and found.is_recorded:  # with out= there is no key for what is recorded
-            return found.recorded(x, own, y, (alpha, beta), info)
-        if out is None or not found.overlaps(x, own, y, out):
+        if out is None:  # with it there is no key for what is recorded
+            return found.applied(x, own, y, (alpha, beta), info)
+        if not found.overlaps(x, own, y, out):
             return found((x, own, y), (alpha, beta), out, info)
     call = gather(x, factors, side, alpha, beta, y, precision, fuse, transposed)
     if out is not None and not plain(call.values):
@@ -164,6 +164,25 @@ def multiply(
         return call.wrap(bound.recorded(call.x, own, call.y, call.numbers, info))
     result = bound((call.x, own, call.y), call.numbers, into, info)
     return call.wrap(result) if out is None else out
+
+
+# What `_dispatch` asks for products of two matrices by their transposes, without y and with it.
+_LINEAR = {
+    beta: (("kron_matmul", (None, None)), ("right", None, True, None, beta == 0, beta == 0, True), beta == 0, True)
+    for beta in (0, 1)
+}
+
+
+def multiply_again(x: Any, factors: tuple[Any, Any], alpha: Any, y: Any) -> torch.Tensor | None:
+    """Return the product by the transposes of two matrices, plus y, as it was bound for others; None on a miss.
+
+    Arguments need not have been checked.
+    """
+    if torch.compiler.is_compiling() or type(alpha) not in _NUMBERS:
+        return None
+    beta, tensors = (0, (x, *factors)) if y is None else (1, (x, *factors, y))
+    found: KronCall | None = find(_LINEAR[beta], tensors, by_shape=True)
+    return None if found is None else found.applied(x, factors, y, (alpha, beta), None)
 
 
 def _dispatch(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.structured.kron import bound_gradients
+from kernmantle.structured.kron import autograd, bound_gradients, linear
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops.joined_launches import BothPasses
 
@@ -146,7 +146,7 @@ def test_a_base_is_added_and_has_the_gradient(started, both) -> None:
         assert both["run_backward"] == number
 
 
-def test_steps_that_overlap_and_graphs_that_are_kept(started, both) -> None:
+def test_steps_that_overlap_and_graphs_that_are_kept(started, both, monkeypatch) -> None:
     tensors = [
         drawn(16, 1024, dtype=torch.float32),
         drawn(32, 32, dtype=torch.float32),
@@ -156,7 +156,11 @@ def test_steps_that_overlap_and_graphs_that_are_kept(started, both) -> None:
     cotangents = [drawn(16, 1024, dtype=torch.float32) for _ in range(2)]
     wide = [each.detach().double().requires_grad_() for each in leaves]
     value = wide[0] @ _product(wide[1:]).mT
-    exact = [torch.autograd.grad(value, wide, each.double(), retain_graph=True) for each in cotangents]
+
+    def exact_of(cotangent):
+        return torch.autograd.grad(value, wide, cotangent.double(), retain_graph=True)
+
+    exact = [exact_of(each) for each in cotangents]
     torch.autograd.grad(km.kron_linear(*tensors), leaves, cotangents[0])
     first, second = km.kron_linear(*tensors), km.kron_linear(*tensors)
     check(torch.autograd.grad(second, leaves, cotangents[1]), exact[1], 4096)
@@ -164,13 +168,17 @@ def test_steps_that_overlap_and_graphs_that_are_kept(started, both) -> None:
     check(torch.autograd.grad(first, leaves, cotangents[1]), exact[1], 4096)
     check(kept, exact[0], 4096)
     assert both == {"run": 2, "run_backward": 2}
-    turned = drawn(1024, 16, dtype=torch.float32).T  # a cotangent that lies otherwise goes by other steps
-    found = torch.autograd.grad(km.kron_linear(*tensors), leaves, turned)
-    check(found, torch.autograd.grad(value, wide, turned.double()), 4096)
+    turned = drawn(1024, 16, dtype=torch.float32).T
+    for other, count in ((turned, 3), (torch.tensor(0.5).expand(16, 1024), 4)):  # a cotangent that lies otherwise
+        found = torch.autograd.grad(km.kron_linear(*tensors), leaves, other)
+        check(found, exact_of(other), 4096)
+        assert both == {"run": count, "run_backward": count}
+    monkeypatch.setattr(autograd, "MOST_READY", 0)  # a large one goes by other steps
+    check(torch.autograd.grad(km.kron_linear(*tensors), leaves, turned), exact_of(turned), 4096)
     with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda each: each):
         found = torch.autograd.grad(km.kron_linear(*tensors), leaves, cotangents[0])
     check(found, exact[0], 4096)
-    assert both == {"run": 4, "run_backward": 2}
+    assert both == {"run": 6, "run_backward": 4}
 
 
 def test_rows_of_several_axes_are_those_of_one(started, both) -> None:
@@ -235,3 +243,48 @@ def test_large_arrays_between_steps_are_let_go_one_by_one(started, both, monkeyp
     for _ in range(3):
         torch.autograd.grad(km.kron_linear(*tensors).sum(), leaves)
     assert both == {"run": 0, "run_backward": 0}
+
+
+def test_without_gradients_no_pass_takes_memory_for_them(started, both) -> None:
+    tensors = [drawn(*shape, dtype=torch.float32) for shape in ((16, 1024), (32, 32), (32, 32))]
+    leaves = [each.requires_grad_() for each in tensors]
+    for _ in range(3):
+        torch.autograd.grad(km.kron_linear(*tensors), leaves, torch.ones(16, 1024))
+    assert both["run"] == 2
+    exact = tensors[0].double() @ _product([each.double() for each in tensors[1:]]).mT
+    for without in (torch.no_grad, torch.inference_mode):
+        for _ in range(3):
+            with without():
+                value = km.kron_linear(*tensors)
+            assert value.grad_fn is None
+            check([value], [exact], 4096)
+    assert both["run"] == 2
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize("records", [False, True])
+def test_calls_that_come_again_are_not_checked_again(records, is_added, started, monkeypatch) -> None:
+    tensors = [drawn(*shape, dtype=torch.float32) for shape in ((16, 1024), (32, 32), (32, 32), (16, 1024))]
+    for each in tensors:
+        each.requires_grad_(records)
+    checked, check_one = [], linear._check
+    monkeypatch.setattr(
+        linear, "_check", lambda value, name, axes: checked.append(name) or check_one(value, name, axes)
+    )
+    base = tensors[3] if is_added else None
+
+    def called(**others):
+        checked.clear()
+        km.kron_linear(*tensors[:3], **{"base": base, **others})
+        return bool(checked)
+
+    assert [called() for _ in range(4)] == [True, True, True, False]
+    assert not called(scale=2)
+    assert called(scale=torch.tensor(2.0))
+    assert called(base=lambda x: x)
+    tensors[0] = drawn(17, 1024, dtype=torch.float32)
+    if not is_added:
+        assert called()
+    else:
+        with pytest.raises(km.errors.ShapeError, match="base gives"):
+            called()

@@ -91,6 +91,16 @@ def test_gradients_are_not_lost_to_numpy():
         ("ParameterError", "base gives NoneType", {"base": lambda _: None}),
         ("DtypeError", "base gives float64, but x is float32", {"base": torch.ones(3, 6).double()}),
         ("ParameterError", "scale must be a number", {"scale": None}),
+        ("DtypeError", "but w1 is float64", {"w1": torch.ones(2, 2).double()}),
+        ("DeviceError", "but w2 is on meta", {"w2": torch.ones(3, 3, device="meta")}),
+        (
+            "DeviceError",
+            r"w1\[0\] is on cpu but w1\[1\] is on meta",
+            {"w1": (torch.ones(2, 1), torch.ones(1, 2, device="meta"))},
+        ),
+        ("DeviceError", "but base is on meta", {"base": torch.ones(3, 6, device="meta")}),
+        ("DtypeError", "scale is the complex number", {"scale": 1j}),
+        ("ShapeError", r"pass w1\.mT and w2\.mT", {"w1": torch.ones(3, 2), "w2": torch.ones(2, 1)}),
     ],
 )
 def test_mistaken_arguments_of_linear_are_named(error, match, options):

@@ -18,6 +18,7 @@ from ...errors import BackendError, GradientError
 from ...torch_ops.execute import PlainLayout, allocate_as
 from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
+from ...torch_ops.joined_launches import MOST_READY
 from ...torch_ops.operator import LIBRARY, implement, mapped_first
 from ...torch_ops.saved import addresses, are_ready, bound_pass, keep_pass
 from ...torch_ops.torch_private import (
@@ -324,6 +325,9 @@ class _Recorded(torch.autograd.Function):
         launch = bound_pass(call.backward, (asked, done), before, read, grads)
         # Of threads that go back at once one has what is ready, and a graph that is kept has it for its first pass.
         ready = ctx.__dict__.pop("ready", None)
+        if launch is None and ready is not None and _is_copied(grads[0]):
+            grads = (grads[0].contiguous(),)
+            launch = bound_pass(call.backward, (asked, done), before, read, grads)
         if launch is None:
             # In the configuration of the forward call: torch may run this in a thread of its own.
             return context.copy().run(_backward, ctx, read, grads[0])
@@ -337,6 +341,11 @@ class _Recorded(torch.autograd.Function):
 
 # Function.apply looks for transforms, of which there is none: callers saw to that.
 _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_copied(grad: torch.Tensor) -> bool:
+    """Return whether a gradient, as that of a sum is, takes less to be copied than the host takes for other steps."""
+    return not torch.is_grad_enabled() and not grad.is_contiguous() and grad.nbytes <= MOST_READY
 
 
 def _of_y(grad: torch.Tensor, beta: Number, shape: tuple[int, ...]) -> torch.Tensor:

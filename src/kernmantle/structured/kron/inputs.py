@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,7 +64,28 @@ class _Arguments:
     y: torch.Tensor | None
 
 
-def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | str]]:
+class _Names(NamedTuple):
+    """Names that a caller's arguments have in errors."""
+
+    factors: tuple[str, ...] = ()
+    alpha: str = "alpha"
+    y: str = "y"
+    arrays: str = "x and the factors"
+    transposed: str = "the transposed factors: pass factor.mT of each"
+
+    def factor(self, index: int) -> str:
+        """Return that of a factor."""
+        return self.factors[index] if self.factors else f"factors[{index}]"
+
+
+_NAMES = {
+    False: _Names(),
+    True: _Names(("w1", "w2"), "scale", "base", "x, w1 and w2", "the transposed weights: pass w1.mT and w2.mT"),
+}
+"""Names in ``kron_matmul`` and in ``kron_linear``, which alone multiplies by transposes."""
+
+
+def _unique(factors: Sequence[Any], names: _Names) -> tuple[list[Any], list[str], list[int | str]]:
     """Return the distinct factors, their names in errors, and the entries of the product."""
     found: list[Any] = []
     labels: list[str] = []
@@ -77,7 +98,7 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
         entries.append(same[0] if same else len(found))
         if not same:
             found.append(factor)
-            labels.append(f"factors[{index}]")
+            labels.append(names.factor(index))
     return found, labels, entries
 
 
@@ -103,7 +124,9 @@ def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
     return value
 
 
-def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[int], transposed: bool) -> None:
+def _check_sizes(
+    factors: Sequence[Any], width: int, side: str, shape: Sequence[int], transposed: bool, names: _Names
+) -> None:
     index = -2 if (side == "right") != transposed else -1
     sizes = [f if isinstance(f, int) else int(f.shape[index]) for f in factors]
     others = [f if isinstance(f, int) else int(f.shape[-3 - index]) for f in factors]
@@ -111,7 +134,7 @@ def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[
     own, theirs = ("columns" if side == "right" else "rows"), ("rows" if index == -2 else "columns")
     if width != total:
         product = f"{' * '.join(map(str, sizes))} = " if len(sizes) > 1 else ""
-        hint = "; it fits the transposed factors: pass factor.mT of each" if width == math.prod(others) else ""
+        hint = f"; it fits {names.transposed}" if width == math.prod(others) else ""
         raise ShapeError(
             f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product}{total} {theirs}{hint}"
         )
@@ -119,10 +142,10 @@ def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[
         raise ShapeError(f"{described(factors)} on x of shape {tuple(shape)} has more than 2**63 entries")
 
 
-def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Arguments, Wrap]:
-    unique, labels, entries = _unique(factors)
+def _tensors(x: Any, factors: Sequence[Any], y: Any, names: _Names) -> tuple[_Arguments, Wrap]:
+    unique, labels, entries = _unique(factors, names)
     arrays = [x, *unique] if y is None else [x, *unique, y]
-    labels = ["x", *labels, *([] if y is None else ["y"])]
+    labels = ["x", *labels, *([] if y is None else [names.y])]
     tensors, wrap = unwrap(*arrays, names=labels)
     kind = tensors[0].device.type
     if autocasts(tensors[0].device) and tensors[0].is_floating_point() and tensors[0].dtype != torch.float64:
@@ -131,7 +154,7 @@ def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Arguments, Wrap]:
     dtype = check_same_dtype(tensors, labels)
     if dtype not in _TYPES:
         wide = torch.complex64 if dtype.is_complex else torch.float32 if dtype.is_floating_point else torch.int64
-        raise DtypeError(f"x is {dtype_name(dtype)}; convert x and the factors with .to({wide})")
+        raise DtypeError(f"x is {dtype_name(dtype)}; convert {names.arrays} with .to({wide})")
     if tensors[0].dim() == 0:
         raise ShapeError("x is a number; pass a vector, a matrix or a batch of matrices")
     return _Arguments(tensors[0], tensors[1 : 1 + len(unique)], entries, None if y is None else tensors[-1]), wrap
@@ -172,12 +195,12 @@ def gather(
     check_precision(precision, ())
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision
-    factors = listed(factors)
-    arguments, wrap = _tensors(x, factors, y)
+    factors, names = listed(factors), _NAMES[transposed]
+    arguments, wrap = _tensors(x, factors, y, names)
     kind = "vector" if arguments.x.dim() == 1 else "row" if side == "right" else "column"
     form = Form(kind, (side == "right") != transposed)
-    _check_sizes(factors, arguments.x.shape[-2 if kind == "column" else -1], side, arguments.x.shape, transposed)
-    scale, share = _scalar(alpha, "alpha", arguments.x), _scalar(beta, "beta", arguments.x)
+    _check_sizes(factors, arguments.x.shape[-2 if kind == "column" else -1], side, arguments.x.shape, transposed, names)
+    scale, share = _scalar(alpha, names.alpha, arguments.x), _scalar(beta, "beta", arguments.x)
     if y is None and (isinstance(share, torch.Tensor) or share != 0):
         raise ParameterError(f"beta is {beta} but there is no y; pass y=, or leave beta out")
     if isinstance(scale, torch.Tensor):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...arrays import dtype_name, has_strides, unwrap
+from ...arrays import check_same_device, dtype_name, has_strides, unwrap
 from ...errors import DtypeError, ParameterError, ShapeError
 from ...torch_ops.checks import autocasts
 from .matmul import multiply, multiply_again
@@ -105,6 +105,7 @@ def _weight(value: Any, name: str) -> torch.Tensor:
     if left.shape[1] != right.shape[0]:
         shapes = tuple(left.shape), tuple(right.shape)
         raise ShapeError(f"{name} is a pair of shapes {shapes[0]} and {shapes[1]}, which u @ v does not multiply")
+    check_same_device([left, right], [f"{name}[0]", f"{name}[1]"])
     if left.dtype != right.dtype and not autocasts(left.device):
         kinds = dtype_name(left.dtype), dtype_name(right.dtype)
         raise DtypeError(f"{name} is a pair of {kinds[0]} and {kinds[1]}; convert one of them")

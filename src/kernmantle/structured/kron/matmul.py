@@ -77,7 +77,7 @@ def kron_matmul(
     store : {None, True, False}
         Whether a product of several passes saves the intermediate results for its gradients, in memory of the size of x
         for each; otherwise the backward pass recomputes them. None saves them if that saves time and takes at most
-        1/128 of the memory of the device.
+        1/128 of the memory of the device, for CPUs of that of the machine, whatever a container is limited to.
 
     Returns
     -------
@@ -105,7 +105,8 @@ def kron_matmul(
     cores of its own for 8 to 64 rows and columns, and is never rounded.
 
     Square factors take m * ∏p * Σp multiplications in any order; others are applied in the order of fewest
-    multiplications, or on a GPU of least expected time. Memory of the size of x: the result and one workspace.
+    multiplications, or on a GPU of least expected time. Memory of the size of x: the result and one workspace; on a GPU
+    a product whose gradients are recorded takes up to 16 MB for these at once, and none under ``torch.no_grad``.
     Gradients of every order exist for x, all factors, alpha, beta and y. Inside
     ``torch.autocast`` arrays are cast as for a matrix product. The method is the shuffle algorithm of [1]_ with factors
     fused.

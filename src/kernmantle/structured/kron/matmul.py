@@ -167,11 +167,8 @@ def multiply(
     return call.wrap(result) if out is None else out
 
 
-# What `_dispatch` asks for products of two matrices by their transposes, without y and with it.
-_LINEAR = {
-    beta: (("kron_matmul", (None, None)), ("right", None, True, None, beta == 0, beta == 0, True), beta == 0, True)
-    for beta in (0, 1)
-}
+_LINEAR = {True: "kron_linear", False: "kron_linear with a base"}
+"""Calls by transposes, which are of two matrices without any options, by whether y is None."""
 
 
 def multiply_again(x: Any, factors: tuple[Any, Any], alpha: Any, y: Any) -> torch.Tensor | None:
@@ -182,7 +179,7 @@ def multiply_again(x: Any, factors: tuple[Any, Any], alpha: Any, y: Any) -> torc
     if torch.compiler.is_compiling() or type(alpha) not in _NUMBERS:
         return None
     beta, tensors = (0, (x, *factors)) if y is None else (1, (x, *factors, y))
-    found: KronCall | None = find(_LINEAR[beta], tensors, by_shape=True)
+    found: KronCall | None = find(_LINEAR[y is None], tensors, by_shape=True)
     return None if found is None else found.applied(x, factors, y, (alpha, beta), None)
 
 
@@ -209,7 +206,7 @@ def _dispatch(
     operation, options = ("kron_matmul", sizes), (side, precision, fuse, store, beta == 0, y is out, transposed)
     call, tensors = None, []
     if len(own) < 2 or own[0] is not own[-1]:  # a guard is false of factors that are there twice
-        call = operation, options, y is None, out is None
+        call = _LINEAR[y is None] if transposed else (operation, options, y is None, out is None)
         tensors = [each for each in (x, *own, y, None if y is out else out) if each is not None]
         found = find(call, tensors, by_shape=True)
         if found is not None:

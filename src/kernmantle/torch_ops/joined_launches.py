@@ -72,10 +72,8 @@ class JoinedLaunches:
 _APART = 256
 """Bytes from which on parts of a tensor begin."""
 Ready = tuple[list[int], Sequence[torch.Tensor], Sequence[Maybe]]
-"""Addresses of memory that a forward pass took for the backward one, that memory, and the gradients in it, which are
-none where more is to be taken."""
-
-
+"""Addresses of memory that a forward pass took for the backward one, that memory, and the gradients, where they are in
+it."""
 Views = Callable[[Sequence[Maybe]], Sequence[Maybe]]
 """Function from what launches leave, that of x first, to the gradients, views of it."""
 
@@ -86,22 +84,14 @@ class BothPasses:
     The forward pass is given what both passes read and what it alone reads, and makes its result, ``drops`` tensors
     that are let go, and what is saved; the backward pass is given the gradient, what is read, what was saved and its
     parts, and makes gradients, of which ``gives`` are the positions, and ``views`` finds views in these. The forward
-    pass takes memory for all of them where it is little, or else for those of parameters, which in its thread takes the
-    host a third of what it takes in autograd's own.
+    pass takes memory for all of that where it is little, or else for gradients, or for those of parameters, which in
+    its thread takes the host a third of what it takes in autograd's own.
     """
 
     __slots__ = (
-        "_backward",
-        "_forward",
-        "_later",
-        "_made",
-        "_now",
-        "_parts",
-        "_parts_back",
-        "_pick",
-        "_skips",
+        "_backward", "_forward", "_is_given", "_later", "_made", "_now", "_parts", "_parts_back", "_pick", "_skips",
         "_views",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, forward: JoinedLaunches, backward: JoinedLaunches, gives: Sequence[int], itemsize: int, drops: int = 0,
@@ -112,10 +102,11 @@ class BothPasses:
         first, of_x = backward.first - 1, gives[0]
         self._skips, self._views = 1 + drops, views
         self._made, self._pick = len(layouts), itemgetter(*[at and at - first for at in gives])
-        for ahead in (len(made), of_x - first - 1 if of_x else len(backward.layouts), 0):
+        gradients = len(backward.layouts)
+        for ahead in (len(made), gradients, gradients - bool(of_x), 0):
             if itemsize * sum(math.prod(shape) for shape, _ in made[:ahead]) <= MOST_READY:
                 break
-        self._now, self._later = layouts + made[:ahead], made[ahead:]
+        self._now, self._later, self._is_given = layouts + made[:ahead], made[ahead:], ahead >= gradients
 
     def run(
         self, read: Sequence[torch.Tensor], others: Sequence[Maybe]
@@ -128,17 +119,22 @@ class BothPasses:
             begin = at[end - 1]
             table += [begin + offset for offset in self._parts]
         self._forward(table)
-        skips, back, found = self._skips, at[end:], memory[made:]
-        ready = (back, found, ()) if self._later else self._ready(back, found)
+        skips, own, back = self._skips, memory[made:], at[end:]
+        if not self._later:
+            back += self._addresses_of_parts(back)
+        ready = back, own, self._gradients(own) if self._is_given else ()
         return memory[0], [*at[:count], *at[count + skips : end]], memory[skips:made], ready
 
     def run_backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready | None = None) -> Sequence[Maybe]:
         """Return the gradients, in memory that the forward pass took, or in other one."""
         at, memory, found = ready or ([], [], ())
-        if not found:
+        if ready is None or self._later:
             layouts = (*self._now[self._made :], *self._later) if ready is None else self._later
-            memory = [*memory, *allocate_each(grad, layouts)]
-            at, memory, found = self._ready(list(map(_address, memory)), memory)
+            more = allocate_each(grad, layouts)
+            at += map(_address, more)
+            at += self._addresses_of_parts(at)
+            memory = [*memory, *more]  # which is there until all is launched
+            found = found or self._gradients(memory)
         table = [0, grad.data_ptr(), *read]
         if self._parts:
             begin = read[-1]
@@ -147,10 +143,11 @@ class BothPasses:
         self._backward(table)
         return found
 
-    def _ready(self, at: list[int], memory: Sequence[torch.Tensor]) -> Ready:
-        """Return all addresses in memory of a backward pass, the memory, and its gradients."""
-        if self._parts_back:
-            begin = at[-1]
-            at += [begin + offset for offset in self._parts_back]
+    def _addresses_of_parts(self, at: Sequence[int]) -> list[int]:
+        """Return the addresses of parts of what a backward pass makes last."""
+        return [at[-1] + offset for offset in self._parts_back]
+
+    def _gradients(self, memory: Sequence[torch.Tensor]) -> Sequence[Maybe]:
+        """Return the gradients in memory of a backward pass."""
         found = self._pick((None, *memory))
-        return at, memory, found if self._views is None else self._views(found)
+        return found if self._views is None else self._views(found)

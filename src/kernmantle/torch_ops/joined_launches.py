@@ -89,7 +89,7 @@ class BothPasses:
     """
 
     __slots__ = (
-        "_backward", "_forward", "_is_given", "_later", "_made", "_now", "_parts", "_parts_back", "_pick", "_skips",
+        "_backward", "_forward", "_has_gradients", "_later", "_made", "_now", "_parts", "_parts_back", "_pick", "_skips",
         "_views",
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ class BothPasses:
         for ahead in (len(made), gradients, gradients - bool(of_x), 0):
             if itemsize * sum(math.prod(shape) for shape, _ in made[:ahead]) <= MOST_READY:
                 break
-        self._now, self._later, self._is_given = layouts + made[:ahead], made[ahead:], ahead >= gradients
+        self._now, self._later, self._has_gradients = layouts + made[:ahead], made[ahead:], ahead >= gradients
 
     def run(
         self, read: Sequence[torch.Tensor], others: Sequence[Maybe]
@@ -122,7 +122,7 @@ class BothPasses:
         skips, own, back = self._skips, memory[made:], at[end:]
         if not self._later:
             back += self._addresses_of_parts(back)
-        ready = back, own, self._gradients(own) if self._is_given else ()
+        ready = back, own, self._gradients(own) if self._has_gradients else ()
         return memory[0], [*at[:count], *at[count + skips : end]], memory[skips:made], ready
 
     def run_backward(self, read: Sequence[int], grad: torch.Tensor, ready: Ready | None = None) -> Sequence[Maybe]:

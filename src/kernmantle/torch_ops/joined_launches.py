@@ -89,8 +89,8 @@ class BothPasses:
     """
 
     __slots__ = (
-        "_backward", "_forward", "_has_gradients", "_later", "_made", "_now", "_parts", "_parts_back", "_pick", "_skips",
-        "_views",
+        "_backward", "_forward", "_has_gradients", "_later", "_made", "_now", "_parts", "_parts_back", "_pick",
+        "_skips", "_views",
     )  # fmt: skip
 
     def __init__(

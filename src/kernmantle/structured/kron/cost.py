@@ -16,7 +16,7 @@ from .axis_plan import ROWS as PIECE_ROWS
 from .axis_plan import blocks_of, fibers_of, packed_of, pieces_of
 from .fma_plan import FmaPlan
 from .mma_choice import is_small, waiting_cycles
-from .mma_plan import LANES, STATIC_BYTES, MmaPlan
+from .mma_plan import LANES, SIZES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
 from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, pass_cycles
@@ -31,7 +31,6 @@ SMALL, _JOINT = 2.5e-6, 2.1e-6
 HOST_OWN, HOST_VENDOR, HOST_JOINT = 1e-6, 3e-6, 2.5e-6
 # Times as much it is in an eager call that waits for the host, and seconds of such a call beside its launches.
 HOST_WHOLE, HOST_CALL = 10.0, 20e-6
-SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 ACCESS = 16
 _VENDOR_OVERLAP = 0.4  # of memory and work, the share of the shorter one that the vendor's product does not hide
 # Times as long as estimated that passes of float32 take over two axes of 64, or of 60, and of halves over two that are

@@ -52,6 +52,8 @@ def test_memory_is_near_what_was_measured(rows):
         (km.cdist, (empty(4000, 300), empty(5000, 300))),
         (km.Gaussian(3.0).matmul, (empty(4000, 20), empty(5000, 20), empty(5000, 2))),
         (km.argkmin, (empty(4000, 30), empty(5000, 30), 5)),
+        (km.argkmin, (empty(4000, 30), empty(5000, 30), 500)),  # by blocks of the matrix, as wide products are
+        (km.Gaussian(3.0).matmul, (empty(4000, 20), empty(5000, 20), empty(5000, 3000))),
         (km.kron_matmul, (empty(1000, 64 * 32), [empty(64, 64), empty(32, 32)])),
         (km.kron_sparse_matmul, (empty(1000, 24), empty(2, 3, 4, 3))),
         (km.Contraction("mk,nk->mn", lambda x, y: x + y, reduce="min"), (empty(900, 40), empty(800, 40))),

@@ -101,6 +101,8 @@ TILES = (
     ((2, 110, 19, 6), 90, "f16", "ff", "6.1.1.112.16.2.8.1.1.0.2"),
     ((2, 20, 1, 3), 77, "f16", "ff", "3.1.1.32.16.3.4.1.1.0.1"),
     ((3, 71, 11, 7), 133, "f16", "ff", "7.1.1.40.16.2.4.1.1.0.1"),
+    ((2, 70, 40, 16), 150, "f16", "ff", "8.2.1.32.16.3.8.1.1.0.1"),
+    ((1, 40, 70, 16), 150, "f16", "ff", "8.2.1.32.32.2.8.0.1.0.1"),
 )
 # Patterns, batches, types and groups of products whose weights are rearranged 32 neighbours at a time, and whether
 # features lie together.

@@ -428,7 +428,7 @@ def _table() -> dict[str, Kernel]:
         ((6, 64, 64, 1), "f32", True, COMPARED), ((6, 64, 64, 1), "bf16", False, COMPARED),
         ((1, 768, 192, 2), "f16", True, HOPPER), ((1, 128, 128, 3), "f32", True, HOPPER),
         ((1, 64, 64, 128), "f16", True, HOPPER), ((1, 64, 64, 128), "f32", False, COMPARED),
-        ((3, 37, 45, 5), "f32", True, ("sm_80", "sm_90")),
+        ((3, 37, 45, 5), "f32", True, ("sm_80", "sm_90")), ((1, 128, 128, 16), "f16", True, HOPPER),
     ):  # fmt: skip
         order = "first" if first else "last"
         table.add(f"kronsparse main {pattern} {dtype} batch {order}", of(_kronsparse, pattern, dtype, first), cards)

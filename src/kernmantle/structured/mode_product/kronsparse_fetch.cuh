@@ -31,7 +31,8 @@ struct KronSparseOperands {
         part = share % P::WARPS_L;
         side = share / P::WARPS_L;
         pipeline_index = warp % in + warp / in / (P::WARPS_L * P::WARPS_N) * in;
-        member = 32 * share + lane;
+        // Of the thread's number, not the uniform one of the warp: addresses of a sum of both take more registers (decision 0149).
+        member = 32 * (threadIdx.x / (32 * in) % (P::WARPS_L * P::WARPS_N)) + lane;
         scales = (float*)shared;
         biases = scales + TILE_L * P::TILE_N;
         weights_smem = shared + P::TABLE_BYTES;

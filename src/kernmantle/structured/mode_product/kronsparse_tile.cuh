@@ -62,8 +62,8 @@ struct KronSparseTile : Traits {
     // Fragments of columns whose products are under way together.
     static constexpr int MMA_BATCH = MMA_M == 1 && MMA_N % 4 == 0 && WARP_L * MMA_N < 32 ? 4 : 2;
     // Whether the compiler is told that a warp's number is the same for all its lanes: what follows of it needs no registers of threads,
-    // but tiles that are short of them spill more (decision 0098).
-    static constexpr bool UNIFORM = GROUPED && FULL && (!SPLIT || MMA_K == 1 || WARP_L == 1);
+    // but tiles that are short of them spill more (decisions 0098 and 0149).
+    static constexpr bool UNIFORM = GROUPED && (X_FIRST || FULL) && (!SPLIT || MMA_K <= 2 || WARP_L == 1);
     // Whether the rows of a thread are neighbours.
     static constexpr bool M_VECTOR = !X_FIRST || !Y_FIRST;
     // Numbers that a thread reads at once, the bytes of one access, and the bytes from one lane's to the next one's.

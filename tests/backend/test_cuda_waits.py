@@ -43,12 +43,12 @@ def by_header() -> dict[str, str]:
 
 PASSES = by_header()
 # Passes that read factors before they wait, if another one of the same product is launched ahead of them.
-PREPARING = ("kron_mma", "kron_fma", "kron_axis", "kron_wgmma", "kron_back_", "kron_chain")
+PREPARING = ("kron_mma", "kron_fma", "kron_axis", "kron_wgmma", "kron_wide", "kron_back_", "kron_chain")
 
 
 def test_passes_of_every_kind_are_checked():
-    kinds = {"mma", "fma", "axis", "wgmma", "two_axis", "cluster", "cube", "cluster_wgmma", "gram_split", "separate"}
-    kinds |= {"back_axis", "back_wgmma", "back_registers", "chain"}
+    kinds = {"mma", "fma", "axis", "wide", "wgmma", "two_axis", "cluster", "cube", "cluster_wgmma", "gram_split"}
+    kinds |= {"separate", "back_axis", "back_wgmma", "back_registers", "chain"}
     assert not {f"kron_{kind}" for kind in kinds} - {kind.partition(" ")[0] for kind in PASSES}
 
 

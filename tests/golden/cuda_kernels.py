@@ -61,6 +61,7 @@ from ..backend import test_cuda_softmax as softmax
 from ..backend import test_cuda_squares as squares
 from ..backend import test_kron_axis as kron_axis
 from ..backend import test_kron_two_axis as kron_two_axis
+from ..backend import test_kron_wide as kron_wide
 from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_grouped as grouped
 from ..cuda.row_nests import LAPLACE, SQUARES
@@ -185,6 +186,11 @@ def _kron_axis(_card: str, name: str) -> Planned:
 def _kron_two_axis(_card: str, name: str) -> Planned:
     plan = kron_two_axis.by_two_axes(name)
     return Planned(tensor_emit.emit_two_axes(plan), str(plan), plan.threads, plan.shared)
+
+
+def _kron_wide(_card: str, name: str) -> Planned:
+    plan = kron_wide.by_wide(name)
+    return Planned(tensor_emit.emit_wide(plan), str(plan), plan.threads, plan.shared)
 
 
 def _kron_gram(
@@ -400,6 +406,8 @@ def _table() -> dict[str, Kernel]:
         table.add(f"kron axis {name}", of(_kron_axis, name), HOPPER)
     for name in kron_two_axis.PASSES:
         table.add(f"kron two axes {name}", of(_kron_two_axis, name), HOPPER)
+    for name in kron_wide.WIDE:
+        table.add(f"kron wide {name}", of(_kron_wide, name), HOPPER)
     table.add("kron gram 64x64 f32", of(_kron_gram, 64, 64, 64, "f32"))
     table.add("kron gram 8x8 f32", of(_kron_gram, 8, 8, 64, "f32"), HOPPER)
     table.add("kron gram 31x63 f32", of(_kron_gram, 31, 63, 7, "f32"), HOPPER)

@@ -9,11 +9,12 @@ from ...backends.cuda.tiles import DeviceLimits
 from . import cluster_plan, wgmma_plan
 from .axis_plan import axis_pass
 from .cluster_plan import ClusterPlan, cluster
-from .cost import SIZES, axis_seconds, cluster_seconds, two_axis_seconds, wgmma_seconds
+from .cost import SIZES, axis_seconds, cluster_seconds, two_axis_seconds, wgmma_seconds, wide_seconds
 from .passes import Pass
 from .tensor_plan import MmaLayout, Tensor
 from .two_axis_plan import TwoAxisPlan, plan_of, two_axis_passes
 from .wgmma_plan import WgmmaPlan, wgmma
+from .wide_plan import wide_passes
 
 AlignedPlan = WgmmaPlan | ClusterPlan
 # Kinds of kernels: clusters of blocks on whole products, and those that take the last axes of one too.
@@ -47,6 +48,8 @@ def aligned_passes(
         found.append((times * cluster_seconds(joint, _moved(joint, sides, stored), stored, limits), joint))
     if tensor.has_wgmma and (alone := axis_pass(plain, *sides, stored, limits)):
         found.append((axis_seconds(alone, *sides, stored, limits), alone))
+    if tensor.has_wgmma:
+        found += [(wide_seconds(own, *sides, stored, limits), own) for own in wide_passes(plain, sides[1], stored)]
     if tensor.has_wgmma and sides[1] == 1:
         every = _two_axes(plain, sides[0], stored, tensor, limits)
         found += [(two_axis_seconds(own, sides[0], limits), own.run) for own in every]

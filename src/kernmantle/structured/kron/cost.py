@@ -20,6 +20,8 @@ from .mma_plan import LANES, SIZES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
 from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, pass_cycles
+from .wide_plan import span_of, wide_of, wide_part
+from .wide_plan import tiles_of as wide_tiles
 
 # Seconds of a kernel beside what it does: in a gradient, and of a pass that is none of additions (decision 0118).
 LAUNCH, _START = 4e-6, 3.4e-6
@@ -214,6 +216,17 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
         own *= packed if right <= most and (chunks == 1 or size == 2) else 1.0
     piece = max(least, own * fibers / _AXIS_NUMBERS)
     return _START + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
+
+
+def wide_seconds(run: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> float:
+    """Return a pass over one wide factor by wgmma on so many entries of its batch, with so much to its right."""
+    mode, size = run.modes[wide_part(run)], SIZES[stored]
+    right = span_of(run, right)
+    moved = size * float(entries) * right * (mode.columns + mode.rows)
+    rounds = -(-wide_tiles(mode, entries, right, stored) // limits.sm_count)
+    products = 64.0 * wide_of(mode, stored) * _fragments(mode.columns) * LANES * (3 if size == 4 else 1)
+    small = float(entries) * right * mode.rows * (right if len(run.modes) > 1 else 0) / 1.2e13
+    return _START + 5e-6 + moved / (0.7 * memory_of(limits)) + rounds * products / (1600 * CLOCK) + small
 
 
 def two_axis_seconds(plan: TwoAxisPlan, entries: int, limits: DeviceLimits) -> float:

@@ -36,6 +36,7 @@ from .run import SAVING, ArrayLayout, Arrays, Launch, Numbers, Prepare, Start
 from .tensor_plan import MmaLayout, Tensor, takes_wgmma
 from .two_axis_plan import TwoAxisPlan, two_axis_plans
 from .wgmma_plan import WgmmaPlan
+from .wide_plan import WidePlan, wide
 
 
 def eager_plan(chosen: CudaKronPlan, another: Callable[[float], CudaKronPlan]) -> CudaKronPlan:
@@ -66,7 +67,7 @@ HOST_SHARE, SMALL_SECONDS, SMALL_SHARE = 0.3, 2e-5, 1.1
 EARLY_BYTES, EARLY_AXIS_BYTES = 256 << 20, 64 << 20
 # Plans that are measured when a product is tuned.
 TRIED = 10
-Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan
+Plan = FmaPlan | MmaPlan | WgmmaPlan | ClusterPlan | AxisPlan | TwoAxisPlan | WidePlan
 Make = Callable[[Plan], Start]
 _Ends = Sequence[tuple[ArrayLayout, int]]
 
@@ -143,7 +144,7 @@ def _is_aligned(arrays: Arrays) -> bool:
 
 _EMITTERS: dict[type, Callable[[Any], str]] = {
     FmaPlan: cuda_emit.emit, MmaPlan: mma_emit.emit, WgmmaPlan: tensor_emit.emit_wgmma, AxisPlan: tensor_emit.emit_axis,
-    TwoAxisPlan: tensor_emit.emit_two_axes, ClusterPlan: tensor_emit.emit_clusters,
+    TwoAxisPlan: tensor_emit.emit_two_axes, ClusterPlan: tensor_emit.emit_clusters, WidePlan: tensor_emit.emit_wide,
 }  # fmt: skip
 
 
@@ -164,6 +165,8 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         plans = fma_candidates(run, stored, compute, _fma_layout(launch), entries, right, own)
     elif run.kind == "axis":
         plans = (axis(run, shapes, stored, tensor, _wide_layout(launch), right, own),)
+    elif run.kind == "wide":
+        plans = (wide(run, shapes, stored, tensor, _wide_layout(launch), right, own),)
     elif run.kind == "two_axis":
         items = entries * launch.dims[0][0] * launch.dims[1][0]
         plans = two_axis_plans(run, items, shapes, stored, tensor, _wide_layout(launch), own)

@@ -21,7 +21,7 @@ from .tensor_plan import Tensor
 
 ROWS = 1024  # of x, for which passes are priced where nothing is said
 TWO_AXES = "two_axis"
-KINDS = ("mma", "axis", TWO_AXES, "fma", "matmul", CLUSTERS)
+KINDS = ("mma", "axis", "wide", TWO_AXES, "fma", "matmul", CLUSTERS)
 # Factors of more rows or columns take tensor cores longer to prepare than the vendor's product of so few bytes.
 LARGE, LEAST_MOVED = 128, 1 << 24
 # Share of the time in the order of fewest multiplications that another order of passes may take to replace it: of 7
@@ -99,7 +99,7 @@ def plan(
         total, chosen = min(times, key=itemgetter(0))
     else:
         total, chosen = min(_worthwhile(times), key=lambda one: one[0] + following(one[1], after))
-    on_tensor_cores = any(run.kind in ("mma", "axis", TWO_AXES) for run in chosen)
+    on_tensor_cores = any(run.kind in ("mma", "axis", "wide", TWO_AXES) for run in chosen)
     seconds = total - host * sum(map(cost.host_seconds, chosen))
     return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
 

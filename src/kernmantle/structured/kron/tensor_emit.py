@@ -12,6 +12,7 @@ from .mma_emit import largest_entries, product_entry
 from .tensor_plan import TensorPlan
 from .two_axis_plan import TwoAxisPlan
 from .wgmma_plan import WgmmaPlan
+from .wide_plan import WidePlan, wide_part
 
 # Registers of a thread that loads, of float32 and of halves.
 _LOADER_REGISTERS = {True: 72, False: 64}
@@ -71,6 +72,22 @@ def emit_wgmma(plan: WgmmaPlan) -> str:
     return emit_pass(plan, "kron_wgmma.cuh", "KronWgmma", constants, _factor_entries(plan))
 
 
+def _one_factor(plan: AxisPlan | WidePlan) -> list[str]:
+    """Return the functions of the first factor of a pass: which entries lie beside each other, and one of them."""
+    first, shapes = plan.members(wide_part(plan.run) if isinstance(plan, WidePlan) else 0)
+    last = first + len(shapes) - 1
+    return [
+        "    // Whether neighbouring rows of the factor lie beside each other, and one of its entries.",
+        "    static __device__ __forceinline__ bool down(const Args& g) {",
+        f"        return g.factor_stride[{last}][0] < g.factor_stride[{last}][1];",
+        "    }",
+        "    static __device__ __forceinline__ float entry(const Args& g, int q, int p) {",
+        "        typedef float C;",
+        f"        return {product_entry(first, shapes)};",
+        "    }",
+    ]
+
+
 def emit_axis(plan: AxisPlan) -> str:
     """Return CUDA C++ of a pass over one factor of any extents by wgmma."""
     constants = {
@@ -79,17 +96,28 @@ def emit_axis(plan: AxisPlan) -> str:
         "STAGES": plan.stages, "LOADER_REGISTERS": plan.loader_registers, "PREFETCH": plan.is_prefetched,
         "SCALED": plan.is_scaled, "COPIES": plan.copies,
     }  # fmt: skip
-    functions = [
-        "    // Whether neighbouring rows of the factor lie beside each other, and one of its entries.",
-        "    static __device__ __forceinline__ bool down(const Args& g) {",
-        f"        return g.factor_stride[{plan.factors - 1}][0] < g.factor_stride[{plan.factors - 1}][1];",
-        "    }",
-        "    static __device__ __forceinline__ float entry(const Args& g, int q, int p) {",
-        "        typedef float C;",
-        f"        return {product_entry(0, plan.shapes)};",
-        "    }",
-    ]
+    functions = _one_factor(plan)
     return emit_pass(plan, "kron_axis.cuh", "KronWgmmaAxis", constants, functions)
+
+
+def emit_wide(plan: WidePlan) -> str:
+    """Return CUDA C++ of a pass over one wide factor by wgmma whose operand in shared memory it is."""
+    constants = {
+        "ROWS": plan.mode.rows, "COLUMNS": plan.mode.columns, "SHARING": plan.sharing, "WIDE": plan.wide,
+        "GROUPS": plan.teams, "STAGES": max(1, plan.ahead), "ITEMS": plan.items, "SPAN": plan.span,
+        "APART": plan.apart, "OUT_RUN": plan.out_run, "STAGE": plan.stage, "OUT": plan.out, "DENSE": plan.is_dense,
+        "MERGES": plan.merges, "OVERLAYS": plan.ahead == 0,
+        "SPREAD": plan.spread, "SCALED": plan.is_scaled, "LEFT": plan.is_left, "SMALL": plan.has_small,
+    }  # fmt: skip
+    functions = _one_factor(plan)
+    if plan.has_small:
+        functions += [
+            "    static __device__ __forceinline__ float small(const Args& g, int q, int p) {",
+            "        typedef float C;",
+            f"        return {product_entry(*plan.members(1 - wide_part(plan.run)))};",
+            "    }",
+        ]
+    return emit_pass(plan, "kron_wide.cuh", "KronWide", constants, functions)
 
 
 def emit_two_axes(plan: TwoAxisPlan) -> str:

@@ -14,7 +14,7 @@ from .passes import Pass
 from .tensor_plan import MmaLayout, Tensor
 from .two_axis_plan import TwoAxisPlan, plan_of, two_axis_passes
 from .wgmma_plan import WgmmaPlan, wgmma
-from .wide_plan import wide_passes
+from .wide_plan import wide_plans
 
 AlignedPlan = WgmmaPlan | ClusterPlan
 # Kinds of kernels: clusters of blocks on whole products, and those that take the last axes of one too.
@@ -49,7 +49,8 @@ def aligned_passes(
     if tensor.has_wgmma and (alone := axis_pass(plain, *sides, stored, limits)):
         found.append((axis_seconds(alone, *sides, stored, limits), alone))
     if tensor.has_wgmma:
-        found += [(wide_seconds(own, *sides, stored, limits), own) for own in wide_passes(plain, sides[1], stored)]
+        every_wide = wide_plans(plain, sides[1], stored, tensor, limits)
+        found += [(wide_seconds(own, sides[0], limits), own.run) for own in every_wide]
     if tensor.has_wgmma and sides[1] == 1:
         every = _two_axes(plain, sides[0], stored, tensor, limits)
         found += [(two_axis_seconds(own, sides[0], limits), own.run) for own in every]

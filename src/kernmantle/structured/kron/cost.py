@@ -20,8 +20,7 @@ from .mma_plan import LANES, SIZES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
 from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, pass_cycles
-from .wide_plan import span_of, wide_of, wide_part
-from .wide_plan import tiles_of as wide_tiles
+from .wide_plan import POSITIONS, WidePlan, wide_part
 
 # Seconds of a kernel beside what it does: in a gradient, and of a pass that is none of additions (decision 0118).
 LAUNCH, _START = 4e-6, 3.4e-6
@@ -62,6 +61,12 @@ _AXIS_PIECE = {
         256: (1.2e-6, 1.35e-6, 1.5e-6, 1.9e-6),
     },
 }  # fmt: skip
+# Cycles of a tile of a pass over a wide factor by bytes of a number: at least, for a number that is read, one that is
+# stored, 1024 multiplications of tensor cores, and one of a small factor; times as long where no tile is copied
+# ahead. Seconds to prepare an entry (H200, 74 passes of float32 and halves within 10 and
+# 15 %, root mean square, decision 0143).
+_WIDE = {4: (370.0, 0.245, 0.0, 0.52, 0.034, 1.32), 2: (660.0, 0.036, 0.046, 0.67, 0.036, 1.13)}
+_WIDE_PREPARED = {4: 0.67e-9, 2: 0.34e-9}
 # Seconds to prepare an entry of a factor for passes over two axes, of halves for each of several that are multiplied
 # out; and in small passes of halves by mma.sync for each copy of a lane of its first rows where these are no whole
 # vectors of 16 bytes, and where they begin anywhere (H200, 19 passes over two axes of halves within 10 %, root mean
@@ -218,15 +223,20 @@ def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: Devic
     return _START + prepared + max(moved / (_AXIS_MEMORY * memory_of(limits)), rounds * piece)
 
 
-def wide_seconds(run: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> float:
-    """Return a pass over one wide factor by wgmma on so many entries of its batch, with so much to its right."""
-    mode, size = run.modes[wide_part(run)], SIZES[stored]
-    right = span_of(run, right)
-    moved = size * float(entries) * right * (mode.columns + mode.rows)
-    rounds = -(-wide_tiles(mode, entries, right, stored) // limits.sm_count)
-    products = 64.0 * wide_of(mode, stored) * _fragments(mode.columns) * LANES * (3 if size == 4 else 1)
-    small = float(entries) * right * mode.rows * (right if len(run.modes) > 1 else 0) / 1.2e13
-    return _START + 5e-6 + moved / (0.7 * memory_of(limits)) + rounds * products / (1600 * CLOCK) + small
+def wide_seconds(plan: WidePlan, entries: int, limits: DeviceLimits) -> float:
+    """Return a pass over one wide factor, and a small one if there is one, on so many entries of its batch."""
+    mode, size, positions = plan.mode, SIZES[plan.stored], plan.items * plan.span
+    begin, read, written, product, small, stalled = _WIDE[size]
+    results = positions * min(plan.wide, mode.rows)
+    products = POSITIONS * plan.wide * LANES * _fragments(mode.columns) * plan.tensor.products / 1024
+    cycles = begin + read * positions * mode.columns + written * results + product * products
+    cycles += small * results * plan.span if plan.has_small else 0.0
+    cycles *= stalled if plan.ahead == 0 else 1.0
+    factors = len(plan.run.parts[wide_part(plan.run)])
+    prepared = _WIDE_PREPARED[size] * mode.columns * mode.rows * factors / plan.sharing
+    moved = size * float(entries) * plan.span * (mode.columns + mode.rows)
+    rounds = -(-plan.count(entries, 1) // limits.sm_count)
+    return _START + prepared + max(moved / memory_of(limits), rounds * cycles / CLOCK)
 
 
 def two_axis_seconds(plan: TwoAxisPlan, entries: int, limits: DeviceLimits) -> float:

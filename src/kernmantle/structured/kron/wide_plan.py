@@ -239,6 +239,14 @@ def wide(
     return next(plan for plan in plans if plan.shared + plan.static <= limits.shared_per_block)
 
 
-def tiles_of(mode: Mode, entries: int, span: int, stored: str) -> int:
-    """Return the tiles of a pass over so many entries with so many positions beside the axis."""
-    return sharing_of(mode, stored) * -(-entries // (POSITIONS // span))
+@lru_cache(maxsize=4096)
+def wide_plans(
+    plain: Pass, right: int, stored: str, tensor: Tensor, limits: DeviceLimits
+) -> tuple[WidePlan, ...]:  # fmt: skip
+    """Return the plans by which passes over one wide factor are priced.
+
+    None by one group of warps: 256 x 256 of float32 takes 3.5 times its bytes so (H200).
+    """
+    layout = MmaLayout(SIZES[stored], 1, False)
+    every = (wide(own, (), stored, tensor, layout, right, limits) for own in wide_passes(plain, right, stored))
+    return tuple(own for own in every if own.teams > 1)

@@ -9,9 +9,10 @@ import torch
 
 import kernmantle as km
 from kernmantle.runtime.dispatch import PLANS
-from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.kronsparse import chain_batched, chain_training
 from kernmantle.structured.mode_product import rearrange
 from kernmantle.structured.mode_product.transpose_plan import padded
+from kernmantle.structured.mode_product.weight_gradient import add_parts
 from kernmantle.testing import assert_close
 
 from .test_kronsparse_grouped import exact
@@ -35,9 +36,11 @@ def layer_of(chain, dtype):
     return km.KSLinear(a * c * d, p * q * r, chain, device="cuda", dtype=dtype)
 
 
+@pytest.mark.parametrize("summed", [0, 1 << 40], ids=["on the way", "apart"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-def test_layers_are_trained(chain, dtype) -> None:
+def test_layers_are_trained(chain, dtype, summed, monkeypatch) -> None:
+    monkeypatch.setattr(chain_batched, "_LEAST_SUMMED", summed)
     torch.manual_seed(0)
     layer = layer_of(chain, dtype)
     for batch in ((8,), (1000,), (3, 40)):
@@ -145,11 +148,14 @@ def test_rows_are_transposed_and_summed(extents, dtype) -> None:
         assert_close(sums.sum(0), exact.sum(0), dtype=torch.float32, depth=count + 200, magnitude=exact.abs().sum(0))
         again = rearrange.rows_and_sums(rows, extent, d)
         assert torch.equal(again[1], sums)
+        assert_close(add_parts(sums, dtype), sums.double().sum(0), dtype=dtype, depth=200, magnitude=exact.abs().sum(0))
 
 
+@pytest.mark.parametrize("summed", [0, 1 << 40], ids=["on the way", "apart"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-def test_graphs_sum_a_bias_on_the_way(chain, dtype) -> None:
+def test_graphs_sum_a_bias(chain, dtype, summed, monkeypatch) -> None:
+    monkeypatch.setattr(chain_batched, "_LEAST_SUMMED", summed)
     torch.manual_seed(0)
     layer = layer_of(chain, dtype)
     x, grad = (torch.randn(520, size, device="cuda").to(dtype) for size in (layer.in_features, layer.out_features))

@@ -47,7 +47,8 @@ STEPS = [
     for name, chain in CHAINS.items() for last in (False, True)
 ] + [
     pytest.param(kind, chain, False, id=f"{kind}-{name}")
-    for kind in ("batched", "batched on addresses") for name, chain in BATCHED.items()
+    for kind in ("batched", "batched summing", "batched on addresses", "batched summing on addresses")
+    for name, chain in BATCHED.items()
 ] + [
     pytest.param("blocks", CHAINS["one"], last, id=f"blocks-{'last' if last else 'first'}") for last in (False, True)
 ]  # fmt: skip
@@ -186,6 +187,34 @@ class Passes:
         sums = torch.stack([rows[:1].sum(0), rows[1:].sum(0)])
         return cls.rows_of_blocks(rows, 1, extent, d), sums
 
+    @classmethod
+    def bind_rows_and_sums(cls, rows, extent, d):
+        """Two parts of float32 have the memory of one in float64."""
+        shape = tuple(rows.shape)
+
+        def launch(addresses):
+            own, made, sums = (
+                seen(at, each, (each[1], 1)) for at, each in zip(addresses, (shape, shape, (1, shape[1])), strict=True)
+            )
+            made.copy_(cls.rows_of_blocks(own, 1, extent, d))
+            sums.copy_(own.sum(0))
+            launched.append(1)
+
+        return launch, 2
+
+    @staticmethod
+    def bind_parts(parts, count, dtype, index):
+        def launch(addresses):
+            sums, found = (seen(address, (count,), (1,)) for address in addresses)
+            found.copy_(sums)
+            launched.append(1)
+
+        return launch
+
+    @staticmethod
+    def add_parts(parts, dtype):
+        return parts.sum(0).to(dtype)
+
     @staticmethod
     def bring_back(rows, out, a, extent, d, bias=None):
         out.copy_(rows.view(len(rows), a, d, -1)[..., :extent].mT.reshape(out.shape))
@@ -223,6 +252,7 @@ def steps(monkeypatch):
     monkeypatch.setattr(grouped, "plan_products", planned)
     monkeypatch.setattr(grouped, "bind_each", computed_each)
     monkeypatch.setattr(chain_batched.execute, "transposing", lambda: Passes)
+    monkeypatch.setattr(chain_batched.execute, "sums", lambda: Passes)
     monkeypatch.setattr(chain_batched, "_passes", lambda: Passes)
     monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
 
@@ -243,6 +273,9 @@ def steps(monkeypatch):
         if kind == "long matrix":
             kind = "matrix"
             monkeypatch.setattr(chain_matrix, "_LONG", 0.0)
+        if kind == "batched summing":
+            kind = "batched"
+            monkeypatch.setattr(chain_batched, "_LEAST_SUMMED", 0)
         monkeypatch.setattr(chain_training, "kind_of", lambda *_, **__: kind)
         monkeypatch.setattr(chain_training, "kind_for", lambda *_, **__: kind)
 
@@ -276,7 +309,8 @@ def test_every_subset_of_gradients(kind, chain, batch_last, steps):
             steps(kind)
             for one, other in zip(gradients(function, given), expected, strict=True):
                 torch.testing.assert_close(one, other)
-            made = len(chain) > 1 and chain_matrix.has_matrix(chain) and kind != "batched"
+            is_launched = kind not in ("batched", "batched summing")
+            made = is_launched and len(chain) > 1 and chain_matrix.has_matrix(chain)
             if kind != "factors on addresses":
                 assert launched if kind == "grouped" else bool(launched) == made
 

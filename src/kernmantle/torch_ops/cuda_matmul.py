@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..backends.cuda.cublaslt import ALIGNED, Matmul, MatmulForm, Side, library
+from ..backends.cuda.launch import relaxed_capture
 from ..backends.cuda.launch_program import Record
 from ..errors import LaunchError
 from .blas_handles import HANDLES
@@ -91,6 +92,16 @@ def bind_matmul(
             return BoundMatmul(Matmul(form[0], index), form[1], index)
     except LaunchError:
         return None
+
+
+def capture_matmul(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
+    """Put a product into the graph that is captured; return whether the library takes it, without a workspace."""
+    with relaxed_capture():  # in which it may load kernels
+        found = bind_matmul(left, right, out)
+        if found is None or found.workspace_bytes:
+            return False
+        found((left.data_ptr(), right.data_ptr(), out.data_ptr(), 0))
+    return True
 
 
 def form_of(

@@ -26,6 +26,9 @@ _NOTHING, _ADD_BIAS, _SUM_B = 1, 4, 512  # cublasLtEpilogue_t
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _LEAST_ALIGNMENT = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 WORKSPACE = 32 << 20  # bytes, as torch has them on sm_90
+# Of batches: with a workspace the library takes kernels that share out tiles as they go, behind a launch that clears
+# their counters, which costs short products more than they gain.
+BATCH_WORKSPACE = 0
 _DESCRIPTION, _A, _B, _C, _D, _MEMORY, _STREAM = 1, 3, 5, 8, 10, 13, 15  # arguments of cublasLtMatmul
 ALIGNED = 16
 """Bytes by which all matrices must be aligned."""
@@ -168,7 +171,8 @@ class Matmul:
         own, found, count = library(), _Heuristic(), ctypes.c_int(0)
         preference = self._made("MatmulPreference")
         setter = own.cublasLtMatmulPreferenceSetAttribute
-        _set(setter, preference, _MOST_WORKSPACE, ctypes.c_size_t(WORKSPACE))
+        most = BATCH_WORKSPACE if self._form.batch > 1 else WORKSPACE
+        _set(setter, preference, _MOST_WORKSPACE, ctypes.c_size_t(most))
         for attribute in _LEAST_ALIGNMENT:
             _set(setter, preference, attribute, ctypes.c_uint32(ALIGNED))
         _check(

@@ -44,6 +44,7 @@ from .chain_products import (
     in_one_piece,
     is_in_one_piece,
     join_side_stream,
+    matmul,
     maybe_side_stream,
     memory_shape,
     shaped,
@@ -51,6 +52,8 @@ from .chain_products import (
 )
 
 _WHOLE = 8  # numbers of a vector
+# Bytes of rows from which the pass that transposes them sums them: below, a launch that reads them again costs less.
+_LEAST_SUMMED = 8 << 20
 _MOST_BYTES = 4 << 30  # of the rows between the factors, and of transposed ones
 
 
@@ -104,8 +107,13 @@ class BatchedStep:
         count = rows.shape[0]
         between, value = allocate_as(x, (a * b, count)), allocate_as(x, memory_shape(e * d, x, False))
         after = allocate_as(x, (count, d, padded(e, x.element_size())))
+        splits = splits_streams(x.device)
+        side = maybe_side_stream(x.device, splits)()
         _bmm(first[..., 0], rows.unflatten(1, (a, c)).permute(1, 2, 0), between.view(a, b, count))
-        blocks = execute.transposing().rows_of_blocks(second.view(1, -1), 1, e, f * d).view(f, d, -1)
+        with side:
+            blocks = execute.transposing().rows_of_blocks(second.view(1, -1), 1, e, f * d).view(f, d, -1)
+        if splits:
+            join_side_stream(x.device)
         _bmm(between.view(f, d, count).permute(1, 2, 0), blocks.transpose(0, 1), after.transpose(0, 1))
         added = None if bias is None else _at_vectors(bias)
         execute.transposing().bring_back(after.flatten(1), value.view(count, e * d), 1, e, d, added)
@@ -170,12 +178,20 @@ def _bind_backward(
     table, launches = Table(5), list[tuple[Launch | None, Pick]]()  # reads both factors, x and what was saved
     first_at, _, x_at, between_at, blocks_at = range(GRAD + 1, GRAD + 6)
     of_x_at = of_bias_at = of_first_at = of_second_at = 0
+    transposed, transposed_at = like((count, d * whole)), table.add((count, d * whole))
     if of_bias:
         of_bias_at = table.add((e * d,))
-        launches.append((grouped().bind_sums(flat[None]).launch, itemgetter(GRAD, 0, of_bias_at, 0)))
-    transposed, transposed_at = like((count, d * whole)), table.add((count, d * whole))
+    if of_bias and _transposing_sums(flat, e, d):
+        launch, parts = _passes().bind_rows_and_sums(flat, e, d)
+        sums_at = table.add((-(-4 * parts * e * d // flat.element_size()),))  # memory for float32
+        launches.append((launch, itemgetter(GRAD, transposed_at, sums_at)))
+        add = execute.sums().bind_parts(parts, e * d, flat.dtype, flat.get_device())
+        launches.append((add, itemgetter(sums_at, of_bias_at)))
+    else:
+        if of_bias:
+            launches.append((grouped().bind_sums(flat[None]).launch, itemgetter(GRAD, 0, of_bias_at, 0)))
+        launches.append((_passes().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
     columns = transposed.view(count, d, whole).permute(1, 2, 0)
-    launches.append((_passes().bind_transpose(flat, transposed, 1, e, d, True), itemgetter(GRAD, transposed_at)))
     if of_second:
         made, made_at = like((f, d, whole)), table.add((f, d, whole))
         product = bind_matmul(columns, between.view(f, d, count).permute(1, 2, 0), made.permute(1, 2, 0))
@@ -227,20 +243,19 @@ class BatchedBackward:
         (a, b, c, _), (_, e, f, d) = first.shape, weights[1].shape
         device, found, below = grad.device, list[Maybe]([None, None]), None
         apart = maybe_side_stream(device, splits_streams(device))
-        rows, of_bias = _rows(grad), None
+        rows, of_bias, sums = _rows(grad), None, None
         count = rows.shape[0]
-        if self.bias is None or not begins_at_vectors(rows) or not in_squares(e, d, grad.element_size()):
+        if self.bias is not None and _transposing_sums(rows, e, d):
+            transposed, sums = _passes().rows_and_sums(rows, e, d)
+        else:
             with apart():
                 of_bias = None if self.bias is None else self.bias(canonical(grad, False))
             transposed = execute.transposing().rows_of_blocks(rows, 1, e, d)
-        else:
-            transposed, sums = _passes().rows_and_sums(rows, e, d)
-            with apart():
-                of_bias = sums.sum(0).to(grad.dtype)
         columns = transposed.view(count, d, -1).permute(1, 2, 0)
         if of_weights[1] and between is not None:
             with apart():
                 found[1] = _second_gradient(columns, between.view(f, d, count), e)
+        of_rows = None
         if blocks is not None and (of_x or of_weights[0]):
             moved = allocate_as(grad, (a * b, count))
             _bmm(blocks.transpose(0, 1), columns, moved.view(f, d, count).transpose(0, 1))
@@ -249,10 +264,13 @@ class BatchedBackward:
                 with apart():
                     found[0] = allocate_as(first, first.shape)
                     _bmm(of_rows, _rows(x).unflatten(1, (a, c)).transpose(0, 1), found[0][..., 0])
-            if of_x:
-                below = allocate_as(grad, (count, a, c))
-                _bmm(of_rows.mT, first[..., 0], below.transpose(0, 1))
-                below = shaped(below.view(1, count, a * c), grad, False)
+        if sums is not None:
+            with apart():  # behind what takes longer
+                of_bias = execute.sums().add_parts(sums, grad.dtype)
+        if of_rows is not None and of_x:
+            below = allocate_as(grad, (count, a, c))
+            _bmm(of_rows.mT, first[..., 0], below.transpose(0, 1))
+            below = shaped(below.view(1, count, a * c), grad, False)
         if splits_streams(device):
             join_side_stream(device)
         return below, of_bias, found
@@ -270,6 +288,12 @@ def _second_gradient(columns: torch.Tensor, between: torch.Tensor, e: int) -> to
     _bmm(columns, between.permute(1, 2, 0), made.permute(1, 2, 0))
     execute.transposing().bring_back(made.view(1, -1), found.view(1, -1), 1, e, f * d)
     return found
+
+
+def _transposing_sums(rows: torch.Tensor, e: int, d: int) -> bool:
+    """Return whether the pass that transposes rows (N, e d) also sums them."""
+    size = rows.element_size()
+    return rows.numel() * size >= _LEAST_SUMMED and begins_at_vectors(rows) and in_squares(e, d, size)
 
 
 def _at_vectors(bias: torch.Tensor) -> torch.Tensor:
@@ -291,7 +315,8 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 def _bmm(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
     """``left @ right`` of (blocks, ., .), in the types that they have."""
-    uncast("cuda", _into, left, right, out)
+    if not (splits_streams(out.device) and matmul().capture_matmul(left, right, out)):
+        uncast("cuda", _into, left, right, out)
 
 
 def _into(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ _PARTS = _WARPS = (8, 4, 2, 1)
 _SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}
 _MANY = 128  # tiles, about as many as multiprocessors
 _FILLED, _LONG = 640, 64  # warps below which tiles are made smaller, for sums so long
+_SMALL_TILE = 4  # fragments of a tile that reads two sixteens of a long sum before the first is multiplied
 _GATHERED = 256  # sums of a lane that the warps of a tile add up
 _SHORT = 256  # rows that are summed by few warps
 _MOST_REGISTERS = 255
@@ -235,7 +236,7 @@ def tile_of(product: GroupedProduct, dtype: str) -> GroupedTile:
     right = _read(stepped(product.right), l, n, product.q, product.r, size)
     out = stepped(product.out)
     packed = out.second == l and product.q % (2 * n) == 0 and _fits(out, 2 * n * l, size, out.first)
-    deep = 2 if m == n == 1 and product.r >= _LONG else 1
+    deep = 2 if l * m * n <= _SMALL_TILE and product.r >= _LONG else 1
     return GroupedTile(l, m, n, left, right, packed, product.bias is not None, deep)
 
 

@@ -61,20 +61,27 @@ def rows_and_sums(rows: torch.Tensor, extent: int, d: int) -> tuple[torch.Tensor
 
     The sums (parts, extent d), in float32, are together those of all rows.
     """
+    launch, parts = bind_rows_and_sums(rows, extent, d)
+    made = allocate(tuple(rows.shape), rows.dtype, rows.device)
+    sums = allocate((parts, rows.shape[1]), torch.float32, rows.device)
+    launch((rows.data_ptr(), made.data_ptr(), sums.data_ptr()))
+    return made, sums
+
+
+def bind_rows_and_sums(rows: torch.Tensor, extent: int, d: int) -> tuple[Callable[[Sequence[int]], None], int]:
+    """Return the launch of the same on the addresses of the rows and of both results, and how many parts there are."""
     count, features = rows.shape
     index, size = index_of(rows.device), rows.element_size()
     own = limits(index)
     plan = transpose_sums_plan(own.arch, NAMES[rows.dtype], 1, extent, d)
     sets = plan.sets(1, extent, d)
     parts = plan.parts(count, sets, own.sm_count)
-    made = allocate((count, features), rows.dtype, rows.device)
-    sums = allocate((parts, features), torch.float32, rows.device)
     kernel = load_kernel(plan, cuda_emit.emit_transpose_sums, Entry(cuda_emit.ENTRY, plan.threads, plan.shared))
     assert (rows.data_ptr() | rows.stride(0) * size) % ACCESS == 0
-    if kernel is not None:
-        arguments = rows.data_ptr(), made.data_ptr(), sums.data_ptr(), count, 1, extent, d, rows.stride(0), features
-        start(kernel, index, sets * parts, arguments)
-    return made, sums
+    if kernel is None:
+        return no_launch, parts
+    arguments = 0, 0, 0, count, 1, extent, d, rows.stride(0), features
+    return bind_launch(kernel, arguments, range(3), index, sets * parts), parts
 
 
 def bind_transpose(

@@ -172,11 +172,28 @@ def _in_parts(
     launch = None if kernel is None else bind_ready(kernel, 3, rest, index, blocks)
     if whole or (slots == 1 and dtype == torch.float32):
         return BoundSums(launch, None, shape, 0, dtype)
-    chosen, count = parts_plan(limits(index).arch, NAMES[dtype], slots), groups * math.prod(pattern)
-    entry = Entry(ENTRY, chosen.threads, waits=True)
-    adds = load_kernel(chosen, sum_emit.emit_parts, entry)
-    add = None if adds is None else bind_ready(adds, 2, (slots, count), index, chosen.blocks(count))
+    add = bind_parts(slots, groups * math.prod(pattern), dtype, index)
     return BoundSums(launch if add is not None else None, add, shape, slots, dtype)
+
+
+def bind_parts(slots: int, count: int, dtype: torch.dtype, index: int) -> BoundLaunch | None:
+    """Return the launch that adds parts (``slots``, ``count``) in float32, and rounds the sums to a type.
+
+    None where its kernel was only collected.
+    """
+    chosen = parts_plan(limits(index).arch, NAMES[dtype], slots)
+    kernel = load_kernel(chosen, sum_emit.emit_parts, Entry(ENTRY, chosen.threads, waits=True))
+    return None if kernel is None else bind_ready(kernel, 2, (slots, count), index, chosen.blocks(count))
+
+
+def add_parts(parts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the sum of parts (slots, count) in float32, rounded to a type."""
+    slots, count = parts.shape
+    found = allocate((count,), dtype, parts.device)
+    add = bind_parts(slots, count, dtype, index_of(parts.device))
+    if add is not None:
+        add((parts.data_ptr(), found.data_ptr()))
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,6 +121,10 @@ def _kron_pass(memory: Memory, plan: Any, blocks: int, *arguments: Any) -> None:
     if plan.layout.added:
         value += given["beta"] * view("y", plan.run.rows).double()
     view("out", plan.run.rows).copy_(value)
+    if plan.run.saves:
+        last = matrices[-len(plan.run.parts[-1]) :]
+        saved = _applied(view("x", plan.run.columns).double(), [plan.run.modes[0].columns, *last])
+        memory.view(given["y"], plan.stored, saved.shape).copy_(saved)
 
 
 _Sizes = Sequence[tuple[int, int]]

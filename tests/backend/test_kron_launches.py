@@ -67,6 +67,8 @@ PRODUCTS = {
     "oblong": (((64, 32), (64, 32)), 16, torch.float32),
     "a joint sum that applies": (((4, 4),) * 3, 1024, torch.float32),
     "the same of halves": (((4, 4),) * 3, 1024, torch.bfloat16),
+    "a pass that saves": (((45, 45), (18, 18)), 579, torch.bfloat16),
+    "the same of three": (((17, 17), (69, 69), (75, 75)), 3, torch.bfloat16),
 }  # fmt: skip
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from kernmantle.structured.kron import cuda, tensor_emit
+from kernmantle.structured.kron.arrays import arranged
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.mma_plan import SIZES
 from kernmantle.structured.kron.modes import Mode
-from kernmantle.structured.kron.passes import Pass, plain_pass
-from kernmantle.structured.kron.run import arranged, prepare
+from kernmantle.structured.kron.passes import Pass, between, plain_pass
+from kernmantle.structured.kron.run import prepare
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 from kernmantle.structured.kron.two_axis_plan import (
     TwoAxisPlan,
@@ -43,14 +44,16 @@ def joined(sizes: list[tuple[int, int]], stored: str = "bf16") -> Pass | None:
     return next(reversed(two_axis_passes(plain_pass("fma", modes(sizes), 0, len(sizes)), stored)), None)
 
 
-def candidates(sizes: list[tuple[int, int]], stored: str, entries: int = 1 << 30) -> tuple[TwoAxisPlan, ...]:
+def candidates(
+    sizes: list[tuple[int, int]], stored: str, entries: int = 1 << 30, saves: bool = False
+) -> tuple[TwoAxisPlan, ...]:
     """Return the plans of a pass over two axes of arrays that lie in one piece."""
     run, each = joined(sizes, stored), 16 // SIZES[stored]
     assert run is not None
     load, store = math.gcd(run.modes[1].columns, each), math.gcd(run.modes[1].rows, each)
     layout = MmaLayout(load * SIZES[stored], store, False, True)
     shapes = tuple((rows, columns) for columns, rows in sizes)
-    return two_axis_plans(run, entries, shapes, stored, TENSORS[stored], layout, CARDS["sm_90"])
+    return two_axis_plans(replace(run, saves=saves), entries, shapes, stored, TENSORS[stored], layout, CARDS["sm_90"])
 
 
 def by_two_axes(name: str) -> TwoAxisPlan:
@@ -58,10 +61,16 @@ def by_two_axes(name: str) -> TwoAxisPlan:
     return candidates(*PASSES[name])[0]
 
 
+@pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize("rows", [10, 1 << 30])
 @pytest.mark.parametrize("name", PASSES)
-def test_passes_over_two_axes_compile_without_spills(name: str, rows: int) -> None:
-    found = candidates(*PASSES[name], rows)[0]
+def test_passes_over_two_axes_compile_without_spills(name: str, rows: int, saves: bool) -> None:
+    plans = candidates(*PASSES[name], rows, saves)
+    if not plans:  # what is saved leaves a block no room for tiles
+        assert saves
+        assert name == "109 63 f32"
+        return
+    found = plans[0]
     taken = compiled(tensor_emit.emit_two_axes(found), "sm_90").resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads <= CARDS["sm_90"].registers_per_sm
@@ -74,12 +83,14 @@ def test_every_plan_fits_a_block() -> None:
         stored = source.choice(["f32", "f16", "bf16"])
         sizes = [(source.randint(2, 100), source.randint(2, 100)) for _ in range(2)]
         rows = source.choice([1, 100, 1 << 30])
-        for found in candidates(sizes, stored, rows) if joined(sizes, stored) else ():
+        saves = source.random() < 0.5
+        for found in candidates(sizes, stored, rows, saves) if joined(sizes, stored) else ():
             count += 1
             assert found.shared + found.static <= card.shared_per_block
             assert found.warps % found.group == 0
             assert found.items % found.together == 0
-            assert found.stage % found.each == found.out_stage % found.each == 0
+            assert found.stage % found.each == found.out_stage % found.each == found.saved_stage % found.each == 0
+            assert (found.saved_stage > 0) == saves
     assert count > 200
 
 
@@ -109,6 +120,28 @@ def test_few_tiles_go_to_as_many_blocks(monkeypatch, rows, blocks):
     x, *factors = (torch.empty(*size, dtype=torch.bfloat16) for size in ((rows, 1030, 1), *sizes))
     prepare([run], modes(sizes), arranged(x, factors, None, x), lambda launch: cuda._starting(launch, 0, chosen))
     assert (chosen.items, launched) == (1, [blocks])
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_what_is_saved_lies_in_one_piece(step: int) -> None:
+    """A pass is given its memory where another one is given what it adds, where rows of x follow each other alone."""
+    sizes, given = [(6, 6), (10, 12), (9, 11)], list[list[int]]()
+    both = Pass("two_axis", 1, 3, (Mode(10, 12, 0), Mode(9, 11, 1)), ((1,), (2,)), saves=True)
+    passes = [both, plain_pass("fma", modes(sizes), 0, 1)]
+    assert between(passes) == ((2,), (1, 2))
+    x = torch.empty(4 * step, 540, 1)[::step]
+    out, factors = torch.empty(4, 6 * 12 * 11, 1), [torch.empty(q, p) for p, q in sizes]
+    found = prepare(passes, modes(sizes), arranged(x, factors, None, out), lambda _: lambda at, _: given.append([*at]))
+    if step > 1:
+        assert found is None
+        return
+    assert found is not None
+    saved = list[torch.Tensor]()
+    found(x, factors, None, out, (1.0, 0.0), saved)
+    assert [own.shape for own in saved] == [(4, 6 * 10 * 11, 1), (4, 6 * 12 * 11, 1)]
+    assert found.entries_between == sum(own.numel() for own in saved)
+    at = [own.data_ptr() for own in (*saved, out)]
+    assert [own[:3] for own in given] == [[x.data_ptr(), *at[:2]], [at[1], at[2], at[2]]]
 
 
 def test_rows_that_lie_apart_come_one_by_one() -> None:

@@ -323,6 +323,8 @@ def cases() -> Iterator[KronCase]:
             yield KronCase((size,), left, beside, dtype, True, False, "one_axis")
         for place, (sizes, left, _) in enumerate(TWO_AXES):
             yield KronCase(sizes, left, 1, dtype, True, False, "two_axes" + "_apart" * (place % 3 == 1))
+            if dtype == "f16" or max(map(max, sizes)) < 100:  # else more than a block has room for
+                yield KronCase(sizes, left, 1, dtype, True, False, "two_axes_saving" + "_apart" * (place % 4 == 3))
     for place, sizes in enumerate(ADDED):
         for dtype in ("f32", "f64", "f16"):
             yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
@@ -404,12 +406,16 @@ def _by_one_axis(case: KronCase, own: DeviceLimits) -> tuple[Plan, Pass, int, in
 
 
 def _by_two_axes(case: KronCase, own: DeviceLimits) -> list[tuple[Plan, Pass, int, int]]:
-    """All axes in one pass over two, by the plan that is asked for; of rows that lie apart where the name says so."""
+    """All axes in one pass over two, by the plan that is asked for; of rows that lie apart where the name says so.
+
+    Also where it says that what comes between the products is saved.
+    """
     tensor = TENSORS[case.dtype]
     run = min(
         two_axis_passes(plain_pass("fma", case.modes, 0, len(case.modes)), case.stored),
         key=lambda one: max(max(mode.columns, mode.rows) for mode in one.modes),
     )
+    run = replace(run, saves="saving" in case.aligned)
     widths = [math.gcd(extent, 16 // _bytes(case.stored)) for extent, _ in _ends(run, case.stored)]
     facts = MmaLayout(widths[0] * _bytes(case.stored), widths[1], False, not case.aligned.endswith("apart"))
     shapes = tuple((q, p) for p, q in case.sizes)
@@ -517,6 +523,7 @@ def _branches(chosen: Plan) -> Iterator[tuple[object, ...]]:
     if isinstance(chosen, TwoAxisPlan):
         yield "two axes", chosen.stored, chosen.stays, chosen.layout.is_dense
         yield "two axes", chosen.stored, chosen.vector, chosen.layout.out_width
+        yield "two axes", chosen.run.saves and chosen.saved_width
         yield "two axes", chosen.group > 1, chosen.group == chosen.warps, chosen.pitch != chosen.last.columns
         return
     if isinstance(chosen, AxisPlan):
@@ -595,6 +602,8 @@ def run(machine: Machine, case: KronCase) -> Array:
         used = [number for part in passed.parts for number in part]
         result = np.full((left, passed.rows, right), np.nan, x.dtype)
         out = machine.upload(result)
+        saved = np.full((left, passed.modes[0].columns * passed.modes[-1].rows, right), np.nan, x.dtype)
+        beside = machine.upload(saved) if passed.saves else beside
         sizes = {"a": 1, "b": 1, "c": left, "run": passed.columns, "right": right}
         values = {f"size_{axis}": sizes[axis] for axis in AXES}
         for buffer, length in (("x", passed.columns), ("y", passed.rows), ("out", passed.rows)):
@@ -614,8 +623,20 @@ def run(machine: Machine, case: KronCase) -> Array:
         for is_later in (0, 1):  # either order of reading x and factors
             values[LATER] = is_later
             kernel(0, stream, blocks, (*pointers, *(values[name] for name in names), *numbers))
+        if passed.saves:
+            _check_saved(case, passed, machine.download(beside, saved))
         value, numbers[0] = out, 1.0
     return machine.download(value, result).reshape(case.left, -1, case.beside)
+
+
+def _check_saved(case: KronCase, run: Pass, found: Array) -> None:
+    """Assert that what a pass saves is x times the factors of the last axis."""
+    x, factors, _ = case.arrays()
+    last = [np.eye(len(factor)) if place in run.parts[0] else factor for place, factor in enumerate(factors)]
+    wide, rows = [np.asarray(factor, np.float64) for factor in last], x.astype(np.float64)
+    terms = DEVIATIONS * math.sqrt(2 * len(last)) * np.sqrt(_product(rows**2, [factor**2 for factor in wide]))
+    depth = sum(p for p, _ in case.sizes)
+    assert_close(found, _product(rows, wide), dtype=found.dtype, depth=depth, magnitude=terms)
 
 
 def check(case: KronCase, found: Array) -> None:

@@ -183,8 +183,8 @@ def _kron_axis(_card: str, name: str) -> Planned:
     return Planned(tensor_emit.emit_axis(plan), str(plan), plan.threads, plan.shared)
 
 
-def _kron_two_axis(_card: str, name: str) -> Planned:
-    plan = kron_two_axis.by_two_axes(name)
+def _kron_two_axis(_card: str, name: str, saves: bool) -> Planned:
+    plan = kron_two_axis.candidates(*kron_two_axis.PASSES[name], saves=saves)[0]
     return Planned(tensor_emit.emit_two_axes(plan), str(plan), plan.threads, plan.shared)
 
 
@@ -405,7 +405,9 @@ def _table() -> dict[str, Kernel]:
     for name in kron_axis.AXES:
         table.add(f"kron axis {name}", of(_kron_axis, name), HOPPER)
     for name in kron_two_axis.PASSES:
-        table.add(f"kron two axes {name}", of(_kron_two_axis, name), HOPPER)
+        table.add(f"kron two axes {name}", of(_kron_two_axis, name, False), HOPPER)
+    for name in ("84 69 bf16", "45 27 f32"):
+        table.add(f"kron two axes {name} saving", of(_kron_two_axis, name, True), HOPPER)
     for name in kron_wide.WIDE:
         table.add(f"kron wide {name}", of(_kron_wide, name), HOPPER)
     table.add("kron gram 64x64 f32", of(_kron_gram, 64, 64, 64, "f32"))

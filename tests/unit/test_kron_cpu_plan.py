@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 
 from kernmantle.structured.kron import cpu, run
+from kernmantle.structured.kron.arrays import arranged
 from kernmantle.structured.kron.cpu_emit import emit
 from kernmantle.structured.kron.cpu_plan import BUFFER_BYTES, chunking, plan, plans, run_steps, scratch, width
 from kernmantle.structured.kron.modes import Mode, parse, text_of
@@ -66,7 +67,7 @@ def test_what_takes_least(rows, shapes, columns, kinds):
     modes = _modes(*shapes)
     x = torch.empty(rows, math.prod(mode.columns for mode in modes), device="meta")
     out = torch.empty(rows, math.prod(mode.rows for mode in modes), device="meta")
-    whole = run.arranged(x.mT, [torch.empty(shape, device="meta") for shape in shapes], None, out.mT)
+    whole = arranged(x.mT, [torch.empty(shape, device="meta") for shape in shapes], None, out.mT)
     arrays = cpu.arranged(modes, whole, "default fuse")
     assert arrays.x.shape[-1] == columns
     chosen, _ = cpu.planned(modes, arrays, "default fuse")
@@ -140,7 +141,7 @@ def _launch(rows, shapes, wide):
     x, out = (
         torch.empty(rows, math.prod(own), device="meta") for own in zip(*[shape[::-1] for shape in shapes], strict=True)
     )
-    arrays = run.arranged(x.mT, [torch.empty(shape, device="meta") for shape in shapes], None, out.mT)
+    arrays = arranged(x.mT, [torch.empty(shape, device="meta") for shape in shapes], None, out.mT)
     found = []
 
     def noted(launch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import CARDS
-from kernmantle.structured.kron import bound_gradients
+from kernmantle.structured.kron import bound_gradients, gradient
 from kernmantle.structured.kron.bound_gradients import BoundGradients, Operand, PassStep, SumStep
 from kernmantle.structured.kron.factor_sums import outer, parts_of, separated
 from kernmantle.structured.kron.gradient_cost import GpuPrice
@@ -248,6 +248,35 @@ def test_steps_that_nothing_waits_for_may_end_behind_all_others(monkeypatch):
         assert stream.joined
         stream.joined = False
         stream.waiting.clear(), stream.found.clear()
+
+
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_a_long_sum_of_the_vendors_is_no_work_of_the_side_stream(monkeypatch, is_forked):
+    """Only what follows it is; both leave the same."""
+    factors = [torch.randn(2, 3, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)]
+    x, grad = (torch.randn(5, size, 1, dtype=torch.float64) for size in (6, 8))
+    stream, called = FakeStream(), list[int]()
+    monkeypatch.setattr(bound_gradients, "gpu", lambda: SimpleNamespace(side_stream=lambda _: stream))
+
+    def summed(u, v):
+        called.append(len(stream.waiting))
+        return torch.einsum("nqr,npr->qp", v, u)
+
+    u, v = (Operand(number, None, lambda value: value) for number in (0, 1))
+    step = SumStep(summed, u, v, (0, 1), (0, 1), is_forked=is_forked)
+    _, found = BoundGradients("", (step,), 0, (True, True), forks=True)((x, factors, grad, ()), 1.0)
+    assert called == [1 if is_forked else 0]
+    for part, exact in zip(found, separated(torch.einsum("nqr,npr->qp", grad, x), factors), strict=True):
+        assert_close(part, exact, depth=40)
+
+
+@pytest.mark.parametrize("count", [1000, 5084 * 37])
+def test_what_the_cache_has_room_for_is_summed_beside_other_steps(count):
+    """5084 x 37 rows of 160 and of 7 halves are 63 MB."""
+    shapes = (count, 160, 1), (count, 7, 1)
+    values = [torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes]
+    u, v = (Operand(number, (shape, (shape[1], 1, 1)), lambda value: value) for number, shape in enumerate(shapes))
+    assert gradient._bind_sum(u, v, values, "default", (0,), ()).is_forked == (count == 1000)
 
 
 @pytest.mark.parametrize("alpha", [1.0, -2.5])

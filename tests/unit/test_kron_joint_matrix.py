@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from kernmantle.structured.kron.arrays import arranged
 from kernmantle.structured.kron.cost import goes_by_rows, matmul_seconds, takes_copy
 from kernmantle.structured.kron.cuda_plan import plan
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass
-from kernmantle.structured.kron.run import Dense, arranged, prepare
+from kernmantle.structured.kron.run import Dense, prepare
 from kernmantle.structured.kron.tensor_plan import Tensor
 from kernmantle.structured.kron.torch_products import multiplied_out
 from kernmantle.testing import assert_close

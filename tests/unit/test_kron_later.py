@@ -5,13 +5,14 @@ import torch
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import cuda, run
+from kernmantle.structured.kron.arrays import arranged
 from kernmantle.structured.kron.axis_plan import AxisPlan, axis
 from kernmantle.structured.kron.by_capture import ByCapture
 from kernmantle.structured.kron.cuda_entry import LATER, parameters
 from kernmantle.structured.kron.fma_plan import FmaLayout, FmaPlan, fma_candidates
 from kernmantle.structured.kron.modes import parse
 from kernmantle.structured.kron.passes import plain_pass
-from kernmantle.structured.kron.run import arranged, prepare
+from kernmantle.structured.kron.run import prepare
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 from kernmantle.torch_ops.blas_handles import HANDLES
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.tiles import DeviceLimits
-from kernmantle.structured.kron import fma_plan
+from kernmantle.structured.kron import cuda, fma_plan
+from kernmantle.structured.kron.arrays import arranged
 from kernmantle.structured.kron.cost import SIZES, axis_seconds, fma_seconds
 from kernmantle.structured.kron.cuda import eager_plan, planned_for, tensor_for
 from kernmantle.structured.kron.cuda_plan import plan
@@ -15,7 +16,7 @@ from kernmantle.structured.kron.mma_choice import takes
 from kernmantle.structured.kron.mma_plan import mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, between, plain_pass
-from kernmantle.structured.kron.run import SAVING, arranged
+from kernmantle.structured.kron.run import SAVING
 from kernmantle.structured.kron.tensor_plan import MmaLayout, Tensor
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -184,6 +185,44 @@ def test_a_product_leaves_what_pays_for_its_gradients(extent, count, wanted, alo
     assert len(planned_for(HOPPER, modes, arrays, "default fuse")[0].passes) == alone
     found, _ = planned_for(HOPPER, modes, arrays, f"default {SAVING} {wanted} fuse")
     assert between(found.passes) == saved
+
+
+@pytest.mark.parametrize(
+    ("extents", "rows", "dtype", "saved"),
+    [
+        ((30, 2, 12, 7, 69), 385, torch.bfloat16, ((4,), (2, 3, 4))), ((45, 9, 2), 579, torch.bfloat16, ((1, 2),)),
+        ((9, 2, 15, 2, 15, 3, 27), 204, torch.float32, ((6,), (4, 5, 6))),
+    ],
+)  # fmt: skip
+def test_a_pass_over_two_axes_saves_what_comes_between_its_products(extents, rows, dtype, saved):
+    """Where gradients find it, of rows that follow each other, alone."""
+    x = torch.empty(rows, math.prod(extents), 1, dtype=dtype, device="meta")
+    factors = [torch.empty(extent, extent, dtype=dtype, device="meta") for extent in extents]
+    modes = tuple(Mode(extent, extent, index) for index, extent in enumerate(extents))
+    options = f"default {SAVING} {'1' * (1 + len(extents))} fuse"
+
+    def found(x, options):
+        return planned_for(HOPPER, modes, arranged(x, factors, None, torch.empty_like(x)), options)[0]
+
+    saving = found(x, options)
+    assert between(saving.passes) == saved
+    assert [run.saves for run in saving.passes] == [run.kind == "two_axis" for run in saving.passes]
+    apart = torch.empty(rows, 2 * math.prod(extents), 1, dtype=dtype, device="meta")[:, ::2]
+    for plain in (found(x, "default fuse"), found(apart, options)):
+        assert not any(run.saves for run in plain.passes)
+
+
+@pytest.mark.parametrize(("most", "saved"), [(3.5, 3), (2.5, 2), (1.5, 1)])
+def test_no_more_is_saved_than_may_be(monkeypatch, most, saved):
+    """In units of x: [65 11 41 16 2] of float32 saves three where it may; with none its gradients took 3488 us."""
+    extents = (65, 11, 41, 16, 2)
+    x = torch.empty(143, math.prod(extents), 1, device="meta")
+    factors = [torch.empty(extent, extent, device="meta") for extent in extents]
+    modes = tuple(Mode(extent, extent, index) for index, extent in enumerate(extents))
+    monkeypatch.setattr(cuda, "most_saved", lambda device: most * 4 * x.numel())
+    arrays = arranged(x, factors, None, torch.empty_like(x))
+    found, _ = planned_for(HOPPER, modes, arrays, f"default {SAVING} 111111 fuse")
+    assert len(between(found.passes)) == saved
 
 
 @pytest.mark.parametrize("wanted", [((0,),), ((2,), (1, 2)), ((0,), (0, 1)), ((1, 2),), ((0, 1),)])

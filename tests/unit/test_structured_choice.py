@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from kernmantle.structured.kron import cuda as kron_cuda
+from kernmantle.structured.kron.arrays import arranged
 from kernmantle.structured.kron.modes import parse
-from kernmantle.structured.kron.run import arranged
 from kernmantle.structured.kronsparse import chain_training
 from kernmantle.structured.mode_product import (
     block_sum_plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -62,6 +63,13 @@ def _two_axes(plain: Pass, entries: int, stored: str, tensor: Tensor, limits: De
     """Return the plans of passes over two axes, into which others are brought together."""
     every = (plan_of(two, entries, stored, tensor, limits) for two in two_axis_passes(plain, stored))
     return tuple(own for own in every if own is not None)
+
+
+@lru_cache(maxsize=4096)
+def saving_seconds(run: Pass, entries: int, stored: str, limits: DeviceLimits, tensor: Tensor | None) -> float:
+    """Return the seconds of a pass over two axes that saves what comes between its products."""
+    found = None if tensor is None else plan_of(run, entries, stored, tensor, limits)
+    return math.inf if found is None else two_axis_seconds(found, entries, limits)
 
 
 def _moved(run: Pass, sides: tuple[int, int], stored: str) -> float:

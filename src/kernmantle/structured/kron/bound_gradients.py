@@ -51,8 +51,8 @@ def add(found: list[Maybe], number: int, part: torch.Tensor) -> None:
 
 
 def between_of(stages: Sequence[Stage]) -> tuple[PlainLayout, ...]:
-    """Return the layouts of what lies between the passes of a product."""
-    return layouts_in_one_piece([stage.shape for stage in stages if stage.shape])
+    """Return the layouts of what lies between the passes of a product, and of what these save."""
+    return layouts_in_one_piece([shape for stage in stages for shape in stage.left])
 
 
 def _join_product(
@@ -63,13 +63,15 @@ def _join_product(
 
     Positions are those of x, the factors, y, 0 without it, the result and what lies between the passes.
     """
-    source, alpha = x, numbers[0]
-    for stage, into in zip(stages, (*between, out), strict=True):
+    source, alpha, rest = x, numbers[0], iter((*between, out))
+    for stage in stages:
         bound: Any = getattr(stage.start, "bound", None)
         if bound is None or len(stage.offsets) != 1:
             return False
         is_last = stage.shape is None
-        operands = source, y if is_last and y else into, into, *[factors[number] for number in stage.numbers]
+        second = next(rest) if stage.inner else y if is_last else 0
+        into = next(rest)
+        operands = source, second or into, into, *[factors[number] for number in stage.numbers]
         table.launch(bound((alpha, numbers[1] if is_last else 0.0), len(operands)), operands)
         source, alpha = into, 1.0
     return True
@@ -126,6 +128,7 @@ class SumStep(NamedTuple):
 
     ``separate`` finds the gradients of several factors from that of their product. Where ``applying`` is given it finds
     the sum and v with the adjoint factors applied, a value of so much ``shape``, the gradient of x if it ``is_last``.
+    One that ``is_forked`` may run beside what follows.
     """
 
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -137,6 +140,7 @@ class SumStep(NamedTuple):
     applying: Any = None  # a kernel of sums, which also applies factors
     shape: tuple[int, ...] = ()
     is_last: bool = False
+    is_forked: bool = True
 
     @property
     def reads(self) -> set[int]:
@@ -174,6 +178,9 @@ class SumStep(NamedTuple):
         summed = partial(self.multiply, self.u.of(values), self.v.of(values))
         if self.applying is not None:
             summed, value = self.applying.started(*summed.args, own, alpha)
+        elif not self.is_forked:
+            joint = summed()
+            summed = partial(present, joint)
 
         def finish() -> Tensors:
             joint = summed()

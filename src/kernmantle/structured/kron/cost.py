@@ -198,11 +198,17 @@ def cluster_seconds(run: Pass, moved: float, stored: str, limits: DeviceLimits) 
     return _START + prepared + moved / (_CLUSTER_MEMORY[size, SIZES[stored]] * memory_of(limits))
 
 
+def axis_prepared(run: Pass, stored: str) -> float:
+    """Return the seconds in which a pass over one factor by wgmma prepares it."""
+    mode = run.modes[0]
+    return _AXIS_PREPARED[SIZES[stored]] * mode.columns * mode.rows * len(run.parts[0])
+
+
 def axis_seconds(run: Pass, entries: int, right: int, stored: str, limits: DeviceLimits) -> float:
     """Return a pass over one factor by wgmma on so many entries of its batch, with so much to its right."""
     mode, size = run.modes[0], SIZES[stored]
     moved = size * float(entries) * right * (mode.columns + mode.rows)
-    prepared = _AXIS_PREPARED[size] * mode.columns * mode.rows * len(run.parts[0])
+    prepared = axis_prepared(run, stored)
     vector = math.gcd(right, ACCESS // size)
     rounds = -(-pieces_of(mode, entries, right, stored) // limits.sm_count)
     chunks = -(-mode.columns // PIECE_COLUMNS)

@@ -24,6 +24,7 @@ from ...torch_ops.execute import allocate_as
 from ..mode_product.cpu import along, operand
 from ..mode_product.cpu_cost import SURE
 from ..mode_product.cpu_start import Call
+from .arrays import Arrays, batch_as_columns, columns_as_batch
 from .cpu_cost import Work, seconds, vectors_along, with_kinds
 from .cpu_plan import (  # fmt: skip
     ARRAYS,
@@ -46,17 +47,7 @@ from .cpu_plan import (  # fmt: skip
 )
 from .modes import Mode
 from .passes import ALONG, VENDOR, Pass, views
-from .run import (
-    Arrays,
-    Dense,
-    Launch,
-    Numbers,
-    Prepare,
-    Start,
-    batch_as_columns,
-    columns_as_batch,
-    layout_of,
-)
+from .run import Dense, Launch, Numbers, Prepare, Start, layout_of
 
 # Work counted in multiplications, an entry read and written as 8: of 1e10 to 8e10 a second on a core of 2021. A second
 # thread prepares the factors for itself and fetches rows from the other core: on two cores of an Intel Xeon the median

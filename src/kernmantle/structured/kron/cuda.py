@@ -22,17 +22,18 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cost, cuda_emit, mma_emit, tensor_emit
 from .aligned_choice import aligned_plans
+from .arrays import Arrays
 from .axis_plan import AxisPlan, axis
 from .cluster_plan import ClusterPlan
 from .cuda_entry import ENTRY, LATER, parameters
-from .cuda_plan import KINDS, CudaKronPlan, plan
+from .cuda_plan import KINDS, SAVES, CudaKronPlan, plan
 from .fma_plan import FmaLayout, FmaPlan, fma_candidates
 from .gradient_cost import PRICED, GpuPrice
 from .gradient_steps import GradientSeconds
 from .mma_choice import spread
 from .mma_plan import DOUBLES, MmaPlan, mma_candidates
 from .modes import Mode, text_of
-from .run import SAVING, ArrayLayout, Arrays, Launch, Numbers, Prepare, Start
+from .run import SAVING, ArrayLayout, Launch, Numbers, Prepare, Start, most_saved
 from .tensor_plan import MmaLayout, Tensor, takes_wgmma
 from .two_axis_plan import TwoAxisPlan, two_axis_plans
 from .wgmma_plan import WgmmaPlan
@@ -88,12 +89,14 @@ def planned_for(
     if tensor is not None and arrays.y is None and takes_wgmma(tensor, stored, right, own.arch):
         tensor = replace(tensor, has_wgmma=True, is_aligned=_is_aligned(arrays))
     fuse, after = options.endswith(" fuse"), _gradients(own, modes, arrays, options)
-    chosen = plan(modes, right, stored, own, fuse, tensor, items, KINDS, HOST_SHARE, after)
+    may_save = after is not None and arrays.x.is_contiguous() and arrays.out.is_contiguous()
+    kinds = (*KINDS, SAVES) if may_save else KINDS
+    chosen = plan(modes, right, stored, own, fuse, tensor, items, kinds, HOST_SHARE, after)
     if chosen.seconds < SMALL_SECONDS and after is None:
         vendor = plan(modes, right, stored, own, fuse, tensor, items, ("matmul",))
         chosen = vendor if vendor.seconds <= SMALL_SHARE * chosen.seconds else chosen
     return eager_plan(
-        chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, KINDS, host, after)
+        chosen, lambda host: plan(modes, right, stored, own, fuse, tensor, items, kinds, host, after)
     ), tensor
 
 
@@ -108,7 +111,8 @@ def _gradients(own: DeviceLimits, modes: tuple[Mode, ...], arrays: Arrays, optio
     items, tensor = math.prod(arrays.batch), tensor_for(stored, precision, own.arch)
     price = GpuPrice(shapes, items, arrays.x.shape[-1], stored, own, tensor, options.endswith(" fuse"))
     text = text_of([f"i{mode.rows}" if mode.factor is None else mode.factor for mode in modes])
-    return GradientSeconds(text, shapes, tuple(wanted), of_x, price)
+    each = items * arrays.x.shape[-1] * arrays.x.element_size()
+    return GradientSeconds(text, shapes, tuple(wanted), of_x, price, most_saved(arrays.x.device) / each)
 
 
 def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:

@@ -18,10 +18,11 @@ from ...torch_ops.blas_handles import HANDLES
 from ...torch_ops.call_key import program_key
 from ...torch_ops.execute import allocate, allocate_each, layouts_in_one_piece
 from ...torch_ops.info import RunInfo
+from .arrays import arranged
 from .by_capture import ByCapture
 from .modes import Mode, contracted, parse
 from .passes import between
-from .run import Numbers, arranged, prepare, run
+from .run import Numbers, prepare, run
 from .torch_products import batch_of, product
 
 Number = int | float | complex

@@ -89,6 +89,10 @@ def gradients(
 
 # Bytes of a gradient up to which sums run beside products in a graph: those of 134 MB gain 1 % (H200, decision 0134).
 _FORKED_BYTES = 64 << 20
+# Bytes that a sum by the vendor's products reads which may be among these: what the second-level cache has room for.
+# Its blocks go to the few multiprocessors that a product beside it leaves, on which a longer one waits (5084 [37x165
+# 160x7] of float16 160 us so and 140, 4802 [2x3 4x9 15x3 69x3] of float32 236 and 180; H200, decision 0144).
+_FORKED_SUM_BYTES = 50 << 20
 
 
 def bind_gradients(
@@ -254,6 +258,7 @@ def _bind_sum(
     if kernel is not None or u.view is None or v.view is None or one.dim() != 3:
         u, v = (own._replace(by_address=kernel is not None) for own in (u, v))
         return SumStep(kernel or partial(multiplied, is_wide=is_wide), u, v, numbers, released)
+    is_forked = one.element_size() * (one.numel() + other.numel()) <= _FORKED_SUM_BYTES
     (count, p, right), (_, q, _) = one.shape, other.shape
     (by_l, by_p, by_r), (of_l, of_q, of_r) = one.stride(), other.stride()
     if right == 1:
@@ -262,9 +267,10 @@ def _bind_sum(
         first, second = ((right, p), (by_r, by_p)), ((q, right), (of_q, of_r))
     else:
         chosen = {"batched": by_batches, "rows": in_rows}.get(method, multiplied)
-        return SumStep(partial(chosen, is_wide=is_wide), u, v, numbers, released)
+        return SumStep(partial(chosen, is_wide=is_wide), u, v, numbers, released, is_forked=is_forked)
     multiply = partial(by_matrices, is_wide=is_wide)
-    return SumStep(multiply, u._replace(view=first), v._replace(view=second), numbers, released)
+    u, v = u._replace(view=first), v._replace(view=second)
+    return SumStep(multiply, u, v, numbers, released, is_forked=is_forked)
 
 
 @lru_cache(maxsize=1)

@@ -92,16 +92,24 @@ def seconds_of_steps(
 
 @dataclass(frozen=True)
 class GradientSeconds:
-    """Returns what the gradients of a product take at a price where it saves results between its passes."""
+    """Returns what the gradients of a product take at a price where it saves results between its passes.
+
+    Of ``entries`` at most, where each axis has one.
+    """
 
     text: str
     shapes: Sizes
     wanted: tuple[bool, ...]
     of_x: bool
     price: Price
+    entries: float = math.inf
 
     def __call__(self, saved: tuple[tuple[int, ...], ...]) -> float:
-        """Return the seconds."""
+        """Return the seconds; infinity for more than may be saved."""
+        modes = parse(self.text, self.shapes)
+        sizes = [math.prod(mode.rows if at in own else mode.columns for at, mode in enumerate(modes)) for own in saved]
+        if sum(sizes) > self.entries:
+            return math.inf
         return seconds_of_steps(self.text, self.shapes, self.wanted, self.of_x, saved, self.price)
 
 

@@ -6,14 +6,18 @@
 // A lane has four neighbours of a row of x, and of the result, whichever entries of the factor these are multiplied by.
 //
 // GROUP warps share a tile of ITEMS entries of the batch, which follow each other in memory; few tiles go to as many blocks. Each takes
-// BLOCKS times 16 q2 of TOGETHER entries at a time. The copy engine brings tiles as they lie, stages ahead, and takes results away.
+// BLOCKS times 16 q2 of TOGETHER entries at a time. The copy engine brings tiles as they lie, stages ahead, and takes results away, also
+// what comes between the products, between[p1, q2], where gradients find it: a lane has four neighbours of a row of that, too, once the
+// operand is transposed.
 //
 // float32 is two halves of 11 bits and three products (kron_fibers.cuh), scaled by a power of two for each factor and each entry of the
 // batch; what comes between by that of its largest possible value.
 #pragma once
 #include "kron_fibers.cuh"
+#include "kron_leave.cuh"
 #include "kron_scheduler.cuh"
 #include "pipeline.cuh"
+#include "ptx_transpose.cuh"
 
 namespace km {
 
@@ -26,6 +30,7 @@ namespace km {
 //   AT_ONCE              columns of the first factor, in 16s, whose products are under way at once
 //   VECTOR, VECTOR_OUT   neighbours of x in one access, and of the result
 //   PITCH, STAGE, OUT_STAGE   numbers from row to row of a tile, of a tile, and of its results
+//   SAVES, VECTOR_SAVED, SAVED_STAGE   what comes between is written to y; neighbours in one access, and numbers of a tile of it
 //   LAST_STAYS, FIRST_STAYS   a warp keeps the factor in registers
 //   FITS                 of halves: the last factor was not multiplied by a power of two
 template <class B, class Args>
@@ -42,14 +47,16 @@ struct KronTwoAxis {
     static constexpr bool SPLIT = sizeof(T) == 4;
     // 16 q2 at a time, how many such there are, and what warps take in turns.
     static constexpr int BLOCKS = B::BLOCKS, PARTS = (WIDE2 + BLOCKS - 1) / BLOCKS, TOGETHER = B::TOGETHER, UNITS = B::ITEMS / TOGETHER * PARTS;
+    // Whether each warp takes one of them at most, so that what comes between leaves while the second product is under way.
+    static constexpr bool ONCE = UNITS <= B::GROUP;
     // 16 p1 of all entries of a unit, and those whose products are under way at once.
     static constexpr int STEPS = TOGETHER * DEEP1, AT_ONCE = B::AT_ONCE;
     // Numbers of a tile and of its results; whether its rows come apart, whole vectors each.
     static constexpr int COUNT = B::ITEMS * P1 * P2, RESULTS = B::ITEMS * Q1 * Q2;
-    static constexpr bool APART = B::PITCH != P2, LAST_STAYS = B::LAST_STAYS, FIRST_STAYS = B::FIRST_STAYS;
+    static constexpr bool SAVES = B::SAVES, APART = B::PITCH != P2, LAST_STAYS = B::LAST_STAYS, FIRST_STAYS = B::FIRST_STAYS;
     // Small products have a sum of their own where they cannot come first; large ones are added up after 64 positions.
     static constexpr bool SMALL = SPLIT, FLUSHED = SPLIT && DEEP2 > 4;
-    static constexpr int FACTOR_WORDS = Last::WORDS + First::WORDS, OWN = B::STAGES * B::STAGE + B::OUTS * B::OUT_STAGE;
+    static constexpr int FACTOR_WORDS = Last::WORDS + First::WORDS, OWN = B::STAGES * B::STAGE + B::OUTS * B::OUT_STAGE + B::SAVED_STAGE;
     static constexpr int SHARED_BYTES = 4 * FACTOR_WORDS + GROUPS * OWN * (int)sizeof(T);
 
     // What the first sums of float32 are multiplied by, so that the largest possible one is 2^15.
@@ -164,19 +171,7 @@ struct KronTwoAxis {
             }
             return;
         }
-        const unsigned a = KronHalf<H>::pack(value[0], value[1]), b = KronHalf<H>::pack(value[2], value[3]);
-        if constexpr (B::VECTOR_OUT >= 4) {
-            if (rest > 0) *(uint2*)to = uint2{a, b};
-        } else if constexpr (B::VECTOR_OUT == 2) {
-            if (rest > 0) *(unsigned*)to = a;
-            if (rest > 2) *(unsigned*)(to + 2) = b;
-        } else {
-            unsigned short* const own = (unsigned short*)to;
-            if (rest > 0) own[0] = (unsigned short)a;
-            if (rest > 1) own[1] = (unsigned short)(a >> 16);
-            if (rest > 2) own[2] = (unsigned short)b;
-            if (rest > 3) own[3] = (unsigned short)(b >> 16);
-        }
+        kron_keep<B::VECTOR_OUT>(to, rest, KronHalf<H>::pack(value[0], value[1]), KronHalf<H>::pack(value[2], value[3]));
     }
 
     // The power of two of an entry of the batch, of float32.
@@ -193,8 +188,10 @@ struct KronTwoAxis {
         return found;
     }
 
-    // Multiplies BLOCKS times 16 q2 of TOGETHER entries: x in a stage, results `to` shared memory.
-    static KM_DEVICE void multiply(const T* stage, int shift, T* out, int shift_out, const unsigned* last, const unsigned* first, const LastBlocks& lasts, const FirstBlocks& firsts, float back_last, float back, int unit, int lane) {
+    // Multiplies BLOCKS times 16 q2 of TOGETHER entries: x in a stage, results to shared memory, and what comes between to `saved`. Calls
+    // `halfway` before the first result.
+    template <class Halfway>
+    static KM_DEVICE void multiply(const T* stage, int shift, T* out, int shift_out, T* saved, const unsigned* last, const unsigned* first, const LastBlocks& lasts, const FirstBlocks& firsts, float back_last, float back, int unit, int lane, const Halfway& halfway) {
         const int entry = unit / PARTS * TOGETHER, block = PARTS == 1 ? 0 : unit % PARTS * BLOCKS, row = lane / 4, four = lane % 4 * 4;
         // How many of a lane's four neighbours of the last 16 are there.
         const int left = P2 - 16 * (DEEP2 - 1) - four;
@@ -276,14 +273,33 @@ struct KronTwoAxis {
                             own[i] = sum[j][n][b / 2][r];
                             if (FLUSHED) own[i] += total[FLUSHED ? j : 0][n][b / 2][r];
                             if (SMALL) own[i] += small[SMALL ? j : 0][n][b / 2][r];
+                            if constexpr (SAVES && SPLIT) {
+                                const int p1 = (begin + j) % DEEP1 * 16 + 8 * n + lane % 4 * 2 + i, q2 = 16 * (block + b / 2) + row / 2 * 4 + row % 2 + b % 2 * 2;
+                                if (p1 < P1 && q2 < Q2) saved[((entry + (begin + j) / DEEP1) * P1 + p1) * Q2 + q2] = own[i] * (back_last * scale[(begin + j) / DEEP1].back);
+                            }
                             if (SPLIT) own[i] *= LESS;
                             else if (!B::FITS) own[i] *= back_last;
                         }
                         kron_split<H, SPLIT ? 3 : 1>(high[begin + j][b][n], low[SPLIT ? begin + j : 0][b][n], own[0], own[1]);
                     }
                 }
+                if constexpr (SAVES && !SPLIT) {
+                    const int down = (begin + j) % DEEP1 * 16;
+#pragma unroll
+                    for (int n = 0; n < 2; ++n) {
+                        if (down + 8 * n >= P1) continue;
+                        const bool is_row = down + 8 * n + 8 <= P1 || down + 8 * n + row < P1;
+                        T* const to = saved + ((entry + (begin + j) / DEEP1) * P1 + down + 8 * n + row) * Q2 + 16 * block + four;
+#pragma unroll
+                        for (int b = 0; b < BLOCKS; ++b) {
+                            const unsigned one = ptx::transpose(high[begin + j][2 * b][n]), other = ptx::transpose(high[begin + j][2 * b + 1][n]);
+                            kron_keep<B::VECTOR_SAVED>(to + 16 * b, is_row ? Q2 - 16 * (block + b) - four : 0, one, other);
+                        }
+                    }
+                }
             }
         }
+        halfway();
         // One by one: of several, instructions would come sum by sum, each of which waits for the one before.
 #pragma unroll(FIRST_STAYS ? WIDE1 : 1)
         for (int w = 0; w < WIDE1; ++w) {
@@ -340,20 +356,6 @@ struct KronTwoAxis {
         }
     }
 
-    // Results leave shared memory, where they lie as far behind 16 bytes as in memory: whole vectors by the copy engine.
-    static KM_DEVICE void store(const T* rows, T* to, int shift, int count, int thread) {
-        const int end = shift + count, first = B::VECTOR_OUT < EACH && shift > 0 ? EACH : 0, last = end / EACH * EACH;
-        if (thread == 0) {
-            if (last > first) ptx::cp_async_bulk_store(to - shift + first, shared_address(rows + first), (last - first) * (int)sizeof(T));
-            ptx::cp_async_bulk_commit_group();
-        }
-        if constexpr (B::VECTOR_OUT < EACH) {
-            // What is no whole vector at either end.
-            const int at = thread < EACH ? thread : last + thread - EACH;
-            if (thread < EACH ? shift > 0 && at >= shift && at < end : thread < 2 * EACH && at < end && (shift == 0 || end >= EACH)) to[at - shift] = rows[at];
-        }
-    }
-
     static __device__ void run(const Args& g) {
         kron_wait();  // most passes of this kind are the first ones
         extern __shared__ __align__(128) unsigned char raw[];
@@ -402,18 +404,38 @@ struct KronTwoAxis {
             T* const to = (T*)g.out + here.at;
             T* const rows = outs + slot * B::OUT_STAGE;
             const int shift_out = B::VECTOR_OUT == EACH ? 0 : shift_of(to);
-            if (thread == 0) ptx::cp_async_bulk_wait_group_read<B::OUTS - 1>();
+            // What is saved lies in one piece.
+            T* const between = (T*)g.y + (i64)t * (B::ITEMS * P1 * Q2);
+            T* const saved = outs + B::OUTS * B::OUT_STAGE;
+            const int shift_saved = !SAVES || B::VECTOR_SAVED == EACH ? 0 : shift_of(between);
+            const auto leave = [&]() {
+                kron_leave<B::VECTOR_SAVED>(saved, between, shift_saved, here.items() * P1 * Q2, thread);
+                if (thread == 0) ptx::cp_async_bulk_commit_group();
+            };
+            // The results before leave at most until those of this tile are there, which begin halfway.
+            const auto halfway = [&]() {
+                if constexpr (SAVES && ONCE) {
+                    ptx::fence_proxy_async();
+                    if (thread == 0) ptx::cp_async_bulk_wait_group_read<0>();
+                    wait_for_group(group);
+                    leave();
+                }
+            };
+            if (thread == 0) ptx::cp_async_bulk_wait_group_read<SAVES && !ONCE ? 0 : SAVES ? 1 : B::OUTS - 1>();
             wait_for_group(group);
             ptx::mbarrier_wait_parity(full + 8 * used.stage, used.phase);
             const T* const stage = stages + used.stage * B::STAGE;
             const int shift = B::VECTOR == EACH ? 0 : *(const unsigned short*)(stage + B::STAGE - EACH);
 #pragma unroll 1
-            for (int unit = own; unit < UNITS; unit += B::GROUP) multiply(stage, shift, rows, shift_out, last, first, lasts, firsts, back_last, back, unit, lane);
+            for (int unit = own; unit < UNITS; unit += B::GROUP) multiply(stage, shift, rows, shift_out, saved + shift_saved, last, first, lasts, firsts, back_last, back, unit, lane, halfway);
+            if (own >= UNITS) halfway();
             ptx::fence_proxy_async();
             wait_for_group(group);
             prefetch();
             used.advance();
-            store(rows, to, shift_out, here.items() * Q1 * Q2, thread);
+            kron_leave<B::VECTOR_OUT>(rows, to, shift_out, here.items() * Q1 * Q2, thread);
+            if (thread == 0) ptx::cp_async_bulk_commit_group();
+            if constexpr (SAVES && !ONCE) leave();
             slot = slot + 1 < B::OUTS ? slot + 1 : 0;
         }
         if (thread == 0) ptx::cp_async_bulk_wait_group_read<0>();

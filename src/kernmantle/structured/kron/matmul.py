@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -25,11 +22,9 @@ from .gradient import positions_of
 from .gradient_steps import partial_text
 from .inputs import Product, gather, target
 from .modes import contracted, parse, text_of
-from .run import SAVING
+from .run import SAVING, most_saved
 
 _NUMBERS = (int, float)
-# Share of a device's memory that products keep for their gradients unasked.
-_SAVED = 1 / 128
 # The last factors up to this size together are the second step of a product that stores what lies between its steps.
 _TOGETHER = 4096
 
@@ -217,15 +212,6 @@ def _dispatch(
     return key, find_by_key(key, call, tensors, by_shape=True) if tensors else PLANS.get(key)
 
 
-@lru_cache
-def _memory_of(device: torch.device) -> int:
-    """Return the bytes of memory of a device, 0 where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    names = getattr(os, "sysconf_names", {})
-    return math.prod(os.sysconf(name) if name in names else 0 for name in ("SC_PHYS_PAGES", "SC_PAGE_SIZE"))
-
-
 def _bound(
     key: CallKey | None, call: Product, factors: Sequence[Any], out: torch.Tensor | None, store: bool | None
 ) -> tuple[KronCall, Sequence[torch.Tensor]]:
@@ -246,7 +232,7 @@ def _bound(
     wanted = "".join([str(int(tensor.requires_grad)) for tensor in (call.x, *own)])
     found = bind(text, call.options.replace(" ", f" {SAVING} {wanted} ") if may_save else call.options, *arrays)
     keeps = store is None and found.reads_addresses and bool(found.done or found.captured)
-    keeps = keeps and found.between <= _SAVED * _memory_of(call.x.device)
+    keeps = keeps and found.between <= most_saved(call.x.device)
     if may_save and not keeps:
         found = bind(text, call.options, *arrays)
     if not found.reads_addresses:

@@ -28,7 +28,8 @@ class Pass:
     """Factors applied in one pass to the view (left, columns of the run, right) of the tensor.
 
     ``modes`` are the axes from ``first`` to before ``stop``; a mode's factor is a place in ``parts``, each part being
-    positions of neighbouring factors that are multiplied out and taken as one. ``kind`` names the kernel.
+    positions of neighbouring factors that are multiplied out and taken as one. ``kind`` names the kernel. One over two
+    axes that ``saves`` also writes what comes between its products, with the part of the last axis applied.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Pass:
     stop: int
     modes: tuple[Mode, ...]
     parts: tuple[tuple[int, ...], ...]
+    saves: bool = False
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -61,16 +63,18 @@ class Pass:
         return max([self.columns, self.rows, *extents])
 
     def __str__(self) -> str:
-        return f"{self.kind} {'*'.join(map(str, self.modes))}"
+        return f"{self.kind}{' saving' * self.saves} {'*'.join(map(str, self.modes))}"
 
 
 def between(passes: Sequence[Pass]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions whose factors are applied to what each pass but the last one leaves."""
-    found: list[tuple[int, ...]] = []
-    for own in passes[:-1]:
-        before = found[-1] if found else ()
-        found.append(tuple(sorted((*before, *(position for part in own.parts for position in part)))))
-    return tuple(found)
+    """Return the positions whose factors are applied to what is left inside each pass and by each but the last one."""
+    found, done = list[tuple[int, ...]](), tuple[int, ...]()
+    for own in passes:
+        if own.saves:
+            found.append(tuple(sorted((*done, *own.parts[-1]))))
+        done = tuple(sorted((*done, *(position for part in own.parts for position in part))))
+        found.append(done)
+    return tuple(found[:-1])
 
 
 def following(passes: Sequence[Pass], after: After) -> float:

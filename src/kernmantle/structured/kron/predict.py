@@ -12,10 +12,11 @@ from ...backends.cuda.cards import Card
 from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
 from ...errors import ParameterError
 from ...torch_ops.card_target import predicted
+from .arrays import arranged
 from .cuda import planned_for
 from .execute import Number, configured, factor_sizes, has_kernels, out_shape
 from .modes import cheapest, parse, products
-from .run import arranged, prepare
+from .run import prepare
 from .workspace import between, unstarted
 
 _HALVES = 3

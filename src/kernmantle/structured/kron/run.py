@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate_as
 from ...torch_ops.layout import merged
 from ...torch_ops.torch_private import is_autocast_on
+from .arrays import Arrays
 from .cost import ACCESS, goes_by_rows, takes_copy
 from .modes import Mode
 from .passes import ALONG, VENDOR, Pass, View, views
@@ -22,69 +25,21 @@ BATCH = 3  # batch axes that a kernel takes; more take a launch for each of thei
 # Stands among the options of a product whose gradients may take what lies between its passes, before a digit for x and
 # each factor: whether its gradient is wanted.
 SAVING = "saving"
+# Share of a device's memory that products keep for their gradients unasked.
+_SAVED = 1 / 128
 Numbers = tuple[float, float]
 Tensors = Sequence[torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """x (…, k, c), factors (…, q, p), y and out (…, k', c), all with as many batch axes; shared axes have length 1."""
-
-    x: torch.Tensor
-    factors: tuple[torch.Tensor, ...]
-    y: torch.Tensor | None
-    out: torch.Tensor
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Batch axes of the result."""
-        return tuple(self.out.shape[:-2])
-
-
-def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
-    return tensor.reshape((1,) * (rank - tensor.dim()) + tensor.shape) if tensor.dim() < rank else tensor
-
-
-def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor) -> Arrays:
-    """Return the arrays with the columns chosen so that memory is read along them, or along the product."""
-    rank = out.dim()
-    wide = [_of_rank(tensor, rank) for tensor in (x, *factors)]
-    arrays = Arrays(wide[0], tuple(wide[1:]), None if y is None else y.expand(out.shape), out)
-    x = arrays.x
-    if x.shape[-1] > 1 and (x.stride(-1) < x.stride(-2) or x.shape[-2] == 1):
-        return arrays
-    shared = [axis for axis in range(rank - 2) if all(f.shape[axis] == 1 for f in arrays.factors)]
-    if x.shape[-1] > 1:
-        arrays, x = columns_as_batch(arrays), x.unsqueeze(-1)
-        shared.append(rank - 2)
-    if x.shape[-2] == 1 or abs(x.stride(-2)) == 1:
-        return arrays
-    candidates = [
-        axis for axis in shared if arrays.x.shape[axis] > 1 and 0 < arrays.x.stride(axis) < arrays.x.stride(-2)
-    ]
-    if not candidates:
-        return arrays
-    return batch_as_columns(arrays, min(candidates, key=arrays.x.stride))
-
-
-def columns_as_batch(arrays: Arrays) -> Arrays:
-    """Return the arrays with the columns as the last batch axis."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.movedim(-1, -2).unsqueeze(-1)
-
-    factors = tuple(factor.unsqueeze(-3) for factor in arrays.factors)
-    return Arrays(moved(arrays.x), factors, None if arrays.y is None else moved(arrays.y), moved(arrays.out))
-
-
-def batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
-    """Return the arrays with a batch axis that no factor has as the columns, which had length 1."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.squeeze(-1).movedim(axis, -1)
-
-    factors = tuple(factor.squeeze(axis) for factor in arrays.factors)
-    return Arrays(moved(arrays.x), factors, None if arrays.y is None else moved(arrays.y), moved(arrays.out))
+@lru_cache
+def most_saved(device: torch.device) -> float:
+    """Return the bytes that a product on a device keeps for its gradients unasked: of none without memory any."""
+    if device.type == "meta":
+        return math.inf
+    if device.type == "cuda":
+        return _SAVED * torch.cuda.get_device_properties(device).total_memory
+    names = getattr(os, "sysconf_names", {})  # which not every system has
+    return _SAVED * math.prod(os.sysconf(own) if own in names else 0 for own in ("SC_PHYS_PAGES", "SC_PAGE_SIZE"))
 
 
 @dataclass(frozen=True)
@@ -255,12 +210,21 @@ def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.
 
 @dataclass(frozen=True)
 class Stage:
-    """A prepared pass: its kernel, its factors, and the shape of its intermediate result, None for the last pass."""
+    """A prepared pass: its kernel, its factors, and the shape of its intermediate result, None for the last pass.
+
+    ``inner`` is that of what it saves of its own, None where it saves nothing.
+    """
 
     start: Start | Dense
     numbers: tuple[int, ...]
     offsets: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...] | None
+    inner: tuple[int, ...] | None = None
+
+    @property
+    def left(self) -> list[tuple[int, ...]]:
+        """Shapes of what it saves and of its intermediate result, where there are such."""
+        return [shape for shape in (self.inner, self.shape) if shape is not None]
 
 
 def launched(start: Start, offsets: Sequence[Sequence[int]], pointers: Sequence[int], numbers: Numbers) -> None:
@@ -281,7 +245,7 @@ class Prepared:
     @property
     def entries_between(self) -> int:
         """Return the entries of all intermediate results."""
-        return sum([math.prod(stage.shape) for stage in self.stages if stage.shape])
+        return sum([math.prod(shape) for stage in self.stages for shape in stage.left])
 
     @property
     def has_kernels(self) -> bool:
@@ -314,9 +278,12 @@ class Prepared:
                 stage.start(source, matrix, added, into, shares)
             else:
                 target = into.data_ptr()
-                pointers = [source.data_ptr(), target if added is None else added.data_ptr(), target]
+                second = added if stage.inner is None else allocate_as(x, stage.inner)
+                pointers = [source.data_ptr(), target if second is None else second.data_ptr(), target]
                 pointers += [factors[number].data_ptr() for number in stage.numbers]
                 launched(stage.start, stage.offsets, pointers, shares)
+                if saved is not None and stage.inner is not None and second is not None:
+                    saved.append(second)
             source, alpha = into, 1.0
             if saved is not None and stage.shape is not None:
                 saved.append(into)
@@ -340,9 +307,21 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
             if layouts is None:
                 return None
             launch = replace(_launch(own, view, modes, step, layouts), is_later=Prepared(tuple(stages)).has_kernels)
-            stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape))
+            inner = _inner(launch, into) if own.saves else None
+            if own.saves and inner is None:
+                return None
+            stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape, inner))
         value = into
     return Prepared(tuple(stages))
+
+
+def _inner(launch: Launch, out: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the shape of what a pass saves of its own; None unless its entries follow each other, as those do."""
+    first = launch.run.modes[0]
+    *others, _ = [extent for extent, _ in launch.dims]
+    if len(launch.offsets) > 1 or math.prod(others) > 1:
+        return None
+    return (*out.shape[:-2], out.shape[-2] // first.rows * first.columns, out.shape[-1])
 
 
 def _walk(

@@ -126,7 +126,8 @@ def emit_two_axes(plan: TwoAxisPlan) -> str:
         "THREADS": plan.threads, "WARPS": plan.warps, "GROUP": plan.group, "STAGES": plan.stages, "ITEMS": plan.items,
         "BLOCKS": plan.blocks, "TOGETHER": plan.together, "AT_ONCE": plan.at_once, "VECTOR": plan.vector,
         "VECTOR_OUT": plan.layout.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "OUT_STAGE": plan.out_stage,
-        "OUTS": plan.outs, "LAST_STAYS": plan.stays[0], "FIRST_STAYS": plan.stays[1],
+        "OUTS": plan.outs, "SAVES": plan.run.saves, "VECTOR_SAVED": plan.saved_width, "SAVED_STAGE": plan.saved_stage,
+        "LAST_STAYS": plan.stays[0], "FIRST_STAYS": plan.stays[1],
         "FITS": plan.tensor.half != "f16" or len(plan.run.parts[1]) == 1,
     }  # fmt: skip
     products = plan.tensor.products

@@ -28,7 +28,9 @@ LAST_STAYS, FIRST_STAYS = 8, 9
 WARPS = (16, 12, 8)
 # Numbers of a tile that a warp is to have at least, and bytes that a multiprocessor is to have under way.
 LEAST_NUMBERS, LEAST_AHEAD = 768, 24576
+# Tiles that are copied ahead, and tiles of results that leave: one where what comes between leaves before.
 STAGES = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
+SAVING_STAGES = ((4, 1), (3, 1), (2, 1))
 # Cycles of a multiprocessor for a byte, a product, a load of a factor, another instruction, a cycle of shared memory of
 # each warp, and a tile of each warp of it, of halves and of float32 (H200, 876 plans within 15 and 12 %, root mean
 # square; decision 0083), and cycles of an instruction of a warp that waits for each.
@@ -103,9 +105,20 @@ class TwoAxisPlan(TensorPlan):
         return _rounded(self.items * self.run.rows + self.each - 1, self.each)
 
     @property
+    def saved_width(self) -> int:
+        """Numbers of which the beginnings of rows of what comes between the products are multiples."""
+        return math.gcd(self.last.rows, self.each)
+
+    @property
+    def saved_stage(self) -> int:
+        """Numbers of what comes between the products that leave together, none where it is not saved."""
+        count = self.items * self.first.columns * self.last.rows
+        return _rounded(count + self.each - 1, self.each) if self.run.saves else 0
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        own = self.stages * self.stage + self.outs * self.out_stage
+        own = self.stages * self.stage + self.outs * self.out_stage + self.saved_stage
         return _factor_bytes(self.run, self.tensor) + self.groups * own * SIZES[self.stored]
 
     @property
@@ -163,13 +176,17 @@ def _unit(plan: TwoAxisPlan) -> tuple[int, int, float, float]:
     factors = 0 if plan.stays[0] else -(-steps // plan.at_once) * _deep(last.columns) * blocks * (1 if is_half else 2)
     factors += 0 if plan.stays[1] else wide * _deep(first.columns) * (1 if is_half else 3)
     stored, out = together * 2 * wide * blocks, plan.layout.out_width
+    saved = together * -(-first.columns // 8) * blocks if plan.run.saves else 0
     if is_half:
         single = read * (5 if plan.vector == 1 else min(2, 4 // plan.vector)) + steps * 4 * blocks
         single += stored * (6 + (6 if out == 1 else max(1, 2 // out)))
-        return products, factors, single, read * min(3, 4 // plan.vector + 1) + stored * (4 if out == 1 else 2)
+        banks = read * min(3, 4 // plan.vector + 1) + stored * (4 if out == 1 else 2)
+        out = plan.saved_width
+        single += saved * (8 + (6 if out == 1 else max(1, 2 // out)))
+        return products, factors, single, banks + saved * (4 if out == 1 else 2)
     scanned = together * first.columns * last.columns / 32
     single = read * (16 + 4 // plan.vector) + 2 * scanned + steps * 32 * blocks + stored * (4 + 4 // out)
-    return products, factors, single, 4 * (read + stored) + scanned
+    return products, factors, single + 16 * saved, 4 * (read + stored + 2 * saved) + scanned
 
 
 def units_of(plan: TwoAxisPlan) -> int:
@@ -184,7 +201,7 @@ def tile_cycles(plan: TwoAxisPlan) -> float:
     copied, *each, tile = CYCLES[SIZES[plan.stored]]
     shares = (uneven, uneven, 1.0, uneven / plan.warps)
     worked = sum(cycles * share * count for cycles, share, count in zip(each, shares, own, strict=True))
-    moved = SIZES[plan.stored] * plan.items * (plan.run.columns + plan.run.rows)
+    moved = SIZES[plan.stored] * (plan.items * (plan.run.columns + plan.run.rows) + plan.saved_stage)
     return copied * moved + tile * plan.group + units * worked
 
 
@@ -326,7 +343,7 @@ def _fitted(unit: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
 
 def _in_stages(plan: TwoAxisPlan, limits: DeviceLimits) -> TwoAxisPlan | None:
     """Return a plan with as many tiles ahead as fit in shared memory, None where too few do."""
-    for stages, outs in STAGES:
+    for stages, outs in SAVING_STAGES if plan.run.saves else STAGES:
         own = replace(plan, stages=stages, outs=outs)
         ahead = own.groups * (stages - 1) * own.items * own.run.columns * SIZES[own.stored]
         is_enough = own.group in (1, own.warps) or stages > 2 or ahead >= LEAST_AHEAD

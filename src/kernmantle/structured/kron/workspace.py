@@ -16,12 +16,13 @@ from ...backends.cuda.cards import PLANNED
 from ...checks import integer
 from ...errors import DeviceError, DtypeError, ParameterError, ShapeError
 from ...torch_ops.targets import target_for
+from .arrays import Arrays, arranged
 from .cpu_plan import width
 from .execute import factor_sizes, has_kernels
 from .inputs import gather
 from .modes import Mode, parse
 from .passes import Pass
-from .run import Arrays, Dense, Launch, Prepared, Start, arranged, prepare
+from .run import Dense, Launch, Prepared, Start, prepare
 
 Found = tuple[int, int, str]
 """Bytes between the passes, bytes of each thread, and the route."""

@@ -1,10 +1,13 @@
 """Kronecker passes over one wide factor by wgmma: where they are planned, that they fit and compile without spills."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from kernmantle.structured.kron import tensor_emit
+from kernmantle.structured.kron.cost import wide_seconds
+from kernmantle.structured.kron.cuda_plan import plan as plan_product
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, plain_pass
 from kernmantle.structured.kron.tensor_plan import MmaLayout
@@ -88,3 +91,28 @@ def test_products_in_float16_are_scaled() -> None:
     assert not by_wide("215 few f16").is_scaled
     assert by_wide("190 f32").is_scaled
     assert not by_wide("95 bf16").is_scaled
+
+
+@pytest.mark.parametrize(
+    ("sizes", "right", "stored", "entries", "measured"),
+    [
+        ([190], 1, "f32", 353204, 293), ([119], 1, "f32", 563940, 157), ([167], 24, "f32", 16743, 274),
+        ([89, 5], 1, "f32", 150806, 216), ([8, 73], 1, "f32", 114912, 213), ([198], 5, "f16", 67786, 90),
+        ([185], 4, "bf16", 90687, 82), ([198, 5], 1, "f16", 67786, 152), ([190], 1, "f32", 22075, 36),
+        ([198], 5, "f16", 4236, 14.5), ([239, 2], 1, "bf16", 140395, 251),
+    ],
+)  # fmt: skip
+def test_passes_are_expected_to_take_what_was_measured(sizes, right, stored, entries, measured):
+    """Microseconds of one H200, decision 0143."""
+    run = found([(size, size) for size in sizes], right, stored)[-1]
+    plan = wide(run, (), stored, TENSORS[stored], MmaLayout(2, 1, False), right, CARDS["sm_90"])
+    assert wide_seconds(plan, entries, CARDS["sm_90"]) * 1e6 == pytest.approx(measured, rel=0.15)
+
+
+def test_products_with_an_odd_wide_factor_take_such_passes() -> None:
+    card, half = CARDS["sm_90"], replace(TENSORS["f32"], has_wgmma=True)
+    one = plan_product(modes([(49, 49), (190, 190)]), 1, "f32", card, True, half, 14416)
+    assert [str(run) for run in one.passes] == ["wide 190x190", "axis 49x49"]
+    # 99 us by the vendor's products, 112 with one group of warps in a block
+    two = plan_product(modes([(256, 256), (256, 256)]), 1, "f32", card, True, half, 64)
+    assert {run.kind for run in two.passes} == {"matmul"}

@@ -23,6 +23,9 @@ CLUSTERS, WIDE_CLUSTERS = "clusters", "wide clusters"
 # Columns that other axes have at least beside such a pass over halves: beside 2 and 4 it takes 1.16 and 1.19 times as
 # long as another order, beside 35 and 37 0.84 and 0.88 times (H200).
 _LEAST_OTHERS = 24
+# Times its price by which a pass over a wide factor is compared with others, by bytes of a number: of halves that is
+# 15 % off, and of plans that should take as long that is chosen which is underestimated (decision 0143).
+_WIDE_SHARE = {4: 1.0, 2: 1.1}
 
 
 def of_part(kinds: Sequence[str], others: int, size: int) -> tuple[str, ...]:
@@ -51,7 +54,8 @@ def aligned_passes(
         found.append((axis_seconds(alone, *sides, stored, limits), alone))
     if tensor.has_wgmma:
         every_wide = wide_plans(plain, sides[1], stored, tensor, limits)
-        found += [(wide_seconds(own, sides[0], limits), own.run) for own in every_wide]
+        share = _WIDE_SHARE[SIZES[stored]]
+        found += [(share * wide_seconds(own, sides[0], limits), own.run) for own in every_wide]
     if tensor.has_wgmma and sides[1] == 1:
         every = _two_axes(plain, sides[0], stored, tensor, limits)
         found += [(two_axis_seconds(own, sides[0], limits), own.run) for own in every]

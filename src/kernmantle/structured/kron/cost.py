@@ -20,7 +20,7 @@ from .mma_plan import LANES, SIZES, STATIC_BYTES, MmaPlan
 from .modes import Mode
 from .passes import Pass
 from .two_axis_plan import WHOLE, TwoAxisPlan, fills_fragments, pass_cycles
-from .wide_plan import POSITIONS, WidePlan, wide_part
+from .wide_plan import POSITIONS, WidePlan, is_transposed, wide_part
 
 # Seconds of a kernel beside what it does: in a gradient, and of a pass that is none of additions (decision 0118).
 LAUNCH, _START = 4e-6, 3.4e-6
@@ -65,8 +65,9 @@ _AXIS_PIECE = {
 # stored, 1024 multiplications of tensor cores, and one of a small factor; times as long where no tile is copied
 # ahead. Seconds to prepare an entry (H200, 74 passes of float32 and halves within 10 and
 # 15 %, root mean square, decision 0143).
-_WIDE = {4: (370.0, 0.245, 0.0, 0.52, 0.034, 1.32), 2: (660.0, 0.036, 0.046, 0.67, 0.036, 1.13)}
-_WIDE_PREPARED = {4: 0.67e-9, 2: 0.34e-9}
+_WIDE = {4: (370.0, 0.245, 0.0, 0.52, 0.034, 1.32), 2: (660.0, 0.036, 0.046, 0.67, 0.036, 1.34)}
+_WIDE_PREPARED = {4: 0.67e-9, 2: 0.13e-9}
+_WIDE_TRANSPOSED = 100.0  # for each entry of the batch whose results are turned round on their way
 # Seconds to prepare an entry of a factor for passes over two axes, of halves for each of several that are multiplied
 # out; and in small passes of halves by mma.sync for each copy of a lane of its first rows where these are no whole
 # vectors of 16 bytes, and where they begin anywhere (H200, 19 passes over two axes of halves within 10 %, root mean
@@ -237,6 +238,7 @@ def wide_seconds(plan: WidePlan, entries: int, limits: DeviceLimits) -> float:
     products = POSITIONS * plan.wide * LANES * _fragments(mode.columns) * plan.tensor.products / 1024
     cycles = begin + read * positions * mode.columns + written * results + product * products
     cycles += small * results * plan.span if plan.has_small else 0.0
+    cycles += plan.items * _WIDE_TRANSPOSED if is_transposed(plan.run) else 0.0
     cycles *= stalled if plan.ahead == 0 else 1.0
     factors = len(plan.run.parts[wide_part(plan.run)])
     prepared = _WIDE_PREPARED[size] * mode.columns * mode.rows * factors / plan.sharing

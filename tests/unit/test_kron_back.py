@@ -75,6 +75,7 @@ def started(monkeypatch):
 
     monkeypatch.setattr(gradient_cuda, "index_of", lambda device: 0)
     monkeypatch.setattr(gradient_cuda, "limits", lambda index: HOPPER)
+    monkeypatch.setattr(gradient_cuda, "load_kernel", lambda plan, *_: plan)
     monkeypatch.setattr(gradient_cuda, "load_kernels", lambda plan, *_, title="": [title or plan])
     monkeypatch.setattr(gradient_cuda, "resident", lambda kernel, index: 2)
     monkeypatch.setattr(gradient_cuda, "start", start)

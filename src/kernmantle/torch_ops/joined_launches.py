@@ -120,8 +120,8 @@ class BothPasses:
             table += [begin + offset for offset in self._parts]
         self._forward(table)
         skips, own, back = self._skips, memory[made:], at[end:]
-        if not self._later:
-            back += self._addresses_of_parts(back)
+        if self._parts_back and not self._later:
+            back += [back[-1] + offset for offset in self._parts_back]
         ready = back, own, self._gradients(own) if self._has_gradients else ()
         return memory[0], [*at[:count], *at[count + skips : end]], memory[skips:made], ready
 
@@ -132,7 +132,7 @@ class BothPasses:
             layouts = (*self._now[self._made :], *self._later) if ready is None else self._later
             more = allocate_each(grad, layouts)
             at += map(_address, more)
-            at += self._addresses_of_parts(at)
+            at += [at[-1] + offset for offset in self._parts_back]
             memory = [*memory, *more]  # which is there until all is launched
             found = found or self._gradients(memory)
         table = [0, grad.data_ptr(), *read]
@@ -142,10 +142,6 @@ class BothPasses:
         table += at
         self._backward(table)
         return found
-
-    def _addresses_of_parts(self, at: Sequence[int]) -> list[int]:
-        """Return the addresses of parts of what a backward pass makes last."""
-        return [at[-1] + offset for offset in self._parts_back]
 
     def _gradients(self, memory: Sequence[torch.Tensor]) -> Sequence[Maybe]:
         """Return the gradients in memory of a backward pass."""

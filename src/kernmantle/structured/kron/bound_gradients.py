@@ -14,7 +14,7 @@ import torch
 from ...torch_ops.execute import PlainLayout, allocate_each, layouts_in_one_piece
 from ...torch_ops.joined_launches import BothPasses, JoinedLaunches, Ready
 from ...torch_ops.saved import addresses, are_ready
-from ...torch_ops.torch_private import is_capturing
+from ...torch_ops.torch_private import is_capturing, reinterpret
 from .execute import BoundKron, Number
 from .factor_sums import View, separated
 from .gradient_steps import SAVED
@@ -349,7 +349,8 @@ class BoundGradients:
             left = [own * numbers for own in left]
         found: list[Maybe] = [None] * len(self.wanted)
         for number, at, view in self._views:
-            add(found, number, left[at] if view is None else left[at].as_strided(*view))
+            part = left[at] if view is None else reinterpret(left[at], *view)
+            found[number] = part if found[number] is None else found[number] + part
         return found
 
     def with_views(self, found: Sequence[Maybe]) -> tuple[Maybe, ...]:

@@ -283,7 +283,11 @@ def test_calls_that_come_again_are_not_checked_again(records, is_added, started,
     assert [called() for _ in range(4)] == [True, True, True, False]
     assert not called(scale=2)
     assert called(scale=torch.tensor(2.0))
-    assert called(base=lambda x: x)
+    for _ in range(3):
+        assert called(base=lambda _: tensors[3])
+    with monkeypatch.context() as patch:
+        patch.setattr(linear, "multiply", None)  # which dispatches
+        called(base=lambda _: tensors[3])
     tensors[0] = drawn(17, 1024, dtype=torch.float32)
     if not is_added:
         assert called()

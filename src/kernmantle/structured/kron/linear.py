@@ -86,6 +86,9 @@ def kron_linear(
     start = base if isinstance(base, torch.Tensor) else base(x)
     if not isinstance(start, torch.Tensor):
         raise ParameterError(f"base gives {type(start).__name__}; it must give a tensor (…, a c)")
+    found = None if start is base else multiply_again(x, factors, scale, start)
+    if found is not None:
+        return found
     wanted = (*x.shape[:-1], factors[0].shape[0] * factors[1].shape[0])
     if tuple(start.shape) != wanted:
         raise ShapeError(f"base gives {tuple(start.shape)}, but x (w1 ⊗ w2)ᵀ has shape {wanted}")

@@ -166,7 +166,7 @@ _LINEAR = {True: "kron_linear", False: "kron_linear with a base"}
 """Calls by transposes, which are of two matrices without any options, by whether y is None."""
 
 
-def multiply_again(x: Any, factors: tuple[Any, Any], alpha: Any, y: Any) -> torch.Tensor | None:
+def multiply_again(x: Any, factors: Sequence[Any], alpha: Any, y: Any) -> torch.Tensor | None:
     """Return the product by the transposes of two matrices, plus y, as it was bound for others; None on a miss.
 
     Arguments need not have been checked.

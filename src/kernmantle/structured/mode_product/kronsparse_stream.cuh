@@ -27,7 +27,7 @@ struct KronSparseStream {
     static constexpr int V = P::VECTOR, J = P::OWN, R = P::ROWS, S = P::STEPS;
     static constexpr int TILES_L = (P::D / V + P::THREADS - 1) / P::THREADS, WIDE = (P::D / V + TILES_L - 1) / TILES_L;
     static constexpr int OUTPUTS = (P::ALONG ? P::DEPTH : P::COLUMNS) * J, SHARING = P::ALONG ? P::COLUMNS : P::DEPTH;
-    static constexpr int J_STEP = P::ALONG ? 1 : P::COLUMNS, W_J = P::ALONG ? P::C * P::D : P::D, W_K = P::ALONG ? P::D : P::B * P::D;
+    static constexpr int J_STEP = P::ALONG ? P::DEPTH : P::COLUMNS, W_J = P::ALONG ? P::C * P::D : P::D, W_K = P::ALONG ? P::D : P::B * P::D;
     static constexpr int TILES_J = (P::B + OUTPUTS - 1) / OUTPUTS;
     // Those who share a sum are APART threads from each other; or lanes of one warp, each l a power of two apart.
     static constexpr int APART = P::ALONG ? WIDE : WIDE * P::COLUMNS;
@@ -134,7 +134,7 @@ struct KronSparseStream {
         __syncthreads();
 #pragma unroll 1
         for (int e = t; e < STAGED_THREADS * R; e += P::THREADS) {
-            const int from = e / R, n = e % R, j = tile + (P::ALONG ? from / WIDE * J : from / WIDE) + o * J_STEP;
+            const int from = e / R, n = e % R, j = tile + from / WIDE + o * J_STEP;
             y[n * g.yn + (((i64)i * P::B + j) * P::D + l0 + from % WIDE * V) * g.yf] = Store<T>::from(parts[from * STAGED + n]);
         }
     }
@@ -148,7 +148,7 @@ struct KronSparseStream {
         const int n0 = tile_of((count + R - 1) / R, count, R), tile = tile_of(TILES_J, P::B, OUTPUTS);
         const int l0 = tile_of(TILES_L, P::D / V, WIDE) * V, l = l0 + of_l * V;
         const int i = split_off(at, P::A), group = (int)at;
-        const int j0 = tile + (P::ALONG ? across * J : along);
+        const int j0 = tile + (P::ALONG ? across : along);  // neighbouring threads have neighbouring outputs
         clear(sum);
         if (active)
             add((const T*)g.weight + group * g.wg + i * g.wi + (j0 * W_J + part * W_K + l),

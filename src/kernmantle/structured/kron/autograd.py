@@ -277,7 +277,7 @@ class KronCall:
     def recorded(
         self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None
     ) -> torch.Tensor:
-        """Return the same, with its gradients recorded."""
+        """Return the product, with its gradients recorded."""
         return _apply(self, numbers, info, x, y, *factors)
 
 

@@ -63,7 +63,7 @@ _AXIS_PIECE = {
 }  # fmt: skip
 # Cycles of a tile of a pass over a wide factor by bytes of a number: at least, for a number that is read, one that is
 # stored, 1024 multiplications of tensor cores, and one of a small factor; times as long where no tile is copied
-# ahead. Seconds to prepare an entry (H200, 74 passes of float32 and halves within 10 and
+# ahead. Seconds to prepare an entry (H200, 90 timings of passes of float32 and halves within 10 and
 # 15 %, root mean square, decision 0143).
 _WIDE = {4: (370.0, 0.245, 0.0, 0.52, 0.034, 1.32), 2: (660.0, 0.036, 0.046, 0.67, 0.036, 1.34)}
 _WIDE_PREPARED = {4: 0.67e-9, 2: 0.13e-9}

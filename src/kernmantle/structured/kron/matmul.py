@@ -144,9 +144,9 @@ def multiply(
     if found is not None:
         own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
         y = y if found.added else None
-        if out is None:  # with it there is no key for what is recorded
-            return found.applied(x, own, y, (alpha, beta), info)
-        if not found.overlaps(x, own, y, out):
+        if out is None and found.is_recorded:  # with out= there is no key for what is recorded
+            return found.recorded(x, own, y, (alpha, beta), info)
+        if out is None or not found.overlaps(x, own, y, out):
             return found((x, own, y), (alpha, beta), out, info)
     call = gather(x, factors, side, alpha, beta, y, precision, fuse, transposed)
     if out is not None and not plain(call.values):

@@ -350,7 +350,8 @@ class BoundGradients:
         found: list[Maybe] = [None] * len(self.wanted)
         for number, at, view in self._views:
             part = left[at] if view is None else reinterpret(left[at], *view)
-            found[number] = part if found[number] is None else found[number] + part
+            before = found[number]
+            found[number] = part if before is None else before + part
         return found
 
     def with_views(self, found: Sequence[Maybe]) -> tuple[Maybe, ...]:

@@ -16,7 +16,7 @@ from .chain_plan import Pattern, composes, fused
 
 DTYPES = ("f32", "f16", "bf16")
 _PARTS = _WARPS = (8, 4, 2, 1)
-_SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # products up to which small tiles were quicker on an H200
+_SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # multiplications up to which small tiles were quicker (H200)
 _MANY = 128  # tiles, about as many as multiprocessors
 _FILLED, _LONG = 640, 64  # warps below which tiles are made smaller, for sums so long
 _SMALL_TILE = 4  # fragments of a tile that reads two sixteens of a long sum before the first is multiplied

@@ -266,14 +266,6 @@ class KronCall:
         except RuntimeError:
             return allocate_as(x, self.shape)  # which says how much was wanted
 
-    def applied(
-        self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None
-    ) -> torch.Tensor:
-        """Return the product, with its gradients recorded where they are in the key."""
-        if self.is_recorded:
-            return _apply(self, numbers, info, x, y, *factors)
-        return self((x, factors, y), numbers, None, info)
-
     def recorded(
         self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None
     ) -> torch.Tensor:

@@ -175,7 +175,10 @@ def multiply_again(x: Any, factors: Sequence[Any], alpha: Any, y: Any) -> torch.
         return None
     beta, tensors = (0, (x, *factors)) if y is None else (1, (x, *factors, y))
     found: KronCall | None = find(_LINEAR[y is None], tensors, by_shape=True)
-    return None if found is None else found.applied(x, factors, y, (alpha, beta), None)
+    if found is None:
+        return None
+    numbers = alpha, beta
+    return found.recorded(x, factors, y, numbers, None) if found.is_recorded else found((x, factors, y), numbers, None)
 
 
 def _dispatch(
